@@ -1,0 +1,1 @@
+//! The algorithms as pure functions: (state, limit, now, cost) → (outcome, state).

@@ -1,0 +1,109 @@
+//! The decision: what the caller is told, as plain values borrowed from the policy.
+//!
+//! Not here: how it is reached (`decide`), how it is put on the wire (`wire::encode`).
+
+use super::{Hits, Micros, Outcome, Rate, Source};
+
+/// The answer's code, for the call and for each descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// May pass.
+    Ok,
+    /// May not.
+    OverLimit,
+}
+
+/// A rule's number within its policy: `0..policy.rules().len()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId(pub u32);
+
+/// The limit that a status shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shown<'p> {
+    /// The rate as written.
+    pub rate: Rate,
+    /// The limit's own name; empty where it has none.
+    pub name: &'p str,
+    /// The capacity: what headers of ours show as the limit where it exceeds the rate's number.
+    pub capacity: Hits,
+}
+
+/// One descriptor's status.
+#[derive(Clone, Copy, Debug)]
+pub struct Status<'p> {
+    /// OVER_LIMIT iff an unshadowed check of this descriptor refused.
+    pub code: Code,
+    /// The limit; `None` where no rule matched, the rule is unlimited or replaced, or the
+    /// descriptor was not asked.
+    pub shown: Option<Shown<'p>>,
+    /// What `limit_remaining` says: 0 on OVER_LIMIT, 4,294,967,295 where unlimited.
+    pub remaining: u32,
+    /// On OVER_LIMIT the retry-after (`None` if waiting does not help), on OK the time until
+    /// nothing is used any more; `None` without a limit.
+    pub reset: Option<Micros>,
+    /// The rule that matched, for metadata and bodies.
+    pub rule: Option<RuleId>,
+    /// Whether the status has a say only together with the other quota descriptors.
+    pub quota: bool,
+}
+
+/// What refused the call.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitedBy<'p> {
+    /// The limit's name or, where it has none, the rule's path in the policy.
+    pub name: &'p str,
+    /// The rule; `None` for a limit that the caller brought along.
+    pub rule: Option<RuleId>,
+    /// How long to wait; `None` if waiting does not help.
+    pub retry_after: Option<Micros>,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub struct Decision<'p> {
+    /// May it pass?
+    pub code: Code,
+    /// One per descriptor, in order.
+    ///
+    /// A `Vec`: the encoder sends as many, and the domain has no dependencies.
+    pub statuses: Vec<Status<'p>>,
+    /// On a refusal: the refusing limit with the longest wait (waiting that never helps is the
+    /// longest); ties in the caller's order.
+    pub limited_by: Option<LimitedBy<'p>>,
+    /// Who decided.
+    pub source: Source,
+    /// The decision was OVER_LIMIT, and global shadow mode let it pass.
+    pub shadowed: bool,
+}
+
+/// What an observer is told of one check: numbers only, and the rule's id.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// The rule; `None` for a limit that the caller brought along.
+    pub rule: Option<RuleId>,
+    /// The hits asked for.
+    pub hits: Hits,
+    /// The limit's capacity.
+    pub capacity: Hits,
+    /// What the store said.
+    pub outcome: Outcome,
+    /// The check had no say.
+    pub shadow: bool,
+    /// The call was admitted.
+    pub admitted: bool,
+}
+
+/// Somebody who is told of every decision and alters none (metrics, traces).
+///
+/// Called on the request path: an implementation must not allocate, lock or log.
+pub trait Observer: Send + Sync + 'static {
+    /// One check was decided.
+    fn checked(&self, facts: &Facts);
+    /// A call was answered.
+    fn decided(&self, decision: &Decision<'_>);
+}
+
+impl Observer for () {
+    fn checked(&self, _: &Facts) {}
+    fn decided(&self, _: &Decision<'_>) {}
+}

@@ -1,0 +1,21 @@
+//! The words of the trade as plain values: what is asked, which limits apply, what a store
+//! answers, what the caller is told.
+//!
+//! Not here: how anything is counted, matched, stored, encoded or configured. This room uses the
+//! standard library only and imports nothing else of ours.
+
+mod check;
+mod decision;
+mod limit;
+mod outcome;
+mod request;
+mod time;
+
+pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
+pub use decision::{Code, Decision, Facts, LimitedBy, Observer, RuleId, Shown, Status};
+pub use limit::{
+    Bucket, Charge, Counting, FixedWindow, Limit, OnStoreFailure, Rate, Refill, Unit, Window,
+};
+pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Verdict};
+pub use request::{Descriptor, Entry, Override, Request};
+pub use time::{Hits, Micros};

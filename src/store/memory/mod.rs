@@ -1,0 +1,1 @@
+//! The embedded store: counters in this process's memory, sharded over all cores.

@@ -1,0 +1,60 @@
+//! Where hits are counted: the [`Store`] trait with its contract, and its implementations.
+//!
+//! Not here: policy, gRPC, what an answer means for the caller (`decide`), deadlines and fallbacks
+//! (`resilience`).
+//!
+//! # The contract
+//!
+//! `tests/store_contract/` runs one list of cases against every store and quotes these numbers.
+//!
+//! 1. **One call, one instant.** All checks of a call are decided and written as if no other call
+//!    ran in between (on a cluster: all checks that share a tag).
+//! 2. **Give-backs first.** `Op::GiveBack` is applied before anything else, in order, whatever
+//!    becomes of the call. It passes, charges nothing, never lifts a counter above its capacity,
+//!    and has no effect on a counter that does not exist.
+//! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
+//!    checks, at least one of those does. `Shadow` checks have no say.
+//! 4. **All or nothing.** Under that accounting a refused call charges nothing at all; an admitted
+//!    call charges every check that passes, and none that refuses.
+//! 5. **Independent.** Under that accounting every check that passes is charged, admitted or not.
+//! 6. **A refusal is free.** A refusing check is never charged and writes nothing.
+//! 7. **Always.** `Charge::Always` is the one exception to 3 to 6: its hits are counted even beyond
+//!    the limit and whatever becomes of the call, up to one more capacity of debt (windows: up to
+//!    `u32::MAX`); its verdict is that of any check, given before the charge.
+//! 8. **A peek** asks whether one more hit would pass and takes nothing.
+//! 9. **The same counter twice** in one call: the later check sees the earlier one's charge (which
+//!    it would not keep if the call is refused).
+//! 10. **Too much at once.** A cost above the capacity, and any cost on a limit of 0, is refused,
+//!     consumes nothing and has no retry-after.
+//! 11. **Honest waits.** On a refusal `retry_after` is the shortest wait after which the same check
+//!     alone passes; one tick less and it is refused again.
+//! 12. **Reset.** `reset_after` is the time until nothing is used any more: a window's end, or the
+//!     time until the bucket is full (zero for a full one).
+//! 13. **Available** is what single hits could be taken next, after this call; rounded down.
+//! 14. **A changed limit** meets the old counter: windows keep their count, buckets keep the share
+//!     of debt; both are clamped to the new capacity.
+//! 15. **A clock that steps back** counts as one that stands still, and refills nothing twice; a
+//!     state from the far future is clamped to a full debt, so that no counter freezes.
+//! 16. **Receipts.** `give_back` returns what a receipt says, once: into its own window if that is
+//!     still the current or the previous one; into a bucket less what can have refilled since.
+//! 17. **Everything ends.** A counter is dropped no later than an absent one means the same, and
+//!     never before.
+
+use std::future::Future;
+
+use crate::domain::{Answers, Call, Receipt};
+
+pub mod memory;
+pub mod redis;
+
+/// Counts hits. The module's documentation is the contract.
+pub trait Store: Send + Sync + 'static {
+    /// Decides a call. There is one answer per check, in order.
+    ///
+    /// Never fails: what could not be asked is `Answer::Unanswered`.
+    fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
+
+    /// Returns charges to their counters (contract, 16). Sent once; what is lost only makes the
+    /// counter stricter until it refills.
+    fn give_back(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
+}

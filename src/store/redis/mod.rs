@@ -1,0 +1,1 @@
+//! The shared store: counters in Redis, decided by Lua.
