@@ -111,12 +111,8 @@ impl Bench {
 
     pub fn with_modes(yaml: &str, modes: Modes) -> Bench {
         let told = Told::default();
-        let decider = Decider::new(
-            Arc::new(compiled(yaml)),
-            MemoryStore::new(100_000),
-            told.clone(),
-            modes,
-        );
+        let decider =
+            Decider::new(Arc::new(compiled(yaml)), MemoryStore::new(100_000), told.clone(), modes);
         Bench { decider, told, now: Mutex::new(NOON) }
     }
 
@@ -162,12 +158,11 @@ impl Bench {
         let request = Request { domain, descriptors: &descriptors };
         let now = *self.now.lock().unwrap();
         let policy = self.decider.policy();
-        let decision =
-            tokio::runtime::Builder::new_current_thread()
-                .build()
-                .unwrap()
-                .block_on(self.decider.decide(&policy, &request, now))
-                .expect("the memory store always answers");
+        let decision = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(self.decider.decide(&policy, &request, now))
+            .expect("the memory store always answers");
         Answered {
             code: decision.code,
             rows: decision

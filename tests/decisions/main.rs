@@ -7,7 +7,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test fails by panicking"
+    unreachable_pub,
+    reason = "a test fails by panicking, and its support is shared by its modules"
 )]
 
 mod accounting;

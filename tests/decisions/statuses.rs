@@ -101,7 +101,9 @@ fn the_call_is_limited_by_the_refusing_limit_with_the_longest_wait() {
 #[test]
 fn a_raised_limit_holds_at_once_and_a_lowered_one_too() {
     let at = |n: u32| {
-        format!("{{domain: t, descriptors: [{{key: k, rate_limit: {{unit: hour, requests_per_unit: {n}}}}}]}}")
+        format!(
+            "{{domain: t, descriptors: [{{key: k, rate_limit: {{unit: hour, requests_per_unit: {n}}}}}]}}"
+        )
     };
     let bench = Bench::new(&at(5));
     assert_eq!(bench.passes("k=a", 9), 5);
