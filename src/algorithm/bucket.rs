@@ -142,8 +142,7 @@ pub fn give_back(
     let credits = taken.hits.0.min(terms.cap_hits) * terms.unit;
     let (whole, rem) = (credits / terms.flow, credits % terms.flow);
     let elapsed = now.saturating_sub(taken.at).0;
-    let debt =
-        if elapsed > whole { read } else { terms.lowered(read, whole - elapsed, rem) };
+    let debt = if elapsed > whole { read } else { terms.lowered(read, whole - elapsed, rem) };
     (clamped || debt != read).then(|| debt.stored(now))
 }
 
@@ -158,7 +157,7 @@ impl Terms {
             Refill::Arrival { emission } => (emission.0, 1),
             Refill::Credits { hits, window } => (window.0, hits.0),
         };
-        let (unit, flow) = (unit.clamp(1, CREDITS_MAX), flow.max(1));
+        let (unit, flow) = (unit.clamp(1, CREDITS_MAX), flow.clamp(1, CREDITS_MAX));
         // Without effect on any limit that the policy lets through.
         let burst = limit.burst.0.min(CREDITS_MAX / unit);
         let times = match charge {

@@ -10,7 +10,7 @@ use crate::bench::{Bench, START};
 use crate::contract;
 
 pub struct MemoryBench {
-    store: MemoryStore,
+    pub store: MemoryStore,
     clock: ManualClock,
     salt: u64,
 }
