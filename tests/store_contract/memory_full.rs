@@ -205,7 +205,7 @@ async fn a_key_costs_at_most_64_bytes_all_in() {
 async fn keys_that_differ_in_one_bit_are_different_counters() {
     let bench = MemoryBench::new(1_000);
     let limit = bucket(1, MINUTE);
-    let base = spread(7, 7);
+    let base = spread(7);
     taken(&bench, Key { identity: base, tag: None }, &limit, 1).await;
     for bit in 0..128 {
         taken(&bench, Key { identity: base ^ (1 << bit), tag: None }, &limit, 1).await;
