@@ -6,7 +6,7 @@
 use serde_yaml::{Mapping, Value};
 
 use super::document::Document;
-use super::fault::{At, Draft, FaultKind, Path, Step, shown};
+use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, Step, shown};
 use super::language::{Key, Level, NAME_BYTES_MAX, Shape, find, homes, keys_of};
 use super::scalar::{self, Scalar};
 use super::yaml::key_text;
@@ -28,6 +28,8 @@ pub(super) struct Reader<'d> {
     document: &'d Document<'d>,
     path: Path,
     drafts: Vec<Draft>,
+    faults: usize,
+    warnings: usize,
 }
 
 /// A map whose keys are checked.
@@ -50,18 +52,33 @@ impl Fields<'_> {
 
 impl<'d> Reader<'d> {
     pub(super) fn new(file: usize, document: &'d Document<'d>) -> Self {
-        Reader { file, document, path: Path::default(), drafts: Vec::new() }
+        Reader { file, document, path: Path::default(), drafts: Vec::new(), faults: 0, warnings: 0 }
     }
 
     /// What was noted.
-    pub(super) fn into_drafts(self) -> Vec<Draft> {
+    pub(super) fn into_drafts(mut self) -> Vec<Draft> {
+        let more = self.faults.saturating_sub(NOTES_MAX);
+        if more > 0 {
+            let message = format!("this file has {more} more faults than are shown here");
+            let (file, kind) = (self.file, FaultKind::TooLarge);
+            let path = Path::default();
+            self.drafts.push(Draft { file, path, at: At::Value, kind, message, first: None });
+        }
         self.drafts
     }
 
     /// Notes a fault or a warning at the present path.
     pub(super) fn note(&mut self, at: At, kind: FaultKind, message: String) -> Reported {
         let (file, path) = (self.file, self.path.clone());
-        self.drafts.push(Draft { file, path, at, kind, message, first: None });
+        self.keep(Draft { file, path, at, kind, message, first: None })
+    }
+
+    fn keep(&mut self, draft: Draft) -> Reported {
+        let count = if draft.kind.is_warning() { &mut self.warnings } else { &mut self.faults };
+        *count += 1;
+        if *count <= NOTES_MAX {
+            self.drafts.push(draft);
+        }
         Reported
     }
 
@@ -73,7 +90,7 @@ impl<'d> Reader<'d> {
     /// Notes that the present path must not stand beside an earlier one, its file and path.
     pub(super) fn note_same(&mut self, kind: FaultKind, message: String, first: (usize, Path)) {
         let (file, path) = (self.file, self.path.clone());
-        self.drafts.push(Draft { file, path, at: At::Value, kind, message, first: Some(first) });
+        self.keep(Draft { file, path, at: At::Value, kind, message, first: Some(first) });
     }
 
     /// An entry of the list whose entry the present path is.

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::fault::{At, Draft, FaultKind, Path, shown};
+use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, shown};
 use super::spec::{DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 
 /// Every warning.
@@ -101,6 +101,9 @@ impl<'a> Look<'a> {
         kind: FaultKind,
         message: String,
     ) {
+        if self.drafts.len() >= NOTES_MAX {
+            return;
+        }
         let Some((first, rest)) = at.split_first() else { return };
         let Some((file, position)) = self.origins.get(*first) else { return };
         let positions: Vec<usize> =
