@@ -12,6 +12,7 @@ mod compile;
 mod descriptor;
 mod document;
 mod fault;
+mod hint;
 mod key;
 mod language;
 mod layout;

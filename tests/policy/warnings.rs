@@ -78,7 +78,7 @@ fn a_default_node_beside_a_star_never_matches_wherever_it_stands() {
         &format!("key: a, {LIMIT}"),
         &format!("key: a, value: '*', {LIMIT}"),
         &format!("key: b, {LIMIT}"),
-        &format!("key: c, descriptors: [{{key: d, value: '**'}}, {{key: d}}]"),
+        "key: c, descriptors: [{key: d, value: '**'}, {key: d}]",
     ]);
     assert_eq!(warned(&text, FaultKind::NeverMatches), ["3:5", "6:51"]);
 }
