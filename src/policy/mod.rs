@@ -18,6 +18,7 @@ mod descriptor;
 mod document;
 mod explain;
 mod fault;
+mod hint;
 mod key;
 mod language;
 mod layout;
