@@ -14,6 +14,7 @@ mod key;
 mod matcher;
 mod path;
 mod patterns;
+mod pieces;
 pub mod spec;
 mod tree;
 
