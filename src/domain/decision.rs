@@ -74,6 +74,8 @@ pub struct Decision<'p> {
     pub source: Source,
     /// The decision was OVER_LIMIT, and global shadow mode let it pass.
     pub shadowed: bool,
+    /// The policy has the domain that the caller names.
+    pub domain_known: bool,
 }
 
 /// What an observer is told of one check: numbers only, and the rule's id.
@@ -91,6 +93,8 @@ pub struct Facts {
     pub shadow: bool,
     /// The call was admitted.
     pub admitted: bool,
+    /// The hits were returned, not asked for.
+    pub gives_back: bool,
 }
 
 /// Somebody who is told of every decision and alters none (metrics, traces).

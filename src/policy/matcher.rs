@@ -28,6 +28,8 @@ pub enum Found<'p> {
 /// What was found for a request: one entry per descriptor.
 #[derive(Debug)]
 pub struct Matches<'p> {
+    /// The policy has the domain.
+    pub domain_known: bool,
     /// The domain's accounting.
     pub accounting: Accounting,
     /// In the order of the descriptors.

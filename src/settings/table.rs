@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, address, bytes, duration, flag, header, host, key_prefix, number, path, paths,
-    ratio, secret, text,
+    StoreKind, address, bytes, duration, flag, host, key_prefix, number, path, paths, ratio,
+    secret, text,
 };
 use super::{Fault, compat};
 
@@ -229,19 +229,19 @@ settings! {
     /// Limit headers by the three names below.
     limit_response_headers_enabled "limit-response-headers-enabled": bool = "false", flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
     /// Header with the limit.
-    limit_limit_header "limit-limit-header": String = "ratelimit-limit", header, Plain, ["LIMIT_LIMIT_HEADER"];
+    limit_limit_header "limit-limit-header": String = "RateLimit-Limit", text, Plain, ["LIMIT_LIMIT_HEADER"];
     /// Header with what remains.
-    limit_remaining_header "limit-remaining-header": String = "ratelimit-remaining", header, Plain, ["LIMIT_REMAINING_HEADER"];
+    limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", text, Plain, ["LIMIT_REMAINING_HEADER"];
     /// Header with the time of the reset.
-    limit_reset_header "limit-reset-header": String = "ratelimit-reset", header, Plain, ["LIMIT_RESET_HEADER"];
+    limit_reset_header "limit-reset-header": String = "RateLimit-Reset", text, Plain, ["LIMIT_RESET_HEADER"];
     /// The reset header tells: seconds (from now) or unix (since 1970).
     header_reset "header-reset": ResetForm = "seconds", ResetForm::read, Plain, [];
     /// Retry-After on refusals: off, seconds, date.
     retry_after "retry-after": RetryAfterForm = "seconds", RetryAfterForm::read, Plain, [];
-    /// Lengthen Retry-After at random by up to that many percent, so that callers do not return at one instant.
-    retry_after_spread "retry-after-spread": u32 = "0", number(0, 100), Plain, [];
+    /// Lengthen Retry-After at random by up to that many percent: callers do not return at once.
+    retry_after_spread "retry-after-spread": u8 = "0", number(0, 100), Plain, [];
     /// Header that names the limit on refusals; empty: none.
-    limit_name_header "limit-name-header": String = "", header, Plain, [];
+    limit_name_header "limit-name-header": String = "", text, Plain, [];
     /// Give refusals a JSON body where the policy has none for them.
     refusal_body "refusal-body": bool = "false", flag, Plain, [];
     /// Dynamic metadata in the form of envoyproxy/ratelimit beside ours.

@@ -270,36 +270,6 @@ fn millis(given: &str) -> Option<u64> {
     (!given.is_empty()).then_some(sum)
 }
 
-/// Headers that belong to the message and the connection: an answer of ours that set one of them
-/// would break the caller's framing or be dropped on the way.
-const HEADERS_REFUSED: [&str; 12] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "date",
-    "host",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "retry-after",
-];
-
-/// A header's name, in lower case; empty means none.
-pub(super) fn header(given: &str) -> Result<String, Wrong> {
-    let name = given.to_ascii_lowercase();
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if !name.bytes().all(token) {
-        return Err("a header name: letters, digits and hyphens (no blanks, no colon)".to_owned());
-    }
-    if HEADERS_REFUSED.contains(&name.as_str()) {
-        return Err("this header belongs to the connection or has a setting of its own".to_owned());
-    }
-    Ok(name)
-}
-
 /// The start of every key in Redis: what could end up inside or before a hash tag is refused.
 pub(super) fn key_prefix(given: &str) -> Result<String, Wrong> {
     let bad = |c: char| c == '{' || c == '}' || c.is_whitespace() || c.is_control();
@@ -343,14 +313,6 @@ mod tests {
             assert!(key_prefix(bad).is_err(), "{bad:?}");
         }
         assert_eq!(key_prefix("prod:edge-").as_deref(), Ok("prod:edge-"));
-    }
-
-    #[test]
-    fn a_header_that_frames_the_message_is_refused() {
-        for bad in ["Content-Length", "connection", ":status", "x y", "x\r\ny", "Retry-After"] {
-            assert!(header(bad).is_err(), "{bad:?}");
-        }
-        assert_eq!(header("X-Limited-By").as_deref(), Ok("x-limited-by"));
     }
 
     #[test]
