@@ -11,8 +11,8 @@ mod source;
 mod table;
 mod value;
 
+pub use self::redis::{RedisAddress, RedisSettings, RedisTls, Topology};
 pub use compat::{Notice, notices};
-pub use redis::{RedisAddress, RedisSettings, RedisTls, Topology};
 pub use source::{Given, Origin, Sources, Texts, report};
 pub use table::{Row, Settings, TABLE};
 pub use value::{
