@@ -205,7 +205,7 @@ fn combine<'p>(
         limited_by,
         source: answers.source,
         shadowed,
-        domain_known: matches.domain_known,
+        domain_known: matches.domain_known(),
     })
 }
 

@@ -64,7 +64,10 @@ const KINDS: [Kind; 6] = [
 ];
 
 fn main() {
-    println!("{:<18} {:>8} {:>12} {:>12} {:>14}", "nodes", "rules", "find same", "find all", "+ checks same");
+    println!(
+        "{:<18} {:>8} {:>12} {:>12} {:>14}",
+        "nodes", "rules", "find same", "find all", "+ checks same"
+    );
     for kind in &KINDS {
         for size in SIZES {
             let policy = policy((0..size).map(kind.node));

@@ -12,20 +12,12 @@ use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
 use super::settings::Settings;
+use crate::policy::Source;
 
 /// Files that one policy may have: more is a directory that was named by mistake.
 const FILES_MAX: usize = 10_000;
 /// How deep directories may be nested: deeper is a loop of links.
 const DEPTH_MAX: usize = 16;
-
-/// One policy file, read.
-#[derive(Clone, Debug)]
-pub struct PolicyFile {
-    /// Its path, as it was given or found.
-    pub name: String,
-    /// Its bytes.
-    pub bytes: Vec<u8>,
-}
 
 /// Where policies are, and how large they may be.
 #[derive(Clone, Debug)]
@@ -190,7 +182,7 @@ impl Places {
     /// # Errors
     ///
     /// The first file or directory that cannot be read, or a bound that is passed.
-    pub fn read(&self) -> Result<Vec<PolicyFile>, ReadFault> {
+    pub fn read(&self) -> Result<Vec<Source>, ReadFault> {
         let mut files = Vec::new();
         let mut left = self.bytes_max;
         for (path, _) in self.find()? {
@@ -202,7 +194,7 @@ impl Places {
                 ReadFault::TooLarge { path: path.clone(), bytes_max, setting }
             })?;
             left -= bytes.len();
-            files.push(PolicyFile { name: path.display().to_string(), bytes });
+            files.push(Source { name: path.display().to_string(), text: bytes });
         }
         Ok(files)
     }
@@ -240,10 +232,10 @@ pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
     /// Of these files.
-    pub fn of(files: &[PolicyFile]) -> Fingerprint {
+    pub fn of(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {
-            for part in [file.name.as_bytes(), &file.bytes] {
+            for part in [file.name.as_bytes(), &file.text] {
                 hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
             }
         }

@@ -13,7 +13,8 @@ pub enum Code {
     OverLimit,
 }
 
-/// A rule's number within its policy: `0..policy.rules().len()`.
+/// A rule's number: the first of its policy's rules has that policy's first number, the others
+/// follow without a gap. While the process lives no two of its policies share a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 

@@ -40,8 +40,6 @@ pub enum Found<'p> {
 /// What was found for a request: one entry per descriptor.
 #[derive(Debug)]
 pub struct Matches<'p> {
-    /// The policy has the domain.
-    pub domain_known: bool,
     /// The domain's accounting.
     pub accounting: Accounting,
     /// In the order of the descriptors.
@@ -50,6 +48,13 @@ pub struct Matches<'p> {
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
     replaced: SmallVec<[Replaced; 4]>,
+}
+
+impl Matches<'_> {
+    /// Whether the policy has the domain that the request names.
+    pub fn domain_known(&self) -> bool {
+        self.domain.is_some()
+    }
 }
 
 /// A rule that matched takes the limits of a name out of the request.
