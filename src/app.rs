@@ -3,16 +3,19 @@
 //!
 //! Not here: decisions of any kind.
 
+mod descriptor;
 mod environment;
 mod failure;
 mod files;
 mod load;
+mod pages;
+mod ports;
 mod rehearse;
 mod reload;
-mod ports;
 mod serve;
 
 pub use crate::settings;
+pub use descriptor::descriptor;
 pub use environment::{FileFault, environment, settings_file};
 pub use failure::Failure;
 pub use files::{Fingerprint, Places, ReadFault};

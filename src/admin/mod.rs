@@ -9,7 +9,7 @@ mod public;
 mod serve;
 
 pub use debug::{Debug, Explained, Explains, debug_routes};
-pub use public::{Asks, JsonAnswer, JsonStatus, Public, metrics_routes, public_routes};
+pub use public::{Asks, JsonAnswer, Public, metrics_routes, public_routes};
 pub use serve::{Limits, serve};
 
 use std::sync::Arc;

@@ -17,25 +17,13 @@ use axum::routing::{any, get};
 use super::{Ready, plain};
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, Scrape};
 
-/// What became of a JSON call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JsonStatus {
-    /// OK: 200.
-    Passed,
-    /// OVER_LIMIT: 429.
-    Refused,
-    /// The body is not a request, or the request is not one that can be decided: 400.
-    Bad,
-    /// The store gave no answer in time, and no rule's failure policy stood in: 500.
-    Unavailable,
-}
-
 /// The answer to a JSON call.
 #[derive(Clone, Debug)]
 pub struct JsonAnswer {
-    /// Which status the answer has.
-    pub status: JsonStatus,
-    /// Its body: JSON where decided, else a line of text.
+    /// The HTTP status: 200 OK, 429 OVER_LIMIT, 400 a bad request or a store without an answer,
+    /// as envoyproxy/ratelimit has them.
+    pub status: u16,
+    /// Its body: JSON where it was decided, else a line of text.
     pub body: String,
 }
 
@@ -111,12 +99,9 @@ pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
 
 async fn json(asks: Asks, body: Bytes) -> Response {
     let answer = asks(body).await;
-    let (status, kind) = match answer.status {
-        JsonStatus::Passed => (StatusCode::OK, "application/json"),
-        JsonStatus::Refused => (StatusCode::TOO_MANY_REQUESTS, "application/json"),
-        JsonStatus::Bad => (StatusCode::BAD_REQUEST, "text/plain; charset=utf-8"),
-        JsonStatus::Unavailable => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8"),
-    };
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let decided = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+    let kind = if decided { "application/json" } else { "text/plain; charset=utf-8" };
     (status, [(CONTENT_TYPE, kind)], answer.body).into_response()
 }
 

@@ -27,27 +27,25 @@ pub struct Asked {
 /// Counters that one rehearsal can need: a call has at most 128 checks.
 const KEYS_MAX: usize = 1_024;
 
+/// Which rule each descriptor meets, and why.
+pub fn explained(policy: &Policy, asked: &Asked) -> String {
+    let mut text = String::new();
+    for pairs in &asked.descriptors {
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "{}", policy.explain(&asked.domain, &entries(pairs)));
+    }
+    text
+}
+
 /// Explains every descriptor and then what the call would be answered if nobody had called before.
 ///
 /// # Errors
 ///
 /// [`Failure::Runtime`]; [`Failure::Bug`] if the memory store gives no answer.
 pub fn explain(policy: Arc<Policy>, asked: &Asked) -> Result<String, Failure> {
-    let entries: Vec<Vec<Entry<'_>>> = asked
-        .descriptors
-        .iter()
-        .map(|pairs| {
-            pairs
-                .iter()
-                .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
-                .collect()
-        })
-        .collect();
-    let mut text = String::new();
-    for entries in &entries {
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "{}", policy.explain(&asked.domain, entries));
-    }
+    let mut text = explained(&policy, asked);
+    let entries: Vec<Vec<Entry<'_>>> =
+        asked.descriptors.iter().map(|pairs| entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> = entries
         .iter()
         .map(|entries| Descriptor {
@@ -65,6 +63,13 @@ pub fn explain(policy: Arc<Policy>, asked: &Asked) -> Result<String, Failure> {
     let decision = decided.map_err(|_| Failure::Bug("the memory store gave no answer"))?;
     told(&decision, &mut text);
     Ok(text)
+}
+
+fn entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
+    pairs
+        .iter()
+        .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
+        .collect()
 }
 
 fn told(decision: &Decision<'_>, text: &mut String) {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use clap::Args;
 
 use super::print::{self, Paint};
-use super::descriptor;
 use crate::app::{self, Failure};
 use crate::wire::client::{Client, ClientSettings, ClientTls, Question, QuestionDescriptor, Told};
 
@@ -90,7 +89,7 @@ impl Ask {
         let bytes = |(key, value): (String, String)| (key.into_bytes(), value.into_bytes());
         let descriptor = |text: &String| {
             Ok(QuestionDescriptor {
-                entries: descriptor::parse(text)?.into_iter().map(bytes).collect(),
+                entries: app::descriptor(text)?.into_iter().map(bytes).collect(),
                 // A request's 0 means 1; only a descriptor's own 0 asks without taking.
                 hits: (self.hits == 0).then_some(0),
                 give_back: self.give_back,

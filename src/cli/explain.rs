@@ -9,7 +9,7 @@ use std::sync::Arc;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::{descriptor, print};
+use super::print;
 use crate::app::{self, Asked, Failure};
 
 #[derive(Args, Debug)]
@@ -43,7 +43,7 @@ Examples:
 impl Explain {
     pub(super) fn run(self) -> Result<(), Failure> {
         let loaded = app::check(&self.policy, self.merge_domain_config, &self.key_secret)?;
-        let descriptors = self.descriptors.iter().map(|text| descriptor::parse(text));
+        let descriptors = self.descriptors.iter().map(|text| app::descriptor(text));
         let asked = Asked {
             domain: self.domain,
             descriptors: descriptors.collect::<Result<_, _>>()?,

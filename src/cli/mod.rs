@@ -5,7 +5,6 @@
 
 mod ask;
 mod check;
-mod descriptor;
 mod explain;
 mod print;
 mod serve;

@@ -108,6 +108,15 @@ pub trait Observer: Send + Sync + 'static {
     fn decided(&self, decision: &Decision<'_>);
 }
 
+impl<T: Observer> Observer for std::sync::Arc<T> {
+    fn checked(&self, facts: &Facts) {
+        T::checked(self, facts);
+    }
+    fn decided(&self, decision: &Decision<'_>) {
+        T::decided(self, decision);
+    }
+}
+
 impl Observer for () {
     fn checked(&self, _: &Facts) {}
     fn decided(&self, _: &Decision<'_>) {}

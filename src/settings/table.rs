@@ -156,13 +156,21 @@ settings! {
     /// Calls under way on one gRPC connection; above it the caller queues.
     streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
     /// Flow window of a gRPC connection.
-    connection_window "connection-window": usize = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
-    /// Largest gRPC message and /json body.
-    message_size "message-size": usize = "1MiB", bytes(1_024, 16 << 20), Plain, [];
+    connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
     /// Largest header list of a gRPC call.
-    header_size "header-size": usize = "16KiB", bytes(1_024, 1 << 20), Plain, [];
-    /// Time a new connection has for its TLS handshake and HTTP/2 preface.
+    header_size "header-size": u32 = "16KiB", bytes(1_024, 1 << 20), Plain, [];
+    /// Calls that may be reset before we have looked at them; above it the connection is closed.
+    pending_resets "pending-resets": usize = "1024", number(20, 1_000_000), Plain, [];
+    /// Streams of one connection that we may have to reset for the caller's faults.
+    local_error_resets "local-error-resets": usize = "1024", number(20, 1_000_000), Plain, [];
+    /// Time a new connection has for its TLS handshake.
     handshake_timeout "handshake-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
+    /// Time a new connection has to begin HTTP/2.
+    preface_timeout "preface-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
+    /// How often a silent caller is asked whether it is still there; 0s never.
+    keepalive_interval "keepalive-interval": Duration = "30s", duration(0, 3_600_000), Plain, [];
+    /// Time for the answer to that.
+    keepalive_timeout "keepalive-timeout": Duration = "10s", duration(10, 600_000), Plain, [];
     /// Age at which a gRPC connection is asked to reconnect, so that load spreads; 0s never.
     grpc_max_connection_age "grpc-max-connection-age": Duration = "24h", duration(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
     /// Between "not serving" and the closing of connections on SIGTERM.

@@ -215,7 +215,7 @@ pub(super) fn duration(min_ms: u64, max_ms: u64) -> impl Fn(&str) -> Result<Dura
 }
 
 /// A size such as `65536`, `64KiB`, `16MiB`, within bounds in bytes.
-pub(super) fn bytes(min: u64, max: u64) -> impl Fn(&str) -> Result<usize, Wrong> {
+pub(super) fn bytes<T: TryFrom<u64>>(min: u64, max: u64) -> impl Fn(&str) -> Result<T, Wrong> {
     move |given| {
         let digits = given.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(given.len());
         let (number, unit) = given.split_at(digits);
@@ -302,9 +302,10 @@ mod tests {
     fn a_value_out_of_bounds_is_told_the_bounds() {
         assert_eq!(number::<u16>(1, 9)("0"), Err("must be from 1 to 9".to_owned()));
         assert!(duration(1, 1_000)("2s").unwrap_err().contains("from 1ms to 1s"));
-        assert_eq!(bytes(1, 1 << 20)("64KiB"), Ok(65_536));
-        assert!(bytes(1, 1 << 20)("2MiB").is_err());
-        assert!(bytes(1, 1 << 20)("99999999999GiB").is_err());
+        let size = bytes::<usize>(1, 1 << 20);
+        assert_eq!(size("64KiB"), Ok(65_536));
+        assert!(size("2MiB").is_err());
+        assert!(size("99999999999GiB").is_err());
     }
 
     #[test]

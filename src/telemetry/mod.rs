@@ -10,4 +10,4 @@ mod tally;
 
 pub use cells::{RuleName, Telemetry};
 pub use log::{Format, Level, start_logs};
-pub use scrape::{CONTENT_TYPE, Gauge, Scrape};
+pub use scrape::{CONTENT_TYPE, Kept, Scrape};

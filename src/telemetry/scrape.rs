@@ -17,18 +17,20 @@ use super::tally::Tally;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A number that somebody else keeps, read at each scrape.
-pub struct Gauge {
+pub struct Kept {
     /// The metric's name, without our prefix.
     pub name: &'static str,
     /// What it says, with its unit.
     pub help: &'static str,
+    /// It only ever grows: a counter.
+    pub grows: bool,
     /// Reads it.
     pub read: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-impl fmt::Debug for Gauge {
+impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gauge").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Kept").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -37,10 +39,10 @@ impl fmt::Debug for Gauge {
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// A scrape of these counters and gauges; every name begins with `tidegate_`.
-    pub fn new(telemetry: Arc<Telemetry>, gauges: Vec<Gauge>) -> Self {
+    /// A scrape of these counters and kept numbers; every name begins with `tidegate_`.
+    pub fn new(telemetry: Arc<Telemetry>, kept: Vec<Kept>) -> Self {
         let mut registry = Registry::with_prefix("tidegate");
-        registry.register_collector(Box::new(Collected { telemetry, gauges }));
+        registry.register_collector(Box::new(Collected { telemetry, kept }));
         Scrape(registry)
     }
 
@@ -59,7 +61,7 @@ impl Scrape {
 #[derive(Debug)]
 struct Collected {
     telemetry: Arc<Telemetry>,
-    gauges: Vec<Gauge>,
+    kept: Vec<Kept>,
 }
 
 struct Labels<'a, const N: usize>([(&'static str, &'a str); N]);
@@ -94,10 +96,13 @@ impl Collector for Collected {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         self.rules(&mut encoder)?;
         self.totals(&mut encoder)?;
-        for gauge in &self.gauges {
-            encoder
-                .encode_descriptor(gauge.name, gauge.help, None, MetricType::Gauge)?
-                .encode_gauge(&(gauge.read)())?;
+        for one in &self.kept {
+            let kind = if one.grows { MetricType::Counter } else { MetricType::Gauge };
+            let mut metric = encoder.encode_descriptor(one.name, one.help, None, kind)?;
+            match one.grows {
+                true => metric.encode_counter::<NoLabelSet, _, u64>(&(one.read)(), None)?,
+                false => metric.encode_gauge(&(one.read)())?,
+            }
         }
         encoder
             .encode_descriptor("build", "What is running", None, MetricType::Info)?
@@ -171,8 +176,8 @@ mod tests {
         let telemetry = Arc::new(Telemetry::new(0.8));
         let path = "d.key_\"quoted\"\nvalue";
         telemetry.loaded(RuleId(0), [RuleName { domain: "d".into(), path: path.into() }]);
-        let gauge = Gauge { name: "keys", help: "Counters held", read: Box::new(|| 7) };
-        let text = Scrape::new(telemetry, vec![gauge]).text().unwrap();
+        let keys = Kept { name: "keys", help: "Counters held", grows: false, read: Box::new(|| 7) };
+        let text = Scrape::new(telemetry, vec![keys]).text().unwrap();
         assert!(text.ends_with("# EOF\n"), "{text}");
         assert!(
             text.contains(

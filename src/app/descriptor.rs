@@ -1,8 +1,8 @@
-//! Reads descriptors as they are written on the command line: `k=v,k2=v2`.
+//! Reads descriptors as people write them, on the command line and in `/explain`: `k=v,k2=v2`.
 //!
 //! Not here: what they match.
 
-use crate::app::Failure;
+use super::failure::Failure;
 
 /// One descriptor: keys and values, in order. A value may be empty or absent, and may hold `=`; a
 /// comma or a backslash in a key or value is written with a backslash before it.
@@ -10,7 +10,7 @@ use crate::app::Failure;
 /// # Errors
 ///
 /// [`Failure::Usage`] for an entry without a key.
-pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, Failure> {
+pub fn descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
     let mut entries = vec![String::new()];
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     fn pairs(text: &str) -> Vec<(String, String)> {
-        parse(text).unwrap()
+        descriptor(text).unwrap()
     }
 
     #[test]
@@ -47,6 +47,6 @@ mod tests {
         assert_eq!(pairs("a"), [pair("a", "")]);
         assert_eq!(pairs("a=x=y"), [pair("a", "x=y")]);
         assert_eq!(pairs(r"a=1\,2"), [pair("a", "1,2")]);
-        assert!(parse("=v").is_err() && parse("a=1,,b=2").is_err());
+        assert!(descriptor("=v").is_err() && descriptor("a=1,,b=2").is_err());
     }
 }
