@@ -76,7 +76,7 @@ pub fn settings_file(path: &Path) -> Result<Texts, FileFault> {
 /// # Errors
 ///
 /// The file cannot be read or is too large.
-pub fn secret_file(path: &Path) -> Result<String, FileFault> {
+pub(super) fn secret_file(path: &Path) -> Result<String, FileFault> {
     let text = bounded(path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }

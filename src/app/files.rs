@@ -77,7 +77,11 @@ impl fmt::Display for ReadFault {
             ReadFault::Empty { paths, yaml_only } => {
                 let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
                 let which = if *yaml_only { "no .yaml or .yml file" } else { "no file" };
-                write!(f, "{}: {which} in it; names with a leading dot are left out", paths.join(", "))
+                write!(
+                    f,
+                    "{}: {which} in it; names with a leading dot are left out",
+                    paths.join(", ")
+                )
             }
             ReadFault::TooLarge { path, bytes_max, setting } => {
                 write!(f, "{}: more than {bytes_max} bytes (--{setting})", path.display())
@@ -105,9 +109,9 @@ impl Places {
         let theirs = settings.policy.is_empty();
         let paths = match &settings.runtime_root {
             _ if !theirs => settings.policy.clone(),
-            Some(root) => vec![
-                root.join(&settings.runtime_subdirectory).join(&settings.runtime_appdirectory),
-            ],
+            Some(root) => {
+                vec![root.join(&settings.runtime_subdirectory).join(&settings.runtime_appdirectory)]
+            }
             None => return Err(ReadFault::NoPlace),
         };
         Ok(Places {

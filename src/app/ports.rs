@@ -67,11 +67,7 @@ fn tls(settings: &Settings) -> Result<Option<Tls>, Failure> {
     let material = TlsMaterial {
         certificate: pem_file(certificate)?,
         private_key: pem_file(key)?,
-        client_authority: settings
-            .grpc_client_tls_cacert
-            .as_deref()
-            .map(pem_file)
-            .transpose()?,
+        client_authority: settings.grpc_client_tls_cacert.as_deref().map(pem_file).transpose()?,
         allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
     };
     Ok(Some(Tls::new(&material)?))

@@ -28,7 +28,7 @@ pub struct Asked {
 const KEYS_MAX: usize = 1_024;
 
 /// Which rule each descriptor meets, and why.
-pub fn explained(policy: &Policy, asked: &Asked) -> String {
+pub(super) fn explained(policy: &Policy, asked: &Asked) -> String {
     let mut text = String::new();
     for pairs in &asked.descriptors {
         // Writing into a String cannot fail.

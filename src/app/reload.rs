@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::files::{Fingerprint, Stamp};
 use super::failure::Failure;
+use super::files::{Fingerprint, Stamp};
 use super::load::{Loaded, Loader};
 use crate::domain::RuleId;
 use crate::policy::{Fault, Policy};
@@ -138,10 +138,10 @@ fn next_number(policy: &Policy, first: RuleId) -> RuleId {
 
 /// The policy's rules as metrics name them, in the order of their numbers.
 pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
-    policy.rules().iter().map(|rule| RuleName {
-        domain: policy.domain_name(rule).into(),
-        path: rule.path.clone(),
-    })
+    policy
+        .rules()
+        .iter()
+        .map(|rule| RuleName { domain: policy.domain_name(rule).into(), path: rule.path.clone() })
 }
 
 pub(super) fn log_warnings(warnings: &[Fault]) {

@@ -96,8 +96,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let reloading = Reload::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
-    let rate_limit =
-        Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
+    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
     let health = Health::new();
 
     let (stop_side, side_stops) = watch::channel(false);
@@ -117,7 +116,12 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     }
     announce("serving HTTP", &http);
     announce("serving the debug side", &debug);
-    side.spawn(admin::serve(http, admin::public_routes(parts.public(&scrape)), limits, side_stops.clone()));
+    side.spawn(admin::serve(
+        http,
+        admin::public_routes(parts.public(&scrape)),
+        limits,
+        side_stops.clone(),
+    ));
     side.spawn(admin::serve(debug, admin::debug_routes(parts.debug()), limits, side_stops.clone()));
     if let Some(listener) = prometheus {
         announce("serving metrics", &listener);
@@ -139,8 +143,9 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
 
     watched.end();
     stop_side.send_replace(true);
-    let _ = tokio::time::timeout(SIDE_STOP_MAX, async { while side.join_next().await.is_some() {} })
-        .await;
+    let _ =
+        tokio::time::timeout(SIDE_STOP_MAX, async { while side.join_next().await.is_some() {} })
+            .await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
 }

@@ -64,7 +64,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             // Help and version go to standard output and are no faults; the rest is told on
             // standard error. If nobody can be told, the exit code still tells.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(Failure::USAGE) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() {
+                ExitCode::from(Failure::USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
     let done = match cli.command {

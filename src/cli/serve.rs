@@ -39,8 +39,7 @@ impl Serve {
             Some(path) => app::settings_file(path)?,
             None => Texts::new(),
         };
-        let sources =
-            Sources { flags: self.flags.0, environment: environment.clone(), file };
+        let sources = Sources { flags: self.flags.0, environment: environment.clone(), file };
         let configured = app::configure(sources)?;
         if self.print_settings {
             return print::out(&configured.report());

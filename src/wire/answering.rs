@@ -133,9 +133,11 @@ impl Answering {
         let mut seen = vec![HeaderName::from_static("retry-after")];
         for name in names.chain(&settings.limited_by) {
             let checked = checked_name(name)
-                .and_then(|name| {
-                    if seen.contains(&name) { Err(HeaderFault::Twice) } else { Ok(name) }
-                })
+                .and_then(
+                    |name| {
+                        if seen.contains(&name) { Err(HeaderFault::Twice) } else { Ok(name) }
+                    },
+                )
                 .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
             seen.push(checked);
         }
@@ -228,9 +230,6 @@ mod tests {
             ..AnsweringSettings::default()
         };
         assert!(Answering::new(spread(100)).is_ok());
-        assert!(matches!(
-            Answering::new(spread(101)),
-            Err(WireError::Spread { percent: 101 })
-        ));
+        assert!(matches!(Answering::new(spread(101)), Err(WireError::Spread { percent: 101 })));
     }
 }

@@ -180,7 +180,8 @@ fn request(question: &Question) -> RateLimitRequest {
 }
 
 fn descriptor(asked: &QuestionDescriptor) -> RateLimitDescriptor {
-    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
+    let entry =
+        |(key, value): &(Vec<u8>, Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
     RateLimitDescriptor {
         entries: asked.entries.iter().map(entry).collect(),
         limit: asked.limit.map(|limit| RateLimitOverride {

@@ -25,11 +25,7 @@ pub struct Front<J> {
 impl<J> Clone for Front<J> {
     fn clone(&self) -> Self {
         let Front { rate_limit, health, others } = self;
-        Front {
-            rate_limit: Arc::clone(rate_limit),
-            health: health.clone(),
-            others: others.clone(),
-        }
+        Front { rate_limit: Arc::clone(rate_limit), health: health.clone(), others: others.clone() }
     }
 }
 

@@ -9,7 +9,9 @@ use serde_json::{Map, Value};
 /// The struct as a JSON object.
 pub(super) fn struct_json(from: &Struct) -> Value {
     let members = from.fields.iter();
-    Value::Object(members.map(|(key, value)| (key.clone(), kind_json(value))).collect::<Map<_, _>>())
+    Value::Object(
+        members.map(|(key, value)| (key.clone(), kind_json(value))).collect::<Map<_, _>>(),
+    )
 }
 
 fn kind_json(value: &prost_types::Value) -> Value {

@@ -88,8 +88,8 @@ fn config(material: &TlsMaterial) -> Result<Arc<ServerConfig>, WireError> {
     let refused = |source| WireError::Tls { source };
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(&material.certificate).ok_or(WireError::Certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&material.private_key)
-        .map_err(|_| WireError::PrivateKey)?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&material.private_key).map_err(|_| WireError::PrivateKey)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(refused)?;

@@ -5,31 +5,31 @@ use std::fs;
 use std::path::Path;
 
 /// One source file.
-pub struct SourceFile {
+pub(crate) struct SourceFile {
     /// Its path in the repository.
-    pub path: String,
+    pub(crate) path: String,
     /// Its text.
-    pub text: String,
+    pub(crate) text: String,
     /// Its module: `policy::key`.
-    pub module: String,
+    pub(crate) module: String,
     /// Its room: `policy`, `store::memory`.
-    pub room: String,
+    pub(crate) room: String,
     /// Its lines; a `use` list that goes over several is one.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// One line.
-pub struct Line {
+pub(crate) struct Line {
     /// Its number, from 1.
-    pub number: usize,
+    pub(crate) number: usize,
     /// Its code, without comments and the insides of texts.
-    pub code: String,
+    pub(crate) code: String,
     /// It is in the file's test module.
-    pub in_tests: bool,
+    pub(crate) in_tests: bool,
 }
 
 /// Every Rust file below a directory of the repository, by path; none where it does not exist.
-pub fn all_files(directory: &str) -> Vec<SourceFile> {
+pub(crate) fn all_files(directory: &str) -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     walk(&root.join(directory), &mut found);
@@ -57,7 +57,7 @@ fn walk(directory: &Path, found: &mut Vec<String>) {
 }
 
 impl SourceFile {
-    pub fn parse(path: &str, text: &str) -> SourceFile {
+    pub(crate) fn parse(path: &str, text: &str) -> SourceFile {
         let inside = path.strip_prefix("src/").unwrap_or(path).trim_end_matches(".rs");
         let module = inside.trim_end_matches("/mod").replace('/', "::");
         let parts: Vec<&str> = module.split("::").collect();
@@ -76,7 +76,7 @@ impl SourceFile {
     }
 
     /// The paths below the crate's root that a line names.
-    pub fn rooms_named(&self, line: &Line) -> Vec<String> {
+    pub(crate) fn rooms_named(&self, line: &Line) -> Vec<String> {
         let mut named = Vec::new();
         for root in ["crate::", "tidegate::"] {
             for (at, _) in line.code.match_indices(root) {
@@ -105,7 +105,7 @@ impl SourceFile {
 
 impl Line {
     /// Whether the line names a path of the world outside, as a whole word.
-    pub fn names(&self, path: &str) -> bool {
+    pub(crate) fn names(&self, path: &str) -> bool {
         let (root, rest) = path.split_once("::").unwrap_or((path, ""));
         self.code.match_indices(root).any(|(at, _)| {
             if !is_word_start(&self.code, at) || self.code[..at].ends_with("::") {
