@@ -111,11 +111,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let mut side = tokio::task::JoinSet::new();
     let limits = admin::Limits::default();
     let scrape = parts.scrape();
-    for address in listener.addresses() {
-        tracing::info!(%address, "serving gRPC");
-    }
-    announce("serving HTTP", &http);
-    announce("serving the debug side", &debug);
+    announce(&listener, &http, &debug, prometheus.as_ref());
     side.spawn(admin::serve(
         http,
         admin::public_routes(parts.public(&scrape)),
@@ -124,7 +120,6 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     ));
     side.spawn(admin::serve(debug, admin::debug_routes(parts.debug()), limits, side_stops.clone()));
     if let Some(listener) = prometheus {
-        announce("serving metrics", &listener);
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
     }
@@ -172,10 +167,24 @@ async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
         .map_err(|error| Failure::Address { address: address.to_string(), error })
 }
 
-fn announce(message: &'static str, listener: &TcpListener) {
-    if let Ok(address) = listener.local_addr() {
-        tracing::info!(%address, "{message}");
-    }
+/// Says which addresses were bound: port 0 has become a number. Whoever starts the process with it
+/// reads this line.
+fn announce(
+    grpc: &Listener,
+    http: &TcpListener,
+    debugging: &TcpListener,
+    prometheus: Option<&TcpListener>,
+) {
+    let address = |listener: &TcpListener| {
+        listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
+    };
+    tracing::info!(
+        grpc = grpc.addresses().first().map(ToString::to_string),
+        http = address(http),
+        debug = address(debugging),
+        prometheus = prometheus.map(address),
+        "listening"
+    );
 }
 
 /// Resolves at the first SIGTERM or SIGINT.
