@@ -38,7 +38,7 @@ lint: ## format, lints, dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-		$(CARGO) deny --config .deny.toml check; \
+		$(CARGO) deny check; \
 	else \
 		echo "cargo-deny is not installed (cargo install cargo-deny): dependencies not checked"; \
 	fi
