@@ -1,0 +1,170 @@
+//! A cluster of three masters, each with a replica.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tidegate::store::redis::config::Topology;
+use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::transport::{Items, Transport};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::load::{COUNT, Load, Page, balance, config, item, open, total};
+use crate::support::acl;
+use crate::support::cluster::Cluster;
+use crate::support::process::{redis_cli, until};
+
+/// Six processes at a time are enough for a small machine.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+/// How many keys each master holds.
+const KEYS_EACH: usize = 4;
+
+struct Bench {
+    cluster: Cluster,
+    connections: Arc<Connections>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+async fn bench(proxied: bool) -> Bench {
+    let turn = ONE_AT_A_TIME.lock().await;
+    let user = acl::line(acl::CLUSTER);
+    let cluster =
+        if proxied { Cluster::start_behind_a_proxy(&[&user]) } else { Cluster::start(&[&user]) };
+    // Any node leads to all the others.
+    let connections = open(config(Topology::Cluster, &[&cluster.nodes[1]])).await;
+    Bench { cluster, connections, _turn: turn }
+}
+
+/// The same number of keys on every master.
+fn spread(cluster: &Cluster) -> Vec<Page> {
+    let mut pages: Vec<Page> = Vec::new();
+    for at in 0.. {
+        let key = format!("tg1z:{{{at}}}");
+        let slot = cluster.slot_of(&key);
+        let home = cluster.owner(0, slot);
+        if pages.iter().filter(|page| page.home == home).count() < KEYS_EACH {
+            pages.push(Page { key, slot: Some(slot), home, ..Page::default() });
+        }
+        if pages.len() == 3 * KEYS_EACH {
+            break;
+        }
+    }
+    pages
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_takes_one_write_per_node_that_it_touches() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let pages = spread(&cluster);
+    let all = || pages.iter().map(|page| item(&COUNT, &page.key, page.slot));
+    let replies = connections.send(all().collect()).await;
+    assert!(replies.iter().all(|reply| *reply == Ok(Value::Int(1))), "{replies:?}");
+    assert_eq!(total(&connections, |node| &node.pipelines), 3);
+    let here = all().zip(&pages).filter(|(_, page)| page.home == 1).map(|(item, _)| item);
+    let replies = connections.send(here.collect::<Items>()).await;
+    assert!(replies.iter().all(|reply| *reply == Ok(Value::Int(2))), "{replies:?}");
+    assert_eq!(total(&connections, |node| &node.pipelines), 4);
+    assert_eq!(total(&connections, |node| &node.moved), 0, "the table was right");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let load = Load::start(&connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+
+    let heir = cluster.replica_of(0);
+    cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"]);
+    let slot = load.book.iter().find(|page| page.home == 0).unwrap().slot.unwrap();
+    until("the replica is master", || (0..6).all(|asked| cluster.owner(asked, slot) == heir)).await;
+    load.progress("every key is charged by the new master too", |_| true, 5).await;
+
+    // Every slot of the second master moves to the third, with the keys, while both serve.
+    redis_cli(&[
+        "--cluster",
+        "reshard",
+        &format!("127.0.0.1:{}", cluster.nodes[1].port),
+        "--cluster-from",
+        &cluster.id(1),
+        "--cluster-to",
+        &cluster.id(2),
+        "--cluster-slots",
+        &reshard_slots().to_string(),
+        "--cluster-yes",
+    ]);
+    load.progress("every key is charged in its new place", |_| true, 5).await;
+    let redirected =
+        total(&connections, |node| &node.moved) + total(&connections, |node| &node.ask);
+    assert!(redirected > 0, "nothing was redirected");
+
+    let book = load.stop().await;
+    balance(&book, true, |key| cluster.count(2, key));
+}
+
+/// All 5,462 slots of a master take a minute to move one by one; `make test` moves a part that
+/// holds some of the keys, the proof all of them.
+fn reshard_slots() -> u32 {
+    if std::env::var_os("TIDEGATE_PROOF").is_some() { 5_462 } else { 1_500 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
+    let Bench { mut cluster, connections, _turn } = bench(false).await;
+    let load = Load::start(&connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+    let slot = load.book.iter().find(|page| page.home == 0).unwrap().slot.unwrap();
+    cluster.nodes[0].kill();
+    load.progress("the others go on", |page| page.home != 0, 20).await;
+    until("the replica is master", || cluster.owner(1, slot) != 0).await;
+    load.progress("the replica charges", |_| true, 5).await;
+    let book = load.stop().await;
+    for page in book.iter().filter(|page| page.home != 0) {
+        assert_eq!(page.unanswered(), 0, "{} lies on a healthy shard", page.key);
+    }
+    // Replication is asynchronous: what the dead master alone had seen is lost, by design.
+    balance(&book, false, |key| cluster.count(1, key));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let load = Load::start(&connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+    let slot = load.book.iter().find(|page| page.home == 0).unwrap().slot.unwrap();
+    cluster.nodes[0].freeze();
+    load.progress("the others go on", |page| page.home != 0, 20).await;
+    until("the replica is master", || cluster.owner(1, slot) != 0).await;
+    load.progress("the replica charges", |_| true, 5).await;
+    cluster.nodes[0].thaw();
+    until("the old master follows", || cluster.owner(0, slot) != 0).await;
+    load.progress("all goes on", |_| true, 5).await;
+    let book = load.stop().await;
+    for page in book.iter().filter(|page| page.home != 0) {
+        assert_eq!(page.unanswered(), 0, "{} lies on a healthy shard", page.key);
+    }
+    balance(&book, false, |key| cluster.count(1, key));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
+    let Bench { cluster, connections, _turn } = bench(true).await;
+    let load = Load::start(&connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+    let proxy = cluster.proxy.as_ref().unwrap();
+    proxy.swallow(true);
+    until("its lanes are dropped", || total(&connections, |node| &node.timeouts) > 0).await;
+    load.progress("the others go on", |page| page.home != 0, 50).await;
+    // Long enough for dials to vanish in the hole too.
+    until("it is dialled in vain", || total(&connections, |node| &node.dial_failures) > 2).await;
+    load.progress("the others still go on", |page| page.home != 0, 20).await;
+    proxy.swallow(false);
+    load.progress("it is met again", |_| true, 5).await;
+    let book = load.stop().await;
+    for page in book.iter().filter(|page| page.home != 0) {
+        assert_eq!(page.unanswered(), 0, "{} lies on a healthy shard", page.key);
+    }
+    // The master itself never failed: what it acknowledged, it holds.
+    balance(&book, true, |key| cluster.count(1, key));
+    tokio::time::sleep(Duration::ZERO).await;
+}
