@@ -78,10 +78,12 @@ impl Cluster {
     /// It knows all slots and all six nodes, and its replication works.
     fn is_settled(&self, node: &Server) -> bool {
         let info = text(node.ask(&["CLUSTER", "INFO"]));
+        let nodes = text(node.ask(&["CLUSTER", "NODES"]));
         let replication = text(node.ask(&["INFO", "replication"]));
         info.contains("cluster_state:ok")
             && info.contains("cluster_slots_ok:16384")
-            && info.contains("cluster_known_nodes:6")
+            && nodes.matches("slave").count() == 3
+            && nodes.matches("master").count() == 3
             && (replication.contains("role:master") && replication.contains("connected_slaves:1")
                 || replication.contains("master_link_status:up"))
     }

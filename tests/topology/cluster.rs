@@ -80,6 +80,8 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
     until("the replica is master", || (0..6).all(|asked| cluster.owner(asked, slot) == heir)).await;
     load.progress("every key is charged by the new master too", |_| true, 5).await;
 
+    let unanswered = || load.book.iter().map(Page::unanswered).sum::<u64>();
+    let before = unanswered();
     // Every slot of the second master moves to the third, with the keys, while both serve.
     redis_cli(&[
         "--cluster",
@@ -90,22 +92,18 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
         "--cluster-to",
         &cluster.id(2),
         "--cluster-slots",
-        &reshard_slots().to_string(),
+        "5462",
         "--cluster-yes",
     ]);
     load.progress("every key is charged in its new place", |_| true, 5).await;
     let redirected =
         total(&connections, |node| &node.moved) + total(&connections, |node| &node.ask);
     assert!(redirected > 0, "nothing was redirected");
+    assert_eq!(unanswered(), before, "a moving slot cost an answer");
+    assert_eq!(cluster.owner(0, 8_000), 2, "the whole shard has moved");
 
     let book = load.stop().await;
     balance(&book, true, |key| cluster.count(2, key));
-}
-
-/// All 5,462 slots of a master take a minute to move one by one; `make test` moves a part that
-/// holds some of the keys, the proof all of them.
-fn reshard_slots() -> u32 {
-    if std::env::var_os("TIDEGATE_PROOF").is_some() { 5_462 } else { 1_500 }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
