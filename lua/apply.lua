@@ -20,7 +20,9 @@
 --                                 +7  cap: the highest debt in credits (d only)
 --
 -- State    each counter's, as its algorithm's file says
--- Reply    {now, clamped, then of each check: used (refused: -1 - used), more, and for d: charged}.
+-- Reply    {now, clamped, then of each check: used (refused: -1 - used), more, and for d: charged;
+--          then, of each refusing check of a bucket that other checks of the call changed: its
+--          number and the debt that it met, whole microseconds and rest}.
 --          Used is the counter after the call: hits counted, or whole microseconds of debt; more:
 --          by how many windows the counter is ahead of the clock, or the rest of the debt; charged
 --          in hits or credits. Clamped: how many counters were from the far future.
@@ -37,19 +39,19 @@ local byte = string.byte
 -- A counter has one state at work within a call: what is certain (as stored, less give-backs, plus
 -- debts) and, once a check of it has passed, what it is if the call is admitted.
 --
--- Ten places per check, all in one table, because tables are what costs here. Of the counter, at its
--- first check: 1, 2 certain; 3, 4 if admitted, else false; 5 the stored count that INCRBY can go on
--- from, else false; 6 it must be written. Of the check: 7 it passes; 8 its counter's places; of a
--- debt: 9 what is charged for certain, 10 if admitted, else false.
+-- Twelve places per check, all in one table, because tables are what costs here. Of the counter, at
+-- its first check: 1, 2 certain; 3, 4 if admitted, else false; 5 the stored count that INCRBY can go
+-- on from, else false; 6 it must be written. Of the check: 7 it passes; 8 its counter's places; 9, 10
+-- the debt that a refusal met; 11 what a debt was charged for certain, 12 if admitted, else false.
 local m = {
-  0, 0, false, false, false, false, false, 0, 0, false,
-  0, 0, false, false, false, false, false, 0, 0, false,
+  0, 0, false, false, false, false, false, 0, 0, 0, 0, false,
+  0, 0, false, false, false, false, false, 0, 0, 0, 0, false,
 }
 local places = {}
 local clamped, refused, quotas, quota_passes = 0, false, false, false
 
 for i = 1, checks do
-  local key, at, o = KEYS[i], 3 + (i - 1) * stride, (i - 1) * 10
+  local key, at, o = KEYS[i], 3 + (i - 1) * stride, (i - 1) * 12
   local form, op, role = byte(ARGV[at + 1], 1, 3)
   local need, room, full = ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
   local c, passes = places[key], true
@@ -78,13 +80,13 @@ for i = 1, checks do
     else
       passes = count + cost <= limit
       if op == 100 then -- d
-        m[o + 10] = false
+        m[o + 12] = false
         for side = 0, 1 do
           local had = m[c + 1 + 2 * side]
           if had then
             if had > cap then had = cap end
             local has = had + cost < cap and had + cost or cap
-            m[c + 1 + 2 * side], m[o + 9 + side] = has, has - had
+            m[c + 1 + 2 * side], m[o + 11 + side] = has, has - had
             if has > had then m[c + 6] = true end
           end
         end
@@ -104,11 +106,9 @@ for i = 1, checks do
     local admitted = m[c + 3]
     local ahead, rest = admitted or m[c + 1], admitted and m[c + 4] or m[c + 2]
     -- insert bucket.fit
-    if far then
-      clamped = clamped + 1
-      m[c + 1], m[c + 2], m[c + 6] = ahead, rest, true
-      if admitted then m[c + 3], m[c + 4] = ahead, rest end
-    end
+    if far then clamped, m[c + 6] = clamped + 1, true end
+    if far or not admitted then m[c + 1], m[c + 2] = ahead, rest end
+    if far and admitted then m[c + 3], m[c + 4] = ahead, rest end
     if op == 116 then -- t
       -- insert bucket.take
       if passes then m[c + 3], m[c + 4] = ahead, rest end
@@ -123,21 +123,23 @@ for i = 1, checks do
     else
       passes = ahead * (rate or 1) + rest <= room
       if op == 100 then -- d
-        if not admitted then m[c + 1], m[c + 2] = ahead, rest end
-        m[o + 10] = false
+        m[o + 12] = false
         for side = 0, 1 do
           local ahead, rest = m[c + 1 + 2 * side], m[c + 2 + 2 * side]
           if ahead then
             local credits = ARGV[at + 7] - ahead * rate - rest
             if credits > need then credits = need elseif credits < 0 then credits = 0 end
-            rest = rest + credits
-            local part = rest % rate
-            m[c + 1 + 2 * side], m[c + 2 + 2 * side] = ahead + (rest - part) / rate, part
-            m[o + 9 + side] = credits
+            local part = (rest + credits) % rate
+            ahead, rest = ahead + (rest + credits - part) / rate, part
+            m[c + 1 + 2 * side], m[c + 2 + 2 * side], m[o + 11 + side] = ahead, rest, credits
+            m[o + 9], m[o + 10] = ahead, rest
             if credits > 0 then m[c + 6] = true end
           end
         end
       end
+    end
+    if not passes and op ~= 100 then
+      m[o + 9], m[o + 10] = ahead, rest
     end
   end
 
@@ -151,7 +153,7 @@ end
 
 local charges = not all_or_nothing or not refused and (quota_passes or not quotas)
 for i = 1, checks do
-  local o = (i - 1) * 10
+  local o = (i - 1) * 12
   local admitted = charges and m[o + 3]
   if m[o + 8] == o and (admitted or m[o + 6]) then
     local key, at = KEYS[i], 3 + (i - 1) * stride
@@ -171,7 +173,7 @@ end
 
 local reply, r = { now, clamped, 0, 0, 0, 0 }, 2
 for i = 1, checks do
-  local o, at = (i - 1) * 10, 3 + (i - 1) * stride
+  local o, at = (i - 1) * 12, 3 + (i - 1) * stride
   local form, op = byte(ARGV[at + 1], 1, 2)
   local c = m[o + 8]
   local used, more = m[c + 1], m[c + 2]
@@ -180,7 +182,16 @@ for i = 1, checks do
   end
   reply[r + 1], reply[r + 2], r = m[o + 7] and used or -1 - used, more, r + 2
   if op == 100 then
-    reply[r + 1], r = charges and m[o + 10] or m[o + 9], r + 1
+    reply[r + 1], r = charges and m[o + 12] or m[o + 11], r + 1
+  end
+end
+for i = 1, checks do
+  local o = (i - 1) * 12
+  local c = m[o + 8]
+  if not m[o + 7] and byte(ARGV[4 + (i - 1) * stride]) ~= 119 then
+    if m[o + 9] ~= m[c + 1] or m[o + 10] ~= m[c + 2] then
+      reply[r + 1], reply[r + 2], reply[r + 3], r = i, m[o + 9], m[o + 10], r + 3
+    end
   end
 end
 reply[r + 1] = nil
