@@ -15,13 +15,27 @@
 //! Not here: deadlines, fallbacks, remembered refusals (`resilience`).
 
 pub mod args;
+pub mod config;
+pub mod connections;
+pub mod counters;
 pub mod keys;
 pub mod reply;
 pub mod script;
 pub mod store;
 pub mod transport;
 
+mod backoff;
+mod cluster;
+mod dial;
+mod fault;
+mod lane;
+mod master;
+mod node;
+mod refresh;
 mod seen;
+mod sentinel;
+mod slots;
 mod split;
+mod ticket;
 
 pub use store::RedisStore;
