@@ -1,20 +1,41 @@
 //! The shared store: counters in Redis, decided by Lua.
-//! (being built)
+//!
+//! A call is one script call on standalone and Sentinel; on a cluster one for each slot that its
+//! checks touch. The server's clock counts.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | [`store`] | a call becomes script calls, their replies become answers |
+//! | [`keys`] | where a counter lives |
+//! | [`script`] | `lua/` as the service runs it |
+//! | [`args`], [`reply`] | checks to arguments, replies to outcomes |
+//! | `split`, `seen` | calls over several slots of a cluster |
+//! | [`transport`] | what the store asks of its connections |
+//!
+//! Not here: deadlines, fallbacks, remembered refusals (`resilience`).
 
+pub mod args;
+pub mod config;
+pub mod connections;
+pub mod counters;
+pub mod keys;
+pub mod reply;
 pub mod script;
+pub mod store;
 pub mod transport;
 
 mod backoff;
 mod cluster;
-pub mod config;
-pub mod connections;
-pub mod counters;
 mod dial;
 mod fault;
 mod lane;
 mod master;
 mod node;
 mod refresh;
+mod seen;
 mod sentinel;
 mod slots;
+mod split;
 mod ticket;
+
+pub use store::RedisStore;
