@@ -1,19 +1,29 @@
-//! A counting script, callers that keep using it, and the book that they keep.
+//! Callers that keep counting, and the book that they keep.
 //!
-//! The script is the smallest consuming one: every run adds one. So a key holds the number of its
-//! charges, and the book says how many there may be: at least the acknowledged ones, at most those
-//! and the ones whose outcome nobody knows.
+//! They use the whole store with limits that nobody reaches, so that a counter holds the number of
+//! its charges; and the book says how many there may be: at least the acknowledged ones, at most
+//! those and the ones whose outcome nobody knows. Beside them two scripts of our own, for single
+//! items.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::domain::Executed;
+use tidegate::clock::Clock;
+use tidegate::domain::{
+    Accounting, Answer, Call, Charge, Check, Counting, Executed, FixedWindow, Hits, Key, Limit,
+    Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
+};
+use tidegate::resilience::deadline::Deadline;
+use tidegate::store::Store;
+use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::config::{Address, Auth, Password, RedisConfig, Topology};
 use tidegate::store::redis::connections::Connections;
 use tidegate::store::redis::counters::{Counter, NodeCounters};
-use tidegate::store::redis::script::Script;
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::{PRODUCTION, Script};
+use tidegate::store::redis::store::Timing;
 use tidegate::store::redis::transport::{Item, Items, SendError, Transport};
 use tokio::task::JoinSet;
 
@@ -32,14 +42,15 @@ pub static COUNT: LazyLock<Script> = LazyLock::new(|| {
 pub static FAIL: LazyLock<Script> = LazyLock::new(|| script("return redis.call('GET')"));
 
 fn script(text: &str) -> Script {
-    Script { text: text.to_owned(), sha: redis::Script::new(text).get_hash().to_owned() }
+    let sha = redis::Script::new(text).get_hash().to_owned();
+    Script { name: "of the tests", text: text.to_owned(), sha }
 }
 
 /// One run of a script for one key.
-pub fn item(script: &'static Script, key: &str, slot: Option<u16>) -> Item {
+pub fn item(script: &'static Script, key: &str) -> Item {
     let mut command = redis::cmd("EVALSHA");
     command.arg(&script.sha).arg(1).arg(key);
-    Item { script, command, slot }
+    Item { script, command, slot: None }
 }
 
 /// The test's login, as the service would be configured with it.
@@ -59,22 +70,20 @@ pub fn auth() -> Auth {
 }
 
 /// Opens connections and waits for them.
-pub async fn open(config: RedisConfig) -> Arc<Connections> {
+pub async fn open(config: RedisConfig) -> Connections {
     // What the connections say is shown where a test fails.
     let _ = tracing_subscriber::fmt().with_test_writer().try_init();
-    let connections = Connections::open(config, vec![&COUNT, &FAIL]).unwrap();
+    let mut scripts: Vec<&'static Script> = PRODUCTION.each().to_vec();
+    scripts.extend([&*COUNT, &*FAIL]);
+    let connections = Connections::open(config, scripts).unwrap();
     let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
     connected.expect("the connections are made");
-    Arc::new(connections)
+    connections
 }
 
 /// Sends one counting item.
-pub async fn count_one(
-    connections: &Connections,
-    key: &str,
-    slot: Option<u16>,
-) -> Result<Value, SendError> {
-    let mut replies = connections.send(Items::from_buf([item(&COUNT, key, slot)])).await;
+pub async fn count_one(connections: &Connections, key: &str) -> Result<Value, SendError> {
+    let mut replies = connections.send(Items::from_buf([item(&COUNT, key)])).await;
     assert_eq!(replies.len(), 1);
     replies.remove(0)
 }
@@ -84,36 +93,6 @@ pub fn total(connections: &Connections, of: impl Fn(&NodeCounters) -> &Counter) 
     connections.report().iter().map(|node| of(&node.counters).get()).sum()
 }
 
-/// One key, and what its callers know of it.
-#[derive(Debug, Default)]
-pub struct Page {
-    pub key: String,
-    pub slot: Option<u16>,
-    /// Which node held it when the test began.
-    pub home: usize,
-    pub acknowledged: AtomicU64,
-    pub unknown: AtomicU64,
-    pub refused: AtomicU64,
-}
-
-impl Page {
-    pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::SeqCst)
-    }
-
-    pub fn unanswered(&self) -> u64 {
-        self.unknown.load(Ordering::SeqCst) + self.refused.load(Ordering::SeqCst)
-    }
-}
-
-/// Callers under way.
-pub struct Load {
-    pub book: Arc<Vec<Page>>,
-    stop: Arc<AtomicBool>,
-    callers: JoinSet<()>,
-    pub faults: Arc<Mutex<Vec<SendError>>>,
-}
-
 /// What a caller waits at most; well past a round trip on a busy machine, so that only a fault
 /// makes an outcome unknown.
 const BUDGET: Duration = Duration::from_millis(400);
@@ -121,33 +100,99 @@ const BUDGET: Duration = Duration::from_millis(400);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Callers per load.
 const CALLERS: usize = 8;
+/// More than any test charges.
+const CAPACITY: u64 = 1_000_000_000;
+/// A window that no test sees the end of, but for one second in May 2033.
+const DECADES: u64 = 1_000_000_000;
+
+/// The whole store, as the service stacks it.
+pub type Counted = Deadline<RedisStore<Connections>>;
+
+/// One counter, and what its callers know of it.
+#[derive(Debug, Default)]
+pub struct Page {
+    pub identity: u128,
+    /// Which node held it when the test began.
+    pub home: usize,
+    acknowledged: AtomicU64,
+    unknown: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Page {
+    pub fn new(identity: u128, home: usize) -> Page {
+        Page { identity, home, ..Page::default() }
+    }
+
+    pub fn key(&self) -> Key {
+        Key { identity: self.identity, tag: None }
+    }
+
+    pub fn unanswered(&self) -> u64 {
+        self.unknown.load(Ordering::SeqCst) + self.refused.load(Ordering::SeqCst)
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::SeqCst)
+    }
+}
+
+/// Pages for counters on a server that has no slots.
+pub fn pages(count: u128) -> Vec<Page> {
+    (0..count).map(|identity| Page::new(identity, 0)).collect()
+}
+
+/// Callers under way.
+pub struct Load {
+    pub book: Arc<Vec<Page>>,
+    store: Arc<Counted>,
+    limit: Arc<Limit>,
+    stop: Arc<AtomicBool>,
+    callers: JoinSet<()>,
+}
 
 impl Load {
-    /// Callers that go through the book's keys until they are stopped, two items a call.
-    pub fn start(connections: &Arc<Connections>, book: Vec<Page>) -> Load {
+    /// Callers that go through the book until they are stopped, two checks a call. Checks of one
+    /// call lie on the same node; on a cluster in two slots.
+    pub fn start(connections: Connections, book: Vec<Page>) -> Load {
+        let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
+        let store = Arc::new(Deadline::new(redis, BUDGET, Clock::default()));
+        let window = Window::Epoch { length: Micros::from_secs(DECADES) };
+        let limit = Arc::new(Limit {
+            counting: Counting::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
+            rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
+            charge: Charge::Admitted,
+            on_store_failure: OnStoreFailure::Error,
+            family: 0,
+        });
         let (book, stop) = (Arc::new(book), Arc::new(AtomicBool::new(false)));
-        let faults = Arc::new(Mutex::new(Vec::new()));
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
-            let (connections, book) = (Arc::clone(connections), Arc::clone(&book));
-            let (stop, faults) = (Arc::clone(&stop), Arc::clone(&faults));
+            let (store, limit) = (Arc::clone(&store), Arc::clone(&limit));
+            let (book, stop) = (Arc::clone(&book), Arc::clone(&stop));
             callers.spawn(async move {
                 let mut at = caller;
                 while !stop.load(Ordering::SeqCst) {
                     let page = &book[at % book.len()];
+                    let mut others = book.iter().cycle().skip(at % book.len() + 1);
+                    let other = others.find(|other| other.home == page.home).unwrap();
                     at += CALLERS - 1;
-                    call(&connections, page, &faults).await;
+                    call(&store, &limit, &[page, other]).await;
                     tokio::time::sleep(PAUSE).await;
                 }
             });
         }
-        Load { book, stop, callers, faults }
+        Load { book, store, limit, stop, callers }
     }
 
-    /// Waits until every key was charged so many times more.
+    pub fn connections(&self) -> &Connections {
+        self.store.store().transport()
+    }
+
+    /// Waits until every counter that is meant was charged so many times more.
     pub async fn progress(&self, what: &str, pages: impl Fn(&Page) -> bool, more: u64) {
         let chosen: Vec<_> = self.book.iter().filter(|page| pages(page)).collect();
-        assert!(!chosen.is_empty(), "no key is meant by: {what}");
+        assert!(!chosen.is_empty(), "no counter is meant by: {what}");
         let before: Vec<u64> = chosen.iter().map(|page| page.acknowledged()).collect();
         until(what, || {
             chosen.iter().zip(&before).all(|(page, before)| page.acknowledged() >= before + more)
@@ -155,56 +200,55 @@ impl Load {
         .await;
     }
 
-    /// Lets every caller finish its call.
-    pub async fn stop(mut self) -> Arc<Vec<Page>> {
+    /// Lets every caller finish its call, and compares the book with the counters: no charge was
+    /// counted twice and, where `lossless`, no acknowledged one was lost.
+    pub async fn stop(mut self, lossless: bool) -> Arc<Vec<Page>> {
         self.stop.store(true, Ordering::SeqCst);
         while let Some(done) = self.callers.join_next().await {
             done.unwrap();
         }
+        for page in self.book.iter() {
+            let held = self.held(page).await;
+            let (sure, unknown) = (page.acknowledged(), page.unknown.load(Ordering::SeqCst));
+            assert!(held <= sure + unknown, "{page:?}: {held} charges of {sure} + {unknown}");
+            assert!(!lossless || held >= sure, "{page:?}: {held} charges of at least {sure}");
+        }
         self.book
     }
-}
 
-async fn call(connections: &Connections, page: &Page, faults: &Mutex<Vec<SendError>>) {
-    let one = || item(&COUNT, &page.key, page.slot);
-    let items = Items::from_iter([one(), one()]);
-    match tokio::time::timeout(BUDGET, connections.send(items)).await {
-        Ok(replies) => {
-            for reply in replies {
-                let column = match reply {
-                    Ok(Value::Int(_)) => &page.acknowledged,
-                    Ok(other) => panic!("{}: {other:?}", page.key),
-                    Err(error) => {
-                        faults.lock().unwrap().push(error);
-                        match error.executed {
-                            Executed::No => &page.refused,
-                            Executed::Unknown => &page.unknown,
-                        }
-                    }
-                };
-                column.fetch_add(1, Ordering::SeqCst);
+    /// The hits that a counter holds.
+    async fn held(&self, page: &Page) -> u64 {
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let answer = apply(&self.store, &self.limit, &[page], Op::Peek).await;
+            if let Some(Answer::Decided(outcome)) = answer.first() {
+                return CAPACITY - outcome.available.0;
             }
-        }
-        Err(_) => {
-            page.unknown.fetch_add(2, Ordering::SeqCst);
+            assert!(std::time::Instant::now() < end, "{page:?} is not answered: {answer:?}");
         }
     }
 }
 
-/// No charge was counted twice. `lossless`: nor was an acknowledged one lost.
-pub fn balance(book: &[Page], lossless: bool, count: impl Fn(&str) -> u64) {
-    for page in book {
-        let held = count(&page.key);
-        let (sure, unknown) = (page.acknowledged(), page.unknown.load(Ordering::SeqCst));
-        assert!(held <= sure + unknown, "{}: {held} charges of {sure} + {unknown}", page.key);
-        if lossless {
-            assert!(held >= sure, "{}: {held} charges of at least {sure}", page.key);
-        }
+async fn call(store: &Counted, limit: &Arc<Limit>, pages: &[&Page]) {
+    let answers = apply(store, limit, pages, Op::Take { cost: Hits(1) }).await;
+    for (page, answer) in pages.iter().zip(answers) {
+        let column = match answer {
+            Answer::Decided(outcome) => {
+                assert_eq!(outcome.charged, Hits(1), "{page:?}");
+                &page.acknowledged
+            }
+            Answer::Unanswered { executed: Executed::No } => &page.refused,
+            Answer::Unanswered { executed: Executed::Unknown } => &page.unknown,
+            Answer::NotAsked => panic!("nothing refuses"),
+        };
+        column.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// Pages for keys on a server that has no slots.
-pub fn pages(count: usize) -> Vec<Page> {
-    let page = |at| Page { key: format!("tg1z:{{{at}}}"), ..Page::default() };
-    (0..count).map(page).collect()
+async fn apply(store: &Counted, limit: &Arc<Limit>, pages: &[&Page], op: Op) -> Vec<Answer> {
+    let check =
+        |page: &&Page| Check { key: page.key(), limit, op, role: Role::Required, holder: None };
+    let checks: Vec<Check<'_>> = pages.iter().map(check).collect();
+    let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
+    store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await.each
 }

@@ -24,16 +24,16 @@ async fn a_rotated_password_is_followed_without_a_restart() {
     let password = Password::Asked(Arc::new(move || asked.lock().unwrap().clone()));
     let auth = Auth { user: Some(acl::USER.into()), password };
     let connections = open(RedisConfig { auth, ..config(Topology::Single, &[&server]) }).await;
-    let load = Load::start(&connections, pages(2));
+    let load = Load::start(connections, pages(2));
     load.progress("every key is charged", |_| true, 5).await;
     server.ask(&["ACL", "SETUSER", acl::USER, "resetpass", ">the-next-one"]);
     load.progress("connections that are logged in live on", |_| true, 5).await;
     server.ask(&["CLIENT", "KILL", "USER", acl::USER]);
-    until("new ones are refused", || total(&connections, |node| &node.dial_failures) > 0).await;
+    until("new ones are refused", || total(load.connections(), |node| &node.dial_failures) > 0)
+        .await;
     *file.lock().unwrap() = Some("the-next-one".to_owned());
     load.progress("the new password is used", |_| true, 5).await;
-    let book = load.stop().await;
-    crate::load::balance(&book, true, |key| server.count(key));
+    load.stop(true).await;
 }
 
 /// An authority, and certificates that it signed.
@@ -102,7 +102,7 @@ async fn is_refused(config: RedisConfig) {
     let connections = Connections::open(config, vec![&COUNT]).unwrap();
     until("the dial fails", || total(&connections, |node| &node.dial_failures) > 0).await;
     let refused = SendError { executed: Executed::No, fault: SendFault::NotConnected };
-    assert_eq!(count_one(&connections, "tg1z:{a}", None).await, Err(refused));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Err(refused));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +113,7 @@ async fn tls_with_our_own_authority_and_a_client_certificate_is_spoken() {
     let good =
         || Tls { ca: Some(ours.pem().into_bytes()), client: client(&ours), skip_hostname: false };
     let connections = open(over_tls(&server, "localhost", good())).await;
-    assert_eq!(count_one(&connections, "tg1z:{a}", None).await, Ok(Value::Int(1)));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
 
     let foreign = Tls { ca: Some(theirs.pem().into_bytes()), ..good() };
     is_refused(over_tls(&server, "localhost", foreign)).await;
@@ -123,7 +123,7 @@ async fn tls_with_our_own_authority_and_a_client_certificate_is_spoken() {
     is_refused(over_tls(&server, "127.0.0.1", good())).await;
     let careless = Tls { skip_hostname: true, ..good() };
     let connections = open(over_tls(&server, "127.0.0.1", careless)).await;
-    assert_eq!(count_one(&connections, "tg1z:{a}", None).await, Ok(Value::Int(2)));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(2)));
 }
 
 #[tokio::test]

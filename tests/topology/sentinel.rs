@@ -2,7 +2,7 @@
 
 use tidegate::store::redis::config::{Address, RedisConfig, Topology};
 
-use crate::load::{Load, auth, balance, config, open, pages};
+use crate::load::{Load, auth, config, open, pages};
 use crate::support::acl;
 use crate::support::process::until;
 use crate::support::sentinel::{Group, NAME};
@@ -24,7 +24,7 @@ async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() 
     // One that is not there is passed over.
     watched.addresses.insert(0, Address::Tcp("127.0.0.1".into(), 1));
     let connections = open(watched).await;
-    let load = Load::start(&connections, pages(4));
+    let load = Load::start(connections, pages(4));
     load.progress("every key is charged", |_| true, 5).await;
 
     // The old master lives, and becomes a replica.
@@ -43,7 +43,6 @@ async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() 
     until("there is a third master", || group.master() != second).await;
     load.progress("the third master charges", |_| true, 5).await;
 
-    let book = load.stop().await;
-    let third = group.master();
-    balance(&book, false, |key| group.servers[third].count(key));
+    // Replication is asynchronous: what a dead master alone had seen is lost, by design.
+    load.stop(false).await;
 }

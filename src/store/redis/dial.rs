@@ -262,7 +262,7 @@ impl Dialer {
     async fn handshake(&self, connection: &mut Connection) -> Result<(), DialError> {
         let config = &self.context.config;
         let asks_role = matches!(config.topology, Topology::Sentinel { .. });
-        let meta_key = format!("{}tg1meta", config.prefix);
+        let meta_key = config.prefix.meta();
         let mut hello = Pipeline::new();
         hello.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         for script in &self.context.scripts {
