@@ -16,8 +16,9 @@
 --   +3  limit: hits per window    +3  room: the debt beyond which these do not fit; -1: they never do
 --   +4  length_us                 +4  full_us: whole microseconds until a full debt is paid
 --   +5  cap: the highest count    +5  rate: credits per microsecond (c only)
---                                 +6  full_rest: the rest of a full debt (c only)
+--       (if it is not the limit)  +6  full_rest: the rest of a full debt (c only)
 --                                 +7  cap: the highest debt in credits (d only)
+-- What a check does not need is left out at the end of a stride, or empty.
 --
 -- State    each counter's, as its algorithm's file says
 -- Reply    {now, clamped, then of each check: used (refused: -1 - used), more, and for d: charged;
@@ -62,6 +63,7 @@ for i = 1, checks do
 
   if form == 119 then -- w
     local cost, limit, length = need, room, full
+    local cap = stride > 4 and tonumber(ARGV[at + 5]) or limit
     if new then
       -- insert fixed_window.read
       m[c + 5] = held and count
@@ -69,7 +71,7 @@ for i = 1, checks do
       if far then clamped = clamped + 1 end
       m[c + 1], m[c + 2], m[c + 3], m[c + 4], m[c + 6] = count, window, false, false, far
     end
-    local count, cap = m[c + 3] or m[c + 1], op == 100 and ARGV[at + 5] + 0 or limit
+    local count = m[c + 3] or m[c + 1]
     if count > cap then count = cap end
     if op == 112 then -- p
       passes = count < limit
@@ -106,9 +108,13 @@ for i = 1, checks do
     local admitted = m[c + 3]
     local ahead, rest = admitted or m[c + 1], admitted and m[c + 4] or m[c + 2]
     -- insert bucket.fit
-    if far then clamped, m[c + 6] = clamped + 1, true end
-    if far or not admitted then m[c + 1], m[c + 2] = ahead, rest end
-    if far and admitted then m[c + 3], m[c + 4] = ahead, rest end
+    if far then
+      clamped = clamped + 1
+      if admitted then m[c + 3], m[c + 4] = ahead, rest end
+      if not admitted or m[c + 1] > full + 1000000 then
+        m[c + 1], m[c + 2], m[c + 6] = ahead, rest, true
+      end
+    end
     if op == 116 then -- t
       -- insert bucket.take
       if passes then m[c + 3], m[c + 4] = ahead, rest end
@@ -127,13 +133,16 @@ for i = 1, checks do
         for side = 0, 1 do
           local ahead, rest = m[c + 1 + 2 * side], m[c + 2 + 2 * side]
           if ahead then
+            if rest >= rate then ahead, rest = ahead + 1, 0 end
             local credits = ARGV[at + 7] - ahead * rate - rest
-            if credits > need then credits = need elseif credits < 0 then credits = 0 end
-            local part = (rest + credits) % rate
-            ahead, rest = ahead + (rest + credits - part) / rate, part
-            m[c + 1 + 2 * side], m[c + 2 + 2 * side], m[o + 11 + side] = ahead, rest, credits
+            if credits > need then credits = need end
+            m[o + 11 + side] = credits > 0 and credits or 0
+            if credits > 0 then
+              local part = (rest + credits) % rate
+              ahead, rest = ahead + (rest + credits - part) / rate, part
+              m[c + 1 + 2 * side], m[c + 2 + 2 * side], m[c + 6] = ahead, rest, true
+            end
             m[o + 9], m[o + 10] = ahead, rest
-            if credits > 0 then m[c + 6] = true end
           end
         end
       end

@@ -50,8 +50,12 @@ elseif value and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) 
 end
 -- end read
 
--- begin fit: count, far, limit -> count. A counter from the far future is full now.
-if far and count < limit then count = limit end
+local cap = limit
+-- begin fit: count, far, limit, cap (the highest count) -> count. A counter from the far future is
+-- full now.
+if far then
+  count = math.min(math.max(count, limit), cap)
+end
 -- end fit
 
 local passes = count + cost <= limit

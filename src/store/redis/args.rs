@@ -199,7 +199,7 @@ fn time(command: &mut Cmd, now: Option<Micros>) {
 /// How many arguments `apply.lua` needs of a check.
 fn stride(check: &Check<'_>) -> usize {
     match &check.limit.counting {
-        Counting::FixedWindow(_) => 4 + usize::from(is_debt(check)),
+        Counting::FixedWindow(_) => 4 + usize::from(check.limit.charge == Charge::Always),
         Counting::Bucket(_) if is_debt(check) => 7,
         Counting::Bucket(bucket) => match bucket.refill {
             Refill::Arrival { .. } => 4,
@@ -226,7 +226,7 @@ fn write_check(command: &mut Cmd, check: &Check<'_>, stride: usize) {
             let hits = window.hits.0.min(COUNT_MAX);
             command.arg([b'w', op, role].as_slice()).arg(cost.0.min(COUNT_MAX + 1)).arg(hits);
             command.arg(length.0.max(1));
-            if debt {
+            if check.limit.charge == Charge::Always {
                 command.arg(COUNT_MAX);
             }
         }

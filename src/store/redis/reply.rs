@@ -170,7 +170,7 @@ fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome
         Counting::Bucket(limit) => {
             let terms = Terms::of(limit, check.limit.charge);
             let charged = told.charged.map_or(plain, |credits| credits / terms.unit);
-            let debt = Debt::of(told.used, told.more, terms);
+            let debt = Debt::of(told.used, told.more, terms).fitted();
             let wait = Debt::of(told.met.0, told.met.1, terms).wait(cost);
             (charged, Micros::ZERO, debt.available(), wait, debt.reset())
         }
@@ -185,6 +185,10 @@ fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome
     }
 }
 
+/// A debt that reaches further than a full one by more than this is from the far future: the
+/// second in `lua/bucket.lua`.
+const STEP_BACK_MAX_US: i128 = 1_000_000;
+
 /// A bucket's debt. In 128 bits nothing that a reply can say overflows.
 struct Debt {
     ahead: i128,
@@ -195,6 +199,19 @@ struct Debt {
 impl Debt {
     fn of(ahead: u64, rest: u64, terms: Terms) -> Debt {
         Debt { ahead: ahead.into(), rest: rest.into(), terms }
+    }
+
+    /// As this limit sees a debt that a later check of the call, under other numbers, left behind;
+    /// what `fit` in `lua/bucket.lua` does.
+    fn fitted(mut self) -> Debt {
+        let (rate, cap) = (i128::from(self.terms.rate), i128::from(self.terms.cap));
+        if self.rest >= rate {
+            (self.ahead, self.rest) = (self.ahead + 1, 0);
+        }
+        if self.ahead > cap / rate + STEP_BACK_MAX_US {
+            (self.ahead, self.rest) = (cap / rate, cap % rate);
+        }
+        self
     }
 
     fn capacity(&self) -> i128 {
