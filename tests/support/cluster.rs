@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::process::{PATIENCE, Server, free_port, redis_cli};
+use super::process::{PATIENCE, Server, free_port, redis_cli, until};
 use super::proxy::Proxy;
 
 /// Masters come first, in the order in which `redis-cli --cluster create` deals the slots.
@@ -127,19 +127,35 @@ impl Cluster {
         self.index_of(port.parse().unwrap())
     }
 
+    /// Moves every slot of one master to another, with its keys, while both serve.
+    pub async fn reshard(&self, from: usize, to: usize) {
+        let middle = 8_000;
+        assert_eq!(self.owner(from, middle), from, "the master in the middle moves");
+        if text(self.nodes[from].ask(&["INFO", "server"])).contains("valkey_version:9") {
+            // Valkey moves slots as a whole; redis-cli's way, slot by slot, is refused there.
+            let range = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", "5461", "10922", "NODE"];
+            self.nodes[from].ask(&[&range[..], &[&self.id(to)]].concat());
+        } else {
+            redis_cli(&[
+                "--cluster",
+                "reshard",
+                &format!("127.0.0.1:{}", self.nodes[from].port),
+                "--cluster-from",
+                &self.id(from),
+                "--cluster-to",
+                &self.id(to),
+                "--cluster-slots",
+                "5462",
+                "--cluster-yes",
+            ]);
+        }
+        let moved = |slot| (0..6).all(|asked| self.owner(asked, slot) == to);
+        until("the shard has moved", || [5_461, middle, 10_922].into_iter().all(moved)).await;
+    }
+
     /// A key's slot.
     pub fn slot_of(&self, key: &str) -> u16 {
         redis::from_redis_value(self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key])).unwrap()
-    }
-
-    /// The integer under a key at its present owner, as the node `asked` sees it.
-    pub fn count(&self, asked: usize, key: &str) -> u64 {
-        let slot = self.slot_of_at(asked, key);
-        self.nodes[self.owner(asked, slot)].count(key)
-    }
-
-    fn slot_of_at(&self, asked: usize, key: &str) -> u16 {
-        redis::from_redis_value(self.nodes[asked].ask(&["CLUSTER", "KEYSLOT", key])).unwrap()
     }
 
     /// The node's own id.
