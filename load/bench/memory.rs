@@ -53,7 +53,8 @@ fn key(nth: usize) -> Key {
 fn take(store: &MemoryStore, limit: &Arc<Limit>, key: Key, now: Micros) {
     let check =
         Check { key, limit, op: Op::Take { cost: Hits::ONE }, role: Role::Required, holder: None };
-    let call = Call { checks: &[check], accounting: Accounting::AllOrNothing, now };
+    let accounting = Accounting::AllOrNothing;
+    let call = Call { checks: &[check], accounting, now, deadline: None };
     let mut apply = std::pin::pin!(store.apply(&call));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match apply.as_mut().poll(&mut context) {

@@ -21,6 +21,9 @@ mod memory;
 mod memory_full;
 mod model;
 mod random_calls;
+mod redis;
+#[path = "../support/redis.rs"]
+mod redis_server;
 #[path = "../support/vectors.rs"]
 mod vectors;
 mod vectors_hold;

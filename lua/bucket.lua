@@ -1,0 +1,99 @@
+#!lua
+-- Bucket (token bucket, leaky bucket): `burst` hits fit in, and it refills evenly.
+-- Decides a call of one check that takes and is charged when admitted; apply.lua, which decides
+-- every other call, and give_back.lua are made of the blocks between `begin` and `end`.
+--
+-- The debt of a bucket is counted in credits: `ahead` microseconds until it is full, each worth
+-- `rate` credits, and `rest` credits below that. In arrival form (a hit every so many whole
+-- microseconds) rate is 1 and a credit is a microsecond; in credit form a hit is worth as many
+-- credits as its window has microseconds, and rate is the hits per window: exact for any rate.
+--
+-- KEYS[1]  the counter
+-- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
+--          counts. A number is a test's: then every expiry is a day longer
+-- ARGV[2]  need: credits to take
+-- ARGV[3]  room: the debt, in credits, beyond which these do not fit; -1 where they never do
+-- ARGV[4]  full_us: whole microseconds until a bucket of full debt is full again
+-- ARGV[5]  rate: credits per microsecond; absent in arrival form
+-- ARGV[6]  full_rest: the credits of a full debt below full_us; absent in arrival form
+--
+-- State    one integer, the time in microseconds at which the bucket is full ("theoretical arrival
+--          time"), in credit form followed by a colon and rest where that is not 0.
+-- Expiry   the time until the bucket is full and at most 2 ms: then an absent one means the same.
+-- Reply    "ahead now [rest far]": the debt after the call (refused: -1 - ahead) and the time; in
+--          credit form also rest, and 1 where the state was from the far future.
+-- Cost     TIME, GET and SET; refused: no write.
+--
+-- Numbers are doubles, exact below 2^53: every sum that decides is. Never tostring a timestamp.
+
+local now, keep = tonumber(ARGV[1]), 86400000
+if not now then
+  local time = redis.call('TIME')
+  now, keep = time[1] * 1000000 + time[2], 0
+end
+local key, need, room, full = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
+local rate, full_rest = ARGV[5] and ARGV[5] + 0, (ARGV[6] or 0) + 0
+
+-- begin read: key, now -> ahead, rest. pcall, because a key of a wrong type counts as an absent one.
+local ahead, rest = 0, 0
+local value = redis.pcall('GET', key)
+local arrival = tonumber(value)
+if not arrival and value then
+  if value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
+  local whole, part = string.match(value.err or value, '^(%d+):(%d+)$')
+  arrival, rest = tonumber(whole), tonumber(part) or 0
+end
+if arrival and arrival >= now then
+  ahead = arrival - now
+else
+  rest = 0
+end
+-- end read
+
+-- begin fit: ahead, rest, full, full_rest, rate -> ahead, rest, far. Against the limit as it is
+-- now: a rest of another rate is rounded up; a debt of more than a second beyond a full one means
+-- that the clock jumped back or the limit was lowered, and is a full one from now on.
+local far = false
+if rest > 0 and (not rate or rest >= rate) then
+  ahead, rest = ahead + 1, 0
+end
+if ahead > full + 1000000 then
+  ahead, rest, far = full, full_rest, true
+end
+-- end fit
+
+local passes
+-- begin take: ahead, rest, need, room, rate -> passes, ahead, rest
+if rate then
+  passes = ahead * rate + rest <= room
+  if passes then
+    rest = rest + need
+    local part = rest % rate
+    ahead, rest = ahead + (rest - part) / rate, part
+  end
+else
+  passes = ahead <= room
+  if passes then
+    ahead = ahead + need
+  end
+end
+-- end take
+
+if passes or far then
+  -- begin write: key, ahead, rest, now, keep
+  local left = ahead + 1999
+  local state = string.format(rest > 0 and '%d:%d' or '%d', now + ahead, rest)
+  redis.call('SET', key, state, 'PX', (left - left % 1000) / 1000 + keep)
+  -- end write
+end
+if not passes then
+  ahead = -1 - ahead
+end
+if far then
+  return string.format('%d %d %d 1', ahead, now, rest)
+elseif rate then
+  return string.format('%d %d %d', ahead, now, rest)
+end
+return string.format('%d %d', ahead, now)

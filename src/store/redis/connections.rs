@@ -1,0 +1,119 @@
+//! The connections to Redis, whatever the topology: what the store sends its items through.
+//!
+//! Not here: what is sent (`script`, `args`), the topologies themselves (`master` for one server
+//! and for sentinels, `cluster`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::cluster::Cluster;
+use super::config::{RedisConfig, RedisConfigError, Topology};
+use super::counters::NodeReport;
+use super::dial::Context;
+use super::master::Master;
+use super::node::Node;
+use super::refresh::keep_fresh;
+use super::script::Script;
+use super::sentinel::follow;
+use super::transport::{Item, Items, Replies, Transport};
+
+/// How often a start looks whether it is connected yet.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Open connections to Redis. Dropping them ends every lane.
+#[derive(Debug)]
+pub struct Connections {
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Master(Arc<Master>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Connections {
+    /// Opens connections, on the tokio runtime that it is called on, and returns at once: lanes
+    /// dial in the background, and until one is connected every item fails with
+    /// [`NotConnected`](super::transport::SendFault::NotConnected). `scripts` are loaded on every
+    /// new connection.
+    ///
+    /// # Errors
+    ///
+    /// If no address is given, or a certificate does not parse.
+    pub fn open(
+        config: RedisConfig,
+        scripts: Vec<&'static Script>,
+    ) -> Result<Connections, RedisConfigError> {
+        let topology = config.topology.clone();
+        let context = Arc::new(Context::new(config, scripts)?);
+        let trouble = Arc::new(Notify::new());
+        let way = match topology {
+            Topology::Single => {
+                let master = Master::default();
+                if let Some(address) = context.config.addresses.first() {
+                    master.replace(Node::open(&context, address.clone(), &trouble));
+                }
+                Way::Master(Arc::new(master))
+            }
+            Topology::Sentinel { .. } => {
+                let master = Arc::new(Master::default());
+                tokio::spawn(follow(context, Arc::downgrade(&master), trouble));
+                Way::Master(master)
+            }
+            Topology::Cluster => {
+                let cluster = Arc::new(Cluster::new(context, trouble));
+                tokio::spawn(keep_fresh(Arc::downgrade(&cluster)));
+                Way::Cluster(cluster)
+            }
+        };
+        Ok(Connections { way })
+    }
+
+    /// Whether every key can be reached: the master, or on a cluster the master of every slot, has
+    /// a connection.
+    pub fn is_connected(&self) -> bool {
+        match &self.way {
+            Way::Master(master) => master.node().is_some_and(|node| node.is_connected()),
+            Way::Cluster(cluster) => cluster.is_connected(),
+        }
+    }
+
+    /// Waits until [`is_connected`](Self::is_connected). For a start and for tests: the way of a
+    /// request never waits for a connection.
+    pub async fn until_connected(&self) {
+        while !self.is_connected() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The present nodes with their counters.
+    pub fn report(&self) -> Vec<NodeReport> {
+        match &self.way {
+            Way::Master(master) => master.node().iter().map(|node| node.report()).collect(),
+            Way::Cluster(cluster) => cluster.nodes().iter().map(|node| node.report()).collect(),
+        }
+    }
+}
+
+impl Transport for Connections {
+    fn is_cluster(&self) -> bool {
+        matches!(self.way, Way::Cluster(_))
+    }
+
+    async fn send(&self, items: Items) -> Replies {
+        match &self.way {
+            Way::Master(master) => master.send(items).await,
+            Way::Cluster(cluster) => cluster.send(items).await,
+        }
+    }
+
+    fn post(&self, item: Item) {
+        match &self.way {
+            Way::Master(master) => master.post(item),
+            Way::Cluster(cluster) => cluster.post(item),
+        }
+    }
+}

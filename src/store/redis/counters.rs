@@ -1,0 +1,74 @@
+//! What happened on the connections, counted per node as plain atomics.
+//!
+//! Not here: names and labels of metrics (`telemetry` reads these and gives them theirs).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One number that only grows (or, for gauges, moves).
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// One less: for the gauge among them.
+    pub(super) fn sub(&self, less: u64) {
+        self.0.fetch_sub(less, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What happened on one node's connections since they were opened.
+#[derive(Debug, Default)]
+pub struct NodeCounters {
+    /// Lanes that are connected now (a gauge).
+    pub connected: Counter,
+    /// Connections made.
+    pub connects: Counter,
+    /// Dials that failed.
+    pub dial_failures: Counter,
+    /// Connections that were lost or dropped.
+    pub losses: Counter,
+    /// Writes: one each for what had queued since the last.
+    pub pipelines: Counter,
+    /// Items written.
+    pub items: Counter,
+    /// Items that were not written because their caller had gone.
+    pub stale: Counter,
+    /// Items that failed at once because no lane was connected.
+    pub not_connected: Counter,
+    /// Items that failed at once because the queue was full.
+    pub queue_full: Counter,
+    /// Items answered with NOSCRIPT and sent again after a SCRIPT LOAD.
+    pub noscript: Counter,
+    /// Items answered with MOVED.
+    pub moved: Counter,
+    /// Items answered with ASK.
+    pub ask: Counter,
+    /// Items answered with TRYAGAIN.
+    pub tryagain: Counter,
+    /// Items answered with any other error.
+    pub refused: Counter,
+    /// Connections dropped because their oldest reply was overdue.
+    pub timeouts: Counter,
+    /// Items whose outcome nobody knows; never sent again.
+    pub unknown: Counter,
+    /// Connections that found another replica's secret or format: counters are not shared.
+    pub meta_differs: Counter,
+}
+
+/// The counters of one node, with its address.
+#[derive(Clone, Debug)]
+pub struct NodeReport {
+    /// Where the node listens, as the process dials it.
+    pub address: String,
+    /// Its counters, live.
+    pub counters: std::sync::Arc<NodeCounters>,
+}

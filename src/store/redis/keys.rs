@@ -1,0 +1,192 @@
+//! Where a counter lives in Redis: its key, and the cluster slot of that key.
+//!
+//! ```text
+//! <prefix>tg1<a>:{<tag>}         the identity is the tag
+//! <prefix>tg1<a>:{<tag>}:<id>    the limit's hash_tag entries place it
+//! ```
+//!
+//! `a` is one letter for the algorithm and the version of its state; tag and id are 128 bits in 22
+//! characters of base64url. A counter without hash_tag has a key of 29 characters, so that Redis
+//! spends 133 bytes on it. Nothing that a caller sends stands before or inside the tag: it is a
+//! keyed hash, so nobody can choose the slot of his counters.
+//!
+//! Not here: what makes an identity (`policy::key`), what the key holds (`lua`).
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use smallvec::SmallVec;
+
+use crate::domain::{Counting, Key};
+
+/// Hash slots of a Redis Cluster.
+pub const SLOTS: u16 = 16_384;
+
+/// 128 bits in base64url.
+const HASH_CHARS: usize = 22;
+
+/// `tg1`, a letter, `:{`, a tag, `}:` and an id.
+const TAIL_BYTES_MAX: usize = 3 + 1 + 2 + HASH_CHARS + 2 + HASH_CHARS;
+
+/// A prefix longer than this is refused: it would be stored with every counter.
+pub const PREFIX_BYTES_MAX: usize = 64;
+
+/// The text of a key, on the stack.
+pub type KeyText = SmallVec<[u8; PREFIX_BYTES_MAX + TAIL_BYTES_MAX]>;
+
+/// What stands before every key (`CACHE_KEY_PREFIX`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefix(String);
+
+/// Why a prefix is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixFault {
+    /// More than [`PREFIX_BYTES_MAX`] bytes.
+    TooLong,
+    /// A brace would become the hash tag; a blank or control character breaks ACL patterns and
+    /// operators' shells.
+    Character(char),
+}
+
+impl std::fmt::Display for PrefixFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PrefixFault::TooLong => write!(f, "the key prefix is over {PREFIX_BYTES_MAX} bytes"),
+            PrefixFault::Character(found) => {
+                write!(f, "the key prefix may not contain {found:?} (braces, blanks, control)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PrefixFault {}
+
+impl Prefix {
+    /// # Errors
+    ///
+    /// [`PrefixFault`] for what would not be safe before a key.
+    pub fn new(text: &str) -> Result<Prefix, PrefixFault> {
+        if text.len() > PREFIX_BYTES_MAX {
+            return Err(PrefixFault::TooLong);
+        }
+        let unsafe_char = |c: &char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control();
+        match text.chars().find(unsafe_char) {
+            Some(found) => Err(PrefixFault::Character(found)),
+            None => Ok(Prefix(text.to_owned())),
+        }
+    }
+
+    /// The key that holds the fingerprint of the secret and the version of the format.
+    pub fn meta(&self) -> String {
+        format!("{}tg1meta", self.0)
+    }
+
+    /// The key of a counter.
+    ///
+    /// ```
+    /// use tidegate::domain::*;
+    /// use tidegate::store::redis::keys::Prefix;
+    ///
+    /// let window = Window::Epoch { length: Micros::SECOND };
+    /// let counting = Counting::FixedWindow(FixedWindow { hits: Hits(1), window });
+    /// let prefix = Prefix::new("edge:").unwrap();
+    /// let key = prefix.key(&Key { identity: 1, tag: None }, &counting);
+    /// assert_eq!(key.as_slice(), b"edge:tg1w:{AAAAAAAAAAAAAAAAAAAAAQ}");
+    /// ```
+    pub fn key(&self, key: &Key, counting: &Counting) -> KeyText {
+        let mut text = KeyText::new();
+        text.extend_from_slice(self.0.as_bytes());
+        text.extend_from_slice(b"tg1");
+        text.push(letter(counting));
+        text.extend_from_slice(b":{");
+        text.extend_from_slice(&base64url(key.tag.unwrap_or(key.identity)));
+        text.push(b'}');
+        if key.tag.is_some() {
+            text.push(b':');
+            text.extend_from_slice(&base64url(key.identity));
+        }
+        text
+    }
+}
+
+/// The algorithm and the version of its state. A changed state is a new letter. Both forms of a
+/// bucket share one state, so that a rate that no longer divides evenly keeps its counter.
+const fn letter(counting: &Counting) -> u8 {
+    match counting {
+        Counting::FixedWindow(_) => b'w',
+        Counting::Bucket(_) => b'b',
+    }
+}
+
+/// The cluster slot of a counter's key.
+pub fn slot(key: &Key) -> u16 {
+    crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
+}
+
+/// The cluster slot of any key, as Redis computes it: of what stands between the first `{` and the
+/// first `}` after it, if that is not empty, else of the whole key.
+pub fn slot_of_text(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    crc16(tag.unwrap_or(key)) % SLOTS
+}
+
+fn base64url(bits: u128) -> [u8; HASH_CHARS] {
+    let mut text = [b'A'; HASH_CHARS];
+    // Cannot fail: 16 bytes are 22 characters.
+    let written = URL_SAFE_NO_PAD.encode_slice(bits.to_be_bytes(), &mut text);
+    debug_assert_eq!(written, Ok(HASH_CHARS));
+    text
+}
+
+/// CRC16/XMODEM, which Redis Cluster uses: polynomial 0x1021, begins at 0, nothing reflected.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes
+        .iter()
+        .fold(0, |crc: u16, byte| (crc << 8) ^ CRC16_TABLE[usize::from((crc >> 8) as u8 ^ *byte)])
+}
+
+const CRC16_TABLE: [u16; 256] = {
+    let mut table = [0u16; 256];
+    let mut at = 0;
+    while at < 256 {
+        let mut crc = (at as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[at] = crc;
+        at += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // 0x31C3 is the check value of CRC16/XMODEM; the others are CLUSTER KEYSLOT's answers.
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(slot_of_text(b"rl:{a}"), 15_495);
+        assert_eq!(slot_of_text(b"a"), 15_495);
+        assert_eq!(slot_of_text(b"rl:{}{a}"), 519);
+        assert_eq!(slot_of_text(b"rl:{{a}}"), 10_276);
+        assert_eq!(slot_of_text(b"foo"), 12_182);
+        assert_eq!(slot_of_text(b""), 0);
+    }
+
+    #[test]
+    fn a_prefix_cannot_take_over_the_tag() {
+        assert_eq!(Prefix::new("a{b"), Err(PrefixFault::Character('{')));
+        assert_eq!(Prefix::new("a}"), Err(PrefixFault::Character('}')));
+        assert_eq!(Prefix::new("a b"), Err(PrefixFault::Character(' ')));
+        assert_eq!(Prefix::new("a\n"), Err(PrefixFault::Character('\n')));
+        assert_eq!(Prefix::new(&"x".repeat(65)), Err(PrefixFault::TooLong));
+        assert_eq!(Prefix::new("edge:").map(|p| p.meta()), Ok("edge:tg1meta".to_owned()));
+    }
+}

@@ -1,0 +1,118 @@
+//! A node: one server's address, its lanes, its counters.
+//!
+//! Not here: what a lane does (`lane`), which node a key lies on (`cluster`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::config::Address;
+use super::counters::{NodeCounters, NodeReport};
+use super::dial::{Context, Dialer};
+use super::lane::{Lane, QUEUE_MAX};
+use super::ticket::{Parcel, Reply, Ticket};
+use super::transport::{Item, SendError, SendFault};
+use crate::domain::Executed;
+
+/// One server. Its lanes dial in the background from the moment it is opened, and end when it is
+/// dropped.
+#[derive(Debug)]
+pub(super) struct Node {
+    address: Address,
+    lanes: Box<[LaneEnd]>,
+    /// Whose turn it is.
+    turn: AtomicUsize,
+    counters: Arc<NodeCounters>,
+    trouble: Arc<Notify>,
+}
+
+/// The callers' end of a lane.
+#[derive(Debug)]
+struct LaneEnd {
+    queue: mpsc::Sender<Parcel>,
+    connected: Arc<AtomicBool>,
+}
+
+impl Node {
+    /// Opens the node's lanes on the present runtime. `trouble` is told whenever a lane loses its
+    /// connection or cannot get one.
+    pub(super) fn open(context: &Arc<Context>, address: Address, trouble: &Arc<Notify>) -> Node {
+        let counters = Arc::new(NodeCounters::default());
+        let lane = |_| {
+            let (queue, receiver) = mpsc::channel(QUEUE_MAX);
+            let connected = Arc::new(AtomicBool::new(false));
+            let lane = Lane {
+                dialer: Dialer::new(Arc::clone(context), address.clone(), Arc::clone(&counters)),
+                queue: receiver,
+                connected: Arc::clone(&connected),
+                counters: Arc::clone(&counters),
+                trouble: Arc::clone(trouble),
+            };
+            tokio::spawn(lane.run());
+            LaneEnd { queue, connected }
+        };
+        let lanes = (0..context.config.lanes.max(1)).map(lane).collect();
+        let trouble = Arc::clone(trouble);
+        Node { address, lanes, turn: AtomicUsize::new(0), counters, trouble }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether any lane is connected.
+    pub(super) fn is_connected(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.connected.load(Ordering::Acquire))
+    }
+
+    /// The node's counters, live.
+    pub(super) fn report(&self) -> NodeReport {
+        NodeReport { address: self.address.to_string(), counters: Arc::clone(&self.counters) }
+    }
+
+    /// Queues what one call asks of this node, or refuses it at once.
+    pub(super) fn submit(&self, mut parcel: Parcel) {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let mut fault = SendFault::NotConnected;
+        for step in 0..self.lanes.len() {
+            let lane = &self.lanes[first.wrapping_add(step) % self.lanes.len()];
+            if !lane.connected.load(Ordering::Acquire) {
+                continue;
+            }
+            parcel = match lane.queue.try_send(parcel) {
+                Ok(()) => return,
+                Err(TrySendError::Full(parcel)) => {
+                    fault = SendFault::QueueFull;
+                    parcel
+                }
+                Err(TrySendError::Closed(parcel)) => parcel,
+            };
+        }
+        let counter = match fault {
+            SendFault::QueueFull => &self.counters.queue_full,
+            _ => &self.counters.not_connected,
+        };
+        counter.add(parcel.len() as u64);
+        if fault == SendFault::NotConnected {
+            self.trouble.notify_one();
+        }
+        for ticket in parcel {
+            ticket.refuse(fault);
+        }
+    }
+
+    /// Queues one item.
+    pub(super) fn submit_one(&self, item: Item, asking: bool) -> oneshot::Receiver<Reply> {
+        let (ticket, reply) = Ticket::new(item, asking);
+        self.submit(Parcel::from_buf([ticket]));
+        reply
+    }
+}
+
+/// Waits for a reply. A ticket that was dropped unanswered had been written.
+pub(super) async fn reply(receiver: oneshot::Receiver<Reply>) -> Reply {
+    let lost = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
+    receiver.await.unwrap_or(Reply::Failed(lost))
+}

@@ -1,0 +1,255 @@
+//! Turns the scripts' replies into outcomes.
+//!
+//! A script answers with the counter's state after the call, as few integers as say it; what the
+//! caller is told of it (what is left, how long to wait) is derived here. Robust to anything: what
+//! is no such reply is a [`ReplyFault`], never a panic.
+//!
+//! Not here: the arguments (`args`), servers' errors (the lanes), what an outcome means (`decide`).
+
+use redis::Value;
+use smallvec::SmallVec;
+
+use super::args::{COUNT_MAX, Terms, is_debt, order};
+use crate::domain::{
+    Accounting, Check, Counting, Hits, Micros, Op, Outcome, Role, Taken, Verdict, Window,
+};
+
+/// Why a reply could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyFault {
+    /// An error of the server or of the script.
+    Error,
+    /// Neither the line of a lean script nor the array of `apply.lua`.
+    Shape,
+    /// As many numbers as the checks make were expected.
+    Length,
+    /// A number out of range, or none at all.
+    Number,
+}
+
+/// A reply, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// One per check, in the checks' order.
+    pub outcomes: Vec<Outcome>,
+    /// How many counters were from the far future and count as full from now on: a clock stepped
+    /// back, or the state was damaged.
+    pub clamped: u64,
+}
+
+/// What a script says of one check.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    passes: bool,
+    /// Hits counted, or whole microseconds of debt, after the call.
+    used: u64,
+    /// How many windows the counter is ahead, or the rest of the debt.
+    more: u64,
+    /// Of a debt: hits or credits charged.
+    charged: Option<u64>,
+    /// The debt that a refusal met, whole microseconds and rest; differs from the above where other
+    /// checks of the call were on the same counter.
+    met: (u64, u64),
+}
+
+/// Reads the reply to [`super::args::Encoder::call`] of the same checks.
+///
+/// # Errors
+///
+/// [`ReplyFault`] for what is no reply to them.
+pub fn decode(
+    reply: &Value,
+    checks: &[Check<'_>],
+    accounting: Accounting,
+) -> Result<Decoded, ReplyFault> {
+    match (reply, checks) {
+        (Value::BulkString(line), [check]) => line_of(line, check),
+        (Value::Array(numbers), _) => array_of(numbers, checks, accounting),
+        (Value::ServerError(_), _) => Err(ReplyFault::Error),
+        _ => Err(ReplyFault::Shape),
+    }
+}
+
+/// `used now [more-or-start [far]]`, of a lean script.
+fn line_of(line: &[u8], check: &Check<'_>) -> Result<Decoded, ReplyFault> {
+    let mut numbers = SmallVec::<[i64; 4]>::new();
+    for word in line.split(|byte| *byte == b' ') {
+        let number = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
+        numbers.push(number.ok_or(ReplyFault::Number)?);
+        if numbers.len() > 4 {
+            return Err(ReplyFault::Length);
+        }
+    }
+    let [used, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyFault::Length) };
+    let now = micros(*now)?;
+    let mut told = told(*used, rest.first().copied().unwrap_or(0))?;
+    if let Counting::FixedWindow(window) = &check.limit.counting {
+        // Here the third number is the window's beginning.
+        told.more = u64::from(told.more > begins(&window.window, now).0);
+    }
+    let clamped = u64::from(rest.get(1) == Some(&1));
+    Ok(Decoded { outcomes: vec![outcome(check, told, true, now)], clamped })
+}
+
+/// The numbers that `apply.lua` answers with; its header says which.
+fn array_of(
+    reply: &[Value],
+    checks: &[Check<'_>],
+    accounting: Accounting,
+) -> Result<Decoded, ReplyFault> {
+    let mut numbers = reply.iter().map(|value| match value {
+        Value::Int(number) => Ok(*number),
+        _ => Err(ReplyFault::Number),
+    });
+    let mut next = || numbers.next().unwrap_or(Err(ReplyFault::Length));
+    let (now, clamped) = (micros(next()?)?, count(next()?)?);
+    let mut each = SmallVec::<[(usize, Told); 8]>::new();
+    for at in order(checks) {
+        let mut told = told(next()?, next()?)?;
+        if is_debt(&checks[at]) {
+            told.charged = Some(count(next()?)?);
+        }
+        each.push((at, told));
+    }
+    while let Some(number) = numbers.next().transpose()? {
+        let mut next = || numbers.next().unwrap_or(Err(ReplyFault::Length));
+        let met = (count(next()?)?, count(next()?)?);
+        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+        let told = at.and_then(|at| each.get_mut(at)).ok_or(ReplyFault::Number)?;
+        told.1.met = met;
+    }
+    each.sort_unstable_by_key(|(at, _)| *at);
+    let charges = accounting == Accounting::Independent || admitted(checks, &each);
+    let outcomes =
+        each.iter().map(|(at, told)| outcome(&checks[*at], *told, charges, now)).collect();
+    Ok(Decoded { outcomes, clamped })
+}
+
+/// Whether the verdicts admit the call (contract, 3).
+fn admitted(checks: &[Check<'_>], each: &[(usize, Told)]) -> bool {
+    let (mut quotas, mut quota_passes) = (false, false);
+    for (at, told) in each {
+        match checks[*at].role {
+            Role::Required if !told.passes => return false,
+            Role::Quota => {
+                quotas = true;
+                quota_passes |= told.passes;
+            }
+            Role::Required | Role::Shadow => {}
+        }
+    }
+    !quotas || quota_passes
+}
+
+fn told(used: i64, more: i64) -> Result<Told, ReplyFault> {
+    let passes = used >= 0;
+    let used = count(if passes { used } else { -1 - used })?;
+    let more = count(more)?;
+    Ok(Told { passes, used, more, charged: None, met: (used, more) })
+}
+
+fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome {
+    let cost = match check.op {
+        Op::Take { cost } => cost.0.max(1),
+        Op::Peek | Op::GiveBack { .. } => 1,
+    };
+    let plain = match check.op {
+        Op::Take { cost } if told.passes && charges => cost.0,
+        Op::Take { .. } | Op::Peek | Op::GiveBack { .. } => 0,
+    };
+    let (charged, window, available, wait, reset) = match &check.limit.counting {
+        Counting::FixedWindow(limit) => {
+            let hits = limit.hits.0.min(COUNT_MAX);
+            let Window::Epoch { length } = limit.window;
+            let ahead = length.0.saturating_mul(told.more.min(1));
+            let start = begins(&limit.window, now).saturating_add(Micros(ahead));
+            let rest = start.saturating_add(length).saturating_sub(now);
+            let wait = (cost <= hits).then_some(rest);
+            (told.charged.unwrap_or(plain), start, hits.saturating_sub(told.used), wait, rest)
+        }
+        Counting::Bucket(limit) => {
+            let terms = Terms::of(limit, check.limit.charge);
+            let charged = told.charged.map_or(plain, |credits| credits / terms.unit);
+            let debt = Debt::of(told.used, told.more, terms).fitted();
+            let wait = Debt::of(told.met.0, told.met.1, terms).wait(cost);
+            (charged, Micros::ZERO, debt.available(), wait, debt.reset())
+        }
+    };
+    Outcome {
+        verdict: if told.passes { Verdict::Pass } else { Verdict::Refuse },
+        charged: Hits(charged),
+        available: Hits(available),
+        retry_after: wait.filter(|_| !told.passes),
+        reset_after: reset,
+        taken: (charged > 0).then_some(Taken { hits: Hits(charged), at: now, window, entry: 0 }),
+    }
+}
+
+/// A debt that reaches further than a full one by more than this is from the far future: the
+/// second in `lua/bucket.lua`.
+const STEP_BACK_MAX_US: i128 = 1_000_000;
+
+/// A bucket's debt. In 128 bits nothing that a reply can say overflows.
+struct Debt {
+    ahead: i128,
+    rest: i128,
+    terms: Terms,
+}
+
+impl Debt {
+    fn of(ahead: u64, rest: u64, terms: Terms) -> Debt {
+        Debt { ahead: ahead.into(), rest: rest.into(), terms }
+    }
+
+    /// As this limit sees a debt that a later check of the call, under other numbers, left behind;
+    /// what `fit` in `lua/bucket.lua` does.
+    fn fitted(mut self) -> Debt {
+        let (rate, cap) = (i128::from(self.terms.rate), i128::from(self.terms.cap));
+        if self.rest >= rate {
+            (self.ahead, self.rest) = (self.ahead + 1, 0);
+        }
+        if self.ahead > cap / rate + STEP_BACK_MAX_US {
+            (self.ahead, self.rest) = (cap / rate, cap % rate);
+        }
+        self
+    }
+
+    fn capacity(&self) -> i128 {
+        i128::from(self.terms.burst) * i128::from(self.terms.unit)
+    }
+
+    fn available(&self) -> u64 {
+        let owed = self.ahead * i128::from(self.terms.rate) + self.rest;
+        clamped((self.capacity() - owed) / i128::from(self.terms.unit))
+    }
+
+    /// Until that many hits fit; `None` if they never do.
+    fn wait(&self, hits: u64) -> Option<Micros> {
+        let left = self.terms.burst.checked_sub(hits)?;
+        let room = i128::from(left) * i128::from(self.terms.unit) - self.rest;
+        let wait = self.ahead - room.div_euclid(i128::from(self.terms.rate));
+        Some(Micros(clamped(wait)))
+    }
+
+    fn reset(&self) -> Micros {
+        Micros(clamped(self.ahead + i128::from(self.rest > 0)))
+    }
+}
+
+fn clamped(number: i128) -> u64 {
+    u64::try_from(number.max(0)).unwrap_or(u64::MAX)
+}
+
+/// The beginning of the window that holds `now`.
+fn begins(window: &Window, now: Micros) -> Micros {
+    let Window::Epoch { length } = window;
+    Micros(now.0 - now.0 % length.0.max(1))
+}
+
+fn micros(number: i64) -> Result<Micros, ReplyFault> {
+    count(number).map(Micros)
+}
+
+fn count(number: i64) -> Result<u64, ReplyFault> {
+    u64::try_from(number).map_err(|_| ReplyFault::Number)
+}

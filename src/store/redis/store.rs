@@ -1,0 +1,217 @@
+//! [`RedisStore`]: a call becomes script calls, their replies become answers.
+//!
+//! Not here: how the script calls get there ([`Transport`]), deadlines and fallbacks
+//! (`resilience`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::Value;
+use smallvec::{SmallVec, smallvec};
+
+use super::args::Encoder;
+use super::keys::{self, Prefix};
+use super::reply;
+use super::script::{PRODUCTION, STRICTLY};
+use super::seen::Seen;
+use super::split::{self, Groups};
+use super::transport::{Items, SendError, Transport};
+use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
+use crate::store::Store;
+
+/// Whose time counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timing {
+    /// The server's: every replica sees the same.
+    #[default]
+    Server,
+    /// The call's, for tests: the scripts run strictly (Redis 7), and every expiry is a day longer.
+    OfTheCall,
+}
+
+/// Counts of what went on; read by telemetry, never reset.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Counters that were from the far future and count as full from then on.
+    pub clamped: AtomicU64,
+    /// Replies that no script of ours gives.
+    pub unreadable: AtomicU64,
+    /// Calls over several slots.
+    pub split: AtomicU64,
+    /// Of these: calls that asked one slot first.
+    pub two_rounds: AtomicU64,
+    /// Charges given back because a call over several slots was refused.
+    pub given_back: AtomicU64,
+}
+
+/// Counters in Redis. Implements the store's contract; see the module.
+#[derive(Debug)]
+pub struct RedisStore<T> {
+    transport: T,
+    encoder: Encoder,
+    timing: Timing,
+    /// The latest call's time, for give-backs under [`Timing::OfTheCall`].
+    latest: AtomicU64,
+    seen: Seen,
+    counters: Counters,
+}
+
+impl<T: Transport> RedisStore<T> {
+    /// A store whose keys begin with `prefix`.
+    pub fn new(transport: T, prefix: Prefix, timing: Timing) -> Self {
+        let scripts = match timing {
+            Timing::Server => &*PRODUCTION,
+            Timing::OfTheCall => &*STRICTLY,
+        };
+        let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
+        let (latest, seen, counters) = (AtomicU64::new(0), Seen::new(), Counters::default());
+        RedisStore { transport, encoder, timing, latest, seen, counters }
+    }
+
+    /// What carries the script calls.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// What went on so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn now(&self, call: &Call<'_>) -> Option<Micros> {
+        match self.timing {
+            Timing::Server => None,
+            Timing::OfTheCall => {
+                self.latest.store(call.now.0, Ordering::Relaxed);
+                Some(call.now)
+            }
+        }
+    }
+
+    /// One script call for all checks.
+    async fn together(&self, call: &Call<'_>) -> Vec<Answer> {
+        let item = self.encoder.call(call.checks, call.accounting, self.now(call));
+        let reply = self.transport.send(smallvec![item]).await.pop();
+        self.read(reply, call.checks, call.accounting)
+    }
+
+    /// One script call for each slot, in at most two rounds.
+    async fn apart(&self, call: &Call<'_>, groups: Groups) -> Vec<Answer> {
+        let mut answers = vec![Answer::NotAsked; call.checks.len()];
+        self.counters.split.fetch_add(1, Ordering::Relaxed);
+        let near = |check: &Check<'_>| self.seen.near(check, call.now);
+        match split::first(call.checks, &groups, call.accounting, near) {
+            None => self.round(call, &groups, &mut answers).await,
+            Some(first) => {
+                self.counters.two_rounds.fetch_add(1, Ordering::Relaxed);
+                self.round(call, &groups[first..=first], &mut answers).await;
+                let refused = split::refused(call.checks, &answers);
+                let rest = split::rest(call.checks, groups, first, refused);
+                self.round(call, &rest, &mut answers).await;
+            }
+        }
+        for (check, answer) in call.checks.iter().zip(&answers) {
+            if let Answer::Decided(outcome) = answer {
+                self.seen.note(check, outcome, call.now);
+            }
+        }
+        if call.accounting == Accounting::AllOrNothing && split::refused(call.checks, &answers) {
+            let receipts = split::undo(call.checks, &mut answers);
+            self.counters.given_back.fetch_add(receipts.len() as u64, Ordering::Relaxed);
+            for item in self.returns(&receipts, self.now(call)) {
+                self.transport.post(item);
+            }
+        }
+        answers
+    }
+
+    async fn round(&self, call: &Call<'_>, groups: &[split::Group], answers: &mut [Answer]) {
+        type Part<'a> = SmallVec<[Check<'a>; 8]>;
+        let part = |at: &usize| split::part(&call.checks[*at], call.accounting);
+        let parts: SmallVec<[Part<'_>; 4]> =
+            groups.iter().map(|group| group.checks.iter().map(part).collect()).collect();
+        let now = self.now(call);
+        let items: Items =
+            parts.iter().map(|part| self.encoder.call(part, call.accounting, now)).collect();
+        if items.is_empty() {
+            return;
+        }
+        let mut replies = self.transport.send(items).await.into_iter();
+        for (group, part) in groups.iter().zip(&parts) {
+            let read = self.read(replies.next(), part, call.accounting);
+            for (at, answer) in group.checks.iter().zip(read) {
+                answers[*at] = answer;
+            }
+        }
+    }
+
+    /// One answer per check.
+    fn read(
+        &self,
+        reply: Option<Result<Value, SendError>>,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+    ) -> Vec<Answer> {
+        let executed = match reply {
+            Some(Ok(value)) => match reply::decode(&value, checks, accounting) {
+                Ok(decoded) => {
+                    self.counters.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
+                    return decoded.outcomes.into_iter().map(Answer::Decided).collect();
+                }
+                Err(_) => {
+                    self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
+                    Executed::Unknown
+                }
+            },
+            Some(Err(error)) => error.executed,
+            None => Executed::Unknown,
+        };
+        vec![Answer::Unanswered { executed }; checks.len()]
+    }
+
+    /// One script call for each slot.
+    fn returns(&self, receipts: &[Receipt], now: Option<Micros>) -> Items {
+        if receipts.is_empty() {
+            return Items::new();
+        }
+        if !self.transport.is_cluster() {
+            return smallvec![self.encoder.give_back(receipts, now)];
+        }
+        let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
+        for receipt in receipts {
+            let slot = keys::slot(&receipt.key);
+            match by_slot.iter_mut().find(|(at, _)| *at == slot) {
+                Some((_, held)) => held.push(receipt.clone()),
+                None => by_slot.push((slot, vec![receipt.clone()])),
+            }
+        }
+        by_slot.iter().map(|(_, receipts)| self.encoder.give_back(receipts, now)).collect()
+    }
+}
+
+impl<T: Transport> Store for RedisStore<T> {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        let each = if !self.transport.is_cluster() {
+            self.together(call).await
+        } else {
+            let groups = split::groups(call.checks, |check| keys::slot(&check.key));
+            if groups.len() < 2 {
+                self.together(call).await
+            } else {
+                self.apart(call, groups).await
+            }
+        };
+        Answers { each, source: Source::Redis }
+    }
+
+    async fn give_back(&self, receipts: &[Receipt]) {
+        let now = match self.timing {
+            Timing::Server => None,
+            Timing::OfTheCall => Some(Micros(self.latest.load(Ordering::Relaxed))),
+        };
+        let items = self.returns(receipts, now);
+        if !items.is_empty() {
+            // What is lost only makes a counter stricter; it is not sent again.
+            let _lost = self.transport.send(items).await;
+        }
+    }
+}
