@@ -38,13 +38,13 @@ impl Bench for MemoryBench {
     }
 
     fn key(&self, n: u64) -> Key {
-        Key { identity: spread(n), tag: None }
+        Key { identity: spread(0, n), tag: None }
     }
 }
 
 /// 128 bits as evenly spread as those of a keyed hash.
-pub fn spread(n: u64) -> u128 {
-    let hash = blake3::hash(&n.to_le_bytes());
+pub fn spread(salt: u64, n: u64) -> u128 {
+    let hash = blake3::hash(&[salt.to_le_bytes(), n.to_le_bytes()].concat());
     u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap())
 }
 

@@ -192,7 +192,14 @@ async fn a_key_costs_at_most_64_bytes_all_in() {
         let identity = u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
         let check = [take(Key { identity, tag: None }, &limit, 1)];
         let accounting = tidegate::domain::Accounting::AllOrNothing;
-        store.apply(&tidegate::domain::Call { checks: &check, accounting, now: START }).await;
+        store
+            .apply(&tidegate::domain::Call {
+                checks: &check,
+                accounting,
+                now: START,
+                deadline: None,
+            })
+            .await;
     }
     assert_eq!(store.len() as u64, keys);
     let per_key = store.footprint() as f64 / keys as f64;
@@ -205,7 +212,7 @@ async fn a_key_costs_at_most_64_bytes_all_in() {
 async fn keys_that_differ_in_one_bit_are_different_counters() {
     let bench = MemoryBench::new(1_000);
     let limit = bucket(1, MINUTE);
-    let base = spread(7);
+    let base = spread(0, 7);
     taken(&bench, Key { identity: base, tag: None }, &limit, 1).await;
     for bit in 0..128 {
         taken(&bench, Key { identity: base ^ (1 << bit), tag: None }, &limit, 1).await;
