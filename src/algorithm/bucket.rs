@@ -142,8 +142,7 @@ pub fn give_back(
     let credits = taken.hits.0.min(terms.cap_hits) * terms.unit;
     let (whole, rem) = (credits / terms.flow, credits % terms.flow);
     let elapsed = now.saturating_sub(taken.at).0;
-    let debt =
-        if elapsed > whole { read } else { terms.lowered(read, whole - elapsed, rem) };
+    let debt = if elapsed > whole { read } else { terms.lowered(read, whole - elapsed, rem) };
     (clamped || debt != read).then(|| debt.stored(now))
 }
 

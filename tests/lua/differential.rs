@@ -237,7 +237,9 @@ fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
             _ => credits(pick([7, 4, 90, 0, 1]), pick([7, 3, 89, 1, 1]), SECOND),
         },
         // At the bounds: burst * emission just below 2^51 µs, burst * window just below 2^52.
-        5 => bucket(pick([2, 1, 100, 71_000_000, 3]), pick([HOUR, MINUTE, YEAR / 50, 31_000_000, 9])),
+        5 => {
+            bucket(pick([2, 1, 100, 71_000_000, 3]), pick([HOUR, MINUTE, YEAR / 50, 31_000_000, 9]))
+        }
         6 => credits(
             pick([52_000, 7, 1_000, 3, 4_000_000]),
             pick([50_000, 4_294_967_295, 999_983, 7, 4_000_000]),

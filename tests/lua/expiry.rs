@@ -109,7 +109,9 @@ async fn in_tests_an_expiry_is_a_day_longer() {
 #[tokio::test]
 async fn a_counter_is_one_integer() {
     let bench = Bench::new(&PRODUCTION, &[]).await;
-    for (n, limit) in [window(10, MINUTE), window(10, SECOND), bucket(10, MINUTE)].iter().enumerate() {
+    for (n, limit) in
+        [window(10, MINUTE), window(10, SECOND), bucket(10, MINUTE)].iter().enumerate()
+    {
         let check = take(key(n as u64), limit, 1);
         for _ in 0..3 {
             bench.one(check, None).await;

@@ -1,6 +1,6 @@
 //! The headers in `lua/` say what the Rust side sends.
 
-use tidegate::domain::{Accounting, Micros, Receipt, Taken, Hits};
+use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken};
 use tidegate::store::redis::args::{Encoder, names};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::{PRODUCTION, STRICTLY, files};

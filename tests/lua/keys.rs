@@ -71,14 +71,22 @@ async fn slots_are_those_the_server_computes() {
     for n in 0..200 {
         let key = if n % 2 == 0 { key(n) } else { tagged(n, n / 8) };
         let text = text("edge:", &key, &limit.counting);
-        let theirs: u16 =
-            redis::cmd("CLUSTER").arg("KEYSLOT").arg(&text).query_async(&mut connection).await.unwrap();
+        let theirs: u16 = redis::cmd("CLUSTER")
+            .arg("KEYSLOT")
+            .arg(&text)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
         assert_eq!(slot(&key), theirs, "{text}");
         assert_eq!(slot_of_text(text.as_bytes()), theirs, "{text}");
     }
     for odd in ["", "{}a", "a{}b{c}", "{{a}}", "}{a", "{a", "a}b", "{a}{b}"] {
-        let theirs: u16 =
-            redis::cmd("CLUSTER").arg("KEYSLOT").arg(odd).query_async(&mut connection).await.unwrap();
+        let theirs: u16 = redis::cmd("CLUSTER")
+            .arg("KEYSLOT")
+            .arg(odd)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
         assert_eq!(slot_of_text(odd.as_bytes()), theirs, "{odd:?}");
     }
 }

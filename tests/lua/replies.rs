@@ -18,7 +18,9 @@ fn any_value() -> impl Strategy<Value = Value> {
         ".{0,20}".prop_map(Value::SimpleString),
         any::<f64>().prop_map(Value::Double),
     ];
-    leaf.prop_recursive(2, 32, 16, |inner| prop::collection::vec(inner, 0..16).prop_map(Value::Array))
+    leaf.prop_recursive(2, 32, 16, |inner| {
+        prop::collection::vec(inner, 0..16).prop_map(Value::Array)
+    })
 }
 
 proptest! {

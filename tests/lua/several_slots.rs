@@ -61,7 +61,10 @@ impl Cluster {
             items: Arc::default(),
             posted: Arc::new(tokio::sync::Semaphore::new(0)),
         };
-        Cluster { store: RedisStore::new(sliced, Prefix::default(), Timing::OfTheCall), _server: server }
+        Cluster {
+            store: RedisStore::new(sliced, Prefix::default(), Timing::OfTheCall),
+            _server: server,
+        }
     }
 
     async fn call(&self, checks: &[Check<'_>], accounting: Accounting) -> Vec<Answer> {

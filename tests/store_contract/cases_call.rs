@@ -118,10 +118,8 @@ pub async fn c03_one_quota_check_must_pass<B: Bench>(bench: Arc<B>) {
 pub async fn c03_shadow_checks_have_no_say<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let (wide, narrow) = (window(10, MINUTE), window(1, MINUTE));
-    let checks = [
-        with_role(Role::Shadow, take(bench.key(1), &narrow, 1)),
-        take(bench.key(2), &wide, 1),
-    ];
+    let checks =
+        [with_role(Role::Shadow, take(bench.key(1), &narrow, 1)), take(bench.key(2), &wide, 1)];
     assert_eq!(charged(&apply(bench, &checks).await), [1, 1]);
     let second = apply(bench, &checks).await;
     assert_eq!(verdicts(&second), [false, true]);
@@ -210,9 +208,7 @@ pub async fn c07_always_is_charged_whatever_becomes_of_the_call<B: Bench>(bench:
     }
 }
 
-pub async fn c07_a_peek_then_a_charge_of_150_on_100_refuses_the_next_peek<B: Bench>(
-    bench: Arc<B>,
-) {
+pub async fn c07_a_peek_then_a_charge_of_150_on_100_refuses_the_next_peek<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let always =
         [window_charged(100, MINUTE, Charge::Always), bucket_charged(100, 600_000, Charge::Always)];

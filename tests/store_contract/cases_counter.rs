@@ -194,7 +194,8 @@ pub async fn c16_receipts_of_a_call_go_back_together<B: Bench>(bench: Arc<B>) {
 
 pub async fn c17_a_counter_is_kept_until_an_absent_one_means_the_same<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
-    let slow = [window(2, 3_600 * SECOND), bucket(2, 1_800 * SECOND), credits(7, 7, 3_600 * SECOND)];
+    let slow =
+        [window(2, 3_600 * SECOND), bucket(2, 1_800 * SECOND), credits(7, 7, 3_600 * SECOND)];
     for (n, limit) in slow.iter().enumerate() {
         bench.set(START);
         let (key, capacity) = (bench.key(n as u64), limit.capacity().0);

@@ -12,9 +12,7 @@ use std::sync::atomic::Ordering;
 use super::shard::{EntryKey, Shard, Slot};
 use super::{MemoryStore, SHARDS_MAX, on_shared};
 use crate::algorithm::{self, State};
-use crate::domain::{
-    Accounting, Answer, Charge, Check, Limit, Micros, Op, Outcome, Role, Verdict,
-};
+use crate::domain::{Accounting, Answer, Charge, Check, Limit, Micros, Op, Outcome, Role, Verdict};
 
 /// Checks for which a call's working states lie on the stack. More are possible (128) and rare;
 /// they pay for one allocation.
@@ -70,10 +68,8 @@ impl MemoryStore {
     ) -> Vec<Answer> {
         let mut locked = self.lock_all(checks, now);
         let mut works = Works::new();
-        let at: SmallVec<[usize; WORKS_ON_STACK]> = checks
-            .iter()
-            .map(|check| self.resolve(check, &mut locked, &mut works, now))
-            .collect();
+        let at: SmallVec<[usize; WORKS_ON_STACK]> =
+            checks.iter().map(|check| self.resolve(check, &mut locked, &mut works, now)).collect();
         let mut outcomes: Vec<Answer> = vec![Answer::NotAsked; checks.len()];
 
         let given_back = |check: &Check<'_>| matches!(check.op, Op::GiveBack { .. });

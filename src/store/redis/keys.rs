@@ -143,9 +143,9 @@ fn base64url(bits: u128) -> [u8; HASH_CHARS] {
 
 /// CRC16/XMODEM, which Redis Cluster uses: polynomial 0x1021, begins at 0, nothing reflected.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, byte| {
-        (crc << 8) ^ CRC16_TABLE[usize::from((crc >> 8) as u8 ^ *byte)]
-    })
+    bytes
+        .iter()
+        .fold(0, |crc: u16, byte| (crc << 8) ^ CRC16_TABLE[usize::from((crc >> 8) as u8 ^ *byte)])
 }
 
 const CRC16_TABLE: [u16; 256] = {

@@ -15,9 +15,7 @@ use super::script::{PRODUCTION, STRICTLY};
 use super::seen::Seen;
 use super::split::{self, Groups};
 use super::transport::{Items, SendError, Transport};
-use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source,
-};
+use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
 use crate::store::Store;
 
 /// Whose time counts.
@@ -196,7 +194,11 @@ impl<T: Transport> Store for RedisStore<T> {
             self.together(call).await
         } else {
             let groups = split::groups(call.checks, |check| keys::slot(&check.key));
-            if groups.len() < 2 { self.together(call).await } else { self.apart(call, groups).await }
+            if groups.len() < 2 {
+                self.together(call).await
+            } else {
+                self.apart(call, groups).await
+            }
         };
         Answers { each, source: Source::Redis }
     }
