@@ -119,7 +119,7 @@ for i = 1, checks do
       -- insert bucket.take
       if passes then m[c + 3], m[c + 4] = ahead, rest end
     elseif op == 103 then -- g
-      if ahead > 0 or rest > 0 then
+      if need > 0 and (ahead > 0 or rest > 0) then
         local rate = rate or 1
         local rest_back = need % rate
         local ahead_back = (need - rest_back) / rate

@@ -4,3 +4,4 @@
 //! Not here: counting, Redis.
 
 pub mod deadline;
+pub mod remember;

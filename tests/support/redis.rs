@@ -83,19 +83,21 @@ impl Drop for Server {
 pub struct Plain(pub MultiplexedConnection);
 
 impl Plain {
-    /// Runs an item; loads its script first where the server does not know it.
+    /// Runs an item; loads its script first where the server does not know it. Not executed means
+    /// not charged, so that may happen as often as somebody flushes the scripts in between.
     pub async fn run(&self, item: &Item) -> redis::RedisResult<Value> {
         let mut connection = self.0.clone();
-        let reply = connection.send_packed_command(&item.command).await;
-        match reply.and_then(Value::extract_error) {
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                let mut load = redis::cmd("SCRIPT");
-                load.arg("LOAD").arg(&item.script.text);
-                let sha: String = load.query_async(&mut connection).await?;
-                assert_eq!(sha, item.script.sha, "the server hashes the script as we do");
-                connection.send_packed_command(&item.command).await?.extract_error()
+        loop {
+            let reply = connection.send_packed_command(&item.command).await;
+            match reply.and_then(Value::extract_error) {
+                Err(error) if error.code() == Some("NOSCRIPT") => {
+                    let mut load = redis::cmd("SCRIPT");
+                    load.arg("LOAD").arg(&item.script.text);
+                    let sha: String = load.query_async(&mut connection).await?;
+                    assert_eq!(sha, item.script.sha, "the server hashes the script as we do");
+                }
+                other => return other,
             }
-            other => other,
         }
     }
 }

@@ -20,6 +20,28 @@ const EXACT: u64 = 1 << 53;
 /// The most hits that are counted in a window.
 pub(super) const COUNT_MAX: u64 = u32::MAX as u64;
 
+/// What the scripts call their arguments, in order. A test holds the headers in `lua/` and the
+/// commands made here to these lists.
+pub mod names {
+    /// `fixed_window.lua`: ARGV.
+    pub const FIXED_WINDOW: [&str; 4] = ["now_us", "cost", "limit", "length_us"];
+    /// `bucket.lua`: ARGV; the last two in credit form only.
+    pub const BUCKET: [&str; 6] = ["now_us", "need", "room", "full_us", "rate", "full_rest"];
+    /// `apply.lua`: ARGV of the call.
+    pub const APPLY: [&str; 3] = ["now_us", "accounting", "stride"];
+    /// `apply.lua`: of each check of a fixed window.
+    pub const APPLY_WINDOW: [&str; 5] = ["word", "cost", "limit", "length_us", "cap"];
+    /// `apply.lua`: of each check of a bucket.
+    pub const APPLY_BUCKET: [&str; 7] =
+        ["word", "need", "room", "full_us", "rate", "full_rest", "cap"];
+    /// `give_back.lua`: ARGV of the call.
+    pub const GIVE_BACK: [&str; 1] = ["now_us"];
+    /// `give_back.lua`: of each receipt of a fixed window.
+    pub const GIVE_BACK_WINDOW: [&str; 4] = ["form", "count", "start", "length_us"];
+    /// `give_back.lua`: of each receipt of a bucket.
+    pub const GIVE_BACK_BUCKET: [&str; 6] = ["form", "need", "at", "full_us", "rate", "full_rest"];
+}
+
 /// Bytes that one check adds to a command: a key of 29 to 117, a word, four to six numbers of up to
 /// 16 digits. A hint: more only costs a reallocation.
 const CHECK_BYTES: usize = 160;

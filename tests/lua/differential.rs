@@ -1,0 +1,251 @@
+//! The same random calls to the memory store and to Lua on a real Redis: identical outcomes.
+//!
+//! Wider than the contract's random calls: every form of limit up to the bounds of the arithmetic,
+//! jumps of up to years, receipts kept for long, many checks in a call. 10,000 operations, or as
+//! many as TIDEGATE_OPS says; the seeds are printed, TIDEGATE_SEED picks the first.
+
+use std::sync::Arc;
+
+use tidegate::domain::{
+    Accounting, Answer, Call, Check, Hits, Key, Limit, Micros, Op, Receipt, Role,
+};
+use tidegate::store::Store;
+use tidegate::store::memory::MemoryStore;
+use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::store::Timing;
+
+use crate::limits::*;
+use crate::redis_server::{Plain, Server};
+
+const OPERATIONS: u64 = 10_000;
+/// Then new counters begin: long enough for receipts and limits to change, short enough to read.
+const OPERATIONS_PER_SEED: u64 = 2_000;
+const COUNTERS: u64 = 16;
+const YEAR: u64 = 8_760 * HOUR;
+
+/// A small generator (xorshift64*): the same numbers everywhere, for ever.
+pub struct Random(u64);
+
+impl Random {
+    pub fn seeded(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    #[allow(clippy::disallowed_methods, reason = "how long a proof runs is said from outside")]
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|e| panic!("{name}={value}: {e}")))
+}
+
+#[tokio::test]
+async fn memory_and_lua_answer_random_calls_alike() {
+    let server = Server::start(&[]);
+    let plain = Plain(server.connect().await);
+    let operations = number("TIDEGATE_OPS").unwrap_or(OPERATIONS);
+    let first = number("TIDEGATE_SEED").unwrap_or(1);
+    let mut done = 0;
+    for seed in first.. {
+        let mut trace = Trace::new(seed, plain.clone());
+        trace.begin().await;
+        let end = (done + OPERATIONS_PER_SEED).min(operations);
+        println!("seed {seed}: operations {done} to {end}");
+        while done < end {
+            done += trace.step().await;
+        }
+        if done >= operations {
+            return;
+        }
+        redis::cmd("FLUSHALL").exec_async(&mut plain.0.clone()).await.unwrap();
+    }
+}
+
+struct Trace {
+    seed: u64,
+    random: Random,
+    now: Micros,
+    latest: Micros,
+    memory: MemoryStore,
+    lua: RedisStore<Plain>,
+    receipts: Vec<Receipt>,
+}
+
+impl Trace {
+    fn new(seed: u64, plain: Plain) -> Trace {
+        Trace {
+            seed,
+            random: Random::seeded(seed),
+            now: START,
+            latest: START,
+            memory: MemoryStore::new(1_000_000),
+            lua: RedisStore::new(plain, Prefix::default(), Timing::OfTheCall),
+            receipts: Vec::new(),
+        }
+    }
+
+    /// Every counter exists before the clock first moves: the memory store forgets what has expired
+    /// when it makes room for a new entry, and a clock that steps back behind that would show it.
+    async fn begin(&mut self) {
+        for n in 0..COUNTERS {
+            let limit = limit_of(n, 0);
+            self.compare(&[take(self.key(n), &limit, 1)], Accounting::AllOrNothing).await;
+        }
+    }
+
+    fn key(&self, n: u64) -> Key {
+        key(self.seed * COUNTERS + n)
+    }
+
+    /// One call, and now and then a receipt; how many operations that made.
+    async fn step(&mut self) -> u64 {
+        let random = &mut self.random;
+        self.now = moved(random, self.now);
+        let size = if random.one_in(3) { random.below(8) } else { 0 };
+        let drawn: Vec<Drawn> = (0..=size).map(|_| Drawn::new(random, self.seed)).collect();
+        let checks: Vec<Check<'_>> = drawn.iter().map(Drawn::check).collect();
+        let accounting =
+            if random.one_in(3) { Accounting::Independent } else { Accounting::AllOrNothing };
+        self.compare(&checks, accounting).await;
+        self.latest = self.latest.max(self.now);
+        if !self.random.one_in(4) || self.receipts.is_empty() || self.now < self.latest {
+            return checks.len() as u64;
+        }
+        let at = self.random.below(self.receipts.len() as u64);
+        let receipt = self.receipts.swap_remove(usize::try_from(at).unwrap());
+        // Both stores give back as of the latest call that they saw on the counter.
+        let look = [peek(receipt.key, &receipt.limit)];
+        self.compare(&look, Accounting::AllOrNothing).await;
+        let receipts = std::slice::from_ref(&receipt);
+        tokio::join!(self.memory.give_back(receipts), self.lua.give_back(receipts));
+        self.compare(&look, Accounting::AllOrNothing).await;
+        checks.len() as u64 + 1
+    }
+
+    async fn compare(&mut self, checks: &[Check<'_>], accounting: Accounting) {
+        let call = Call { checks, accounting, now: self.now };
+        let expected = self.memory.apply(&call).await.each;
+        let got = self.lua.apply(&call).await.each;
+        for (n, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            let seed = self.seed;
+            assert_eq!(
+                got, expected,
+                "check {n}: left is Lua, right is memory; TIDEGATE_SEED={seed}, {accounting:?}: {checks:#?}"
+            );
+        }
+        self.receipts.extend(checks.iter().zip(&got).filter_map(|(check, answer)| {
+            answer.outcome().and_then(|outcome| Receipt::of(check, outcome))
+        }));
+        assert!(got.iter().all(|answer| matches!(answer, Answer::Decided(_))));
+    }
+}
+
+fn moved(random: &mut Random, now: Micros) -> Micros {
+    Micros(match random.below(200) {
+        0..80 => now.0,
+        80..110 => now.0 + random.below(2_000),
+        110..150 => now.0 + random.below(SECOND),
+        150..175 => now.0 + random.below(2 * MINUTE),
+        175..185 => now.0 + random.below(3 * HOUR),
+        185..193 => now.0.saturating_sub(random.below(3 * SECOND)),
+        193..196 => now.0.saturating_sub(random.below(3 * MINUTE)),
+        196 => now.0.saturating_sub(random.below(100 * HOUR)).max(START.0 / 2),
+        197..199 => now.0 + random.below(100 * HOUR),
+        _ => now.0 + random.below(YEAR),
+    })
+}
+
+/// A check that owns its limit.
+struct Drawn {
+    key: Key,
+    limit: Arc<Limit>,
+    op: Op,
+    role: Role,
+}
+
+impl Drawn {
+    fn new(random: &mut Random, seed: u64) -> Drawn {
+        let n = random.below(COUNTERS);
+        let variant = if random.one_in(8) { random.below(5) } else { 0 };
+        let limit = limit_of(n, variant);
+        let capacity = limit.capacity().0;
+        let cost = Hits(match random.below(24) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << 53,
+            3 => capacity + 1,
+            4..7 => capacity,
+            7..9 => 1 + random.below(capacity.max(1)),
+            9 => 2 * capacity,
+            _ => 1 + random.below(3),
+        });
+        let op = match random.below(10) {
+            0 | 1 => Op::Peek,
+            2 => Op::GiveBack { cost },
+            _ => Op::Take { cost },
+        };
+        let role = match random.below(8) {
+            0 => Role::Shadow,
+            1 => Role::Quota,
+            _ => Role::Required,
+        };
+        Drawn { key: key(seed * COUNTERS + n), limit, op, role }
+    }
+
+    fn check(&self) -> Check<'_> {
+        check(self.key, &self.limit, self.op).with(self.role)
+    }
+}
+
+trait With {
+    fn with(self, role: Role) -> Self;
+}
+
+impl With for Check<'_> {
+    fn with(self, role: Role) -> Self {
+        Check { role, ..self }
+    }
+}
+
+/// A counter keeps its algorithm, its window and its charge; its other numbers change.
+fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
+    let pick = |numbers: [u64; 5]| numbers[usize::try_from(variant).unwrap()];
+    let window_hits = pick([5, 3, 20, 0, u64::from(u32::MAX)]);
+    let limit = match counter % 8 {
+        0 => window(window_hits, SECOND),
+        1 => window(window_hits, 7 * MINUTE),
+        2 => window(window_hits, 10 * YEAR),
+        3 => bucket(pick([10, 3, 40, 0, 1_000_000]), pick([70_000, 50, SECOND, 1, 3])),
+        4 => match variant {
+            4 => bucket(12, 333_333),
+            _ => credits(pick([7, 4, 90, 0, 1]), pick([7, 3, 89, 1, 1]), SECOND),
+        },
+        // At the bounds: burst * emission just below 2^51 µs, burst * window just below 2^52.
+        5 => {
+            bucket(pick([2, 1, 100, 71_000_000, 3]), pick([HOUR, MINUTE, YEAR / 50, 31_000_000, 9]))
+        }
+        6 => credits(
+            pick([52_000, 7, 1_000, 3, 4_000_000]),
+            pick([50_000, 4_294_967_295, 999_983, 7, 4_000_000]),
+            pick([24 * HOUR, MINUTE, HOUR, YEAR, SECOND]),
+        ),
+        _ => credits(pick([1, 2, 3, 4, 5]), pick([3_000_001, 3, 4_000_037, 7, 11]), 7 * SECOND),
+    };
+    if counter >= 8 { always(&limit) } else { limit }
+}

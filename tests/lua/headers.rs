@@ -1,0 +1,167 @@
+//! The headers in `lua/` say what the Rust side sends.
+
+use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken};
+use tidegate::store::redis::args::{Encoder, names};
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::{PRODUCTION, STRICTLY, files};
+use tidegate::store::redis::transport::Item;
+
+use crate::limits::*;
+
+/// The names after `ARGV[1]`, `ARGV[2]`, …
+fn argv(file: &str) -> Vec<&str> {
+    let header = file.lines().filter_map(|line| line.strip_prefix("-- ARGV["));
+    header
+        .enumerate()
+        .map(|(n, line)| {
+            let (number, rest) = line.split_once(']').unwrap();
+            assert_eq!(number.parse(), Ok(n + 1), "in order");
+            rest.trim().split(':').next().unwrap()
+        })
+        .collect()
+}
+
+/// The names after `+1`, `+2`, … in the left column, and in the right one where there are two.
+fn columns(file: &str) -> (Vec<String>, Vec<String>) {
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    for line in file.lines().take_while(|line| line.starts_with("--") || line.starts_with("#!")) {
+        let marks: Vec<usize> = line
+            .match_indices('+')
+            .filter(|(at, _)| line[at + 1..].starts_with(|c: char| c.is_ascii_digit()))
+            .map(|(at, _)| at)
+            .collect();
+        for at in &marks {
+            let (number, rest) = line[at + 1..].split_once("  ").unwrap();
+            let name = rest.trim().split([':', ' ']).next().unwrap().to_owned();
+            // A line with one name at the left belongs to both columns.
+            let at_left = *at < 10;
+            let columns: &mut [&mut Vec<String>] = if at_left && marks.len() == 1 {
+                &mut [&mut left, &mut right]
+            } else if at_left {
+                &mut [&mut left]
+            } else {
+                &mut [&mut right]
+            };
+            for column in columns {
+                assert_eq!(number.parse(), Ok(column.len() + 1), "in order: {line}");
+                column.push(name.clone());
+            }
+        }
+    }
+    (left, right)
+}
+
+#[test]
+fn the_headers_name_the_arguments_that_rust_sends() {
+    assert_eq!(argv(files::FIXED_WINDOW), names::FIXED_WINDOW);
+    assert_eq!(argv(files::BUCKET), names::BUCKET);
+    assert_eq!(argv(files::APPLY), names::APPLY);
+    assert_eq!(argv(files::GIVE_BACK), names::GIVE_BACK);
+    let (window, bucket) = columns(files::APPLY);
+    assert_eq!(window, names::APPLY_WINDOW);
+    assert_eq!(bucket, names::APPLY_BUCKET);
+    let (window, bucket) = columns(files::GIVE_BACK);
+    let (used, unused) = window.split_at(names::GIVE_BACK_WINDOW.len());
+    assert_eq!(used, names::GIVE_BACK_WINDOW);
+    assert_eq!(unused, ["not", "not"], "not used");
+    assert_eq!(bucket, names::GIVE_BACK_BUCKET);
+}
+
+/// The arguments after the keys.
+fn sent(item: &Item) -> Vec<String> {
+    let words: Vec<String> = item
+        .command
+        .args_iter()
+        .map(|arg| match arg {
+            redis::Arg::Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            _ => panic!("no cursors"),
+        })
+        .collect();
+    assert_eq!(words[0], "EVALSHA");
+    assert_eq!(words[1], item.script.sha);
+    let keys: usize = words[2].parse().unwrap();
+    words[3 + keys..].to_vec()
+}
+
+#[test]
+fn the_commands_hold_what_the_lists_name() {
+    let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
+    let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
+    let alone = |check| sent(&encoder.call(&[check], Accounting::AllOrNothing, None));
+    assert_eq!(alone(take(key(1), &w, 2)), ["", "2", "5", "1000000"]);
+    assert_eq!(alone(take(key(1), &a, 2)), ["", "20", "30", "50"]);
+    assert_eq!(alone(take(key(1), &a, 6)), ["", "50", "-1", "50"], "never fits");
+    let expected = ["", "2000000", "3000000", "714285", "7", "5"];
+    assert_eq!(alone(take(key(1), &c, 2)), expected);
+
+    let checks = [peek(key(1), &w), take(key(2), &c, 1), give_back(key(3), &a, 2)];
+    let call = encoder.call(&checks, Accounting::Independent, Some(Micros(9)));
+    #[rustfmt::skip]
+    let expected = [
+        "9", "i", "6",
+        "agr", "20", "30", "50", "", "",
+        "wpr", "1", "5", "1000000", "", "",
+        "ctr", "1000000", "4000000", "714285", "7", "5",
+    ];
+    assert_eq!(sent(&call), expected, "give-backs first");
+
+    let debts = [take(key(1), &always(&w), 9), take(key(2), &always(&a), 99)].map(|c| c.op);
+    let (w, a) = (always(&w), always(&a));
+    let checks = [check(key(1), &w, debts[0]), check(key(2), &a, debts[1])];
+    let call = encoder.call(&checks, Accounting::AllOrNothing, None);
+    #[rustfmt::skip]
+    let expected = [
+        "", "a", "7",
+        "wdr", "9", "5", "1000000", "4294967295", "", "",
+        "cdr", "100", "-1", "100", "1", "0", "100",
+    ];
+    assert_eq!(sent(&call), expected);
+}
+
+#[test]
+fn a_receipt_is_sent_with_what_the_list_names() {
+    let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
+    let taken = Taken { hits: Hits(3), at: Micros(77), window: Micros(60_000_000), entry: 0 };
+    let receipt = |n, limit| Receipt { key: key(n), limit, taken };
+    let receipts = [receipt(1, window(5, MINUTE)), receipt(2, credits(5, 7, SECOND))];
+    #[rustfmt::skip]
+    let expected = [
+        "",
+        "w", "3", "60000000", "60000000", "0", "0",
+        "c", "3000000", "77", "714285", "7", "5",
+    ];
+    assert_eq!(sent(&encoder.give_back(&receipts, None)), expected);
+}
+
+#[test]
+fn every_file_says_purpose_keys_arguments_state_reply_and_cost() {
+    for file in [files::FIXED_WINDOW, files::BUCKET, files::APPLY, files::GIVE_BACK] {
+        let header: Vec<&str> = file.lines().take_while(|line| !line.is_empty()).collect();
+        assert_eq!(header[0], "#!lua");
+        for word in ["-- KEYS[", "-- ARGV[1]", "-- State ", "-- Reply ", "-- Cost "] {
+            let says = file.lines().any(|line| line.starts_with(word));
+            assert!(says, "{} says nothing of {word}", header[1]);
+        }
+    }
+}
+
+#[test]
+fn production_runs_the_same_text_without_the_first_line() {
+    for (plain, strict) in PRODUCTION.each().iter().zip(STRICTLY.each()) {
+        assert_eq!(format!("#!lua\n{}", plain.text), strict.text);
+        assert!(!plain.text.contains("-- insert "), "every block was found");
+        assert_eq!(plain.sha.len(), 40);
+        assert_ne!(plain.sha, strict.sha);
+    }
+}
+
+#[test]
+fn no_script_turns_a_number_into_text_on_its_own() {
+    for script in PRODUCTION.each() {
+        let code = script.text.lines().filter(|line| !line.trim_start().starts_with("--"));
+        for line in code {
+            assert!(!line.contains("tostring"), "{line}");
+            assert!(!line.contains(".."), "concatenation rounds to 14 digits: {line}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Limits, checks and calls of one line each, and the server they go to.
+
+use std::sync::Arc;
+
+use tidegate::domain::{
+    Accounting, Bucket, Charge, Check, Counting, FixedWindow, Hits, Key, Limit, Micros, Op,
+    Outcome, Refill, Role, Window,
+};
+use tidegate::store::redis::args::Encoder;
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::reply::decode;
+use tidegate::store::redis::script::Scripts;
+
+use crate::redis_server::{Plain, Server};
+use crate::vectors;
+
+pub const SECOND: u64 = 1_000_000;
+pub const MINUTE: u64 = 60 * SECOND;
+pub const HOUR: u64 = 60 * MINUTE;
+/// A whole number of days since the epoch, so that windows begin here.
+pub const START: Micros = Micros(1_763_596_800_000_000);
+
+pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
+    let window = Window::Epoch { length: Micros(length_us) };
+    let counting = Counting::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(counting, Charge::Admitted))
+}
+
+pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
+    let refill = Refill::Arrival { emission: Micros(emission_us) };
+    let bucket = Bucket { burst: Hits(burst), refill };
+    Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
+}
+
+pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
+    let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
+    let bucket = Bucket { burst: Hits(burst), refill };
+    Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
+}
+
+pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
+    Arc::new(Limit { charge: Charge::Always, ..Limit::clone(limit) })
+}
+
+pub fn of_each_kind(capacity: u64) -> [Arc<Limit>; 3] {
+    [window(capacity, HOUR), bucket(capacity, MINUTE), credits(capacity, 7, HOUR)]
+}
+
+/// 128 bits as evenly spread as those of a keyed hash.
+pub fn spread(n: u64) -> u128 {
+    let hash = blake3::hash(&n.to_le_bytes());
+    u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap())
+}
+
+pub fn key(n: u64) -> Key {
+    Key { identity: spread(n), tag: None }
+}
+
+pub fn tagged(n: u64, tag: u64) -> Key {
+    Key { identity: spread(n), tag: Some(spread(tag)) }
+}
+
+pub fn take<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+    check(key, limit, Op::Take { cost: Hits(cost) })
+}
+
+pub fn peek(key: Key, limit: &Arc<Limit>) -> Check<'_> {
+    check(key, limit, Op::Peek)
+}
+
+pub fn give_back<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+    check(key, limit, Op::GiveBack { cost: Hits(cost) })
+}
+
+pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
+    Check { key, limit, op, role: Role::Required, holder: None }
+}
+
+/// A server of a test's own, and calls to it.
+pub struct Bench {
+    pub server: Server,
+    pub plain: Plain,
+    pub encoder: Encoder,
+}
+
+impl Bench {
+    /// Scripts as production runs them, or strictly.
+    pub async fn new(scripts: &'static Scripts, arguments: &[&str]) -> Bench {
+        let server = Server::start(arguments);
+        let plain = Plain(server.connect().await);
+        Bench { server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
+    }
+
+    pub async fn decide(
+        &self,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        now: Option<Micros>,
+    ) -> Vec<Outcome> {
+        let item = self.encoder.call(checks, accounting, now);
+        let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
+        decode(&reply, checks, accounting)
+            .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))
+            .outcomes
+    }
+
+    /// One check, all or nothing.
+    pub async fn one(&self, check: Check<'_>, now: Option<Micros>) -> Outcome {
+        self.decide(&[check], Accounting::AllOrNothing, now).await[0]
+    }
+
+    /// The text of a check's key.
+    pub fn text(&self, check: &Check<'_>) -> Vec<u8> {
+        Prefix::default().key(&check.key, &check.limit.counting).to_vec()
+    }
+
+    pub async fn command<T: redis::FromRedisValue>(&self, words: &[&[u8]]) -> T {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        command.query_async(&mut self.plain.0.clone()).await.unwrap()
+    }
+}

@@ -1,0 +1,14 @@
+//! What stands between a decision and its store.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    reason = "tests panic to fail, and share support modules that not every crate uses up"
+)]
+
+mod remember;
+#[path = "../support/vectors.rs"]
+mod vectors;
