@@ -86,11 +86,16 @@ impl Reply {
             text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {text:?}"));
         let mut lines = head.lines();
         let status = lines.next().and_then(|line| line.split(' ').nth(1)).expect("a status line");
-        let headers = lines
+        let headers: Vec<_> = lines
             .filter_map(|line| line.split_once(": "))
             .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
             .collect();
-        Reply { status: status.parse().expect("a number"), headers, body: body.to_owned() }
+        let mut reply =
+            Reply { status: status.parse().expect("a number"), headers, body: body.to_owned() };
+        if reply.header("transfer-encoding") == Some("chunked") {
+            reply.body = joined(body);
+        }
+        reply
     }
 
     /// The value of a header.
@@ -110,4 +115,15 @@ impl Reply {
         let value = self.header(name).unwrap_or_else(|| panic!("no {name} in {self:?}"));
         value.parse().unwrap_or_else(|_| panic!("{name} is no number in {self:?}"))
     }
+}
+
+/// A body without the sizes of its chunks.
+fn joined(mut chunks: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, rest)) = chunks.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a size");
+        body.push_str(&rest[..size]);
+        chunks = rest[size..].trim_start();
+    }
+    body
 }
