@@ -19,6 +19,8 @@ mod bootstrap;
 mod client;
 mod edge;
 mod oracle;
+mod pages;
+mod policies;
 mod stand;
 mod tidegate;
 mod wait;
