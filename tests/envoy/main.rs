@@ -21,6 +21,7 @@ mod edge;
 mod oracle;
 mod pages;
 mod policies;
+mod settings_page;
 mod stand;
 mod tidegate;
 mod wait;

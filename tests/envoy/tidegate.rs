@@ -64,10 +64,10 @@ impl Tidegate {
     }
 }
 
-/// The gRPC address, in the line of the log that says what it serves.
+/// The gRPC address, in the line of the log that says where it is served.
 fn bound_address(line: &str) -> Option<SocketAddr> {
     let line: Value = serde_json::from_str(line).ok()?;
-    line.get("grpc").or_else(|| line.get("fields")?.get("grpc"))?.as_str()?.parse().ok()
+    (line["message"] == "serving gRPC").then(|| line["address"].as_str()?.parse().ok())?
 }
 
 impl Drop for Tidegate {
