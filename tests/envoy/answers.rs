@@ -46,7 +46,8 @@ fn the_refusal_comes_at_exactly_the_limit_and_says_which_and_how_long() {
 
 #[test]
 fn the_body_of_a_refusal_names_the_limit_and_the_wait() {
-    let stand = Stand::of(THREE_A_YEAR, BY_ADDRESS);
+    let settings = [("TIDEGATE_REFUSAL_BODY", "true")];
+    let stand = Stand::of_with_settings(THREE_A_YEAR, BY_ADDRESS, &settings);
     let row = four(&get("/"), &stand);
     let refusal = row.refusal();
     assert_eq!(refusal.header("content-type"), Some("application/json"));
@@ -55,6 +56,59 @@ fn the_body_of_a_refusal_names_the_limit_and_the_wait() {
     assert!(body["message"].as_str().is_some_and(|message| !message.is_empty()), "{body}");
     assert_eq!(body["limit"], "per-client");
     assert_eq!(body["retry_after_seconds"], refusal.number("retry-after"));
+}
+
+#[test]
+fn a_rule_and_a_domain_have_bodies_of_their_own() {
+    let policy = "
+domain: edge
+body: {content_type: text/html, text: '<p>{name}</p>'}
+descriptors:
+  - key: path
+    value: /plain
+    body: {content_type: text/plain, text: 'Slow down: {retry_after_seconds}'}
+    rate_limit: {unit: year, requests_per_unit: 0}
+  - key: path
+    rate_limit: {name: all, unit: year, requests_per_unit: 3}
+";
+    let by_path = "[{actions: [{request_headers: {header_name: ':path', descriptor_key: path}}]}]";
+    let stand = Stand::of(policy, by_path);
+    let row = four(&get("/"), &stand);
+    assert_eq!(row.refusal().header("content-type"), Some("text/html"));
+    assert_eq!(row.refusal().body, "<p>all</p>");
+    let denied = stand.ask(&get("/plain"));
+    assert_eq!((denied.status, denied.header("content-type")), (429, Some("text/plain")));
+    // A limit of nothing gives no time to wait.
+    assert_eq!(denied.body, "Slow down: null");
+}
+
+#[test]
+fn retry_after_stands_there_once_as_seconds_or_as_a_date() {
+    let date = [("TIDEGATE_RETRY_AFTER", "date")];
+    let stand = Stand::of_with_settings(THREE_A_YEAR, BY_ADDRESS, &date);
+    let row = four(&get("/"), &stand);
+    let at = row.refusal().header("retry-after").expect("a date");
+    assert!(at.ends_with(" GMT"), "{at}");
+    let off = [("TIDEGATE_RETRY_AFTER", "off")];
+    let stand = Stand::of_with_settings(THREE_A_YEAR, BY_ADDRESS, &off);
+    // Then Envoy writes its own.
+    let row = four(&get("/"), &stand);
+    assert!((1..=A_YEAR_SECONDS).contains(&row.refusal().number("retry-after")));
+}
+
+#[test]
+fn limit_headers_of_our_own_stand_on_every_answer_once() {
+    let settings =
+        [("TIDEGATE_HEADERS", "ratelimit"), ("TIDEGATE_LIMIT_NAME_HEADER", "x-limited-by")];
+    let stand = Stand::of_with_settings(THREE_A_YEAR, BY_ADDRESS, &settings);
+    let row = four(&get("/"), &stand);
+    for (reply, remaining) in row.replies.iter().zip([2, 1, 0, 0]) {
+        assert_eq!(reply.number("ratelimit-remaining"), remaining);
+        assert!(reply.header("ratelimit-limit").is_some_and(|limit| limit.starts_with('3')));
+        assert!((1..=A_YEAR_SECONDS).contains(&reply.number("ratelimit-reset")));
+    }
+    assert_eq!(row.refusal().header("x-limited-by"), Some("per-client"));
+    assert_eq!(row.replies[0].header("x-limited-by"), None);
 }
 
 #[test]
@@ -132,6 +186,16 @@ descriptors:
     for reply in &row.replies {
         assert_eq!(reply.header("x-ratelimit-limit"), Some(shown.as_str()));
     }
+}
+
+#[test]
+fn a_direct_call_gets_a_status_for_each_descriptor_also_for_those_without_a_limit() {
+    let stand = Stand::of(THREE_A_YEAR, BY_ADDRESS);
+    let answer = stand.tidegate.ask(&["edge", "remote_address=a", "nobody=x", "remote_address=b"]);
+    let statuses = answer["statuses"].as_array().expect("statuses");
+    let names: Vec<_> = statuses.iter().map(|s| s["currentLimit"]["name"].as_str()).collect();
+    assert_eq!(names, [Some("per-client"), None, Some("per-client")]);
+    assert!(statuses.iter().all(|status| status["code"] == "OK"), "{answer}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ const BY_TOKEN: &str =
 
 /// Envoy takes heads of at most 60 KiB.
 const LONG_BYTES: usize = 40_000;
+const LONGEST_BYTES: usize = 60_000;
 
 fn with_token(token: impl AsRef<[u8]>) -> Request {
     get("/").with("x-api-token", token)
@@ -44,6 +45,14 @@ fn a_value_of_forty_kilobytes_is_limited_like_any_other() {
     let mut another = vec![b'x'; LONG_BYTES - 1];
     another.push(b'y');
     assert_three_pass(&stand, &another);
+}
+
+#[test]
+fn a_long_value_in_twenty_descriptors_is_limited_like_any_other() {
+    let item = BY_TOKEN.trim_matches(['[', ']']);
+    let rate_limits = format!("[{}]", [item; 20].join(","));
+    let stand = Stand::of(&POLICY.replace(": 3}", ": 60}"), &rate_limits);
+    assert_three_pass(&stand, &[b'x'; LONGEST_BYTES]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub struct Stand {
     // Dropped in this order: nobody asks what is gone already.
     edge: Edge,
     pub backend: Backend,
-    _tidegate: Tidegate,
+    pub tidegate: Tidegate,
     // Held for as long as somebody reads in them.
     _directory: TempDir,
     _policy: Option<NamedTempFile>,
@@ -34,7 +34,7 @@ impl Stand {
         let tidegate = Tidegate::start(policy, settings);
         let bootstrap = bootstrap.aimed_at(backend.address, &[tidegate.grpc]);
         let edge = Edge::start(&bootstrap, directory.path(), 1);
-        Stand { edge, backend, _tidegate: tidegate, _directory: directory, _policy: None }
+        Stand { edge, backend, tidegate, _directory: directory, _policy: None }
     }
 
     /// An example of `config/examples/`, as it ships.

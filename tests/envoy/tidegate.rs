@@ -50,6 +50,17 @@ impl Tidegate {
         tidegate
     }
 
+    /// Asks it without Envoy: the words after the address of `tidegate ask`; the answer as JSON.
+    pub fn ask(&self, words: &[&str]) -> Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["ask", "--json", &self.grpc.to_string()])
+            .args(words)
+            .output()
+            .expect("tidegate runs");
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    }
+
     /// Asks it to stop, as an orchestrator does.
     pub fn terminate(&self) {
         let pid = self.child.id().to_string();
