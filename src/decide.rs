@@ -113,6 +113,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     outcome: *outcome,
                     shadow: rule.is_some_and(|rule| rule.shadow_mode),
                     admitted,
+                    gives_back: matches!(check.op, Op::GiveBack { .. }),
                 });
             }
         }
@@ -198,7 +199,14 @@ fn combine<'p>(
     }
     let shadowed = modes.shadow && !admitted;
     let code = if admitted || shadowed { Code::Ok } else { Code::OverLimit };
-    Ok(Decision { code, statuses, limited_by, source: answers.source, shadowed })
+    Ok(Decision {
+        code,
+        statuses,
+        limited_by,
+        source: answers.source,
+        shadowed,
+        domain_known: matches.domain_known(),
+    })
 }
 
 /// What to call a limit that has no name of its own: its rule's path. A limit that the caller

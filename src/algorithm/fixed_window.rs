@@ -1,0 +1,156 @@
+//! Fixed window: so many hits in each window; a window ends for everybody at the same time.
+//!
+//! The state is the window's beginning and the hits counted in it. It admits at most 2 L in any
+//! interval of one window's length: L just before a boundary and L just after it.
+//!
+//! With `w` = the beginning of the window that holds `now`, and `cap` = L (charge always: 2^32−1):
+//!
+//! ```text
+//! start > now + W        from the far future: start, count = w, max(count, L), and that is written
+//! w ≤ start ≤ now + W    counts (start > now: the clock stepped back over a boundary; it stands still)
+//! start < w              over: start, count = w, 0
+//! count = min(count, cap)
+//! passes iff count + c ≤ L;  retry-after = reset = start + W − now
+//! ```
+//!
+//! Not here: calls of several checks, expiry of entries.
+
+use super::Step;
+use crate::domain::{Charge, FixedWindow, Hits, Micros, Op, Outcome, Taken, Verdict, Window};
+
+/// Hits counted in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// When the window began.
+    pub start: Micros,
+    /// Hits in it: at most the limit, charged always at most `u32::MAX`.
+    pub count: u32,
+}
+
+/// A state, read at a certain time.
+struct Read {
+    start: Micros,
+    end: Micros,
+    count: u64,
+    /// There is a counter for this window.
+    counted: bool,
+    /// It was clamped, so it must be written.
+    clamped: bool,
+    stepped_back: bool,
+}
+
+/// Applies an operation.
+pub fn apply(
+    state: Option<State>,
+    limit: &FixedWindow,
+    charge: Charge,
+    op: Op,
+    now: Micros,
+) -> Step<State> {
+    let hits = limit.hits.0.min(u64::from(u32::MAX));
+    let cap = cap(hits, charge);
+    let read = read(state, limit, hits, cap, now);
+    let mut count = read.count;
+    let mut write = read.clamped;
+    let mut passes = true;
+    let mut retry_after = None;
+    match op {
+        Op::GiveBack { cost } => {
+            if read.counted && count > 0 {
+                count = count.saturating_sub(cost.0);
+                write = true;
+            }
+        }
+        Op::Take { cost } => {
+            passes = count.saturating_add(cost.0.max(1)) <= hits;
+            if passes || charge == Charge::Always {
+                count = count.saturating_add(cost.0).min(cap);
+            }
+            write |= count != read.count;
+        }
+        Op::Peek => passes = count < hits,
+    }
+    let needed = if let Op::Take { cost } = op { cost.0.max(1) } else { 1 };
+    let rest = read.end.saturating_sub(now);
+    if !passes && needed <= hits {
+        retry_after = Some(rest);
+    }
+    let charged = Hits(count.saturating_sub(read.count));
+    Step {
+        outcome: Outcome {
+            verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
+            charged,
+            available: Hits(hits.saturating_sub(count)),
+            retry_after,
+            reset_after: rest,
+            taken: (charged.0 > 0).then_some(Taken {
+                hits: charged,
+                at: now,
+                window: read.start,
+                entry: 0,
+            }),
+        },
+        write: write.then(|| State { start: read.start, count: stored(count) }),
+        stepped_back: read.stepped_back,
+    }
+}
+
+/// Returns a receipt's hits to the window they were taken in; to no other.
+pub fn give_back(state: State, taken: &Taken) -> Option<State> {
+    (state.start == taken.window && state.count > 0).then(|| State {
+        start: state.start,
+        count: stored(u64::from(state.count).saturating_sub(taken.hits.0)),
+    })
+}
+
+/// The window's end.
+pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
+    state.start.saturating_add(length(&limit.window))
+}
+
+fn read(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Micros) -> Read {
+    let length = length(&limit.window);
+    let begins = Micros(now.0 - now.0 % length.0);
+    let mut read = Read {
+        start: begins,
+        end: begins.saturating_add(length),
+        count: 0,
+        counted: false,
+        clamped: false,
+        stepped_back: false,
+    };
+    let Some(state) = state else { return read };
+    let count = u64::from(state.count);
+    if state.start > now.saturating_add(length) {
+        read.count = count.max(hits).min(cap);
+        read.counted = true;
+        read.clamped = true;
+        read.stepped_back = true;
+    } else if state.start >= begins {
+        read.start = state.start;
+        read.end = state.start.saturating_add(length);
+        read.count = count.min(cap);
+        read.counted = true;
+        read.stepped_back = state.start > now;
+    }
+    read
+}
+
+/// The most that is ever counted in a window.
+fn cap(hits: u64, charge: Charge) -> u64 {
+    match charge {
+        Charge::Admitted => hits,
+        Charge::Always => u64::from(u32::MAX),
+    }
+}
+
+/// At least 1 µs, so that nothing is ever divided by zero; the policy has none below a second.
+fn length(window: &Window) -> Micros {
+    match window {
+        Window::Epoch { length } => Micros(length.0.max(1)),
+    }
+}
+
+fn stored(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

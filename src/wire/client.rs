@@ -1,0 +1,238 @@
+//! A client of the service, for `tidegate ask`: plain values in, plain values out.
+//!
+//! Not here: printing, parsing of arguments.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use super::error::WireError;
+use super::json;
+use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
+use super::messages::rate_limit_service_client::RateLimitServiceClient;
+use super::messages::{
+    HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
+    rate_limit_response as wire,
+};
+use super::struct_json::struct_json;
+use crate::domain::{Override, Unit};
+
+/// How to reach the server.
+#[derive(Clone, Debug, Default)]
+pub struct ClientSettings {
+    /// `HOST:PORT`.
+    pub target: String,
+    /// How long connecting and each question may take.
+    pub timeout: Option<Duration>,
+    /// With it the connection is TLS.
+    pub tls: Option<ClientTls>,
+}
+
+/// TLS of the client, as PEM text.
+#[derive(Clone, Default)]
+pub struct ClientTls {
+    /// Who signs the server's certificate.
+    pub authority: Vec<u8>,
+    /// The client's own certificate and key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in the server's certificate, where it is not the target's host.
+    pub server_name: Option<String>,
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientTls").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+/// A question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Question {
+    /// The policy domain.
+    pub domain: String,
+    /// The descriptors.
+    pub descriptors: Vec<QuestionDescriptor>,
+    /// Hits of the request; 0 means 1.
+    pub hits: u32,
+}
+
+/// A descriptor of a question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuestionDescriptor {
+    /// Keys and values, any bytes.
+    pub entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Hits of this descriptor; `Some(0)` is a peek.
+    pub hits: Option<u64>,
+    /// The hits are given back.
+    pub give_back: bool,
+    /// A limit of the caller's own.
+    pub limit: Option<Override>,
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// OVER_LIMIT.
+    pub refused: bool,
+    /// The code by its name.
+    pub code: &'static str,
+    /// One per descriptor, in order.
+    pub statuses: Vec<ToldStatus>,
+    /// Response headers: name and value.
+    pub headers: Vec<(String, String)>,
+    /// The body of a refusal.
+    pub body: Vec<u8>,
+    /// Dynamic metadata, if there is any.
+    pub metadata: Option<Value>,
+    /// The whole answer as proto-JSON.
+    pub json: Value,
+}
+
+/// A status of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldStatus {
+    /// OVER_LIMIT.
+    pub refused: bool,
+    /// The limit, if there is one.
+    pub limit: Option<ToldLimit>,
+    /// Hits left.
+    pub remaining: u32,
+    /// Seconds until the limit resets, or until a retry passes.
+    pub reset_seconds: Option<u64>,
+}
+
+/// A limit of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldLimit {
+    /// Its name, or nothing.
+    pub name: String,
+    /// Hits per window.
+    pub requests_per_unit: u32,
+    /// The unit by its name.
+    pub unit: &'static str,
+    /// The window is that many units.
+    pub unit_multiplier: u32,
+}
+
+/// A connection to a server.
+#[derive(Clone, Debug)]
+pub struct Client {
+    service: RateLimitServiceClient<Channel>,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Target`], [`WireError::Connect`].
+    pub async fn connect(settings: &ClientSettings) -> Result<Self, WireError> {
+        let target = settings.target.clone();
+        let scheme = if settings.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{target}"))
+            .map_err(|_| WireError::Target { target: target.clone() })?
+            .tcp_nodelay(true);
+        if let Some(timeout) = settings.timeout {
+            endpoint = endpoint.connect_timeout(timeout).timeout(timeout);
+        }
+        let failed = |source| WireError::Connect { target: target.clone(), source };
+        if let Some(tls) = &settings.tls {
+            endpoint = endpoint.tls_config(tls.config()).map_err(failed)?;
+        }
+        let channel = endpoint.connect().await.map_err(failed)?;
+        Ok(Client { service: RateLimitServiceClient::new(channel) })
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Refused`] with the server's status.
+    pub async fn ask(&mut self, question: &Question) -> Result<Told, WireError> {
+        let answer = self.service.should_rate_limit(request(question)).await;
+        answer
+            .map(|answer| told(&answer.into_inner()))
+            .map_err(|status| WireError::Refused { status: Box::new(status) })
+    }
+}
+
+impl ClientTls {
+    fn config(&self) -> ClientTlsConfig {
+        let mut config =
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
+        if let Some((certificate, key)) = &self.identity {
+            config = config.identity(Identity::from_pem(certificate, key));
+        }
+        if let Some(name) = &self.server_name {
+            config = config.domain_name(name.clone());
+        }
+        config
+    }
+}
+
+fn request(question: &Question) -> RateLimitRequest {
+    RateLimitRequest {
+        domain: question.domain.clone(),
+        descriptors: question.descriptors.iter().map(descriptor).collect(),
+        hits_addend: question.hits,
+    }
+}
+
+fn descriptor(asked: &QuestionDescriptor) -> RateLimitDescriptor {
+    let entry =
+        |(key, value): &(Vec<u8>, Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
+    RateLimitDescriptor {
+        entries: asked.entries.iter().map(entry).collect(),
+        limit: asked.limit.map(|limit| RateLimitOverride {
+            requests_per_unit: limit.requests_per_unit,
+            unit: unit(limit.unit).into(),
+            unit_multiplier: Some(limit.unit_multiplier),
+        }),
+        hits_addend: asked.hits,
+        is_negative_hits: asked.give_back,
+    }
+}
+
+/// A caller's own limit cannot be per week: the server is asked with a unit that it refuses.
+fn unit(unit: Unit) -> RateLimitUnit {
+    match unit {
+        Unit::Second => RateLimitUnit::Second,
+        Unit::Minute => RateLimitUnit::Minute,
+        Unit::Hour => RateLimitUnit::Hour,
+        Unit::Day => RateLimitUnit::Day,
+        Unit::Month => RateLimitUnit::Month,
+        Unit::Year => RateLimitUnit::Year,
+        Unit::Week => RateLimitUnit::Unknown,
+    }
+}
+
+fn told(answer: &RateLimitResponse) -> Told {
+    let header = |header: &HeaderValue| (header.key.clone(), header.value.clone());
+    Told {
+        refused: answer.overall_code() == wire::Code::OverLimit,
+        code: answer.overall_code().as_str_name(),
+        statuses: answer.statuses.iter().map(status).collect(),
+        headers: answer.response_headers_to_add.iter().map(header).collect(),
+        body: answer.raw_body.clone(),
+        metadata: answer.dynamic_metadata.as_ref().map(struct_json),
+        json: json::response(answer),
+    }
+}
+
+fn status(status: &wire::DescriptorStatus) -> ToldStatus {
+    ToldStatus {
+        refused: status.code() == wire::Code::OverLimit,
+        limit: status.current_limit.as_ref().map(|limit| ToldLimit {
+            name: limit.name.clone(),
+            requests_per_unit: limit.requests_per_unit,
+            unit: limit.unit().as_str_name(),
+            unit_multiplier: limit.unit_multiplier.unwrap_or(1),
+        }),
+        remaining: status.limit_remaining,
+        reset_seconds: status
+            .duration_until_reset
+            .as_ref()
+            .and_then(|reset| u64::try_from(reset.seconds).ok()),
+    }
+}

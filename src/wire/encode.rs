@@ -1,0 +1,116 @@
+//! Turns a [`Decision`] into the `RateLimitResponse` that Envoy reads.
+//!
+//! One status per descriptor, in order: Envoy matches them by position. Not here: how the decision
+//! came about, which headers and bodies are wanted (`answering`).
+
+use prost_types::{Duration, Struct};
+
+use super::answering::Answering;
+use super::decode::Asked;
+use super::headers::{self, Wait};
+use super::messages::{RateLimitResponse, rate_limit_response as wire};
+use super::service::Rules;
+use super::{body, metadata};
+use crate::domain::{Code, Decision, Descriptor, Micros, Shown, Status, Unit};
+
+/// All that an answer is made of.
+pub(super) struct Answer<'a, 'b> {
+    pub(super) asked: &'a Asked<'b>,
+    pub(super) descriptors: &'a [Descriptor<'a>],
+    pub(super) decision: &'a Decision<'a>,
+    pub(super) rules: &'a dyn Rules,
+    pub(super) answering: &'a Answering,
+    pub(super) now: Micros,
+    /// Any number, each equally likely: it spreads the waits of refused callers.
+    pub(super) dice: u64,
+}
+
+impl Answer<'_, '_> {
+    /// The response.
+    pub(super) fn message(&self) -> RateLimitResponse {
+        let decision = self.decision;
+        let mut response = RateLimitResponse {
+            overall_code: code(decision.code),
+            statuses: decision.statuses.iter().map(status).collect(),
+            ..RateLimitResponse::default()
+        };
+        let refused = decision.code == Code::OverLimit;
+        let wait = if refused {
+            Wait::told(decision.limited_by.as_ref(), self.answering, self.now, self.dice)
+        } else {
+            None
+        };
+        let headers = &mut response.response_headers_to_add;
+        headers::append(decision, wait, self.answering, self.now, headers);
+        if refused
+            && let Some(limited_by) = &decision.limited_by
+            && let rule = limited_by.rule.and_then(|id| self.rules.rule(id))
+            && let Some((text, content_type)) =
+                body::of_refusal(limited_by, rule, wait, self.answering)
+        {
+            response.raw_body = text.into_bytes();
+            headers.push(content_type);
+        }
+        if refused || self.answering.request_metadata {
+            response.dynamic_metadata = Some(self.metadata());
+        }
+        response
+    }
+
+    fn metadata(&self) -> Struct {
+        let mut all = Struct::default();
+        if self.answering.request_metadata {
+            let (asked, descriptors) = (self.asked, self.descriptors);
+            metadata::of_request(asked, descriptors, self.decision, self.rules, &mut all);
+        }
+        if self.decision.code == Code::OverLimit {
+            metadata::of_refusal(self.decision, &mut all);
+        }
+        all
+    }
+}
+
+fn code(code: Code) -> i32 {
+    match code {
+        Code::Ok => wire::Code::Ok.into(),
+        Code::OverLimit => wire::Code::OverLimit.into(),
+    }
+}
+
+fn status(status: &Status<'_>) -> wire::DescriptorStatus {
+    wire::DescriptorStatus {
+        code: code(status.code),
+        current_limit: status.shown.as_ref().map(limit),
+        limit_remaining: status.remaining,
+        duration_until_reset: status.reset.map(|reset| Duration {
+            // Envoy cuts fractions off; a 0 on a refusal would send the caller back too early.
+            seconds: i64::try_from(reset.ceil_secs().max(1)).unwrap_or(i64::MAX),
+            nanos: 0,
+        }),
+        quota: None,
+    }
+}
+
+fn limit(shown: &Shown<'_>) -> wire::RateLimit {
+    use wire::rate_limit::Unit as Wire;
+    let unit = match shown.rate.unit {
+        None => Wire::Unknown,
+        Some(Unit::Second) => Wire::Second,
+        Some(Unit::Minute) => Wire::Minute,
+        Some(Unit::Hour) => Wire::Hour,
+        Some(Unit::Day) => Wire::Day,
+        Some(Unit::Week) => Wire::Week,
+        Some(Unit::Month) => Wire::Month,
+        Some(Unit::Year) => Wire::Year,
+    };
+    wire::RateLimit {
+        requests_per_unit: shown.rate.requests_per_unit,
+        unit: unit.into(),
+        name: shown.name.to_owned(),
+        // Absent means 1, as in every answer of a server that does not know the field.
+        unit_multiplier: Some(shown.rate.unit_multiplier).filter(|many| *many > 1),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! proto-JSON for `/json`: bytes to an encoded `RateLimitRequest`, a `RateLimitResponse` to text.
+//!
+//! Names are read in both spellings that proto-JSON knows and written in camelCase; enums go by
+//! name, bytes in base64, wrappers as their plain values, and fields at their default are left
+//! out. Not here: HTTP (`admin`), bounds (`decode`, which reads the encoded request like any other).
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use prost::Message as _;
+use serde_json::{Map, Value, json};
+
+use super::decode::MESSAGE_BYTES_MAX;
+use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
+use super::messages::{
+    HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
+    rate_limit_response as wire,
+};
+use super::struct_json::struct_json;
+
+/// What `/json` answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonReply {
+    /// The HTTP status: 200, 429 or 400.
+    pub status: u16,
+    /// proto-JSON, or on 400 a line of text.
+    pub body: String,
+}
+
+impl JsonReply {
+    pub(super) fn of(response: &RateLimitResponse) -> Self {
+        let status = match response.overall_code() {
+            wire::Code::Ok => 200,
+            wire::Code::OverLimit => 429,
+            wire::Code::Unknown => 500,
+        };
+        JsonReply { status, body: self::response(response).to_string() }
+    }
+
+    pub(super) fn bad_request(why: &str) -> Self {
+        JsonReply { status: 400, body: why.to_owned() }
+    }
+}
+
+/// What is wrong with a request in JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum JsonFault {
+    TooLong,
+    NotJson(String),
+    /// The field does not exist.
+    Unknown(String),
+    /// The field's value is not of its type.
+    Shape {
+        field: &'static str,
+        wanted: &'static str,
+    },
+}
+
+impl fmt::Display for JsonFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JsonFault::TooLong => write!(f, "the body is longer than {MESSAGE_BYTES_MAX} bytes"),
+            JsonFault::NotJson(why) => write!(f, "the body is not JSON: {why}"),
+            JsonFault::Unknown(field) => write!(f, "unknown field {field:?}"),
+            JsonFault::Shape { field, wanted } => write!(f, "{field} must be {wanted}"),
+        }
+    }
+}
+
+/// Encodes the `RateLimitRequest` that `body` is the proto-JSON of.
+pub(super) fn request(body: &[u8]) -> Result<Bytes, JsonFault> {
+    if body.len() > MESSAGE_BYTES_MAX {
+        return Err(JsonFault::TooLong);
+    }
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| JsonFault::NotJson(error.to_string()))?;
+    let mut request = RateLimitRequest::default();
+    for (name, value) in fields(&value, "the body")? {
+        match name.as_str() {
+            "domain" => request.domain = text(value, "domain")?,
+            "descriptors" => {
+                let descriptors = list(value, "descriptors")?.iter().map(descriptor);
+                request.descriptors = descriptors.collect::<Result<_, _>>()?;
+            }
+            "hitsAddend" | "hits_addend" => {
+                request.hits_addend = integer32(value, "hitsAddend")?;
+            }
+            _ => return Err(JsonFault::Unknown(name.clone())),
+        }
+    }
+    Ok(request.encode_to_vec().into())
+}
+
+fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonFault> {
+    let mut descriptor = RateLimitDescriptor::default();
+    for (name, value) in fields(value, "descriptors")? {
+        match name.as_str() {
+            "entries" => {
+                let entries = list(value, "entries")?.iter().map(entry);
+                descriptor.entries = entries.collect::<Result<_, _>>()?;
+            }
+            "limit" => descriptor.limit = Some(limit(value)?),
+            "hitsAddend" | "hits_addend" => {
+                descriptor.hits_addend = Some(integer(value, "hitsAddend")?);
+            }
+            "isNegativeHits" | "is_negative_hits" => {
+                let wanted = JsonFault::Shape { field: "isNegativeHits", wanted: "true or false" };
+                descriptor.is_negative_hits = value.as_bool().ok_or(wanted)?;
+            }
+            _ => return Err(JsonFault::Unknown(name.clone())),
+        }
+    }
+    Ok(descriptor)
+}
+
+fn entry(value: &Value) -> Result<Entry, JsonFault> {
+    let mut entry = Entry::default();
+    for (name, value) in fields(value, "entries")? {
+        match name.as_str() {
+            "key" => entry.key = text(value, "key")?.into(),
+            "value" => entry.value = text(value, "value")?.into(),
+            _ => return Err(JsonFault::Unknown(name.clone())),
+        }
+    }
+    Ok(entry)
+}
+
+fn limit(value: &Value) -> Result<RateLimitOverride, JsonFault> {
+    let mut limit = RateLimitOverride::default();
+    for (name, value) in fields(value, "limit")? {
+        match name.as_str() {
+            "requestsPerUnit" | "requests_per_unit" => {
+                limit.requests_per_unit = integer32(value, "requestsPerUnit")?;
+            }
+            "unit" => limit.unit = unit(value)?,
+            "unitMultiplier" | "unit_multiplier" => {
+                limit.unit_multiplier = Some(integer32(value, "unitMultiplier")?);
+            }
+            _ => return Err(JsonFault::Unknown(name.clone())),
+        }
+    }
+    Ok(limit)
+}
+
+fn unit(value: &Value) -> Result<i32, JsonFault> {
+    let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
+    let by_number = || value.as_i64().and_then(|number| i32::try_from(number).ok());
+    let wanted = JsonFault::Shape { field: "unit", wanted: "the name or number of a unit" };
+    by_name.or_else(by_number).ok_or(wanted)
+}
+
+/// The members of an object; those that are `null` count as absent.
+fn fields<'v>(
+    value: &'v Value,
+    field: &'static str,
+) -> Result<impl Iterator<Item = (&'v String, &'v Value)>, JsonFault> {
+    let object = value.as_object().ok_or(JsonFault::Shape { field, wanted: "an object" })?;
+    Ok(object.iter().filter(|(_, value)| !value.is_null()))
+}
+
+fn list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonFault> {
+    value.as_array().ok_or(JsonFault::Shape { field, wanted: "a list" })
+}
+
+fn text(value: &Value, field: &'static str) -> Result<String, JsonFault> {
+    let text = value.as_str().ok_or(JsonFault::Shape { field, wanted: "a string" })?;
+    Ok(text.to_owned())
+}
+
+/// 64-bit numbers come as strings, because JavaScript's do not hold them; numbers are fine too.
+fn integer(value: &Value, field: &'static str) -> Result<u64, JsonFault> {
+    let from_text = || value.as_str().and_then(|text| text.parse().ok());
+    let wanted = JsonFault::Shape { field, wanted: "a whole number that is not negative" };
+    value.as_u64().or_else(from_text).ok_or(wanted)
+}
+
+fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonFault> {
+    let number = integer(value, field)?;
+    u32::try_from(number).map_err(|_| JsonFault::Shape { field, wanted: "at most 4294967295" })
+}
+
+/// The response as proto-JSON.
+pub(super) fn response(response: &RateLimitResponse) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
+    put(&mut object, "statuses", response.statuses.iter().map(status).collect());
+    let headers = |list: &[HeaderValue]| list.iter().map(header).collect::<Value>();
+    put(&mut object, "responseHeadersToAdd", headers(&response.response_headers_to_add));
+    put(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
+    put(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
+    if let Some(metadata) = &response.dynamic_metadata {
+        put(&mut object, "dynamicMetadata", struct_json(metadata));
+    }
+    Value::Object(object)
+}
+
+fn status(status: &wire::DescriptorStatus) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "code", json!(status.code().as_str_name()));
+    if let Some(limit) = &status.current_limit {
+        let mut shown = Map::new();
+        put(&mut shown, "requestsPerUnit", json!(limit.requests_per_unit));
+        put(&mut shown, "unit", json!(limit.unit().as_str_name()));
+        put(&mut shown, "name", json!(limit.name));
+        if let Some(many) = limit.unit_multiplier {
+            shown.insert("unitMultiplier".to_owned(), json!(many));
+        }
+        object.insert("currentLimit".to_owned(), Value::Object(shown));
+    }
+    put(&mut object, "limitRemaining", json!(status.limit_remaining));
+    if let Some(reset) = &status.duration_until_reset {
+        put(&mut object, "durationUntilReset", json!(format!("{}s", reset.seconds)));
+    }
+    Value::Object(object)
+}
+
+fn header(header: &HeaderValue) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "key", json!(header.key));
+    put(&mut object, "value", json!(header.value));
+    Value::Object(object)
+}
+
+/// Leaves out what proto-JSON leaves out: fields at their default.
+fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
+    let default = match &value {
+        Value::String(text) => text.is_empty() || text == "UNKNOWN",
+        Value::Number(number) => number.as_u64() == Some(0),
+        Value::Array(values) => values.is_empty(),
+        Value::Null | Value::Bool(_) | Value::Object(_) => false,
+    };
+    if !default {
+        object.insert(name.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::decode::Asked;
+
+    #[test]
+    fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
+        let body = json!({
+            "domain": "edge",
+            "descriptors": [{
+                "entries": [{"key": "ip", "value": "192.0.2.1"}, {"key": "path"}],
+                "limit": {"requestsPerUnit": 7, "unit": "HOUR", "unitMultiplier": 2},
+                "hitsAddend": "18446744073709551615",
+                "is_negative_hits": true,
+            }, {"entries": null}],
+            "hits_addend": 3,
+        });
+        let message = request(body.to_string().as_bytes()).unwrap();
+        let asked = Asked::read(&message).unwrap();
+        let descriptors = asked.descriptors();
+        assert_eq!(asked.domain, "edge");
+        assert_eq!(descriptors[0].entries[0].value, b"192.0.2.1");
+        assert_eq!(descriptors[0].entries[1].value, b"");
+        assert_eq!(descriptors[0].hits.0, u64::MAX);
+        assert!(descriptors[0].give_back);
+        assert_eq!(descriptors[0].limit.unwrap().unit_multiplier, 2);
+        assert_eq!(descriptors[1].hits.0, 3);
+    }
+
+    #[test]
+    fn a_fault_in_json_names_the_field() {
+        let fault = |body: &str| request(body.as_bytes()).unwrap_err().to_string();
+        assert!(fault("{").starts_with("the body is not JSON"));
+        assert_eq!(fault("[]"), "the body must be an object");
+        assert_eq!(fault(r#"{"domian":"a"}"#), "unknown field \"domian\"");
+        assert_eq!(fault(r#"{"domain":1}"#), "domain must be a string");
+        assert_eq!(
+            fault(r#"{"hitsAddend":-1}"#),
+            "hitsAddend must be a whole number that is not negative"
+        );
+        assert_eq!(fault(r#"{"hitsAddend":4294967296}"#), "hitsAddend must be at most 4294967295");
+        assert_eq!(
+            fault(r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#),
+            "unit must be the name or number of a unit"
+        );
+    }
+}

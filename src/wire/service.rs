@@ -1,0 +1,153 @@
+//! The rate limit service: one message in, one decision, one message out.
+//!
+//! Reads the clock once, keeps the caller's deadline, and answers UNAVAILABLE where the store gave
+//! no answer and nothing stood in for it: the caller's own failure mode decides then. Not here:
+//! framing (`unary`), sockets (`listen`), what is decided (`decide`).
+
+use std::collections::hash_map::RandomState;
+use std::future::Future;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::answering::Answering;
+use super::decode::Asked;
+use super::encode::Answer;
+use super::json::{self, JsonReply};
+use super::messages::RateLimitResponse;
+use crate::clock::Clock;
+use crate::decide::{Decider, Unavailable};
+use crate::domain::{Decision, Micros, Observer, Request, RuleId};
+use crate::policy::{Policy, Rule};
+use crate::store::Store;
+
+/// The service's full name: what health checks and reflection call it.
+pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+/// The path of its one method.
+pub(super) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// A deadline this close is over before an answer could be back: reading, deciding and writing
+/// take about as long. Such a call is answered at once and consumes nothing.
+pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
+
+/// The rules that a decision's ids stand for.
+pub trait Rules {
+    /// The rule of that number.
+    fn rule(&self, id: RuleId) -> Option<&Rule>;
+}
+
+impl Rules for Policy {
+    fn rule(&self, id: RuleId) -> Option<&Rule> {
+        Policy::rule(self, id)
+    }
+}
+
+/// Who decides: a [`Decider`] in the service, something simpler in tests of the wire.
+pub trait Judge: Send + Sync + 'static {
+    /// Decides `request` and hands the decision, which borrows from the policy that was in force,
+    /// to `tell`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] if there is no decision.
+    fn judge<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+    ) -> impl Future<Output = Result<R, Unavailable>> + Send;
+}
+
+impl<S: Store, O: Observer> Judge for Decider<S, O> {
+    async fn judge<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+    ) -> Result<R, Unavailable> {
+        let policy = self.policy();
+        let decision = self.decide(&policy, request, now).await?;
+        Ok(tell(&decision, &**policy))
+    }
+}
+
+/// The rate limit service.
+#[derive(Debug)]
+pub struct RateLimit<J> {
+    judge: Arc<J>,
+    clock: Clock,
+    answering: Answering,
+    /// Keys of the hash that spreads waits: nobody outside can foresee its numbers.
+    dice: RandomState,
+}
+
+impl<J: Judge> RateLimit<J> {
+    /// The service over `judge`.
+    pub fn new(judge: Arc<J>, clock: Clock, answering: Answering) -> Self {
+        RateLimit { judge, clock, answering, dice: RandomState::new() }
+    }
+
+    /// Answers an encoded `RateLimitRequest`; `deadline` is how long the caller waits.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, DEADLINE_EXCEEDED,
+    /// UNAVAILABLE. None of them because of anything that a downstream client put into a header.
+    pub(super) async fn answer(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<RateLimitResponse, Status> {
+        if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
+            return Err(too_late());
+        }
+        let asked = Asked::read(message)?;
+        let descriptors = asked.descriptors();
+        let request = asked.request(&descriptors);
+        let now = self.clock.now();
+        let dice = self.roll(message, now);
+        let answering = &self.answering;
+        let judged = self.judge.judge(&request, now, |decision, rules| {
+            let (asked, descriptors) = (&asked, &*descriptors);
+            Answer { asked, descriptors, decision, rules, answering, now, dice }.message()
+        });
+        let judged = match deadline {
+            // The timer is armed only if the decision is not there at once.
+            Some(deadline) => {
+                tokio::time::timeout(deadline, judged).await.map_err(|_| too_late())?
+            }
+            None => judged.await,
+        };
+        judged.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
+    }
+
+    /// A number that differs from call to call, where waits are spread.
+    fn roll(&self, message: &[u8], now: Micros) -> u64 {
+        if self.answering.retry_spread_percent == 0 {
+            0
+        } else {
+            self.dice.hash_one((message, now.0))
+        }
+    }
+
+    /// Answers a `RateLimitRequest` in proto-JSON, as envoyproxy/ratelimit's `/json` does: 200 for
+    /// OK, 429 for OVER_LIMIT, 400 for a request or a store that is at fault.
+    pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
+        let message = match json::request(body) {
+            Ok(message) => message,
+            Err(fault) => return JsonReply::bad_request(&fault.to_string()),
+        };
+        match self.answer(&message, None).await {
+            Ok(response) => JsonReply::of(&response),
+            Err(status) => JsonReply::bad_request(status.message()),
+        }
+    }
+}
+
+fn too_late() -> Status {
+    Status::deadline_exceeded("the deadline was over before the decision")
+}

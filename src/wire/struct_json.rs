@@ -1,0 +1,37 @@
+//! `google.protobuf.Struct` as JSON: what `/json` and `tidegate ask` print of the metadata.
+//!
+//! Not here: the other direction (`metadata`).
+
+use prost_types::Struct;
+use prost_types::value::Kind;
+use serde_json::{Map, Value};
+
+/// The struct as a JSON object.
+pub(super) fn struct_json(from: &Struct) -> Value {
+    let members = from.fields.iter();
+    Value::Object(
+        members.map(|(key, value)| (key.clone(), kind_json(value))).collect::<Map<_, _>>(),
+    )
+}
+
+fn kind_json(value: &prost_types::Value) -> Value {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::BoolValue(truth)) => Value::Bool(*truth),
+        Some(Kind::NumberValue(number)) => number_json(*number),
+        Some(Kind::StringValue(text)) => Value::String(text.clone()),
+        Some(Kind::ListValue(list)) => list.values.iter().map(kind_json).collect(),
+        Some(Kind::StructValue(of)) => struct_json(of),
+    }
+}
+
+/// Whole numbers without a fraction, as proto-JSON prints them.
+#[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
+fn number_json(number: f64) -> Value {
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    if number.fract() == 0.0 && number.abs() <= EXACT_MAX {
+        Value::from(number as i64)
+    } else {
+        serde_json::Number::from_f64(number).map_or(Value::Null, Value::Number)
+    }
+}

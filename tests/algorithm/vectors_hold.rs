@@ -1,0 +1,43 @@
+//! The shared vectors against the pure functions.
+
+use tidegate::algorithm::{State, Step, apply, expires_at, give_back};
+use tidegate::domain::{Op, Taken};
+
+use crate::vectors::{self, Expect, StepOp};
+
+#[test]
+fn the_vectors_hold_for_the_pure_functions() {
+    let mut wrong = Vec::new();
+    for case in vectors::all() {
+        let mut state: Option<State> = None;
+        let mut receipts: Vec<Option<Taken>> = Vec::new();
+        for (i, step) in case.steps.iter().enumerate() {
+            let op = match step.op {
+                StepOp::Take(cost) => Op::Take { cost },
+                StepOp::Peek => Op::Peek,
+                StepOp::GiveBack(cost) => Op::GiveBack { cost },
+                StepOp::Return(of) => {
+                    let taken = receipts[of].expect("that step charged something");
+                    if let Some(held) = &state {
+                        state = give_back(held, &step.limit, &taken, step.at).or(state);
+                    }
+                    receipts.push(None);
+                    continue;
+                }
+            };
+            let Step { outcome, write, .. } = apply(state.as_ref(), &step.limit, op, step.at);
+            state = write.or(state);
+            receipts.push(outcome.taken);
+            let got = Expect::of(&outcome);
+            let kept =
+                state.as_ref().map(|state| expires_at(state, &step.limit).saturating_sub(step.at));
+            if Some(got) != step.expect || kept != step.keeps_for {
+                wrong.push(format!(
+                    "{}: {:?}, step {i} ({}):\n  got      {got:?}, kept for {kept:?}\n  expected {:?}, kept for {:?}",
+                    case.file, case.case, case.why, step.expect, step.keeps_for
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} steps differ\n{}", wrong.len(), wrong.join("\n"));
+}

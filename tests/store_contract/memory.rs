@@ -1,0 +1,61 @@
+//! The memory store against the contract.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate::clock::ManualClock;
+use tidegate::domain::{Key, Micros, Source};
+use tidegate::store::memory::MemoryStore;
+
+use crate::bench::{Bench, START};
+use crate::contract;
+
+pub struct MemoryBench {
+    store: MemoryStore,
+    clock: ManualClock,
+    salt: u64,
+}
+
+impl MemoryBench {
+    pub fn new(max_keys: usize) -> MemoryBench {
+        static BENCHES: AtomicU64 = AtomicU64::new(1);
+        MemoryBench {
+            store: MemoryStore::new(max_keys),
+            clock: ManualClock::at(START),
+            salt: BENCHES.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Bench for MemoryBench {
+    type Store = MemoryStore;
+
+    fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    fn source(&self) -> Source {
+        Source::Memory
+    }
+
+    fn now(&self) -> Micros {
+        self.clock.get()
+    }
+
+    fn set(&self, now: Micros) {
+        self.clock.set(now);
+    }
+
+    fn key(&self, n: u64) -> Key {
+        Key { identity: spread(self.salt, n), tag: None }
+    }
+}
+
+/// 128 bits as evenly spread as those of a keyed hash.
+pub fn spread(salt: u64, n: u64) -> u128 {
+    let hash = blake3::hash(&[salt.to_le_bytes(), n.to_le_bytes()].concat());
+    u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap())
+}
+
+// Roomy, and with a single shard.
+contract!(large, crate::memory::MemoryBench::new(1_000_000));
+contract!(small, crate::memory::MemoryBench::new(10_000));

@@ -1,0 +1,81 @@
+//! The contract in its most naive form: a map of states, and a call that is decided on all of it.
+
+use std::collections::HashMap;
+
+use tidegate::algorithm::{State, apply, give_back};
+use tidegate::domain::{
+    Accounting, Call, Charge, Check, Hits, Key, Micros, Op, Outcome, Receipt, Role, Verdict,
+};
+
+#[derive(Default)]
+pub struct Model {
+    states: HashMap<Key, State>,
+}
+
+impl Model {
+    pub fn apply(&mut self, call: &Call<'_>) -> Vec<Outcome> {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; call.checks.len()];
+        for (i, check) in call.checks.iter().enumerate() {
+            if matches!(check.op, Op::GiveBack { .. }) {
+                outcomes[i] = Some(self.step(check, check.op, call.now));
+            }
+        }
+        let before = self.states.clone();
+        for (i, check) in call.checks.iter().enumerate() {
+            outcomes[i] = outcomes[i].or_else(|| Some(self.step(check, check.op, call.now)));
+        }
+        let mut outcomes: Vec<Outcome> = outcomes.into_iter().map(Option::unwrap).collect();
+        if call.accounting == Accounting::AllOrNothing && !admitted(call.checks, &outcomes) {
+            self.states = before;
+            for (check, outcome) in call.checks.iter().zip(&mut outcomes) {
+                let op = match check.op {
+                    Op::Take { .. } if check.limit.charge == Charge::Always => check.op,
+                    Op::GiveBack { .. } | Op::Take { .. } | Op::Peek => Op::Peek,
+                };
+                let again = self.step(check, op, call.now);
+                (outcome.charged, outcome.taken) = (again.charged, again.taken);
+            }
+        }
+        for (check, outcome) in call.checks.iter().zip(&mut outcomes) {
+            let left = apply(self.states.get(&check.key), check.limit, Op::Peek, call.now).outcome;
+            (outcome.available, outcome.reset_after) = (left.available, left.reset_after);
+        }
+        outcomes
+    }
+
+    pub fn give_back(&mut self, receipt: &Receipt, now: Micros) {
+        if let Some(state) = self.states.get_mut(&receipt.key)
+            && let Some(new) = give_back(state, &receipt.limit, &receipt.taken, now)
+        {
+            *state = new;
+        }
+    }
+
+    fn step(&mut self, check: &Check<'_>, op: Op, now: Micros) -> Outcome {
+        let step = apply(self.states.get(&check.key), check.limit, op, now);
+        if let Some(state) = step.write {
+            self.states.insert(check.key, state);
+        }
+        step.outcome
+    }
+}
+
+fn admitted(checks: &[Check<'_>], outcomes: &[Outcome]) -> bool {
+    let passing = |role: Role| {
+        checks
+            .iter()
+            .zip(outcomes)
+            .filter(move |(check, _)| check.role == role)
+            .map(|(_, outcome)| outcome.verdict == Verdict::Pass)
+    };
+    passing(Role::Required).all(|passes| passes)
+        && (passing(Role::Quota).next().is_none() || passing(Role::Quota).any(|passes| passes))
+}
+
+/// Whether an outcome is one that a contract allows at all, whatever the store.
+pub fn sane(outcome: &Outcome) -> bool {
+    let refused = outcome.verdict == Verdict::Refuse;
+    (refused || outcome.retry_after.is_none())
+        && outcome.retry_after.is_none_or(|wait| wait > Micros::ZERO)
+        && (outcome.charged == Hits::ZERO) == outcome.taken.is_none()
+}

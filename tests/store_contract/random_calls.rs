@@ -1,0 +1,151 @@
+//! Random calls, answered by a store and by the model: time that jumps, costs from 0 to huge,
+//! give-backs, receipts, changed limits, and several algorithms in one call.
+//!
+//! The seeds are fixed and each is named where it fails.
+
+use std::sync::Arc;
+
+use tidegate::domain::{
+    Accounting, Call, Charge, Check, Hits, Key, Limit, Micros, Op, Receipt, Role,
+};
+use tidegate::store::Store;
+
+use crate::bench::*;
+use crate::model::{Model, sane};
+
+const SEEDS: u64 = 40;
+const CALLS: u64 = 250;
+const KEYS: u64 = 6;
+
+/// A small generator (xorshift64*): the same numbers everywhere, for ever.
+pub struct Random(u64);
+
+impl Random {
+    pub fn seeded(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+pub async fn random_calls_are_answered_as_the_model_answers_them<B: Bench>(bench: Arc<B>) {
+    for seed in 1..=SEEDS {
+        trace(&*bench, seed).await;
+    }
+}
+
+async fn trace<B: Bench>(bench: &B, seed: u64) {
+    let mut random = Random::seeded(seed);
+    let mut model = Model::default();
+    let mut receipts: Vec<Receipt> = Vec::new();
+    let mut latest = START;
+    bench.set(START);
+    for n in 0..CALLS {
+        bench.set(moved(&mut random, bench.now()));
+        let drawn: Vec<Drawn> =
+            (0..=random.below(4)).map(|_| Drawn::new(&mut random, bench, seed)).collect();
+        let checks: Vec<Check<'_>> = drawn.iter().map(Drawn::check).collect();
+        let accounting =
+            if random.one_in(4) { Accounting::Independent } else { Accounting::AllOrNothing };
+        let outcomes = call(bench, accounting, &checks).await;
+        let expected = model.apply(&Call { checks: &checks, accounting, now: bench.now() });
+        assert_eq!(outcomes, expected, "seed {seed}, call {n}: {checks:#?}");
+        assert!(outcomes.iter().all(sane), "seed {seed}, call {n}: {outcomes:#?}");
+        receipts.extend(checks.iter().zip(&outcomes).filter_map(|(c, o)| Receipt::of(c, o)));
+
+        latest = latest.max(bench.now());
+        if random.one_in(5) && !receipts.is_empty() && bench.now() == latest {
+            let receipt =
+                receipts.swap_remove(usize::try_from(random.below(receipts.len() as u64)).unwrap());
+            // A store without a clock gives back as of its latest call: so there is one.
+            let look = [peek(receipt.key, &receipt.limit)];
+            apply(bench, &look).await;
+            model.apply(&Call {
+                checks: &look,
+                accounting: Accounting::AllOrNothing,
+                now: bench.now(),
+            });
+            bench.store().give_back(std::slice::from_ref(&receipt)).await;
+            model.give_back(&receipt, bench.now());
+        }
+    }
+}
+
+fn moved(random: &mut Random, now: Micros) -> Micros {
+    Micros(match random.below(100) {
+        0..40 => now.0,
+        40..70 => now.0 + random.below(200_000),
+        70..85 => now.0 + random.below(3 * SECOND),
+        85..95 => now.0 + random.below(3 * MINUTE),
+        95..98 => now.0 - random.below(2 * SECOND),
+        98 => now.0 - random.below(5 * MINUTE),
+        _ => now.0 + random.below(10_000 * MINUTE),
+    })
+}
+
+/// A check that owns its limit.
+struct Drawn {
+    key: Key,
+    limit: Arc<Limit>,
+    op: Op,
+    role: Role,
+}
+
+impl Drawn {
+    fn new<B: Bench>(random: &mut Random, bench: &B, seed: u64) -> Drawn {
+        let n = random.below(KEYS);
+        let key = bench.key(seed * KEYS + n);
+        // A counter keeps its algorithm and its charge; its numbers change now and then.
+        let charge = if n >= 4 { Charge::Always } else { Charge::Admitted };
+        let variant = if random.one_in(10) { random.below(4) } else { 0 };
+        let limit = if n.is_multiple_of(2) {
+            window_charged([5, 3, 20, 0][variant as usize], MINUTE, charge)
+        } else {
+            let numbers = match variant {
+                0 if n == 3 => credits(7, 7, SECOND),
+                0 | 1 => bucket(10, 70_000),
+                2 => credits(4, 3_000_001, 7 * SECOND),
+                _ => bucket(3, SECOND),
+            };
+            let mut limit = Limit::clone(&numbers);
+            limit.charge = charge;
+            Arc::new(limit)
+        };
+        let cost = Hits(match random.below(20) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << 53,
+            3..6 => limit.capacity().0,
+            _ => 1 + random.below(4),
+        });
+        let op = match random.below(10) {
+            0 | 1 => Op::Peek,
+            2 => Op::GiveBack { cost },
+            _ => Op::Take { cost },
+        };
+        let role = match random.below(8) {
+            0 => Role::Shadow,
+            1 => Role::Quota,
+            _ => Role::Required,
+        };
+        Drawn { key, limit, op, role }
+    }
+
+    fn check(&self) -> Check<'_> {
+        Check { key: self.key, limit: &self.limit, op: self.op, role: self.role, holder: None }
+    }
+}
