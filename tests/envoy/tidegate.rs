@@ -75,10 +75,10 @@ impl Tidegate {
     }
 }
 
-/// The gRPC address, in the line of the log that says where it is served.
+/// The gRPC address, in the line of the log that says where it listens.
 fn bound_address(line: &str) -> Option<SocketAddr> {
     let line: Value = serde_json::from_str(line).ok()?;
-    (line["message"] == "serving gRPC").then(|| line["address"].as_str()?.parse().ok())?
+    (line["message"] == "listening").then(|| line["grpc"].as_str()?.parse().ok())?
 }
 
 impl Drop for Tidegate {

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Long enough for a machine that compiles beside the tests; only a broken test ever waits for it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Between two looks: short against what is waited for, long against what a look costs.
 const PAUSE: Duration = Duration::from_millis(5);
