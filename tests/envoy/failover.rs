@@ -28,7 +28,7 @@ const STOP_AFTER: Duration = Duration::from_secs(1);
 const LIMIT: usize = 250;
 
 /// Between saying NOT_SERVING and leaving: several health checks of 250 ms, and over within the run.
-const DRAIN_DELAY: &str = "1500ms";
+const DRAIN_DELAY: &str = "2s";
 
 struct Seen {
     sent: Instant,
