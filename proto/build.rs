@@ -22,7 +22,7 @@ const TYPE_BYTES: i32 = 12;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let mut files = protox::compile([ROOT], ["proto"])?;
     std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
     make_entries_bytes(&mut files)?;

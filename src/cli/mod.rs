@@ -10,6 +10,7 @@ mod print;
 mod serve;
 
 use std::ffi::OsString;
+use std::panic;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -54,10 +55,18 @@ enum Command {
 }
 
 /// Runs the program with these arguments (the first is its name) and returns its exit code.
+///
+/// A panic is a bug of ours: it ends the process with 70 and the place that the panic printed.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = arguments.into_iter().collect();
+    let ran = panic::catch_unwind(|| parse_and_run(arguments));
+    ran.unwrap_or_else(|_| ExitCode::from(Failure::BUG))
+}
+
+fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     let environment = app::environment();
     let root = environment.get("RUNTIME_ROOT").is_some_and(|root| !root.is_empty());
-    let arguments = as_their_name_asks(arguments.into_iter().collect(), root);
+    let arguments = as_their_name_asks(arguments, root);
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::print;
 use crate::app::settings::{Sources, TABLE, Texts};
@@ -67,7 +67,7 @@ impl Args for Flags {
                 .long_help(format!("{}\n[default: {shown}] [env: {names}]", row.help.trim()));
             // A list may be written with blanks, as a shell spreads it.
             command.arg(if row.name == "policy" {
-                flag.num_args(1..).value_name("FILE|DIR")
+                flag.num_args(1..).action(ArgAction::Append).value_name("FILE|DIR")
             } else if row.default == "false" {
                 flag.num_args(0..=1).default_missing_value("true")
             } else {

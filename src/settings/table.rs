@@ -151,7 +151,7 @@ settings! {
 
     /// Cores that serve gRPC, one thread each; 0 takes what the machine or container grants.
     threads "threads": usize = "0", number(0, 1_024), Plain, [];
-    /// Open gRPC connections; above it new ones wait.
+    /// Open gRPC connections; above it new ones are closed at once.
     connections "connections": usize = "10000", number(1, 1_000_000), Plain, [];
     /// Calls under way on one gRPC connection; above it the caller queues.
     streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
@@ -264,10 +264,8 @@ settings! {
 impl Settings {
     /// Faults that only show when settings are seen together.
     fn faults_together(&self) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        let mut fault = |names, way_out: &str| {
-            faults.push(Fault::Together { names, way_out: way_out.to_owned() });
-        };
+        let mut found: Vec<(&'static str, &'static str)> = Vec::new();
+        let mut fault = |names, way_out| found.push((names, way_out));
         if self.grpc_server_use_tls
             && (self.grpc_server_tls_cert.is_none() || self.grpc_server_tls_key.is_none())
         {
@@ -303,11 +301,13 @@ impl Settings {
         if !self.prometheus_path.starts_with('/') {
             fault("--prometheus-path", "begins with a slash");
         }
-        drop(fault);
+        let together =
+            |(names, way_out): (_, &str)| Fault::Together { names, way_out: way_out.into() };
+        let mut faults: Vec<Fault> = found.into_iter().map(together).collect();
         if self.counts_in_redis()
-            && let Err(found) = self.redis()
+            && let Err(fault) = self.redis()
         {
-            faults.push(found);
+            faults.push(fault);
         }
         faults
     }

@@ -3,7 +3,7 @@
 //! Not here: where texts come from (`policy`).
 
 use super::answering::Answering;
-use super::headers::{Wait, header, name_of};
+use super::headers::{Wait, header, name_of, visible};
 use super::messages::HeaderValue;
 use crate::domain::LimitedBy;
 use crate::policy::Rule;
@@ -36,7 +36,7 @@ pub(super) fn of_refusal(
         .into_iter()
         .map(|name| filled(text, name, wait))
         .find(|body| body.len() <= BODY_BYTES_MAX)?;
-    Some((body, header("content-type", content_type)))
+    Some((body, header("content-type", visible(content_type))))
 }
 
 /// The text with its places filled: the name escaped as JSON has it, `null` where waiting does not

@@ -117,8 +117,8 @@ pub(super) fn header(name: &str, value: impl Into<String>) -> HeaderValue {
 }
 
 /// The text with everything but visible ASCII and blanks percent-encoded, so that a name in any
-/// script survives a header and none can end it.
-fn visible(text: &str) -> String {
+/// script survives a header and none can end it: Envoy would turn a line break into a second one.
+pub(super) fn visible(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     for byte in text.bytes() {
         let width = if (b' '..=b'~').contains(&byte) { 1 } else { 3 };

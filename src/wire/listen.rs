@@ -32,6 +32,10 @@ use super::traffic::Traffic;
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Connections that the system keeps until they are accepted. After a restart every worker of
+/// every Envoy comes back at once, and one that does not fit tries again a second later.
+const BACKLOG: i32 = 4_096;
+
 /// How long cut-off threads may take to end before they are left behind.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -168,9 +172,18 @@ impl Listener {
 fn bind(address: &Address) -> io::Result<Bound> {
     match address {
         Address::Tcp(address) => {
-            let listener = net::TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok(Bound::Tcp(listener))
+            let socket = socket2::Socket::new(
+                socket2::Domain::for_address(*address),
+                socket2::Type::STREAM,
+                None,
+            )?;
+            // A restart need not wait for the old connections' last minute; a second server on
+            // the same port is still refused.
+            socket.set_reuse_address(true)?;
+            socket.bind(&(*address).into())?;
+            socket.listen(BACKLOG)?;
+            socket.set_nonblocking(true)?;
+            Ok(Bound::Tcp(socket.into()))
         }
         Address::Unix(path) => {
             remove_abandoned(path)?;

@@ -41,8 +41,9 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("clap_complete", &["cli"], "only the command line names its parser"),
     ("redis", &["store::redis"], "only the Redis store speaks Redis"),
     ("deadpool_redis", &["store::redis"], "only the Redis store speaks Redis"),
-    ("std::env", &["app", "main"], "nobody below app reads the environment"),
-    ("std::fs", &["app", "main"], "nobody below app reads a file"),
+    ("std::env", &["app", "main", "cli::print"], "nobody below app reads the environment"),
+    // The listener removes a socket that a former process left behind.
+    ("std::fs", &["app", "main", "wire::listen"], "nobody below app reads a file"),
     ("tokio::fs", &["app"], "nobody below app reads a file"),
 ];
 
@@ -158,7 +159,7 @@ fn the_crate_root_is_a_map_without_items() {
     let lib = all_files("src").into_iter().find(|file| file.path == "src/lib.rs").expect("lib.rs");
     let item = |line: &&Line| {
         let code = line.code.trim();
-        !code.is_empty() && !(code.starts_with("pub mod ") && code.ends_with(';'))
+        !(code.is_empty() || code.starts_with("pub mod ") && code.ends_with(';'))
     };
     none(lib.lines.iter().filter(item).map(|line| format!("src/lib.rs: {}", line.code)).collect());
 }

@@ -71,7 +71,7 @@ impl SourceFile {
             text: text.to_owned(),
             room,
             module,
-            lines: lines(text),
+            lines: lines(text, path.ends_with("/tests.rs")),
         }
     }
 
@@ -85,7 +85,9 @@ impl SourceFile {
                 }
             }
         }
-        let depth = self.module.split("::").count() + usize::from(line.in_tests);
+        // An inline test module is one level further down than its file.
+        let inline = line.in_tests && !self.module.ends_with("::tests");
+        let depth = self.module.split("::").count() + usize::from(inline);
         let mut rest = line.code.as_str();
         while let Some(at) = rest.find("super::") {
             let mut after = &rest[at..];
@@ -159,9 +161,10 @@ fn spread<'c>(before: &str, code: &'c str, named: &mut Vec<String>) -> &'c str {
     }
 }
 
-fn lines(text: &str) -> Vec<Line> {
+/// `all_tests`: the file is a test module as a whole.
+fn lines(text: &str, all_tests: bool) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    let mut in_tests = false;
+    let mut in_tests = all_tests;
     let mut in_use = false;
     for (at, raw) in text.lines().enumerate() {
         let code = bare(raw);

@@ -1,1 +1,381 @@
+//! What an answer tells, setting by setting.
 
+use std::sync::Arc;
+
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::domain::{Accounting, Hits, LimitedBy, Rate, RuleId, Source};
+use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
+use crate::policy::{Policy, Secret};
+use crate::wire::answering::{AnsweringSettings, LimitNames, ResetAs, RetryAs};
+use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
+use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
+use crate::wire::struct_json::struct_json;
+
+const NOW: Micros = Micros(1_000_000_500_000);
+
+/// A policy with these rules, numbered in this order.
+fn table(rules: Vec<RuleSpec>) -> Policy {
+    let node = |(at, rule): (usize, RuleSpec)| NodeSpec {
+        key: format!("key{at}").into(),
+        value: ValueSpec::Any,
+        share_threshold: false,
+        value_to_metric: false,
+        rule: Some(rule),
+        children: Vec::new(),
+    };
+    let domain = DomainSpec {
+        name: "edge".into(),
+        accounting: Accounting::AllOrNothing,
+        hash_tag: Box::default(),
+        body: None,
+        nodes: rules.into_iter().enumerate().map(node).collect(),
+    };
+    Policy::build(vec![domain], Secret::default())
+}
+
+fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
+    RuleSpec {
+        unlimited: true,
+        limits: Vec::new(),
+        replaces: Box::default(),
+        name: None,
+        shadow_mode: false,
+        quota_mode: false,
+        detailed_metric: false,
+        metadata: metadata.map(|value| Arc::new(value.as_object().unwrap().clone())),
+        body: body.map(|(content_type, text)| {
+            Arc::new(Body { content_type: content_type.into(), text: text.into() })
+        }),
+    }
+}
+
+fn shown(requests_per_unit: u32, capacity: u64) -> Shown<'static> {
+    let rate = Rate { requests_per_unit, unit: Some(Unit::Minute), unit_multiplier: 1 };
+    Shown { rate, name: "per-ip", capacity: Hits(capacity) }
+}
+
+fn passing(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
+    Status {
+        code: Code::Ok,
+        shown: Some(shown(limit, u64::from(limit))),
+        remaining,
+        reset: Some(Micros(reset)),
+        rule: Some(RuleId(0)),
+        quota: false,
+    }
+}
+
+fn refusing(limit: u32, wait: Option<u64>) -> Status<'static> {
+    let reset = wait.map(Micros);
+    Status { code: Code::OverLimit, remaining: 0, reset, ..passing(limit, 0, 0) }
+}
+
+fn nothing() -> Status<'static> {
+    Status { shown: None, rule: None, reset: None, ..passing(0, 0, 0) }
+}
+
+fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
+    let refused = statuses.iter().find(|status| status.code == Code::OverLimit);
+    Decision {
+        code: if refused.is_some() { Code::OverLimit } else { Code::Ok },
+        limited_by: refused.map(|status| LimitedBy {
+            name: "per-ip",
+            rule: status.rule,
+            retry_after: status.reset,
+        }),
+        statuses,
+        source: Source::Memory,
+        shadowed: false,
+        domain_known: true,
+    }
+}
+
+fn answered(
+    settings: AnsweringSettings,
+    decision: &Decision<'_>,
+    rules: Vec<RuleSpec>,
+    dice: u64,
+) -> RateLimitResponse {
+    let entries = vec![WireEntry { key: b"ip".to_vec(), value: b"a\xffb".to_vec() }];
+    let descriptor = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+    let request = RateLimitRequest {
+        domain: "edge".to_owned(),
+        descriptors: vec![descriptor; decision.statuses.len()],
+        hits_addend: 2,
+    };
+    let bytes = request.encode_to_vec();
+    let asked = Asked::read(&bytes).unwrap();
+    let descriptors = asked.descriptors();
+    let answering = &Answering::new(settings).unwrap();
+    let (asked, rules) = (&asked, &table(rules));
+    let descriptors = &*descriptors;
+    Answer { asked, descriptors, decision, rules, answering, now: NOW, dice }.message()
+}
+
+fn headers(settings: AnsweringSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
+    let answer = answered(settings, decision, vec![], 0);
+    answer.response_headers_to_add.into_iter().map(|header| (header.key, header.value)).collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn x_family() -> AnsweringSettings {
+    AnsweringSettings { x_rate_limit: true, ..AnsweringSettings::default() }
+}
+
+#[test]
+fn there_is_one_status_per_descriptor_in_order() {
+    let decision = decision(vec![nothing(), passing(5, 4, 1), refusing(9, Some(30_000_001))]);
+    let answer = answered(AnsweringSettings::default(), &decision, vec![], 0);
+    assert_eq!(answer.overall_code(), wire::Code::OverLimit);
+    let codes: Vec<_> = answer.statuses.iter().map(wire::DescriptorStatus::code).collect();
+    assert_eq!(codes, [wire::Code::Ok, wire::Code::Ok, wire::Code::OverLimit]);
+    assert_eq!(answer.statuses[0], wire::DescriptorStatus { code: 1, ..Default::default() });
+    let limit = answer.statuses[1].current_limit.clone().unwrap();
+    assert_eq!(
+        (limit.requests_per_unit, limit.unit(), &*limit.name),
+        (5, wire::rate_limit::Unit::Minute, "per-ip")
+    );
+    assert_eq!(answer.statuses[1].limit_remaining, 4);
+}
+
+#[test]
+fn a_reset_is_whole_seconds_rounded_up_and_at_least_one() {
+    let statuses =
+        vec![passing(5, 5, 0), passing(5, 4, 1_000_001), refusing(5, Some(1)), refusing(5, None)];
+    let answer = answered(AnsweringSettings::default(), &decision(statuses), vec![], 0);
+    let seconds = |status: &wire::DescriptorStatus| status.duration_until_reset.map(|d| d.seconds);
+    let seconds: Vec<_> = answer.statuses.iter().map(seconds).collect();
+    assert_eq!(seconds, [Some(1), Some(2), Some(1), None]);
+}
+
+#[test]
+fn a_unit_multiplier_is_shown_where_it_is_not_one() {
+    let mut status = passing(5, 4, 1);
+    status.shown.as_mut().unwrap().rate.unit_multiplier = 15;
+    let answer = answered(
+        AnsweringSettings::default(),
+        &decision(vec![status, passing(5, 4, 1)]),
+        vec![],
+        0,
+    );
+    let many = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit_multiplier;
+    assert_eq!((many(0), many(1)), (Some(15), None));
+}
+
+#[test]
+fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
+    let mut week = passing(5, 4, 1);
+    week.shown.as_mut().unwrap().rate.unit = Some(Unit::Week);
+    let mut slots = passing(5, 4, 1);
+    slots.shown.as_mut().unwrap().rate.unit = None;
+    let answer = answered(AnsweringSettings::default(), &decision(vec![week, slots]), vec![], 0);
+    let unit = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit;
+    assert_eq!((unit(0), unit(1)), (7, 0));
+}
+
+#[test]
+fn every_refusal_says_in_metadata_which_limit_it_was() {
+    let refused = decision(vec![refusing(5, Some(1_500_001))]);
+    let metadata = |decision: &Decision<'_>| {
+        let answer = answered(AnsweringSettings::default(), decision, vec![], 0);
+        answer.dynamic_metadata.as_ref().map(struct_json)
+    };
+    let expected =
+        json!({"tidegate": {"limited_by": "per-ip", "retry_after_ms": 1501, "source": "memory"}});
+    assert_eq!(metadata(&refused), Some(expected));
+    let never = decision(vec![refusing(5, None)]);
+    let expected = json!({"tidegate": {"limited_by": "per-ip", "source": "memory"}});
+    assert_eq!(metadata(&never), Some(expected));
+    assert_eq!(metadata(&decision(vec![passing(5, 4, 1)])), None);
+    let mut brought_along = refused.clone();
+    brought_along.limited_by.as_mut().unwrap().name = "";
+    assert_eq!(metadata(&brought_along).unwrap()["tidegate"]["limited_by"], "override");
+}
+
+#[test]
+fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_between_requests() {
+    let settings = || AnsweringSettings { request_metadata: true, ..AnsweringSettings::default() };
+    let rules = vec![
+        rule(Some(json!({"a": 1, "m": {"x": 1}})), None),
+        rule(Some(json!({"a": 2, "m": {"x": 2, "y": [true, null]}})), None),
+    ];
+    let second = Status { rule: Some(RuleId(1)), ..passing(5, 4, 1) };
+    let both = decision(vec![passing(5, 4, 1), second]);
+    let answer = answered(settings(), &both, rules, 0);
+    let metadata = struct_json(&answer.dynamic_metadata.unwrap());
+    assert_eq!(
+        metadata,
+        json!({
+            "domain": "edge",
+            "hitsAddend": 2,
+            "descriptors": [{"entries": ["ip=a\u{fffd}b"]}, {"entries": ["ip=a\u{fffd}b"]}],
+            "metadata": {"a": 1, "m": {"x": 1, "y": [true, null]}},
+        })
+    );
+    let rules = vec![rule(Some(json!({"a": 1, "m": {"x": 1}})), None)];
+    let answer = answered(settings(), &decision(vec![passing(5, 4, 1)]), rules, 0);
+    let metadata = struct_json(&answer.dynamic_metadata.unwrap());
+    assert_eq!(metadata["metadata"], json!({"a": 1, "m": {"x": 1}}));
+    let rules = vec![rule(Some(json!({"a": 1})), None)];
+    let answer = answered(settings(), &decision(vec![refusing(5, None)]), rules, 0);
+    let metadata = struct_json(&answer.dynamic_metadata.unwrap());
+    assert_eq!(metadata.get("metadata"), None);
+    assert_eq!(metadata["tidegate"]["limited_by"], "per-ip");
+}
+
+#[test]
+fn limit_headers_come_in_the_families_asked_for_and_only_with_a_limit_to_show() {
+    let decision = decision(vec![nothing(), passing(5, 4, 41_000_001)]);
+    assert_eq!(headers(AnsweringSettings::default(), &decision), []);
+    let x =
+        [("X-RateLimit-Limit", "5"), ("X-RateLimit-Remaining", "4"), ("X-RateLimit-Reset", "42")];
+    assert_eq!(headers(x_family(), &decision), pairs(&x));
+    let ietf = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "4"), ("RateLimit-Reset", "42")];
+    let settings =
+        AnsweringSettings { rate_limit: Some(LimitNames::default()), ..Default::default() };
+    assert_eq!(headers(settings.clone(), &decision), pairs(&ietf));
+    let both = AnsweringSettings { x_rate_limit: true, ..settings };
+    assert_eq!(headers(both, &decision), pairs(&[ietf, x].concat()));
+    let named = LimitNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
+    let named = AnsweringSettings { rate_limit: Some(named), ..Default::default() };
+    assert_eq!(headers(named, &decision), pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
+    assert_eq!(headers(x_family(), &super::tests::decision(vec![nothing()])), []);
+}
+
+#[test]
+fn limit_headers_show_the_fewest_left_unless_a_descriptor_that_is_no_quota_refuses() {
+    let shown = |statuses| headers(x_family(), &decision(statuses))[0].1.clone();
+    assert_eq!(shown(vec![passing(5, 4, 1), passing(6, 2, 1), passing(7, 2, 1)]), "6");
+    assert_eq!(
+        shown(vec![refusing(5, None), passing(6, 0, 1), refusing(7, None), passing(8, 0, 1)]),
+        "7"
+    );
+    let quota = Status { quota: true, ..refusing(9, None) };
+    assert_eq!(shown(vec![passing(6, 0, 1), quota]), "6");
+}
+
+#[test]
+fn where_more_can_remain_than_the_rate_says_the_limit_shown_is_the_burst() {
+    let burst = Status { shown: Some(shown(10, 20)), ..passing(10, 19, 1) };
+    assert_eq!(headers(x_family(), &decision(vec![burst]))[0].1, "20");
+    let paced = Status { shown: Some(shown(10, 1)), ..passing(10, 1, 1) };
+    assert_eq!(headers(x_family(), &decision(vec![paced]))[0].1, "10");
+}
+
+#[test]
+fn a_reset_can_be_unix_time_and_is_rounded_up() {
+    let settings = AnsweringSettings { reset: ResetAs::UnixTime, ..x_family() };
+    let headers = headers(settings, &decision(vec![passing(5, 4, 500_001)]));
+    assert_eq!(headers[2], ("X-RateLimit-Reset".to_owned(), "1000002".to_owned()));
+}
+
+fn retry_after(how: RetryAs, percent: u8, dice: u64, status: Status<'static>) -> Vec<String> {
+    let settings = AnsweringSettings {
+        retry_after: Some(how),
+        retry_spread_percent: percent,
+        ..AnsweringSettings::default()
+    };
+    let answer = answered(settings, &decision(vec![status]), vec![], dice);
+    let headers = answer.response_headers_to_add.into_iter();
+    headers.filter(|header| header.key == "Retry-After").map(|header| header.value).collect()
+}
+
+#[test]
+fn retry_after_is_whole_seconds_at_least_one_once_and_never_shorter_than_the_truth() {
+    let seconds = |wait| retry_after(RetryAs::Seconds, 0, 0, refusing(5, wait));
+    assert_eq!(seconds(Some(1)), ["1"]);
+    assert_eq!(seconds(Some(1_000_000)), ["1"]);
+    assert_eq!(seconds(Some(1_000_001)), ["2"]);
+    assert_eq!(seconds(None), [""; 0]);
+    assert_eq!(retry_after(RetryAs::Seconds, 0, 0, passing(5, 4, 1)), [""; 0]);
+}
+
+#[test]
+fn retry_after_can_be_an_http_date() {
+    let date = |wait| retry_after(RetryAs::HttpDate, 0, 0, refusing(5, Some(wait)));
+    assert_eq!(date(500_000), ["Mon, 12 Jan 1970 13:46:41 GMT"]);
+    assert_eq!(date(500_001), ["Mon, 12 Jan 1970 13:46:42 GMT"]);
+    assert_eq!(date(u64::MAX), [""; 0]);
+}
+
+#[test]
+fn waits_are_spread_upwards_by_no_more_than_asked() {
+    let spread = |percent, dice| {
+        retry_after(RetryAs::Seconds, percent, dice, refusing(5, Some(100_000_000)))
+    };
+    assert_eq!(spread(20, 0), ["100"]);
+    assert_eq!(spread(20, u64::MAX / 2), ["110"]);
+    assert_eq!(spread(20, u64::MAX), ["120"]);
+    assert_eq!(spread(0, u64::MAX), ["100"]);
+}
+
+#[test]
+fn a_header_names_the_limit_on_refusals_in_visible_ascii() {
+    let settings =
+        || AnsweringSettings { limited_by: Some("x-limited-by".into()), ..Default::default() };
+    let mut refused = decision(vec![refusing(5, None)]);
+    assert_eq!(headers(settings(), &refused), pairs(&[("x-limited-by", "per-ip")]));
+    refused.limited_by.as_mut().unwrap().name = "ü\r\nx";
+    assert_eq!(headers(settings(), &refused), pairs(&[("x-limited-by", "%C3%BC%0D%0Ax")]));
+    let long = "€".repeat(200);
+    refused.limited_by.as_mut().unwrap().name = &long;
+    assert!(headers(settings(), &refused)[0].1.len() <= 255);
+    assert_eq!(headers(settings(), &decision(vec![passing(5, 4, 1)])), []);
+}
+
+fn body(
+    settings: AnsweringSettings,
+    decision: &Decision<'_>,
+    text: Option<(&str, &str)>,
+) -> (String, Option<String>) {
+    let answer = answered(settings, decision, vec![rule(None, text)], 0);
+    let mut headers = answer.response_headers_to_add.into_iter();
+    let content_type = headers.find(|header| header.key == "content-type");
+    (String::from_utf8(answer.raw_body).unwrap(), content_type.map(|header| header.value))
+}
+
+#[test]
+fn a_refusal_has_the_rules_body_else_json_if_asked_for_else_none() {
+    let refused = decision(vec![refusing(5, Some(2_500_000))]);
+    let with_body = || AnsweringSettings { body: true, ..AnsweringSettings::default() };
+    let (text, content_type) = body(with_body(), &refused, None);
+    let expected = json!({"error": "too_many_requests", "message": "too many requests", "limit": "per-ip", "retry_after_seconds": 3});
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+    assert_eq!(content_type.as_deref(), Some("application/json"));
+    let own = Some(("text/plain", "slow down: {name}, {retry_after_seconds} {other} {"));
+    let expected = ("slow down: per-ip, 3 {other} {".to_owned(), Some("text/plain".to_owned()));
+    assert_eq!(body(AnsweringSettings::default(), &refused, own), expected);
+    assert_eq!(body(AnsweringSettings::default(), &refused, None), (String::new(), None));
+    assert_eq!(body(with_body(), &decision(vec![passing(5, 4, 1)]), own), (String::new(), None));
+}
+
+#[test]
+fn what_is_filled_into_a_body_is_escaped_and_a_wait_that_never_helps_is_null() {
+    let mut refused = decision(vec![refusing(5, None)]);
+    refused.limited_by.as_mut().unwrap().name = "a\"b\\{retry_after_seconds}";
+    let settings = AnsweringSettings { body: true, ..AnsweringSettings::default() };
+    let (text, _) = body(settings, &refused, None);
+    let value: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["limit"], "a\"b\\{retry_after_seconds}");
+    assert_eq!(value["retry_after_seconds"], Value::Null);
+}
+
+#[test]
+fn a_body_never_exceeds_its_bound() {
+    let long = "\"".repeat(2_000);
+    let mut refused = decision(vec![refusing(5, None)]);
+    refused.limited_by.as_mut().unwrap().name = &long;
+    let settings = || AnsweringSettings { body: true, ..AnsweringSettings::default() };
+    let (text, _) = body(settings(), &refused, None);
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["limit"], "");
+    let huge = "x".repeat(1_025);
+    assert_eq!(body(settings(), &refused, Some(("text/plain", &huge))), (String::new(), None));
+    let fits = "x".repeat(1_024);
+    assert_eq!(body(settings(), &refused, Some(("text/plain", &fits))).0.len(), 1_024);
+}

@@ -1,0 +1,110 @@
+//! Every field by its number, as Envoy has them.
+
+use prost::Message as _;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
+
+/// One line per field and per enum value of our own files.
+const CONTRACT: &str = "
+envoy.config.core.v3.HeaderValue.key = 1 string
+envoy.config.core.v3.HeaderValue.raw_value = 3 bytes
+envoy.config.core.v3.HeaderValue.value = 2 string
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.key = 1 string
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.value = 2 string
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride.requests_per_unit = 1 uint32
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride.unit = 2 envoy.type.v3.RateLimitUnit
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride.unit_multiplier = 3 google.protobuf.UInt32Value
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.entries = 1 repeated envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.hits_addend = 3 google.protobuf.UInt64Value
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.is_negative_hits = 4 bool
+envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.limit = 2 envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride
+envoy.service.ratelimit.v3.RateLimitRequest.descriptors = 2 repeated envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
+envoy.service.ratelimit.v3.RateLimitRequest.domain = 1 string
+envoy.service.ratelimit.v3.RateLimitRequest.hits_addend = 3 uint32
+envoy.service.ratelimit.v3.RateLimitResponse.Code OK = 1
+envoy.service.ratelimit.v3.RateLimitResponse.Code OVER_LIMIT = 2
+envoy.service.ratelimit.v3.RateLimitResponse.Code UNKNOWN = 0
+envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus.code = 1 envoy.service.ratelimit.v3.RateLimitResponse.Code
+envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus.current_limit = 2 envoy.service.ratelimit.v3.RateLimitResponse.RateLimit
+envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus.duration_until_reset = 4 google.protobuf.Duration
+envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus.limit_remaining = 3 uint32
+envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus.quota = 5 envoy.service.ratelimit.v3.RateLimitResponse.Quota
+envoy.service.ratelimit.v3.RateLimitResponse.Quota.id = 3 string
+envoy.service.ratelimit.v3.RateLimitResponse.Quota.requests = 1 uint32
+envoy.service.ratelimit.v3.RateLimitResponse.Quota.valid_until = 2 google.protobuf.Timestamp
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit DAY = 4
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit HOUR = 3
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit MINUTE = 2
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit MONTH = 5
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit SECOND = 1
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit UNKNOWN = 0
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit WEEK = 7
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit YEAR = 6
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.name = 3 string
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.requests_per_unit = 1 uint32
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.unit = 2 envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit
+envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.unit_multiplier = 4 google.protobuf.UInt32Value
+envoy.service.ratelimit.v3.RateLimitResponse.dynamic_metadata = 6 google.protobuf.Struct
+envoy.service.ratelimit.v3.RateLimitResponse.overall_code = 1 envoy.service.ratelimit.v3.RateLimitResponse.Code
+envoy.service.ratelimit.v3.RateLimitResponse.quota = 7 envoy.service.ratelimit.v3.RateLimitResponse.Quota
+envoy.service.ratelimit.v3.RateLimitResponse.raw_body = 5 bytes
+envoy.service.ratelimit.v3.RateLimitResponse.request_headers_to_add = 4 repeated envoy.config.core.v3.HeaderValue
+envoy.service.ratelimit.v3.RateLimitResponse.response_headers_to_add = 3 repeated envoy.config.core.v3.HeaderValue
+envoy.service.ratelimit.v3.RateLimitResponse.statuses = 2 repeated envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus
+envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
+envoy.type.v3.RateLimitUnit DAY = 4
+envoy.type.v3.RateLimitUnit HOUR = 3
+envoy.type.v3.RateLimitUnit MINUTE = 2
+envoy.type.v3.RateLimitUnit MONTH = 5
+envoy.type.v3.RateLimitUnit SECOND = 1
+envoy.type.v3.RateLimitUnit UNKNOWN = 0
+envoy.type.v3.RateLimitUnit YEAR = 6
+";
+
+fn enum_lines(scope: &str, of: &EnumDescriptorProto, into: &mut Vec<String>) {
+    for value in &of.value {
+        into.push(format!("{scope}.{} {} = {}", of.name(), value.name(), value.number()));
+    }
+}
+
+fn message_lines(scope: &str, of: &DescriptorProto, into: &mut Vec<String>) {
+    let scope = format!("{scope}.{}", of.name());
+    for field in &of.field {
+        let repeated = if field.label() == Label::Repeated { "repeated " } else { "" };
+        let kind = match field.r#type() {
+            Type::String => "string",
+            Type::Bytes => "bytes",
+            Type::Uint32 => "uint32",
+            Type::Bool => "bool",
+            Type::Message | Type::Enum => field.type_name().trim_start_matches('.'),
+            other => panic!("{other:?}"),
+        };
+        into.push(format!("{scope}.{} = {} {repeated}{kind}", field.name(), field.number()));
+    }
+    of.enum_type.iter().for_each(|nested| enum_lines(&scope, nested, into));
+    of.nested_type.iter().for_each(|nested| message_lines(&scope, nested, into));
+}
+
+#[test]
+fn every_field_has_the_name_and_number_that_envoy_gives_it() {
+    let set = FileDescriptorSet::decode(tidegate::wire::DESCRIPTORS).unwrap();
+    let mut lines = Vec::new();
+    for file in set.file.iter().filter(|file| file.package() != "google.protobuf") {
+        file.enum_type.iter().for_each(|of| enum_lines(file.package(), of, &mut lines));
+        file.message_type.iter().for_each(|of| message_lines(file.package(), of, &mut lines));
+        for service in &file.service {
+            for method in &service.method {
+                lines.push(format!(
+                    "{}.{}.{}({}) {}",
+                    file.package(),
+                    service.name(),
+                    method.name(),
+                    method.input_type().trim_start_matches('.'),
+                    method.output_type().trim_start_matches('.'),
+                ));
+            }
+        }
+    }
+    lines.sort();
+    assert_eq!(lines, CONTRACT.trim().lines().collect::<Vec<_>>());
+}
