@@ -20,9 +20,10 @@ pub const DESCRIPTORS_MAX: usize = 64;
 /// Entries in one descriptor: one per action of an item, and one level of the policy's tree each.
 pub const ENTRIES_MAX: usize = 16;
 
-/// Bytes of one message. Envoy's own cap on the headers it copies values from is 60 KiB; this
-/// leaves room for every descriptor to carry such a value and keeps one call's memory small.
-pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one message. Envoy's own cap on the headers it copies values from is 60 KiB, and each of
+/// [`DESCRIPTORS_MAX`] descriptors may carry such a value: 3.75 MiB, and some for the rest. With
+/// less, a client's long header would make the call fail, and Envoy lets failed calls pass.
+pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The entry that names the holder of a concurrency slot. It counts towards [`ENTRIES_MAX`] and is
 /// not part of the path.

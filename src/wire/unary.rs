@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(code(framed(0, 2, b"abc")), tonic::Code::InvalidArgument);
         assert_eq!(code(framed(0, u32::MAX, b"abc")), tonic::Code::InvalidArgument);
         assert_eq!(code(framed(1, 3, b"abc")), tonic::Code::Unimplemented);
-        let status = unframed(framed(0, 1_048_577, b"")).unwrap_err();
-        assert_eq!(status.message(), "the message is longer than 1048576 bytes");
+        let status = unframed(framed(0, 4_194_305, b"")).unwrap_err();
+        assert_eq!(status.message(), "the message is longer than 4194304 bytes");
     }
 
     #[test]

@@ -1,0 +1,103 @@
+//! The bootstrap of a test: the one that ships, with other ports and without what depends on time.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde_yaml::Value;
+
+const HCM: &str = "static_resources.listeners.0.filter_chains.0.filters.0.typed_config";
+const RATE_LIMIT: &str = "http_filters.0.typed_config";
+const ENDPOINTS: &str = "load_assignment.endpoints.0.lb_endpoints";
+
+/// Long against any pause of a busy machine, so that a test fails on a wrong answer only.
+const TIMEOUT: &str = "30s";
+
+/// A path below the repository's root.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// `config/envoy.yaml`, to be changed.
+pub struct Bootstrap(Value);
+
+impl Bootstrap {
+    pub fn shipped() -> Bootstrap {
+        Bootstrap(load(&repository("config/envoy.yaml")))
+    }
+
+    /// Replaces the routes by those of a file, as the examples ask for.
+    pub fn with_routes(mut self, file: &Path) -> Bootstrap {
+        *self.hcm("route_config") = load(file);
+        self
+    }
+
+    /// Replaces the descriptors that every route sends, by YAML.
+    pub fn with_rate_limits(mut self, yaml: &str) -> Bootstrap {
+        *self.hcm("route_config.virtual_hosts.0.rate_limits") =
+            serde_yaml::from_str(yaml).expect("rate_limits");
+        self
+    }
+
+    /// Believes the last address in X-Forwarded-For: for clients with an IPv6 address, of which a
+    /// machine has one only.
+    pub fn behind_a_load_balancer(mut self) -> Bootstrap {
+        set(self.hcm(""), "xff_num_trusted_hops", 1.into());
+        self
+    }
+
+    /// Points it to the parts of a test. An undecided request is an error here, never a pass.
+    pub fn aimed_at(mut self, backend: SocketAddr, tidegates: &[SocketAddr]) -> Bootstrap {
+        let root = &mut self.0;
+        *at(root, "admin.address.socket_address.port_value") = 0.into();
+        *at(root, "static_resources.listeners.0.address.socket_address.port_value") = 0.into();
+        let filter = self.hcm(RATE_LIMIT);
+        set(filter, "timeout", TIMEOUT.into());
+        set(filter, "failure_mode_deny", true.into());
+        for (cluster, addresses) in [("0", &[backend][..]), ("1", tidegates)] {
+            let path = format!("static_resources.clusters.{cluster}.{ENDPOINTS}");
+            *at(&mut self.0, &path) = addresses.iter().copied().map(endpoint).collect();
+        }
+        self
+    }
+
+    /// As JSON: what YAML reads as a text, a YAML writer may write as a boolean (`yes`).
+    pub fn write(&self, file: &Path) {
+        fs::write(file, serde_json::to_string(&self.0).expect("JSON"))
+            .expect("a writable directory");
+    }
+
+    fn hcm(&mut self, path: &str) -> &mut Value {
+        at(at(&mut self.0, HCM), path)
+    }
+}
+
+fn load(file: &Path) -> Value {
+    let text =
+        fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+fn endpoint(address: SocketAddr) -> Value {
+    let yaml = format!(
+        "endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {} }} }} }}",
+        address.ip(),
+        address.port()
+    );
+    serde_yaml::from_str(&yaml).expect("an endpoint")
+}
+
+/// The value at a path of names and positions, which must be there.
+fn at<'v>(value: &'v mut Value, path: &str) -> &'v mut Value {
+    path.split('.').filter(|step| !step.is_empty()).fold(value, |value, step| {
+        let found = match step.parse::<usize>() {
+            Ok(position) => value.get_mut(position),
+            Err(_) => value.get_mut(step),
+        };
+        found.unwrap_or_else(|| panic!("the bootstrap has no {path}: {step} is missing"))
+    })
+}
+
+fn set(mapping: &mut Value, key: &str, value: Value) {
+    mapping.as_mapping_mut().expect("a mapping").insert(key.into(), value);
+}

@@ -1,0 +1,33 @@
+//! A real Envoy, a backend and the real `tidegate` binary: what a client sees.
+//!
+//! Every test builds a `Stand` of its own from the files that ship in `config/`, on ports that the
+//! system picks, and takes it down again, also when it fails. Nothing here judges how long an answer
+//! took; what is waited for is a condition, with a deadline.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test crate: it stops at the first surprise, and reads the clock to know what a limit may admit"
+)]
+
+mod backend;
+mod bootstrap;
+mod client;
+mod edge;
+mod oracle;
+mod pages;
+mod policies;
+mod settings_page;
+mod stand;
+mod tidegate;
+mod wait;
+
+mod answers;
+mod awkward_values;
+mod charged_afterwards;
+mod examples;
+mod failover;
