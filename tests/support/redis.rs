@@ -2,6 +2,12 @@
 //!
 //! Free port, temporary directory, killed on drop. Not here: the lanes, sentinels, clusters.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "waits for a real server with a deadline, and says why a script failed"
+)]
+
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
