@@ -43,9 +43,9 @@ impl<S: Store> Deadline<S> {
         self.overruns.load(Ordering::Relaxed)
     }
 
-    fn budget(&self, deadline: Option<Instant>) -> Duration {
+    fn budget(&self, now: Instant, deadline: Option<Instant>) -> Duration {
         let Some(deadline) = deadline else { return self.budget };
-        let left = deadline.saturating_duration_since(self.clock.monotonic());
+        let left = deadline.saturating_duration_since(now);
         self.budget.min(left.saturating_sub(MARGIN))
     }
 
@@ -61,10 +61,13 @@ impl<S: Store> Store for Deadline<S> {
     /// Dropping the store's own answer is what stops it: items that were not written yet are not
     /// written any more, and those that were run unheard.
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        let budget = self.budget(call.deadline);
+        let now = self.clock.monotonic();
+        let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
             return self.overrun(call, Executed::No);
         }
+        // Whoever can end in order before he is ended is told when that will be.
+        let call = &Call { deadline: now.checked_add(budget), ..*call };
         match tokio::time::timeout(budget, self.store.apply(call)).await {
             Ok(answers) => answers,
             Err(_) => self.overrun(call, Executed::Unknown),

@@ -34,7 +34,7 @@ impl Numbers {
 }
 
 fn rounds() -> u64 {
-    std::env::var("TIDEGATE_FUZZ").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000)
+    crate::proof::times(20_000, 1_000_000)
 }
 
 /// A message: random bytes, or a good one with a few bytes changed.

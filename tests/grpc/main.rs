@@ -21,6 +21,8 @@ mod health;
 mod hostile;
 mod leaving;
 mod limits;
+#[path = "../support/proof.rs"]
+mod proof;
 mod raw;
 mod requests;
 mod secured;

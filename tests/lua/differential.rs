@@ -1,8 +1,8 @@
 //! The same random calls to the memory store and to Lua on a real Redis: identical outcomes.
 //!
 //! Wider than the contract's random calls: every form of limit up to the bounds of the arithmetic,
-//! jumps of up to years, receipts kept for long, many checks in a call. 10,000 operations, or as
-//! many as TIDEGATE_OPS says; the seeds are printed, TIDEGATE_SEED picks the first.
+//! jumps of up to years, receipts kept for long, many checks in a call. 10,000
+//! operations, in `make proof` 100,000; the seeds are printed, TIDEGATE_SEED picks the first.
 
 use std::sync::Arc;
 
@@ -16,9 +16,11 @@ use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::Timing;
 
 use crate::limits::*;
+use crate::proof;
 use crate::redis_server::{Plain, Server};
 
 const OPERATIONS: u64 = 10_000;
+const OPERATIONS_PROVED: u64 = 100_000;
 /// Then new counters begin: long enough for receipts and limits to change, short enough to read.
 const OPERATIONS_PER_SEED: u64 = 2_000;
 const COUNTERS: u64 = 16;
@@ -59,7 +61,7 @@ fn number(name: &str) -> Option<u64> {
 async fn memory_and_lua_answer_random_calls_alike() {
     let server = Server::start(&[]);
     let plain = Plain(server.connect().await);
-    let operations = number("TIDEGATE_OPS").unwrap_or(OPERATIONS);
+    let operations = proof::times(OPERATIONS, OPERATIONS_PROVED);
     let first = number("TIDEGATE_SEED").unwrap_or(1);
     let mut done = 0;
     for seed in first.. {

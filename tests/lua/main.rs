@@ -20,6 +20,8 @@ mod expiry;
 mod headers;
 mod keys;
 mod limits;
+#[path = "../support/proof.rs"]
+mod proof;
 #[path = "../support/redis.rs"]
 mod redis_server;
 mod replies;

@@ -5,10 +5,10 @@
 //! key's slot (the item brings it).
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
@@ -30,6 +30,8 @@ const HOPS_MAX: u32 = 3;
 /// And waits so many times for keys that are under way, each time 2 to 4 ms.
 const WAITS_MAX: u32 = 5;
 const WAIT: Duration = Duration::from_millis(4);
+/// What an item is answered with that nobody has answered.
+const LOST: SendError = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
 /// No node holds the slot.
 const NOBODY: u16 = u16::MAX;
 
@@ -61,7 +63,8 @@ impl Cluster {
         Cluster { context, table, writing: Mutex::new(()), trouble, hint: Mutex::new(None) }
     }
 
-    pub(super) async fn send(&self, items: Items) -> Replies {
+    /// What has not been answered by `until` is lost.
+    pub(super) async fn send(&self, items: Items, until: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // Three nodes are the smallest cluster; a call that touches more pays an allocation.
         let mut parcels: SmallVec<[(u16, Parcel); 3]> = SmallVec::new();
@@ -80,8 +83,16 @@ impl Cluster {
         }
         let mut replies = Replies::with_capacity(awaited.len());
         let mut astray = Vec::new();
+        let over = over(until);
+        tokio::pin!(over);
         for (at, (owner, receiver)) in awaited.into_iter().enumerate() {
-            replies.push(match reply(receiver).await {
+            let reply = tokio::select! {
+                // What has arrived counts, whatever the time is.
+                biased;
+                reply = reply(receiver) => reply,
+                () = &mut over => Reply::Failed(LOST),
+            };
+            replies.push(match reply {
                 Reply::Value(value) => Ok(value),
                 Reply::Failed(error) => Err(error),
                 Reply::Redirect(redirect, item) => {
@@ -90,13 +101,22 @@ impl Cluster {
                             (at, self.follow(Arc::clone(from), redirect, item).await)
                         });
                     }
-                    moving()
+                    // Until it has been followed to its end.
+                    Err(LOST)
                 }
             });
         }
         if !astray.is_empty() {
-            for (at, result) in join_all(astray).await {
-                replies[at] = result;
+            let mut followed: FuturesUnordered<_> = astray.into_iter().collect();
+            loop {
+                tokio::select! {
+                    biased;
+                    next = followed.next() => match next {
+                        Some((at, result)) => replies[at] = result,
+                        None => break,
+                    },
+                    () = &mut over => break,
+                }
             }
         }
         replies
@@ -236,6 +256,14 @@ impl Table {
         self.owner == other.owner
             && self.nodes.len() == other.nodes.len()
             && self.nodes.iter().zip(&other.nodes).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+}
+
+/// Resolves at a moment, or never.
+async fn over(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
     }
 }
 

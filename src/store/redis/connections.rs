@@ -4,7 +4,7 @@
 //! and for sentinels, `cluster`).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -104,9 +104,14 @@ impl Transport for Connections {
     }
 
     async fn send(&self, items: Items) -> Replies {
+        self.send_until(items, None).await
+    }
+
+    async fn send_until(&self, items: Items, until: Option<Instant>) -> Replies {
         match &self.way {
+            // One item is all that a call sends here: there is nothing to tell apart.
             Way::Master(master) => master.send(items).await,
-            Way::Cluster(cluster) => cluster.send(items).await,
+            Way::Cluster(cluster) => cluster.send(items, until).await,
         }
     }
 

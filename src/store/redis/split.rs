@@ -3,7 +3,8 @@
 //!
 //! Checks of one slot are one script call, atomic. All go out at once; only where a check was near
 //! its limit when last seen does its group go first, alone, so that a refusal there holds no hits
-//! elsewhere. Whatever was granted to a call that is refused in the end is given back by receipt. So
+//! elsewhere. Whatever was granted to a call that is refused in the end, or that not every slot answered
+//! in time, is given back by receipt; what a silent slot may have charged is not, nobody knows. So
 //! what is admitted never exceeds any limit, and near one a call may be refused because another
 //! holds hits for a round trip.
 //!
@@ -74,8 +75,16 @@ pub(super) fn part<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     Check { role, ..*check }
 }
 
-/// Whether the answers so far refuse the call, whatever the others may say.
-pub(super) fn refused(checks: &[Check<'_>], answers: &[Answer]) -> bool {
+/// Whether the answers so far keep the call from being admitted, whatever the others may say: it is
+/// refused, or a check that has a say brought no answer, so that nobody can admit it.
+pub(super) fn fails(checks: &[Check<'_>], answers: &[Answer]) -> bool {
+    let silent = |(check, answer): (&Check<'_>, &Answer)| {
+        check.role != Role::Shadow && matches!(answer, Answer::Unanswered { .. })
+    };
+    checks.iter().zip(answers).any(silent) || refused(checks, answers)
+}
+
+fn refused(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     let refuses = |answer: &Answer| {
         answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Refuse)
     };
@@ -86,12 +95,12 @@ pub(super) fn refused(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     required || no_quota_left
 }
 
-/// What is left to send after the first group: everything, or, where that refused the call, only
-/// what takes effect whatever becomes of it.
-pub(super) fn rest(checks: &[Check<'_>], groups: Groups, first: usize, refused: bool) -> Groups {
+/// What is left to send after the first group: everything, or, where that failed the call, only what
+/// takes effect whatever becomes of it.
+pub(super) fn rest(checks: &[Check<'_>], groups: Groups, first: usize, failed: bool) -> Groups {
     let mut rest: Groups =
         groups.into_iter().enumerate().filter(|(n, _)| *n != first).map(|(_, g)| g).collect();
-    if refused {
+    if failed {
         for group in &mut rest {
             group.checks.retain(|at| stands(&checks[*at]));
         }
@@ -100,7 +109,7 @@ pub(super) fn rest(checks: &[Check<'_>], groups: Groups, first: usize, refused: 
     rest
 }
 
-/// Takes back what a refused call was granted: the outcomes are as if it had not been, the receipts
+/// Takes back what a call that fails was granted: the outcomes are as if it had not been, the receipts
 /// are what must be sent to make it so.
 pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
     let mut receipts = Vec::new();

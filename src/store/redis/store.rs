@@ -4,6 +4,7 @@
 //! (`resilience`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
@@ -17,6 +18,11 @@ use super::split::{self, Groups};
 use super::transport::{Items, SendError, Transport};
 use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
 use crate::store::Store;
+
+/// A call over several slots ends that long before its deadline, so that there is a moment in which
+/// what some of them charged is given back. One tick of the runtime's timer: with less, whoever
+/// keeps the deadline would end the call first.
+const SETTLING: Duration = Duration::from_millis(1);
 
 /// Whose time counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +45,7 @@ pub struct Counters {
     pub split: AtomicU64,
     /// Of these: calls that asked one slot first.
     pub two_rounds: AtomicU64,
-    /// Charges given back because a call over several slots was refused.
+    /// Charges given back because a call over several slots was refused, or got no answer from some.
     pub given_back: AtomicU64,
 }
 
@@ -104,8 +110,8 @@ impl<T: Transport> RedisStore<T> {
             Some(first) => {
                 self.counters.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.round(call, &groups[first..=first], &mut answers).await;
-                let refused = split::refused(call.checks, &answers);
-                let rest = split::rest(call.checks, groups, first, refused);
+                let settled = split::fails(call.checks, &answers);
+                let rest = split::rest(call.checks, groups, first, settled);
                 self.round(call, &rest, &mut answers).await;
             }
         }
@@ -114,7 +120,7 @@ impl<T: Transport> RedisStore<T> {
                 self.seen.note(check, outcome, call.now);
             }
         }
-        if call.accounting == Accounting::AllOrNothing && split::refused(call.checks, &answers) {
+        if call.accounting == Accounting::AllOrNothing && split::fails(call.checks, &answers) {
             let receipts = split::undo(call.checks, &mut answers);
             self.counters.given_back.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.returns(&receipts, self.now(call)) {
@@ -135,7 +141,8 @@ impl<T: Transport> RedisStore<T> {
         if items.is_empty() {
             return;
         }
-        let mut replies = self.transport.send(items).await.into_iter();
+        let until = call.deadline.and_then(|deadline| deadline.checked_sub(SETTLING));
+        let mut replies = self.transport.send_until(items, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
             let read = self.read(replies.next(), part, call.accounting);
             for (at, answer) in group.checks.iter().zip(read) {

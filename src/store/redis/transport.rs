@@ -4,6 +4,7 @@
 //! (`args`), what the replies mean (`reply`).
 
 use std::future::Future;
+use std::time::Instant;
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -75,6 +76,23 @@ pub trait Transport: Send + Sync + 'static {
     /// An item whose outcome is unknown is never sent twice. If the future is dropped, items that
     /// were not written yet are not written any more.
     fn send(&self, items: Items) -> impl Future<Output = Replies> + Send;
+
+    /// The same until a moment: what has not been answered by then is
+    /// [`Lost`](SendFault::Lost), and nobody knows whether it ran; the replies that are there are
+    /// there. `None` waits as long as it takes.
+    fn send_until(
+        &self,
+        items: Items,
+        until: Option<Instant>,
+    ) -> impl Future<Output = Replies> + Send {
+        async move {
+            let (count, sent) = (items.len(), self.send(items));
+            let Some(until) = until else { return sent.await };
+            let lost = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
+            let in_time = tokio::time::timeout_at(until.into(), sent).await;
+            in_time.unwrap_or_else(|_| (0..count).map(|_| Err(lost)).collect())
+        }
+    }
 
     /// Sends an item without waiting for its reply: at most once, in the background, dropped where
     /// the queue is full. For give-backs, whose loss only makes a counter stricter for a while.
