@@ -44,7 +44,7 @@ pub fn run(port: u16, bodies: &[Bytes], calls: usize, connections: usize, stream
     })
 }
 
-async fn connect(port: u16) -> SendRequest<Bytes> {
+pub async fn connect(port: u16) -> SendRequest<Bytes> {
     let tcp = TcpStream::connect(("127.0.0.1", port)).await.expect("the server listens");
     tcp.set_nodelay(true).unwrap();
     let (sender, connection) = h2::client::Builder::new()
@@ -78,7 +78,7 @@ async fn caller(sender: SendRequest<Bytes>, bodies: Vec<Bytes>, nth: usize, call
     seen
 }
 
-async fn one(sender: &mut SendRequest<Bytes>, body: Bytes) -> Result<usize, h2::Error> {
+pub async fn one(sender: &mut SendRequest<Bytes>, body: Bytes) -> Result<usize, h2::Error> {
     let head = Request::post(format!("http://127.0.0.1{PATH}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")

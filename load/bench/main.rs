@@ -23,6 +23,10 @@ mod grpc;
 mod lookup;
 mod memory;
 mod noop;
+mod paced;
+mod redis;
+mod redis_server;
+mod scripts;
 
 use std::time::Duration;
 
@@ -33,18 +37,26 @@ pub struct Scale {
     pub pairs: usize,
     pub keys: &'static [usize],
     pub settle: Duration,
+    pub lasts: Duration,
 }
 
 fn main() {
     let quick = std::env::var("TIDEGATE_BENCH").is_ok_and(|v| v == "quick");
     let scale = if quick {
-        Scale { calls: 20_000, pairs: 3, keys: &[100_000], settle: Duration::from_millis(100) }
+        Scale {
+            calls: 20_000,
+            pairs: 3,
+            keys: &[100_000],
+            settle: Duration::from_millis(100),
+            lasts: Duration::from_secs(1),
+        }
     } else {
         Scale {
             calls: 150_000,
             pairs: 7,
             keys: &[1_000_000, 10_000_000],
             settle: Duration::from_millis(300),
+            lasts: Duration::from_secs(10),
         }
     };
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
@@ -66,5 +78,8 @@ fn run(part: Option<&str>, scale: Scale) {
     }
     if wanted("grpc") {
         grpc::run(scale);
+    }
+    if wanted("redis") {
+        redis::run(scale);
     }
 }

@@ -24,7 +24,7 @@ fn limit(counting: Counting) -> Arc<Limit> {
     })
 }
 
-fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
+pub fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
     [
         (
             "fixed_window",
@@ -44,7 +44,7 @@ fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
 }
 
 /// Keys that are spread as the keyed hash spreads them.
-fn key(nth: usize) -> Key {
+pub fn key(nth: usize) -> Key {
     let hash = blake3::hash(&nth.to_le_bytes());
     let bytes = hash.as_bytes().first_chunk::<16>().expect("32 bytes have 16");
     Key { identity: u128::from_le_bytes(*bytes), tag: None }

@@ -1,45 +1,120 @@
-//! The Redis store, on one real server, against the contract.
+//! The Redis store against the contract: on one server, behind Sentinel and on a Cluster.
 //!
-//! The scripts run strictly and take the call's time for their own.
+//! The scripts run strictly and take the call's time for their own. After every operation every key
+//! that it may have written must have an expiry. One server is started for each case; the group and
+//! the cluster, whose start takes seconds, serve all cases in turn, under the service's own
+//! connections and their least privilege.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use redis::aio::MultiplexedConnection;
 use tidegate::clock::ManualClock;
-use tidegate::domain::{Key, Micros, Source};
+use tidegate::domain::{Answers, Call, Key, Micros, Receipt, Source};
+use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::config::{Address, Auth, Password, RedisConfig, Topology};
+use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::keys::{self, Prefix};
+use tidegate::store::redis::script::STRICTLY;
 use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::transport::Transport;
 
 use crate::bench::{Bench, START};
 use crate::contract;
 use crate::memory::spread;
 use crate::redis_server::{Plain, Server};
+use crate::support::acl;
+use crate::support::cluster::Cluster;
+use crate::support::process::PATIENCE;
+use crate::support::sentinel::{Group, NAME};
 
-pub struct RedisBench {
-    store: RedisStore<Plain>,
-    clock: ManualClock,
-    salt: u64,
-    _server: Server,
+/// Where the masters' slots begin, as `redis-cli --cluster create` deals them to three.
+const SLOTS_BEGIN: [u16; 3] = [0, 5_461, 10_923];
+
+/// A store whose keys are looked at after every operation.
+pub struct Watched<T> {
+    store: RedisStore<T>,
+    /// A connection to each master.
+    eyes: Vec<MultiplexedConnection>,
 }
 
-impl RedisBench {
-    pub async fn new() -> RedisBench {
-        static BENCHES: AtomicU64 = AtomicU64::new(1);
-        let server = Server::start(&[]);
-        let transport = Plain(server.connect().await);
-        RedisBench {
-            store: RedisStore::new(transport, Prefix::default(), Timing::OfTheCall),
-            clock: ManualClock::at(START),
-            salt: BENCHES.fetch_add(1, Ordering::Relaxed),
-            _server: server,
+impl<T: Transport> Watched<T> {
+    fn new(transport: T, eyes: Vec<MultiplexedConnection>) -> Arc<Watched<T>> {
+        let store = RedisStore::new(transport, Prefix::default(), Timing::OfTheCall);
+        Arc::new(Watched { store, eyes })
+    }
+
+    async fn every_key_ends(&self, keys: impl Iterator<Item = (Key, Vec<u8>)>) {
+        for (key, text) in keys {
+            let at = match self.eyes.len() {
+                1 => 0,
+                _ => SLOTS_BEGIN.iter().filter(|begin| **begin <= keys::slot(&key)).count() - 1,
+            };
+            let mut look = redis::cmd("PTTL");
+            let left: i64 = look.arg(&text).query_async(&mut self.eyes[at].clone()).await.unwrap();
+            // -2: there is no such key. -1: it would stay for ever.
+            assert!(left == -2 || left >= 0, "{} never ends", String::from_utf8_lossy(&text));
         }
     }
 }
 
-impl Bench for RedisBench {
-    type Store = RedisStore<Plain>;
+/// Shared by all benches of one set of servers.
+pub struct Shared<T>(Arc<Watched<T>>);
 
-    fn store(&self) -> &RedisStore<Plain> {
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        Shared(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Transport> Store for Shared<T> {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        let answers = self.0.store.apply(call).await;
+        let text = |check: &tidegate::domain::Check<'_>| {
+            (check.key, Prefix::default().key(&check.key, &check.limit.counting).to_vec())
+        };
+        self.0.every_key_ends(call.checks.iter().map(text)).await;
+        answers
+    }
+
+    async fn give_back(&self, receipts: &[Receipt]) {
+        self.0.store.give_back(receipts).await;
+        let text = |receipt: &Receipt| {
+            (receipt.key, Prefix::default().key(&receipt.key, &receipt.limit.counting).to_vec())
+        };
+        self.0.every_key_ends(receipts.iter().map(text)).await;
+    }
+}
+
+pub struct RedisBench<T> {
+    store: Shared<T>,
+    clock: ManualClock,
+    salt: u64,
+    _server: Option<Server>,
+}
+
+impl<T: Transport> RedisBench<T> {
+    fn on(store: Shared<T>, server: Option<Server>) -> RedisBench<T> {
+        static BENCHES: AtomicU64 = AtomicU64::new(1);
+        let salt = BENCHES.fetch_add(1, Ordering::Relaxed);
+        RedisBench { store, clock: ManualClock::at(START), salt, _server: server }
+    }
+}
+
+impl RedisBench<Plain> {
+    pub async fn new() -> RedisBench<Plain> {
+        let server = Server::start(&[]);
+        let connection = server.connect().await;
+        let watched = Watched::new(Plain(connection.clone()), vec![connection]);
+        RedisBench::on(Shared(watched), Some(server))
+    }
+}
+
+impl<T: Transport> Bench for RedisBench<T> {
+    type Store = Shared<T>;
+
+    fn store(&self) -> &Shared<T> {
         &self.store
     }
 
@@ -61,3 +136,49 @@ impl Bench for RedisBench {
 }
 
 contract!(standalone, crate::redis::RedisBench::new().await);
+
+/// The service's connections, and an operator's to each of the masters.
+async fn connected(topology: Topology, dialled: &[u16], masters: &[u16]) -> Shared<Connections> {
+    let local = |port: &u16| Address::Tcp("127.0.0.1".into(), *port);
+    let config = RedisConfig {
+        topology,
+        addresses: dialled.iter().map(local).collect(),
+        auth: auth(),
+        // A case may keep the machine busy for long; what is meant here is right, not fast.
+        overdue: PATIENCE,
+        ..RedisConfig::default()
+    };
+    let connections = Connections::open(config, STRICTLY.each().to_vec()).unwrap();
+    let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
+    connected.expect("the connections are made");
+    let mut eyes = Vec::new();
+    for port in masters {
+        let client = redis::Client::open(("127.0.0.1", *port)).unwrap();
+        eyes.push(client.get_multiplexed_async_connection().await.unwrap());
+    }
+    Shared(Watched::new(connections, eyes))
+}
+
+fn auth() -> Auth {
+    Auth { user: Some(acl::USER.into()), password: Password::Fixed(acl::PASSWORD.into()) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_contract_holds_behind_sentinel() {
+    let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
+    let topology = Topology::Sentinel { master: NAME.into(), auth: auth() };
+    let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
+    let store = connected(topology, &sentinels, &[group.servers[0].port]).await;
+    crate::all_cases!(crate::redis::RedisBench::on(store.clone(), None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
+    let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
+    let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
+    for (at, begin) in SLOTS_BEGIN.iter().enumerate() {
+        assert_eq!(cluster.owner(0, *begin), at, "the slots are dealt as this test thinks");
+    }
+    let store = connected(Topology::Cluster, &ports[3..4], &ports[..3]).await;
+    crate::all_cases!(crate::redis::RedisBench::on(store.clone(), None));
+}

@@ -1,15 +1,19 @@
 //! A cluster of three masters, each with a replica.
 
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tidegate::domain::{Answer, Hits, Op};
 use tidegate::store::redis::config::Topology;
 use tidegate::store::redis::connections::Connections;
 use tidegate::store::redis::keys;
 use tidegate::store::redis::transport::{Item, Items, Transport};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::load::{COUNT, Load, Page, config, item, open, total};
+use crate::load::{COUNT, Load, Page, apply, config, counted, hits, item, open, total};
 use crate::support::acl;
 use crate::support::cluster::Cluster;
-use crate::support::process::until;
+use crate::support::process::{PATIENCE, until};
 
 /// Six processes at a time are enough for a small machine.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
@@ -110,9 +114,11 @@ async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 5).await;
     let slot = slot_of_the_first(&load);
+    load.record("before a master is killed", |page| page.home != 0);
     cluster.nodes[0].kill();
     load.progress("the others go on", |page| page.home != 0, 20).await;
     until("the replica is master", || cluster.owner(1, slot) != 0).await;
+    load.record("while its replica takes over", |page| page.home != 0);
     load.progress("the replica charges", |_| true, 5).await;
     // Replication is asynchronous: what the dead master alone had seen is lost, by design.
     let book = load.stop(false).await;
@@ -127,9 +133,11 @@ async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 5).await;
     let slot = slot_of_the_first(&load);
+    load.record("before a master is frozen", |page| page.home != 0);
     cluster.nodes[0].freeze();
     load.progress("the others go on", |page| page.home != 0, 20).await;
     until("the replica is master", || cluster.owner(1, slot) != 0).await;
+    load.record("while it is frozen", |page| page.home != 0);
     load.progress("the replica charges", |_| true, 5).await;
     cluster.nodes[0].thaw();
     until("the old master follows", || cluster.owner(0, slot) != 0).await;
@@ -146,6 +154,7 @@ async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 5).await;
     let proxy = cluster.proxy.as_ref().unwrap();
+    load.record("before a black hole", |page| page.home != 0);
     proxy.swallow(true);
     until("its lanes are dropped", || total(load.connections(), |node| &node.timeouts) > 0).await;
     load.progress("the others go on", |page| page.home != 0, 50).await;
@@ -153,6 +162,7 @@ async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
     until("it is dialled in vain", || total(load.connections(), |node| &node.dial_failures) > 2)
         .await;
     load.progress("the others still go on", |page| page.home != 0, 20).await;
+    load.record("beside a black hole", |page| page.home != 0);
     proxy.swallow(false);
     load.progress("it is met again", |_| true, 5).await;
     // The master itself never failed: what it acknowledged, it holds.
@@ -160,4 +170,32 @@ async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
     for page in book.iter().filter(|page| page.home != 0) {
         assert_eq!(page.unanswered(), 0, "{page:?} lies on a healthy shard");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_charged_beside_a_silent_slot_is_given_back() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let book = spread(&cluster);
+    let of_home = |home| book.iter().filter(move |page| page.home == home);
+    let (silent, sound) = (of_home(0).next().unwrap(), of_home(1).next().unwrap());
+    let (store, limit) = counted(connections, Duration::from_millis(100));
+    let take = Op::Take { cost: Hits(3) };
+    let both = apply(&store, &limit, &[silent, sound], take).await;
+    assert!(both.iter().all(|answer| answer.outcome().is_some()), "{both:?}");
+
+    cluster.nodes[0].freeze();
+    for _ in 0..3 {
+        let answers = apply(&store, &limit, &[silent, sound], take).await;
+        assert!(matches!(answers[0], Answer::Unanswered { .. }), "{answers:?}");
+        let outcome = answers[1].outcome().expect("the sound shard's answer is there in time");
+        assert_eq!(outcome.charged, Hits(0));
+    }
+    let end = Instant::now() + PATIENCE;
+    while hits(&store, &limit, sound).await != Some(3) {
+        assert!(Instant::now() < end, "the charges are not given back");
+    }
+    assert_eq!(store.overruns(), 0, "it ended in order, before its budget did");
+    let given_back = store.store().counters().given_back.load(Ordering::Relaxed);
+    assert_eq!(given_back, 3);
+    cluster.nodes[0].thaw();
 }

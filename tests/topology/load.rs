@@ -6,7 +6,7 @@
 //! items.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use redis::Value;
@@ -115,6 +115,8 @@ pub struct Page {
     /// Which node held it when the test began.
     pub home: usize,
     acknowledged: AtomicU64,
+    /// How long its calls took, in microseconds, since the last look.
+    took: Mutex<Vec<u64>>,
     unknown: AtomicU64,
     refused: AtomicU64,
 }
@@ -155,16 +157,8 @@ impl Load {
     /// Callers that go through the book until they are stopped, two checks a call. Checks of one
     /// call lie on the same node; on a cluster in two slots.
     pub fn start(connections: Connections, book: Vec<Page>) -> Load {
-        let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
-        let store = Arc::new(Deadline::new(redis, BUDGET, Clock::default()));
-        let window = Window::Epoch { length: Micros::from_secs(DECADES) };
-        let limit = Arc::new(Limit {
-            counting: Counting::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
-            rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
-            charge: Charge::Admitted,
-            on_store_failure: OnStoreFailure::Error,
-            family: 0,
-        });
+        let (store, limit) = counted(connections, BUDGET);
+        let store = Arc::new(store);
         let (book, stop) = (Arc::new(book), Arc::new(AtomicBool::new(false)));
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
@@ -200,6 +194,27 @@ impl Load {
         .await;
     }
 
+    /// Prints how long calls took since the last look, on the shards that are meant: a record, and
+    /// no judgement.
+    pub fn record(&self, when: &str, pages: impl Fn(&Page) -> bool) {
+        let mut all: Vec<u64> = Vec::new();
+        for page in self.book.iter() {
+            let took = std::mem::take(&mut *page.took.lock().unwrap());
+            if pages(page) {
+                all.extend(took);
+            }
+        }
+        all.sort_unstable();
+        let at = |share: f64| all.get((all.len() as f64 * share) as usize).copied().unwrap_or(0);
+        let most = all.last().copied().unwrap_or(0);
+        println!(
+            "healthy shards, {when}: {} calls, p50 {} us, p99 {} us, longest {most} us",
+            all.len(),
+            at(0.5),
+            at(0.99)
+        );
+    }
+
     /// Lets every caller finish its call, and compares the book with the counters: no charge was
     /// counted twice and, where `lossless`, no acknowledged one was lost.
     pub async fn stop(mut self, lossless: bool) -> Arc<Vec<Page>> {
@@ -220,19 +235,42 @@ impl Load {
     async fn held(&self, page: &Page) -> u64 {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
-            let answer = apply(&self.store, &self.limit, &[page], Op::Peek).await;
-            if let Some(Answer::Decided(outcome)) = answer.first() {
-                return CAPACITY - outcome.available.0;
+            if let Some(held) = hits(&self.store, &self.limit, page).await {
+                return held;
             }
-            assert!(std::time::Instant::now() < end, "{page:?} is not answered: {answer:?}");
+            assert!(std::time::Instant::now() < end, "{page:?} is not answered");
         }
     }
 }
 
+/// The store as the service stacks it, with a limit that nobody reaches.
+pub fn counted(connections: Connections, budget: Duration) -> (Counted, Arc<Limit>) {
+    let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
+    let window = Window::Epoch { length: Micros::from_secs(DECADES) };
+    let limit = Arc::new(Limit {
+        counting: Counting::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
+        rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
+        charge: Charge::Admitted,
+        on_store_failure: OnStoreFailure::Error,
+        family: 0,
+    });
+    (Deadline::new(redis, budget, Clock::default()), limit)
+}
+
 async fn call(store: &Counted, limit: &Arc<Limit>, pages: &[&Page]) {
+    let began = std::time::Instant::now();
     let answers = apply(store, limit, pages, Op::Take { cost: Hits(1) }).await;
+    let took = began.elapsed().as_micros() as u64;
+    pages[0].took.lock().unwrap().push(took);
+    let silent = answers.iter().any(|answer| matches!(answer, Answer::Unanswered { .. }));
     for (page, answer) in pages.iter().zip(answers) {
         let column = match answer {
+            // Charged, and on its way back, because the other slot kept silent: the charge may
+            // still be there, or not any more.
+            Answer::Decided(outcome) if outcome.charged == Hits(0) => {
+                assert!(silent, "{page:?} was not charged though all slots answered");
+                &page.unknown
+            }
             Answer::Decided(outcome) => {
                 assert_eq!(outcome.charged, Hits(1), "{page:?}");
                 &page.acknowledged
@@ -245,10 +283,17 @@ async fn call(store: &Counted, limit: &Arc<Limit>, pages: &[&Page]) {
     }
 }
 
-async fn apply(store: &Counted, limit: &Arc<Limit>, pages: &[&Page], op: Op) -> Vec<Answer> {
+/// One call over the counters of these pages.
+pub async fn apply(store: &Counted, limit: &Arc<Limit>, pages: &[&Page], op: Op) -> Vec<Answer> {
     let check =
         |page: &&Page| Check { key: page.key(), limit, op, role: Role::Required, holder: None };
     let checks: Vec<Check<'_>> = pages.iter().map(check).collect();
     let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
     store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await.each
+}
+
+/// The hits that a counter holds, if it is answered.
+pub async fn hits(store: &Counted, limit: &Arc<Limit>, page: &Page) -> Option<u64> {
+    let answer = apply(store, limit, &[page], Op::Peek).await;
+    answer[0].outcome().map(|outcome| CAPACITY - outcome.available.0)
 }
