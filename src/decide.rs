@@ -4,6 +4,7 @@
 //! wire, the policy's language, arithmetic of limits, time.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
 
@@ -76,13 +77,29 @@ impl<S: Store, O: Observer> Decider<S, O> {
         request: &Request<'_>,
         now: Micros,
     ) -> Result<Decision<'p>, Unavailable> {
+        self.decide_by(policy, request, now, None).await
+    }
+
+    /// The same for a caller who waits no longer than `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide`](Self::decide).
+    pub async fn decide_by<'p>(
+        &self,
+        policy: &'p Policy,
+        request: &Request<'_>,
+        now: Micros,
+        deadline: Option<Instant>,
+    ) -> Result<Decision<'p>, Unavailable> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
         correct_roles(&mut checks, &matches, self.modes);
         let answers = if checks.each.is_empty() {
             Answers { each: Vec::new(), source: Source::Policy }
         } else {
-            let call = Call { checks: &checks.each, accounting: matches.accounting, now };
+            let accounting = matches.accounting;
+            let call = Call { checks: &checks.each, accounting, now, deadline };
             self.store.apply(&call).await
         };
         let decision = combine(&matches, &checks, &answers, self.modes)?;

@@ -3,6 +3,7 @@
 //! Not here: how checks come about (`policy::matcher`), how they are decided (`store`).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Hits, Limit, Micros};
 
@@ -84,4 +85,6 @@ pub struct Call<'a> {
     pub accounting: Accounting,
     /// Now, by this process: the memory store counts with it, Redis has its own clock.
     pub now: Micros,
+    /// When the caller stops waiting, by the monotonic clock; `None` if it did not say.
+    pub deadline: Option<Instant>,
 }

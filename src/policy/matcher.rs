@@ -1,14 +1,26 @@
 //! Turns a request into the checks it must pass.
 //!
-//! Not here: YAML, counting, I/O, the combination of outcomes.
+//! Not here: YAML, how the tree is laid out (`tree`), counting, I/O, the combination of outcomes.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tree::{Policy, Rule};
-use crate::domain::{Accounting, Check, Limit, Request};
+use super::brought;
+use super::key::{Held, Identity};
+use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
+use crate::domain::{
+    Accounting, Check, Descriptor, Entry, Hits, Key, Limit, Op, Request, Role, RuleId,
+};
+
+/// The most checks of one call: what one script of a store decides at once. Policies that could
+/// need more are refused at load; were there more, those beyond would be left out.
+pub const CHECKS_MAX: usize = 128;
+
+/// So many descriptors are matched without the heap. Envoy sends one per rate limit action of a
+/// route, two or three as a rule.
+const DESCRIPTORS_INLINE: usize = 16;
 
 /// What was found for one descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +43,18 @@ pub struct Matches<'p> {
     /// The domain's accounting.
     pub accounting: Accounting,
     /// In the order of the descriptors.
-    pub found: SmallVec<[Found<'p>; 4]>,
+    pub found: SmallVec<[Found<'p>; DESCRIPTORS_INLINE]>,
     /// Limits that the caller brought along, compiled.
     pub overrides: Vec<Arc<Limit>>,
+    domain: Option<&'p Domain>,
+    replaced: SmallVec<[Replaced; 4]>,
+}
+
+/// A rule that matched takes the limits of a name out of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Replaced {
+    name: NameId,
+    by: RuleId,
 }
 
 /// The checks of a request. A check's role is its rule's; `decide` knows the modes of the whole
@@ -49,17 +70,200 @@ pub struct Checks<'m, 'p> {
 }
 
 impl Policy {
-    /// Finds the rule of every descriptor. Allocates nothing for a request that matches nothing.
-    pub fn find<'p>(&'p self, _request: &Request<'_>) -> Matches<'p> {
-        unimplemented!()
+    /// Finds the rule of every descriptor: that of the node at which the descriptor's path ends.
+    ///
+    /// The way down never turns back: once a node is chosen, a miss below it is a miss. A limit that
+    /// the caller brings along takes the place of the tree, in a domain that the policy has.
+    ///
+    /// Allocates nothing for a request of up to 16 descriptors that bring no limits along.
+    pub fn find<'p>(&'p self, request: &Request<'_>) -> Matches<'p> {
+        let domain = self.tree.domain(request.domain);
+        let mut matches = Matches {
+            accounting: domain.map_or(Accounting::default(), |domain| domain.accounting),
+            found: SmallVec::new(),
+            overrides: Vec::new(),
+            domain,
+            replaced: SmallVec::new(),
+        };
+        for descriptor in request.descriptors {
+            let found = match domain {
+                None => Found::Nothing,
+                Some(domain) => self.find_one(domain, descriptor, &mut matches),
+            };
+            matches.found.push(found);
+        }
+        if !matches.replaced.is_empty() {
+            matches.take_out_replaced();
+        }
+        matches
     }
 
-    /// The checks that a request must pass.
+    fn find_one<'p>(
+        &'p self,
+        domain: &'p Domain,
+        descriptor: &Descriptor<'_>,
+        matches: &mut Matches<'p>,
+    ) -> Found<'p> {
+        if let Some(limit) = &descriptor.limit {
+            let compiled = brought::compile(&domain.name, limit, &self.secret);
+            matches.overrides.push(Arc::new(compiled));
+            return Found::Override(matches.overrides.len() - 1);
+        }
+        let Some(rule) = self.rule_at_end(domain.root, descriptor.entries) else {
+            return Found::Nothing;
+        };
+        for name in &rule.replaces {
+            let replaced = Replaced { name: *name, by: rule.id };
+            if !matches.replaced.contains(&replaced) {
+                matches.replaced.push(replaced);
+            }
+        }
+        if rule.limits.is_empty() { Found::Unlimited(rule) } else { Found::Limited(rule) }
+    }
+
+    /// A path of no entries ends at the domain's root, which has no rule.
+    fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
+        let mut at = root;
+        for entry in entries {
+            (at, _) = self.tree.step(at, entry)?;
+        }
+        self.rule(self.tree.node(at).rule?)
+    }
+
+    /// The checks that a request must pass; `matches` is what [`Policy::find`] found for it.
+    ///
+    /// Allocates nothing up to four checks whose identities are of ordinary size.
     pub fn checks<'m, 'p: 'm>(
         &'p self,
-        _request: &Request<'_>,
-        _matches: &'m Matches<'p>,
+        request: &Request<'_>,
+        matches: &'m Matches<'p>,
     ) -> Checks<'m, 'p> {
-        unimplemented!()
+        let mut checks =
+            Checks { each: SmallVec::new(), spans: SmallVec::new(), names: SmallVec::new() };
+        let mut identity = Identity::default();
+        for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
+            let start = checks.each.len();
+            match found {
+                Found::Nothing | Found::Replaced(_) | Found::Unlimited(_) => {}
+                Found::Limited(rule) => {
+                    for (spec, plan) in rule.limits.iter().zip(&rule.plans) {
+                        if matches.takes_out(rule, plan) {
+                            continue;
+                        }
+                        let key = self.key(&mut identity, plan, descriptor.entries);
+                        let op = op(descriptor, spec.cost);
+                        let name = spec.name.as_deref().unwrap_or("");
+                        checks.push(key, &spec.limit, op, role(rule), name);
+                    }
+                }
+                Found::Override(at) => {
+                    if let (Some(limit), Some(domain)) =
+                        (matches.overrides.get(*at), matches.domain)
+                    {
+                        let entries = descriptor.entries;
+                        let key = self.override_key(&mut identity, domain, limit, entries);
+                        checks.push(key, limit, op(descriptor, 1), Role::Required, "");
+                    }
+                }
+            }
+            checks.spans.push(start..checks.each.len());
+        }
+        checks
+    }
+
+    /// The counter of a limit for a path that ended at its rule.
+    pub(super) fn key(&self, identity: &mut Identity, plan: &Plan, entries: &[Entry<'_>]) -> Key {
+        let tag = plan.tag.as_ref().map(|tag| {
+            identity.begin_tag();
+            add_parts(identity, tag, entries);
+            identity.hash(&self.secret)
+        });
+        identity.begin(&plan.prefix);
+        add_parts(identity, &plan.parts, entries);
+        Key { identity: identity.hash(&self.secret), tag }
+    }
+
+    fn override_key(
+        &self,
+        identity: &mut Identity,
+        domain: &Domain,
+        limit: &Limit,
+        entries: &[Entry<'_>],
+    ) -> Key {
+        let first = |key: &str| entries.iter().find(|entry| entry.key == key.as_bytes());
+        let has_all = domain.hash_tag.iter().all(|key| first(key).is_some());
+        let tag = (has_all && !domain.hash_tag.is_empty()).then(|| {
+            identity.begin_tag();
+            for entry in domain.hash_tag.iter().filter_map(|key| first(key)) {
+                identity.entry(entry.key, Held::Value(entry.value));
+            }
+            identity.hash(&self.secret)
+        });
+        identity.begin_override(&domain.name, limit);
+        for entry in entries {
+            identity.entry(entry.key, Held::Value(entry.value));
+        }
+        Key { identity: identity.hash(&self.secret), tag }
+    }
+}
+
+impl Matches<'_> {
+    /// Whether a matched rule other than the limit's own replaces it. A name is taken out of the
+    /// whole request, whatever branch of the tree it stands in.
+    fn takes_out(&self, rule: &Rule, plan: &Plan) -> bool {
+        plan.replaced_as.is_some_and(|name| {
+            self.replaced.iter().any(|replaced| replaced.name == name && replaced.by != rule.id)
+        })
+    }
+
+    fn take_out_replaced(&mut self) {
+        let mut found = std::mem::take(&mut self.found);
+        for found in &mut found {
+            if let Found::Limited(rule) = *found
+                && rule.plans.iter().all(|plan| self.takes_out(rule, plan))
+            {
+                *found = Found::Replaced(rule);
+            }
+        }
+        self.found = found;
+    }
+}
+
+impl<'m, 'p> Checks<'m, 'p> {
+    fn push(&mut self, key: Key, limit: &'m Arc<Limit>, op: Op, role: Role, name: &'p str) {
+        if self.each.len() < CHECKS_MAX {
+            self.each.push(Check { key, limit, op, role, holder: None });
+            self.names.push(name);
+        }
+    }
+}
+
+/// A path that ended at a rule has as many entries as the rule has levels, so every part is there.
+fn add_parts(identity: &mut Identity, parts: &[Part], entries: &[Entry<'_>]) {
+    for part in parts {
+        let Some(entry) = entries.get(part.at) else { continue };
+        let held = match &part.shared {
+            Some(pattern) => Held::Pattern(pattern.as_bytes()),
+            None => Held::Value(entry.value),
+        };
+        identity.entry(entry.key, held);
+    }
+}
+
+/// Giving back nothing is still a give-back: it asks for nothing, so it passes.
+fn op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
+    let cost = Hits(descriptor.hits.0.saturating_mul(cost));
+    match (descriptor.give_back, cost) {
+        (true, cost) => Op::GiveBack { cost },
+        (false, Hits::ZERO) => Op::Peek,
+        (false, cost) => Op::Take { cost },
+    }
+}
+
+fn role(rule: &Rule) -> Role {
+    match (rule.shadow_mode, rule.quota_mode) {
+        (true, _) => Role::Shadow,
+        (false, true) => Role::Quota,
+        (false, false) => Role::Required,
     }
 }

@@ -1,15 +1,49 @@
 //! The policy: from YAML text to the checks that a request must pass.
 //!
-//! `raw` reads the YAML's shape → `compile` gives it meaning and finds every fault with its place →
-//! `tree` arranges it for lookup → `matcher` turns a request into checks, with the keys of `key`.
+//! `compile` reads policy files and finds every fault with its place: `source` (bytes) → `layout`,
+//! `yaml` (bounds, values) → `reader` by the table of `language` → `descriptor`, `rule`, `body`,
+//! `metadata`, `limit` (meaning) → [`spec`], then `warnings`.
+//!
+//! `arrange` lays a spec out as a `tree` for lookup, with `patterns` → `matcher` turns a request
+//! into checks, with the keys of `key` and the limits that callers have `brought`. `explain` and
+//! `path` put it in words.
 //!
 //! Not here: reading or watching files (`app`), counting (`store`), deciding (`decide`).
 
+mod arrange;
+mod body;
+mod brought;
+mod compile;
+mod descriptor;
+mod document;
+mod explain;
+mod fault;
 mod key;
+mod language;
+mod layout;
+mod limit;
 mod matcher;
+mod metadata;
+mod path;
+mod patterns;
+mod places;
+mod reader;
+mod rule;
+mod scalar;
+mod schema;
+mod source;
 pub mod spec;
 mod tree;
+mod warnings;
+mod yaml;
 
-pub use key::Secret;
-pub use matcher::{Checks, Found, Matches};
+pub use compile::{Compiled, compile};
+pub use explain::{Ending, Explained, ExplainedLimit, Explanation, How, Step};
+pub use fault::{Fault, FaultKind, Faults};
+pub use key::{Secret, key_text};
+pub use limit::{WINDOW_MAX, compile_override};
+pub use matcher::{CHECKS_MAX, Checks, Found, Matches};
+pub use path::statistic_name;
+pub use schema::schema;
+pub use source::{ALL_BYTES_MAX, FILE_BYTES_MAX, Options, Source};
 pub use tree::{Policy, Rule};

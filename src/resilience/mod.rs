@@ -1,5 +1,7 @@
-//! What stands between a decision and its store: each part wraps a store and is a store.
+//! What stands between the decider and a store that may be slow or gone: each part wraps a
+//! [`Store`](crate::store::Store) and is one.
 //!
-//! Not here: Redis words, arithmetic.
+//! Not here: counting, Redis.
 
+pub mod deadline;
 pub mod remember;

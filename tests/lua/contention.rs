@@ -40,7 +40,7 @@ async fn storm(stores: &[Arc<RedisStore<Plain>>], limits: &[Arc<Limit>]) -> u64 
                         .map(|(n, limit)| take(key(n as u64), limit, 1))
                         .collect();
                     let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
-                    let call = Call { checks: &checks, accounting, now };
+                    let call = Call { checks: &checks, accounting, now, deadline: None };
                     let answers = store.apply(&call).await;
                     let passes = |answer: &tidegate::domain::Answer| {
                         answer.outcome().expect("decided").verdict == Verdict::Pass
@@ -78,7 +78,8 @@ async fn racing_callers_of_several_limits_admit_what_the_narrowest_allows() {
     for (n, limit) in limits.iter().enumerate() {
         let checks = [peek(key(n as u64), limit)];
         let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
-        let answers = stores[0].apply(&Call { checks: &checks, accounting, now }).await;
+        let answers =
+            stores[0].apply(&Call { checks: &checks, accounting, now, deadline: None }).await;
         let left = answers.each[0].outcome().unwrap().available;
         assert_eq!(left.0, limit.capacity().0 - LIMIT / 2, "refused calls left nothing behind");
     }

@@ -143,7 +143,7 @@ impl Trace {
     }
 
     async fn compare(&mut self, checks: &[Check<'_>], accounting: Accounting) {
-        let call = Call { checks, accounting, now: self.now };
+        let call = Call { checks, accounting, now: self.now, deadline: None };
         let expected = self.memory.apply(&call).await.each;
         let got = self.lua.apply(&call).await.each;
         for (n, (got, expected)) in got.iter().zip(&expected).enumerate() {

@@ -68,7 +68,7 @@ impl Cluster {
     }
 
     async fn call(&self, checks: &[Check<'_>], accounting: Accounting) -> Vec<Answer> {
-        self.store.apply(&Call { checks, accounting, now: START }).await.each
+        self.store.apply(&Call { checks, accounting, now: START, deadline: None }).await.each
     }
 
     async fn all(&self, checks: &[Check<'_>]) -> Vec<Answer> {

@@ -52,7 +52,8 @@ impl Bench {
         checks: &[Check<'_>],
     ) -> (Vec<Answer>, Source, u64) {
         self.asked.store(0, Ordering::Relaxed);
-        let answers = self.store.apply(&Call { checks, accounting, now: Micros(now) }).await;
+        let answers =
+            self.store.apply(&Call { checks, accounting, now: Micros(now), deadline: None }).await;
         (answers.each, answers.source, self.asked.load(Ordering::Relaxed))
     }
 
@@ -303,7 +304,12 @@ async fn it_never_admits_what_the_store_would_refuse() {
         let check = take(n, limit, 1 + below(3));
         let (verdict, wait, _) = bench.one(now, check).await;
         let checks = [check];
-        let call = Call { checks: &checks, accounting: Accounting::AllOrNothing, now: Micros(now) };
+        let call = Call {
+            checks: &checks,
+            accounting: Accounting::AllOrNothing,
+            now: Micros(now),
+            deadline: None,
+        };
         let expected = *plain.apply(&call).await.each[0].outcome().unwrap();
         assert_eq!(verdict, expected.verdict, "step {step}");
         assert_eq!(wait, expected.retry_after.map(|wait| wait.0), "step {step}");

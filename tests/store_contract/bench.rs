@@ -92,7 +92,7 @@ pub async fn call<B: Bench>(
     accounting: Accounting,
     checks: &[Check<'_>],
 ) -> Vec<Outcome> {
-    let call = Call { checks, accounting, now: bench.now() };
+    let call = Call { checks, accounting, now: bench.now(), deadline: None };
     let answers = bench.store().apply(&call).await;
     assert_eq!(answers.source, bench.source());
     assert_eq!(answers.each.len(), checks.len(), "one answer per check");

@@ -62,7 +62,8 @@ async fn trace<B: Bench>(bench: &B, seed: u64) {
         let accounting =
             if random.one_in(4) { Accounting::Independent } else { Accounting::AllOrNothing };
         let outcomes = call(bench, accounting, &checks).await;
-        let expected = model.apply(&Call { checks: &checks, accounting, now: bench.now() });
+        let call = Call { checks: &checks, accounting, now: bench.now(), deadline: None };
+        let expected = model.apply(&call);
         assert_eq!(outcomes, expected, "seed {seed}, call {n}: {checks:#?}");
         assert!(outcomes.iter().all(sane), "seed {seed}, call {n}: {outcomes:#?}");
         receipts.extend(checks.iter().zip(&outcomes).filter_map(|(c, o)| Receipt::of(c, o)));
@@ -78,6 +79,7 @@ async fn trace<B: Bench>(bench: &B, seed: u64) {
                 checks: &look,
                 accounting: Accounting::AllOrNothing,
                 now: bench.now(),
+                deadline: None,
             });
             bench.store().give_back(std::slice::from_ref(&receipt)).await;
             model.give_back(&receipt, bench.now());

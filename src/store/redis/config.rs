@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::keys::Prefix;
+
 /// The two lanes per node that measurements ask for: more sockets mostly cost (twice the lanes at
 /// 64 callers answered no faster and took 13 % more of the client's CPU).
 pub const LANES: usize = 2;
@@ -136,7 +138,7 @@ pub struct RedisConfig {
     /// The database; a cluster only has 0.
     pub db: i64,
     /// What every key starts with (CACHE_KEY_PREFIX).
-    pub prefix: String,
+    pub prefix: Prefix,
     /// What replicas compare under `<prefix>tg1meta` when they connect: the secret's fingerprint
     /// and the format's version. Empty: nothing is compared.
     pub meta: String,
@@ -157,7 +159,7 @@ impl Default for RedisConfig {
             auth: Auth::default(),
             tls: None,
             db: 0,
-            prefix: String::new(),
+            prefix: Prefix::default(),
             meta: String::new(),
             lanes: LANES,
             connect_timeout: CONNECT_TIMEOUT,

@@ -25,7 +25,7 @@ impl Counter {
     }
 }
 
-/// What happened on one node's connections since the process first met the node.
+/// What happened on one node's connections since they were opened.
 #[derive(Debug, Default)]
 pub struct NodeCounters {
     /// Lanes that are connected now (a gauge).
@@ -60,6 +60,8 @@ pub struct NodeCounters {
     pub timeouts: Counter,
     /// Items whose outcome nobody knows; never sent again.
     pub unknown: Counter,
+    /// Connections that found another replica's secret or format: counters are not shared.
+    pub meta_differs: Counter,
 }
 
 /// The counters of one node, with its address.

@@ -17,6 +17,7 @@ use redis::{
 use tokio::sync::Notify;
 
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, Tls, Topology};
+use super::counters::NodeCounters;
 use super::script::Script;
 
 /// A silent peer is asked after 5 s, then every second, and is gone after the third question.
@@ -190,13 +191,18 @@ pub(super) struct Dialer {
     address: Address,
     /// The pool, and the password that it logs in with.
     pool: Option<(Option<String>, Pool)>,
+    counters: Arc<NodeCounters>,
     /// Told when a connection of this dialer breaks.
     pub(super) broken: Arc<Notify>,
 }
 
 impl Dialer {
-    pub(super) fn new(context: Arc<Context>, address: Address) -> Dialer {
-        Dialer { context, address, pool: None, broken: Arc::new(Notify::new()) }
+    pub(super) fn new(
+        context: Arc<Context>,
+        address: Address,
+        counters: Arc<NodeCounters>,
+    ) -> Dialer {
+        Dialer { context, address, pool: None, counters, broken: Arc::new(Notify::new()) }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -256,7 +262,7 @@ impl Dialer {
     async fn handshake(&self, connection: &mut Connection) -> Result<(), DialError> {
         let config = &self.context.config;
         let asks_role = matches!(config.topology, Topology::Sentinel { .. });
-        let meta_key = format!("{}tg1meta", config.prefix);
+        let meta_key = config.prefix.meta();
         let mut hello = Pipeline::new();
         hello.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         for script in &self.context.scripts {
@@ -294,10 +300,13 @@ impl Dialer {
         let meta = &self.context.config.meta;
         match held {
             Value::ServerError(_) => return,
-            Value::BulkString(held) if held != meta.as_bytes() => tracing::warn!(
-                node = %self.address,
-                "another replica uses a different key secret or format: counters are not shared"
-            ),
+            Value::BulkString(held) if held != meta.as_bytes() => {
+                self.counters.meta_differs.add(1);
+                tracing::warn!(
+                    node = %self.address,
+                    "another replica uses a different key secret or format: counters are not shared"
+                );
+            }
             _ => {}
         }
         let mut remember = redis::cmd("SET");

@@ -11,6 +11,11 @@
 //! | [`args`], [`reply`] | checks to arguments, replies to outcomes |
 //! | `split`, `seen` | calls over several slots of a cluster |
 //! | [`transport`] | what the store asks of its connections |
+//! | [`config`], [`connections`], [`counters`] | the connections: made from, open, counted |
+//! | `master`, `sentinel` | one node holds every key; who it is |
+//! | `cluster`, `slots`, `refresh` | the router, its table, and how that stays fresh |
+//! | `node`, `lane`, `ticket` | one server; one connection; one item on its way |
+//! | `dial`, `backoff`, `fault` | opening connections; waiting to; what error replies mean |
 //!
 //! Not here: deadlines, fallbacks, remembered refusals (`resilience`).
 

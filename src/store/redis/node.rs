@@ -44,7 +44,7 @@ impl Node {
             let (queue, receiver) = mpsc::channel(QUEUE_MAX);
             let connected = Arc::new(AtomicBool::new(false));
             let lane = Lane {
-                dialer: Dialer::new(Arc::clone(context), address.clone()),
+                dialer: Dialer::new(Arc::clone(context), address.clone(), Arc::clone(&counters)),
                 queue: receiver,
                 connected: Arc::clone(&connected),
                 counters: Arc::clone(&counters),

@@ -6,9 +6,7 @@
 use redis::Value;
 
 use super::config::Address;
-
-/// How many slots a cluster has.
-pub(super) const SLOTS: u16 = 16_384;
+use super::keys::SLOTS;
 
 /// One master and its slots, as first and last of each range. A master that is just joining has
 /// none yet, and is listed all the same: the first slot on its way there asks for it.

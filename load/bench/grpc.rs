@@ -1,0 +1,139 @@
+//! CPU per decision over gRPC: the no-op server and Tidegate in turn, one pair after the other.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use bytes::Bytes;
+
+use super::{Scale, calls, cpu, drive};
+
+const DOMAIN: &str = "bench";
+const CONNECTIONS: usize = 4;
+const STREAMS: usize = 16;
+
+/// A server process; killed when dropped.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn noop() -> Server {
+        let this = std::env::current_exe().unwrap();
+        Server::spawn(Command::new(this).arg("noop-server"), |line| line.trim().parse().ok())
+    }
+
+    /// Tidegate on the embedded store, as built with this bench.
+    pub fn tidegate(policy: &Path, more: &[(&str, &str)]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["serve", "--policy"]).arg(policy);
+        command.env("GRPC_HOST", "127.0.0.1").env("GRPC_PORT", "0");
+        command.env("HOST", "127.0.0.1").env("PORT", "0").env("DEBUG_PORT", "0");
+        command.envs(more.iter().copied());
+        Server::spawn(&mut command, port_of_ready_line)
+    }
+
+    fn spawn(command: &mut Command, port: impl Fn(&str) -> Option<u16>) -> Server {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the server starts");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = loop {
+            let line = lines.next().expect("the server says its port").unwrap();
+            if let Some(port) = port(&line) {
+                break port;
+            }
+        };
+        std::thread::spawn(move || lines.for_each(drop));
+        Server { child, port }
+    }
+}
+
+/// `serve` prints one line with `grpc=ADDRESS` once it serves.
+fn port_of_ready_line(line: &str) -> Option<u16> {
+    let address = line.split_whitespace().find_map(|word| word.strip_prefix("grpc="))?;
+    address.rsplit(':').next()?.parse().ok()
+}
+
+/// CPU microseconds per call of one run.
+pub fn cost(server: &Server, bodies: &[Bytes], calls: usize) -> f64 {
+    let before = cpu::of_process(server.pid());
+    let seen = drive::run(server.port, bodies, calls, CONNECTIONS, STREAMS);
+    let spent = cpu::of_process(server.pid()) - before;
+    assert_eq!(seen.failed, 0, "every call is answered");
+    spent.as_secs_f64() * 1e6 / seen.answered as f64
+}
+
+fn bodies(descriptors: usize) -> Vec<Bytes> {
+    (0..1_000).map(|client| calls::framed(&calls::request(DOMAIN, descriptors, client))).collect()
+}
+
+fn write_policy(dir: &Path, name: &str, text: &str) -> std::path::PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+pub fn run(scale: Scale) {
+    let dir = tempfile::tempdir().unwrap();
+    println!(
+        "\nCPU per decision over gRPC, embedded store ({CONNECTIONS} connections x {STREAMS} calls in flight, median of {} pairs)",
+        scale.pairs
+    );
+    println!("{:<22} {:>12} {:>12} {:>8}", "call", "no-op us", "tidegate us", "ratio");
+    for descriptors in [1, 2, 10] {
+        let policy = write_policy(
+            dir.path(),
+            &format!("{descriptors}.yaml"),
+            &calls::policy(DOMAIN, descriptors),
+        );
+        let (noop, ours) = (Server::noop(), Server::tidegate(&policy, &[]));
+        let (noop, ours, ratio) = paired(&noop, &ours, &bodies(descriptors), scale);
+        println!(
+            "{:<22} {noop:>12.2} {ours:>12.2} {ratio:>8.2}",
+            format!("{descriptors} descriptors")
+        );
+    }
+    println!("\nCPU per decision against the number of rules (2 descriptors)");
+    println!("{:<22} {:>12} {:>12} {:>8}", "rules", "no-op us", "tidegate us", "ratio");
+    for kind in ["exact", "default", "pattern"] {
+        for rules in [10, 1_000, 100_000] {
+            let text = super::lookup::policy(DOMAIN, kind, rules);
+            let policy = write_policy(dir.path(), &format!("{kind}{rules}.yaml"), &text);
+            let (noop, ours) = (Server::noop(), Server::tidegate(&policy, &[]));
+            let bodies = super::lookup::bodies(DOMAIN, kind, rules);
+            let (noop, ours, ratio) = paired(&noop, &ours, &bodies, scale);
+            println!("{:<22} {noop:>12.2} {ours:>12.2} {ratio:>8.2}", format!("{rules} {kind}"));
+        }
+    }
+}
+
+/// Medians of the two sides and of the ratios pair by pair.
+pub fn paired(noop: &Server, ours: &Server, bodies: &[Bytes], scale: Scale) -> (f64, f64, f64) {
+    cost(noop, bodies, scale.calls / 4);
+    cost(ours, bodies, scale.calls / 4);
+    let (mut a, mut b, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..scale.pairs {
+        std::thread::sleep(scale.settle);
+        let (one, other) = (cost(noop, bodies, scale.calls), cost(ours, bodies, scale.calls));
+        a.push(one);
+        b.push(other);
+        ratios.push(other / one);
+    }
+    (cpu::median(a), cpu::median(b), cpu::median(ratios))
+}

@@ -1,0 +1,69 @@
+//! `make bench`: what a decision costs, measured against a no-op server in the same run.
+//!
+//! Prints tables and judges nothing. Times are CPU time of the *server process*, read from the
+//! kernel's own accounting (`/proc/PID/task/*/schedstat`, nanoseconds), so that the load generator
+//! on the same machine does not count; every comparison alternates the two sides and prints the
+//! median of the paired runs. See `load/README.md`.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a bench measures time, prints, and stops at the first surprise"
+)]
+
+mod calls;
+mod cpu;
+mod drive;
+mod grpc;
+mod lookup;
+mod memory;
+mod noop;
+
+use std::time::Duration;
+
+/// How much is measured; `TIDEGATE_BENCH=quick` is for trying the bench itself.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    pub calls: usize,
+    pub pairs: usize,
+    pub keys: &'static [usize],
+    pub settle: Duration,
+}
+
+fn main() {
+    let quick = std::env::var("TIDEGATE_BENCH").is_ok_and(|v| v == "quick");
+    let scale = if quick {
+        Scale { calls: 20_000, pairs: 3, keys: &[100_000], settle: Duration::from_millis(100) }
+    } else {
+        Scale {
+            calls: 150_000,
+            pairs: 7,
+            keys: &[1_000_000, 10_000_000],
+            settle: Duration::from_millis(300),
+        }
+    };
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    match args.next().as_deref() {
+        Some("noop-server") => noop::serve(),
+        Some(part) => run(Some(part), scale),
+        None => run(None, scale),
+    }
+}
+
+fn run(part: Option<&str>, scale: Scale) {
+    cpu::describe_machine();
+    let wanted = |name: &str| part.is_none_or(|part| part == name);
+    if wanted("lookup") {
+        lookup::run();
+    }
+    if wanted("memory") {
+        memory::run(scale);
+    }
+    if wanted("grpc") {
+        grpc::run(scale);
+    }
+}

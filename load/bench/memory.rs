@@ -1,0 +1,90 @@
+//! Bytes per key of the embedded store, and nanoseconds per call.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidegate::domain::{
+    Accounting, Bucket, Call, Charge, Check, Counting, FixedWindow, Hits, Key, Limit, Micros,
+    OnStoreFailure, Op, Rate, Refill, Role, Unit, Window,
+};
+use tidegate::store::Store;
+use tidegate::store::memory::MemoryStore;
+
+use super::{Scale, cpu};
+
+const NOW: Micros = Micros(1_800_000_000_000_000);
+
+fn limit(counting: Counting) -> Arc<Limit> {
+    Arc::new(Limit {
+        counting,
+        rate: Rate { requests_per_unit: 1_000_000, unit: Some(Unit::Hour), unit_multiplier: 1 },
+        charge: Charge::Admitted,
+        on_store_failure: OnStoreFailure::Local,
+        family: 1,
+    })
+}
+
+fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
+    [
+        (
+            "fixed_window",
+            limit(Counting::FixedWindow(FixedWindow {
+                hits: Hits(1_000_000),
+                window: Window::Epoch { length: Micros::from_secs(3_600) },
+            })),
+        ),
+        (
+            "token_bucket",
+            limit(Counting::Bucket(Bucket {
+                burst: Hits(1_000_000),
+                refill: Refill::Arrival { emission: Micros(3_600) },
+            })),
+        ),
+    ]
+}
+
+/// Keys that are spread as the keyed hash spreads them.
+fn key(nth: usize) -> Key {
+    let hash = blake3::hash(&nth.to_le_bytes());
+    let bytes = hash.as_bytes().first_chunk::<16>().expect("32 bytes have 16");
+    Key { identity: u128::from_le_bytes(*bytes), tag: None }
+}
+
+fn take(store: &MemoryStore, limit: &Arc<Limit>, key: Key, now: Micros) {
+    let check =
+        Check { key, limit, op: Op::Take { cost: Hits::ONE }, role: Role::Required, holder: None };
+    let accounting = Accounting::AllOrNothing;
+    let call = Call { checks: &[check], accounting, now, deadline: None };
+    let mut apply = std::pin::pin!(store.apply(&call));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match apply.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(answers) => drop(std::hint::black_box(answers)),
+        std::task::Poll::Pending => panic!("the memory store never waits"),
+    }
+}
+
+pub fn run(scale: Scale) {
+    println!("\nThe embedded store: one check a call");
+    println!("{:<14} {:>12} {:>14} {:>14}", "algorithm", "keys", "bytes per key", "ns, hot keys");
+    for (name, limit) in algorithms() {
+        for &keys in scale.keys {
+            let before = cpu::resident_bytes(std::process::id());
+            let store = MemoryStore::new(keys * 2);
+            for nth in 0..keys {
+                take(&store, &limit, key(nth), NOW);
+            }
+            let grown = cpu::resident_bytes(std::process::id()).saturating_sub(before);
+            let hot: Vec<Key> = (0..1_000).map(key).collect();
+            let began = Instant::now();
+            let rounds = 1_000;
+            for _ in 0..rounds {
+                for &key in &hot {
+                    take(&store, &limit, key, NOW);
+                }
+            }
+            let ns = began.elapsed().as_secs_f64() * 1e9 / (rounds * hot.len()) as f64;
+            let per_key = grown as f64 / keys as f64;
+            println!("{name:<14} {keys:>12} {per_key:>14.1} {ns:>14.0}");
+        }
+    }
+}

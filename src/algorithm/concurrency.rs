@@ -1,0 +1,204 @@
+//! Concurrency: so many in flight. Every slot has a holder and a lease; a slot that is not returned
+//! frees itself when its lease ends.
+//!
+//! ```text
+//! in flight  slots whose lease has not ended (until > now)
+//! passes iff in flight, less what the same holder has, + c ≤ L
+//! lease      until = max(now, newest beginning) + lease; taking again renews it
+//! opens at   the first end of a lease with which the cost passes
+//! ```
+//!
+//! A return must name the holder; without one it frees nothing. Why: a real Envoy sends its call at
+//! the end of a stream for refused requests too, and an anonymous return would free a slot that was
+//! never taken.
+//!
+//! Not here: who makes up holders (`decide`), calls of several checks, expiry of entries.
+
+use super::Step;
+use crate::domain::{Concurrency, Hits, Holder, Micros, Op, Outcome, Taken, Verdict};
+
+/// The slots in use, by the end of their lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    until: Micros,
+    holder: Holder,
+    hits: u32,
+}
+
+impl State {
+    /// How many holders it remembers: what the memory store counts as its size.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether nobody holds a slot.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.slots.iter().map(|slot| u64::from(slot.hits)).sum()
+    }
+
+    /// The slots held at `now`. A lease that ends later than any lease taken now could was taken by
+    /// a clock far ahead: it is read as taken now.
+    fn at(&self, limit: &Concurrency, now: Micros) -> (State, bool) {
+        let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
+        let mut clamped = false;
+        let mut slots: Vec<Slot> = self
+            .slots
+            .iter()
+            .filter(|slot| slot.until > now)
+            .map(|slot| {
+                let far = slot.until > latest;
+                clamped |= far;
+                Slot { until: if far { now.saturating_add(limit.lease) } else { slot.until }, ..*slot }
+            })
+            .collect();
+        if clamped {
+            slots.sort_by_key(|slot| slot.until);
+        }
+        (State { slots }, clamped)
+    }
+
+    /// How long until `cost` passes for `holder`; zero if it does now, `None` if it never does.
+    fn wait(&self, limit: &Concurrency, cost: u64, holder: Holder, now: Micros) -> Option<Micros> {
+        limit.slots.0.checked_sub(cost)?;
+        let own = self.slots.iter().find(|slot| slot.holder == holder);
+        let mut held = self.in_flight() - own.map_or(0, |slot| slot.hits.into());
+        if held + cost <= limit.slots.0 {
+            return Some(Micros::ZERO);
+        }
+        for slot in self.slots.iter().filter(|slot| slot.holder != holder) {
+            held -= u64::from(slot.hits);
+            if held + cost <= limit.slots.0 {
+                return Some(Micros(slot.until.saturating_sub(now).0.max(1)));
+            }
+        }
+        None
+    }
+
+    fn hold(&mut self, holder: Holder, hits: u64, until: Micros) {
+        self.slots.retain(|slot| slot.holder != holder);
+        let at = self.slots.partition_point(|slot| slot.until <= until);
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        self.slots.insert(at, Slot { until, holder, hits });
+    }
+}
+
+/// Applies an operation of `holder`.
+pub fn apply(
+    state: Option<&State>,
+    limit: &Concurrency,
+    op: Op,
+    holder: Option<Holder>,
+    now: Micros,
+) -> Step<State> {
+    let (mut slots, clamped) = state.cloned().unwrap_or_default().at(limit, now);
+    let nobody = Holder(0);
+    let mut wait = Some(Micros::ZERO);
+    let mut taken = None;
+    let mut write = clamped;
+    match (op, holder) {
+        (Op::GiveBack { .. }, None) => {}
+        (Op::GiveBack { .. }, Some(holder)) => {
+            let before = slots.slots.len();
+            slots.slots.retain(|slot| slot.holder != holder);
+            write |= slots.slots.len() != before;
+        }
+        (Op::Peek | Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, nobody, now),
+        (Op::Take { cost }, holder) => {
+            let holder = holder.unwrap_or(nobody);
+            wait = slots.wait(limit, cost.0, holder, now);
+            if wait == Some(Micros::ZERO) {
+                let newest = slots.slots.last().map_or(Micros::ZERO, |slot| slot.until);
+                let began = newest.saturating_sub(limit.lease).max(now);
+                let renewed = slots.slots.iter().any(|slot| slot.holder == holder);
+                slots.hold(holder, cost.0, began.saturating_add(limit.lease));
+                write = true;
+                // A renewal charges nothing: were it given back, a slot that was held before the
+                // call would be freed.
+                let window = Micros::ZERO;
+                taken = (!renewed)
+                    .then_some(Taken { hits: cost, at: began, window, entry: holder.0 });
+            }
+        }
+    }
+    let last = slots.slots.last().map(|slot| slot.until);
+    Step {
+        outcome: Outcome {
+            verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
+            charged: taken.map_or(Hits::ZERO, |taken: Taken| taken.hits),
+            available: Hits(limit.slots.0.saturating_sub(slots.in_flight())),
+            retry_after: wait.filter(|wait| *wait > Micros::ZERO),
+            reset_after: last.map_or(Micros::ZERO, |until| until.saturating_sub(now)),
+            taken,
+        },
+        write: write.then_some(slots),
+        stepped_back: clamped,
+    }
+}
+
+/// Frees the receipt's slot, if it is still held.
+pub fn give_back(state: &State, taken: &Taken) -> Option<State> {
+    let mut state = state.clone();
+    let before = state.slots.len();
+    state.slots.retain(|slot| slot.holder.0 != taken.entry);
+    (state.slots.len() != before).then_some(state)
+}
+
+/// When the last lease ends.
+pub fn expires_at(state: &State) -> Micros {
+    state.slots.last().map_or(Micros::ZERO, |slot| slot.until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 5_000_000;
+
+    fn limit() -> Concurrency {
+        Concurrency { slots: Hits(2), lease: Micros::from_secs(60) }
+    }
+
+    fn apply_at(state: Option<&State>, op: Op, holder: u128, at: u64) -> Step<State> {
+        apply(state, &limit(), op, (holder != 0).then_some(Holder(holder)), Micros(at))
+    }
+
+    const TAKE: Op = Op::Take { cost: Hits::ONE };
+    const RETURN: Op = Op::GiveBack { cost: Hits::ONE };
+
+    #[test]
+    fn a_slot_that_is_not_returned_frees_itself_when_its_lease_ends() {
+        let one = apply_at(None, TAKE, 1, NOW).write;
+        let two = apply_at(one.as_ref(), TAKE, 2, NOW + 1_000).write;
+        let refused = apply_at(two.as_ref(), TAKE, 3, NOW + 2_000).outcome;
+        assert_eq!(refused.retry_after, Some(Micros(60_000_000 - 2_000)));
+        let free = apply_at(two.as_ref(), TAKE, 3, NOW + 60_000_000).outcome;
+        assert_eq!(free.verdict, Verdict::Pass);
+    }
+
+    #[test]
+    fn only_its_holder_returns_a_slot() {
+        let one = apply_at(None, TAKE, 1, NOW).write;
+        assert_eq!(apply_at(one.as_ref(), RETURN, 0, NOW).write, None, "nobody frees nothing");
+        assert_eq!(apply_at(one.as_ref(), RETURN, 2, NOW).write, None);
+        assert!(apply_at(one.as_ref(), RETURN, 1, NOW).write.unwrap().is_empty());
+    }
+
+    #[test]
+    fn taking_again_with_the_same_holder_renews_the_lease() {
+        let one = apply_at(None, TAKE, 1, NOW).write;
+        let two = apply_at(one.as_ref(), TAKE, 2, NOW).write;
+        let renewed = apply_at(two.as_ref(), TAKE, 1, NOW + 1_000);
+        assert_eq!(renewed.outcome.verdict, Verdict::Pass);
+        assert_eq!(renewed.outcome.available, Hits(0));
+        assert_eq!(expires_at(renewed.write.as_ref().unwrap()), Micros(NOW + 60_001_000));
+    }
+}

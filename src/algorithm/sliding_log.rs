@@ -1,0 +1,233 @@
+//! Sliding log: exact. Every take is remembered until it is one window old; never more than L hits
+//! in any interval of one window's length.
+//!
+//! The state is the list of takes, oldest first: when, how many hits, and a number that names the
+//! take for its receipt. It is as large as the takes it remembers, which is why L is at most
+//! 10,000.
+//!
+//! ```text
+//! counts     takes with at > now − W   (a take at t stops counting at t + W)
+//! passes iff hits that count + c ≤ L
+//! opens at   t + W, t the take with whose end hits that count + c ≤ L for the first time
+//! reset      the newest take + W
+//! at         max(now, newest): a clock that stepped back stands still
+//! ```
+//!
+//! A take that lies more than W ahead comes from a clock that was far wrong; it is read as taken
+//! now, so that the log does not stay full until that time comes.
+//!
+//! Not here: calls of several checks, expiry of entries.
+
+use std::collections::VecDeque;
+
+use super::Step;
+use crate::domain::{Charge, Hits, Micros, Op, Outcome, SlidingLog, Taken, Verdict};
+
+/// The takes that may still count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    takes: VecDeque<Take>,
+    /// The number of the next take.
+    next: u64,
+}
+
+/// One take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Take {
+    at: Micros,
+    entry: u64,
+    hits: u32,
+}
+
+impl State {
+    /// How many takes it remembers: what the memory store counts as its size.
+    pub fn len(&self) -> usize {
+        self.takes.len()
+    }
+
+    /// Whether it remembers none.
+    pub fn is_empty(&self) -> bool {
+        self.takes.is_empty()
+    }
+
+    fn hits(&self) -> u64 {
+        self.takes.iter().map(|take| u64::from(take.hits)).sum()
+    }
+
+    /// What still counts at `now`, and whether a take had to be clamped.
+    fn at(&self, limit: &SlidingLog, now: Micros) -> (State, bool) {
+        let horizon = now.saturating_add(limit.length);
+        let mut clamped = false;
+        let takes = self
+            .takes
+            .iter()
+            .filter(|take| take.at.saturating_add(limit.length) > now)
+            .map(|take| {
+                clamped |= take.at > horizon;
+                Take { at: if take.at > horizon { now } else { take.at }, ..*take }
+            })
+            .collect();
+        let mut state = State { takes, next: self.next };
+        if clamped {
+            state.takes.make_contiguous().sort_by_key(|take| take.at);
+        }
+        (state, clamped)
+    }
+
+    /// How long until `cost` passes; zero if it does now, `None` if it never does.
+    fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
+        limit.hits.0.checked_sub(cost)?;
+        let mut held = self.hits();
+        if held + cost <= limit.hits.0 {
+            return Some(Micros::ZERO);
+        }
+        for take in &self.takes {
+            held -= u64::from(take.hits);
+            if held + cost <= limit.hits.0 {
+                let opens = take.at.saturating_add(limit.length);
+                return Some(Micros(opens.saturating_sub(now).0.max(1)));
+            }
+        }
+        None
+    }
+}
+
+/// Applies an operation.
+pub fn apply(
+    state: Option<&State>,
+    limit: &SlidingLog,
+    charge: Charge,
+    op: Op,
+    now: Micros,
+) -> Step<State> {
+    // A copy of the log: its length is bounded by the limit, and a take writes it anyway.
+    let (mut log, clamped) = state.cloned().unwrap_or_default().at(limit, now);
+    let newest = log.takes.back().map_or(Micros::ZERO, |take| take.at);
+    let stepped_back = clamped || newest > now;
+    let mut wait = Some(Micros::ZERO);
+    let mut taken = None;
+    let mut write = clamped;
+    match op {
+        Op::GiveBack { cost } => write |= log.drop_newest(cost.0),
+        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = log.wait(limit, 1, now),
+        Op::Take { cost: Hits(cost) } => {
+            wait = log.wait(limit, cost, now);
+            let room = match charge {
+                _ if wait == Some(Micros::ZERO) => cost,
+                Charge::Admitted => 0,
+                Charge::Always => {
+                    cost.min(limit.hits.0.saturating_mul(2).saturating_sub(log.hits()))
+                }
+            };
+            if room > 0 {
+                taken = Some(log.push(room, now.max(newest)));
+                write = true;
+            }
+            if wait != Some(Micros::ZERO) && room > 0 {
+                wait = log.wait(limit, cost, now);
+            }
+        }
+    }
+    let newest = log.takes.back().map(|take| take.at.saturating_add(limit.length));
+    Step {
+        outcome: Outcome {
+            verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
+            charged: taken.map_or(Hits::ZERO, |taken: Taken| taken.hits),
+            available: Hits(limit.hits.0.saturating_sub(log.hits())),
+            retry_after: wait.filter(|wait| *wait > Micros::ZERO),
+            reset_after: newest.map_or(Micros::ZERO, |end| end.saturating_sub(now)),
+            taken,
+        },
+        write: write.then_some(log),
+        stepped_back,
+    }
+}
+
+impl State {
+    fn push(&mut self, hits: u64, at: Micros) -> Taken {
+        let entry = self.next;
+        self.next += 1;
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        self.takes.push_back(Take { at, entry, hits });
+        Taken { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
+    }
+
+    /// A caller's own give-back names no take: the newest go first, as if they had not been.
+    fn drop_newest(&mut self, mut hits: u64) -> bool {
+        let mut changed = false;
+        while hits > 0 {
+            let Some(take) = self.takes.back_mut() else { break };
+            changed = true;
+            let back = hits.min(take.hits.into());
+            hits -= back;
+            take.hits -= u32::try_from(back).unwrap_or(take.hits);
+            if take.hits == 0 {
+                self.takes.pop_back();
+            }
+        }
+        changed
+    }
+}
+
+/// Takes the receipt's entry out of the log, if it is still there.
+pub fn give_back(state: &State, taken: &Taken) -> Option<State> {
+    let at = state.takes.iter().position(|take| u128::from(take.entry) == taken.entry)?;
+    let mut state = state.clone();
+    state.takes.remove(at);
+    Some(state)
+}
+
+/// When nothing of it counts any more.
+pub fn expires_at(state: &State, limit: &SlidingLog) -> Micros {
+    state.takes.back().map_or(Micros::ZERO, |take| take.at.saturating_add(limit.length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(hits: u64) -> SlidingLog {
+        SlidingLog { hits: Hits(hits), length: Micros::SECOND }
+    }
+
+    fn take(state: Option<&State>, hits: u64, cost: u64, at: u64) -> Step<State> {
+        apply(state, &limit(hits), Charge::Admitted, Op::Take { cost: Hits(cost) }, Micros(at))
+    }
+
+    #[test]
+    fn two_hits_in_one_microsecond_are_two_entries() {
+        let first = take(None, 2, 1, 5_000_000);
+        let second = take(first.write.as_ref(), 2, 1, 5_000_000);
+        assert_eq!(second.write.as_ref().map(State::len), Some(2));
+        assert_eq!(take(second.write.as_ref(), 2, 1, 5_000_000).outcome.verdict, Verdict::Refuse);
+    }
+
+    #[test]
+    fn a_take_counts_until_it_is_exactly_one_window_old() {
+        let full = take(None, 1, 1, 5_000_000).write;
+        let early = take(full.as_ref(), 1, 1, 5_999_999).outcome;
+        assert_eq!((early.verdict, early.retry_after), (Verdict::Refuse, Some(Micros(1))));
+        assert_eq!(take(full.as_ref(), 1, 1, 6_000_000).outcome.verdict, Verdict::Pass);
+    }
+
+    #[test]
+    fn the_wait_is_until_enough_of_the_oldest_have_left() {
+        let a = take(None, 3, 1, 5_000_000).write;
+        let b = take(a.as_ref(), 3, 1, 5_200_000).write;
+        let c = take(b.as_ref(), 3, 1, 5_400_000).write;
+        let wait = |cost| take(c.as_ref(), 3, cost, 5_500_000).outcome.retry_after;
+        assert_eq!(wait(1), Some(Micros(500_000)));
+        assert_eq!(wait(2), Some(Micros(700_000)));
+        assert_eq!(wait(3), Some(Micros(900_000)));
+        assert_eq!(wait(4), None);
+    }
+
+    #[test]
+    fn a_receipt_takes_its_own_entry_out_and_no_other() {
+        let a = take(None, 3, 1, 5_000_000);
+        let b = take(a.write.as_ref(), 3, 2, 5_000_000);
+        let back = give_back(b.write.as_ref().unwrap(), &a.outcome.taken.unwrap()).unwrap();
+        assert_eq!(back.hits(), 2);
+        assert_eq!(give_back(&back, &a.outcome.taken.unwrap()), None, "once");
+    }
+}

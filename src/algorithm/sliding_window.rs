@@ -1,0 +1,293 @@
+//! Sliding window: the two-window counter. The previous window's hits count in the share of it
+//! that the sliding window still covers.
+//!
+//! The state is the present window's beginning and the hits of the previous and the present
+//! window. Against somebody who fills the end of a window and then calls greedily it admits less
+//! than 2 L in an interval of one window's length; for steady traffic about L.
+//!
+//! With W and `e` (the time since the present window began, rounded down) in ticks (see
+//! [`SlidingWindow::tick`]), all integers:
+//!
+//! ```text
+//! room(c)    L − cur − c
+//! passes iff room(c) ≥ 0 and prev·(W − e) ≤ room(c)·W
+//! opens at   cur + c ≤ L:  tick W − ⌊room(c)·W / prev⌋ of this window
+//!            else, c ≤ L:  tick W − ⌊(L − c)·W / cur⌋ of the next one
+//! available  L − cur − ⌈prev·(W − e) / W⌉
+//! reset      the end of the next window if cur > 0, of this one if prev > 0, else now
+//! ```
+//!
+//! The two sides of the comparison are formed apart so that each product stays below 2^53 (the
+//! policy keeps L·W below it), because the Lua script does the same in doubles. Under
+//! [`Charge::Always`] a count is capped at the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋ for the
+//! same reason.
+//!
+//! Source: the waits are the inequality solved for `e`. Not here: calls of several checks, expiry.
+
+use super::Step;
+use crate::domain::{Charge, Hits, Micros, Op, Outcome, SlidingWindow, Taken, Verdict};
+
+/// Doubles, and so Lua's numbers, are exact below this.
+const EXACT: u64 = 1 << 53;
+
+/// Hits of two neighbouring windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// When the present window began.
+    pub start: Micros,
+    /// Hits of the window before.
+    pub prev: u32,
+    /// Hits of the present window.
+    pub cur: u32,
+}
+
+/// A state, read at a certain time.
+#[derive(Clone, Copy)]
+struct Read {
+    start: Micros,
+    prev: u64,
+    cur: u64,
+    /// Ticks since `start`, at most W.
+    elapsed: u64,
+    clamped: bool,
+    stepped_back: bool,
+}
+
+/// Applies an operation.
+pub fn apply(
+    state: Option<State>,
+    limit: &SlidingWindow,
+    charge: Charge,
+    op: Op,
+    now: Micros,
+) -> Step<State> {
+    let read = read(state, limit, charge, now);
+    let mut after = read;
+    let mut wait = Some(Micros::ZERO);
+    let mut charged = 0;
+    match op {
+        Op::GiveBack { cost } => {
+            let from_cur = cost.0.min(read.cur);
+            after.cur -= from_cur;
+            after.prev = read.prev.saturating_sub(cost.0 - from_cur);
+        }
+        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = read.wait(limit, 1, now),
+        Op::Take { cost: Hits(cost) } => {
+            wait = read.wait(limit, cost, now);
+            let passes = wait == Some(Micros::ZERO);
+            if passes || charge == Charge::Always {
+                after.cur = read.cur.saturating_add(cost).min(limit.count_max(charge));
+                charged = after.cur - read.cur;
+            }
+            if !passes && charge == Charge::Always {
+                wait = after.wait(limit, cost, now);
+            }
+        }
+    }
+    let passes = wait == Some(Micros::ZERO);
+    let changed = (after.prev, after.cur) != (read.prev, read.cur);
+    Step {
+        outcome: Outcome {
+            verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
+            charged: Hits(charged),
+            available: Hits(after.available(limit)),
+            retry_after: wait.filter(|wait| *wait > Micros::ZERO),
+            reset_after: after.reset(limit).saturating_sub(now),
+            taken: (charged > 0).then_some(Taken {
+                hits: Hits(charged),
+                at: now,
+                window: read.start,
+                entry: 0,
+            }),
+        },
+        write: (changed || read.clamped).then(|| State {
+            start: after.start,
+            prev: stored(after.prev),
+            cur: stored(after.cur),
+        }),
+        stepped_back: read.stepped_back,
+    }
+}
+
+/// Returns a receipt's hits to the window they were taken in, if that is the state's present or
+/// previous one; to no other.
+pub fn give_back(state: State, limit: &SlidingWindow, taken: &Taken) -> Option<State> {
+    let back = |count: u32| stored(u64::from(count).saturating_sub(taken.hits.0));
+    if taken.window == state.start && state.cur > 0 {
+        Some(State { cur: back(state.cur), ..state })
+    } else if taken.window.saturating_add(limit.length) == state.start && state.prev > 0 {
+        Some(State { prev: back(state.prev), ..state })
+    } else {
+        None
+    }
+}
+
+/// When nothing of it counts any more.
+pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
+    let windows = if state.cur > 0 { 2 } else { 1 };
+    state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))
+}
+
+fn read(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> Read {
+    let length = limit.length.0.max(1);
+    let begins = Micros(now.0 - now.0 % length);
+    let mut read = Read {
+        start: begins,
+        prev: 0,
+        cur: 0,
+        elapsed: (now.0 - begins.0) / limit.tick().0,
+        clamped: false,
+        stepped_back: false,
+    };
+    let Some(state) = state else { return read };
+    let max = limit.count_max(charge);
+    let (prev, cur) = (u64::from(state.prev).min(max), u64::from(state.cur).min(max));
+    if state.start.0 > now.0.saturating_add(length) {
+        // From the far future: full debt now, and that is written, so that the counter thaws.
+        read.cur = cur.max(limit.hits.0).min(max);
+        read.clamped = true;
+        read.stepped_back = true;
+    } else if state.start >= begins {
+        // At the beginning of its own window if the clock stepped back behind that: it stands still.
+        read.elapsed = now.saturating_sub(state.start).0 / limit.tick().0;
+        read.stepped_back = state.start > now;
+        (read.start, read.prev, read.cur) = (state.start, prev, cur);
+    } else if state.start.saturating_add(Micros(length)) == begins {
+        read.prev = cur;
+    }
+    read
+}
+
+impl Read {
+    /// How long until `cost` passes; zero if it does now, `None` if it never does.
+    fn wait(&self, limit: &SlidingWindow, cost: u64, now: Micros) -> Option<Micros> {
+        let window = limit.window_ticks();
+        let spare = limit.hits.0.checked_sub(cost)?;
+        let ticks = match spare.checked_sub(self.cur) {
+            Some(room) if self.prev * (window - self.elapsed) <= room * window => {
+                return Some(Micros::ZERO);
+            }
+            Some(room) => window - room * window / self.prev,
+            None => 2 * window - (spare * window / self.cur).min(window),
+        };
+        let opens = self.start.saturating_add(Micros(ticks.saturating_mul(limit.tick().0)));
+        // At least 1 µs: where the clock has stepped back, the opening lies further ahead anyway.
+        Some(Micros(opens.saturating_sub(now).0.max(1)))
+    }
+
+    fn available(&self, limit: &SlidingWindow) -> u64 {
+        let window = limit.window_ticks();
+        let carried = (self.prev * (window - self.elapsed)).div_ceil(window);
+        limit.hits.0.saturating_sub(self.cur).saturating_sub(carried)
+    }
+
+    fn reset(&self, limit: &SlidingWindow) -> Micros {
+        let windows = if self.cur > 0 { 2 } else { u64::from(self.prev > 0) };
+        Micros(self.start.0.saturating_add(limit.length.0.saturating_mul(windows)))
+    }
+}
+
+impl SlidingWindow {
+    /// What W and the elapsed time are counted in: microseconds for windows below a minute,
+    /// milliseconds below a day, seconds from a day on, so that L·W stays below 2^53 for the limits
+    /// people write.
+    pub fn tick(&self) -> Micros {
+        const MINUTE: u64 = 60_000_000;
+        const DAY: u64 = 86_400_000_000;
+        match self.length.0 {
+            0..MINUTE => Micros(1),
+            MINUTE..DAY => Micros(1_000),
+            DAY.. => Micros(1_000_000),
+        }
+    }
+
+    /// W in ticks; at least 1.
+    pub fn window_ticks(&self) -> u64 {
+        (self.length.0 / self.tick().0).max(1)
+    }
+
+    /// The most that is ever counted in one window.
+    pub fn count_max(&self, charge: Charge) -> u64 {
+        match charge {
+            Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),
+            Charge::Always => u64::from(u32::MAX).min((EXACT - 1) / self.window_ticks()),
+        }
+    }
+}
+
+fn stored(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: u64 = 1_800_014_400_000_000;
+
+    fn limit(hits: u64, seconds: u64) -> SlidingWindow {
+        SlidingWindow { hits: Hits(hits), length: Micros::from_secs(seconds) }
+    }
+
+    fn take(state: Option<State>, limit: &SlidingWindow, cost: u64, at: u64) -> Step<State> {
+        apply(state, limit, Charge::Admitted, Op::Take { cost: Hits(cost) }, Micros(at))
+    }
+
+    #[test]
+    fn half_a_window_later_half_of_the_previous_hits_count() {
+        let limit = limit(100, 10);
+        let full = take(None, &limit, 100, T0 + 9_999_999).write;
+        let at = T0 + 15_000_000;
+        assert_eq!(take(full, &limit, 1, at).outcome.available, Hits(49));
+        assert_eq!(take(full, &limit, 50, at).outcome.verdict, Verdict::Pass);
+        assert_eq!(take(full, &limit, 51, at).outcome.verdict, Verdict::Refuse);
+    }
+
+    #[test]
+    fn the_wait_is_exact_for_every_cost_and_state() {
+        for (prev, cur, cost, elapsed) in (0..=7)
+            .flat_map(|p| (0..=7).map(move |c| (p, c)))
+            .flat_map(|(p, c)| (1..=8).map(move |cost| (p, c, cost)))
+            .flat_map(|(p, c, cost)| [0, 1, 333_333, 999_999].map(|e| (p, c, cost, e)))
+        {
+            let limit = limit(7, 1);
+            let state = Some(State { start: Micros(T0), prev, cur });
+            let now = T0 + elapsed;
+            let step = take(state, &limit, cost, now);
+            match step.outcome.retry_after {
+                None => assert!(step.outcome.verdict == Verdict::Pass || cost > 7),
+                Some(wait) => {
+                    let verdict = |at| take(state, &limit, cost, at).outcome.verdict;
+                    assert_eq!(verdict(now + wait.0), Verdict::Pass, "{prev} {cur} {cost} {elapsed}");
+                    assert_eq!(verdict(now + wait.0 - 1), Verdict::Refuse);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_available_passes_and_one_more_does_not() {
+        let limit = limit(1_000, 60);
+        for elapsed in [0, 1_000, 17_123_000, 59_999_000] {
+            let state = Some(State { start: Micros(T0), prev: 777, cur: 123 });
+            let at = T0 + elapsed;
+            let Hits(available) =
+                apply(state, &limit, Charge::Admitted, Op::Peek, Micros(at)).outcome.available;
+            let verdict = |cost| take(state, &limit, cost, at).outcome.verdict;
+            assert!(available == 0 || verdict(available) == Verdict::Pass);
+            assert_eq!(verdict(available + 1), Verdict::Refuse);
+        }
+    }
+
+    #[test]
+    fn a_receipt_goes_back_into_its_own_window_or_nowhere() {
+        let limit = limit(10, 1);
+        let first = take(None, &limit, 4, T0);
+        let taken = first.outcome.taken.unwrap();
+        let later = take(first.write, &limit, 1, T0 + 1_500_000).write.unwrap();
+        assert_eq!((later.prev, later.cur), (4, 1));
+        assert_eq!(give_back(later, &limit, &taken).unwrap().prev, 0);
+        let gone = take(Some(later), &limit, 1, T0 + 2_500_000).write.unwrap();
+        assert_eq!(give_back(gone, &limit, &taken), None);
+    }
+}

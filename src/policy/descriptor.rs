@@ -1,0 +1,163 @@
+//! `descriptors`: the tree of a file.
+//!
+//! Not here: limits (`rule`), what is wrong with a tree as a whole (`warnings`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::fault::{At, FaultKind, shown};
+use super::language as words;
+use super::language::Key;
+use super::reader::{Fields, Reader, Reported};
+use super::rule::{self, Ground};
+use super::spec::{NodeSpec, RuleSpec, ValueSpec};
+use super::{body, metadata};
+
+/// Reads a list of descriptors and all below: each with its position in the list. Faulty ones are
+/// left out; then a fault is noted.
+pub(super) fn read_list<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    key: &Key,
+    ground: Ground<'_>,
+    trail: &mut Vec<String>,
+) -> Vec<(usize, NodeSpec)> {
+    let mut nodes = Vec::new();
+    let mut seen: HashMap<(String, String), usize> = HashMap::new();
+    // A list that is no list is noted already, and there is nothing below it.
+    let _ = reader.each(fields, key, |reader, at, fields| {
+        let key = read_key(reader, fields);
+        let value = reader.text(fields, &words::VALUE).map(Option::unwrap_or_default);
+        if let (Ok(key), Ok(value)) = (&key, &value) {
+            if let Some(first) = seen.get(&(key.clone(), value.clone())) {
+                reader.note_same(
+                    FaultKind::Duplicate,
+                    duplicate(key, value),
+                    reader.beside(*first),
+                );
+            } else {
+                seen.insert((key.clone(), value.clone()), at);
+            }
+        }
+        if let Ok(node) = read(reader, fields, (key, value), ground, trail) {
+            nodes.push((at, node));
+        }
+    });
+    nodes
+}
+
+/// What is said of a descriptor that stands twice on one level.
+pub(super) fn duplicate(key: &str, value: &str) -> String {
+    let key = shown(key);
+    if value.is_empty() {
+        format!("a second descriptor with key {key} and no value; join or remove it")
+    } else {
+        let value = shown(value);
+        format!("a second descriptor with key {key} and value {value}; join or remove it")
+    }
+}
+
+/// The value as it is written; empty where the node has none.
+pub(super) fn value_text(value: &ValueSpec) -> &str {
+    match value {
+        ValueSpec::Any => "",
+        ValueSpec::Exact(text) | ValueSpec::Pattern(text) => text,
+    }
+}
+
+fn read<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    (key, value): (Result<String, Reported>, Result<String, Reported>),
+    ground: Ground<'_>,
+    trail: &mut Vec<String>,
+) -> Result<NodeSpec, Reported> {
+    trail.push(key.clone().unwrap_or_default());
+    trail.push(value.clone().unwrap_or_default());
+    let rule = rule_of(reader, fields, ground, trail);
+    let children = read_list(reader, fields, &words::CHILDREN, ground, trail);
+    trail.truncate(trail.len().saturating_sub(2));
+    let share_threshold = share_threshold(reader, fields, &value);
+    let value_to_metric = reader.truth(fields, &words::VALUE_TO_METRIC);
+    Ok(NodeSpec {
+        key: key?.into(),
+        value: match value? {
+            text if text.is_empty() => ValueSpec::Any,
+            text if text.contains('*') => ValueSpec::Pattern(text.into()),
+            text => ValueSpec::Exact(text.into()),
+        },
+        share_threshold: share_threshold?,
+        value_to_metric: value_to_metric?,
+        rule: rule?,
+        children: children.into_iter().map(|(_, node)| node).collect(),
+    })
+}
+
+fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
+    match reader.text(fields, &words::KEY)? {
+        Some(key) if !key.is_empty() => Ok(key),
+        Some(_) => {
+            let message = "`key` is empty; name the descriptor entry, such as remote_address";
+            Err(reader.note_at(&words::KEY, FaultKind::Missing, message.to_owned()))
+        }
+        None => {
+            let message = "a descriptor needs `key: NAME`, such as remote_address";
+            Err(reader.note(At::Value, FaultKind::Missing, message.to_owned()))
+        }
+    }
+}
+
+fn share_threshold<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    value: &Result<String, Reported>,
+) -> Result<bool, Reported> {
+    let share = reader.truth(fields, &words::SHARE_THRESHOLD)?;
+    if share && value.as_ref().is_ok_and(|value| !value.contains('*')) {
+        let message = "`share_threshold` needs a `value` with `*`: it makes all values of a \
+                       pattern share one counter";
+        return Err(reader.note_at(
+            &words::SHARE_THRESHOLD,
+            FaultKind::Conflict,
+            message.to_owned(),
+        ));
+    }
+    Ok(share)
+}
+
+/// The rule of a descriptor: its `rate_limit` and the keys beside it.
+fn rule_of<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    ground: Ground<'_>,
+    trail: &[String],
+) -> Result<Option<RuleSpec>, Reported> {
+    let rate_limit = reader.map(fields, &words::RATE_LIMIT, |reader, fields| {
+        rule::read(reader, fields, ground, trail)
+    });
+    let shadow_mode = reader.truth(fields, &words::SHADOW_MODE);
+    let quota_mode = reader.truth(fields, &words::QUOTA_MODE);
+    let detailed_metric = reader.truth(fields, &words::DETAILED_METRIC);
+    let metadata = reader.free(fields, &words::METADATA, metadata::read);
+    let body = reader.map(fields, &words::RULE_BODY, body::read);
+    let lonely_body = fields.has(&words::RULE_BODY) && !fields.has(&words::RATE_LIMIT);
+    if lonely_body && body.is_ok() {
+        let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
+                       or remove the body";
+        reader.note_at(&words::RULE_BODY, FaultKind::Conflict, message.to_owned());
+    }
+    let (metadata, body) = (metadata?, body?);
+    let (shadow_mode, quota_mode) = (shadow_mode?, quota_mode?);
+    let detailed_metric = detailed_metric?;
+    Ok(rate_limit?.map(|rate_limit| RuleSpec {
+        unlimited: rate_limit.unlimited,
+        limits: rate_limit.limit.into_iter().collect(),
+        replaces: rate_limit.replaces,
+        name: rate_limit.name,
+        shadow_mode,
+        quota_mode,
+        detailed_metric,
+        metadata: metadata.map(Arc::new),
+        body,
+    }))
+}

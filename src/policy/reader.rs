@@ -1,0 +1,447 @@
+//! Reads maps of the policy language by its table: every unknown, misplaced or mistyped key is
+//! noted with its path, and reading goes on.
+//!
+//! Not here: what a key means (`descriptor`, `rule`, `body`), lines and columns (`document`).
+
+use serde_yaml::{Mapping, Value};
+
+use super::document::Document;
+use super::fault::{At, Draft, FaultKind, Path, Step, shown};
+use super::language::{Key, Level, NAME_BYTES_MAX, Shape, find, homes, keys_of};
+use super::scalar::{self, Scalar};
+use super::yaml::key_text;
+
+/// From here on a whole number is written as a float, for want of bits.
+const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
+
+/// The value is faulty, and the fault is noted already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reported;
+
+/// What a key has: its value, nothing (absent or null), or a fault that is noted already.
+pub(super) type Got<T> = Result<Option<T>, Reported>;
+
+/// Walks one file's tree.
+#[derive(Debug)]
+pub(super) struct Reader<'d> {
+    file: usize,
+    document: &'d Document<'d>,
+    path: Path,
+    drafts: Vec<Draft>,
+}
+
+/// A map whose keys are checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields<'d> {
+    map: &'d Mapping,
+}
+
+impl Fields<'_> {
+    /// Whether the key stands there, be it with null.
+    pub(super) fn mentions(&self, key: &Key) -> bool {
+        self.map.contains_key(key.name)
+    }
+
+    /// Whether the key stands there with anything but null.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.map.get(key.name).is_some_and(|value| !value.is_null())
+    }
+}
+
+impl<'d> Reader<'d> {
+    pub(super) fn new(file: usize, document: &'d Document<'d>) -> Self {
+        Reader { file, document, path: Path::default(), drafts: Vec::new() }
+    }
+
+    /// What was noted.
+    pub(super) fn into_drafts(self) -> Vec<Draft> {
+        self.drafts
+    }
+
+    /// Notes a fault or a warning at the present path.
+    pub(super) fn note(&mut self, at: At, kind: FaultKind, message: String) -> Reported {
+        let (file, path) = (self.file, self.path.clone());
+        self.drafts.push(Draft { file, path, at, kind, message, first: None });
+        Reported
+    }
+
+    /// Notes a fault or a warning at a key of the present map.
+    pub(super) fn note_at(&mut self, key: &Key, kind: FaultKind, message: String) -> Reported {
+        self.within(Step::Key(key.name.into()), |reader| reader.note(At::Value, kind, message))
+    }
+
+    /// Notes that the present path must not stand beside an earlier one, its file and path.
+    pub(super) fn note_same(&mut self, kind: FaultKind, message: String, first: (usize, Path)) {
+        let (file, path) = (self.file, self.path.clone());
+        self.drafts.push(Draft { file, path, at: At::Value, kind, message, first: Some(first) });
+    }
+
+    /// An entry of the list whose entry the present path is.
+    pub(super) fn beside(&self, index: usize) -> (usize, Path) {
+        let mut path = self.path.clone();
+        path.0.pop();
+        (self.file, path.index(index))
+    }
+
+    /// The file's top map.
+    pub(super) fn root(&mut self) -> Result<Fields<'d>, Reported> {
+        self.open(Level::File, &self.document.root)
+    }
+
+    /// A map below the present one.
+    pub(super) fn map<T>(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+        read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, Reported>,
+    ) -> Got<T> {
+        let Shape::Map(level) = key.shape else { return Ok(None) };
+        self.at(fields, key, |reader, value| {
+            let fields = reader.open(level, value)?;
+            read(reader, &fields).map(Some)
+        })
+    }
+
+    /// The maps of a list below the present map. `read` is called for each entry that is a map.
+    pub(super) fn each(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+        mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
+    ) -> Got<()> {
+        let Shape::List(level) = key.shape else { return Ok(None) };
+        self.at(fields, key, |reader, value| {
+            for (at, entry) in reader.list(key, value)?.iter().enumerate() {
+                reader.within(Step::Index(at), |reader| {
+                    if let Ok(fields) = reader.open(level, entry) {
+                        read(reader, at, &fields);
+                    }
+                });
+            }
+            Ok(Some(()))
+        })
+    }
+
+    /// A map of anything, as it is.
+    pub(super) fn free<T>(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+        read: impl FnOnce(&mut Self, &'d Value) -> Result<T, Reported>,
+    ) -> Got<T> {
+        self.at(fields, key, |reader, value| read(reader, value).map(Some))
+    }
+
+    /// Text, or a name.
+    pub(super) fn text(&mut self, fields: &Fields<'d>, key: &Key) -> Got<String> {
+        self.at(fields, key, |reader, value| reader.read_text(key, value).map(Some))
+    }
+
+    /// A list of names, none of them empty.
+    pub(super) fn names(&mut self, fields: &Fields<'d>, key: &Key) -> Got<Vec<String>> {
+        self.at(fields, key, |reader, value| {
+            let (mut names, mut reported) = (Vec::new(), None);
+            for (at, entry) in reader.list(key, value)?.iter().enumerate() {
+                let name = reader.within(Step::Index(at), |reader| {
+                    let name = reader.read_text(key, entry)?;
+                    if name.is_empty() {
+                        let message = format!("an entry of `{}` is empty; remove it", key.name);
+                        return Err(reader.note(At::Value, FaultKind::Missing, message));
+                    }
+                    Ok(name)
+                });
+                match name {
+                    Ok(name) => names.push(name),
+                    Err(fault) => reported = Some(fault),
+                }
+            }
+            reported.map_or(Ok(Some(names)), Err)
+        })
+    }
+
+    /// A truth value; absent means false.
+    pub(super) fn truth(&mut self, fields: &Fields<'d>, key: &Key) -> Result<bool, Reported> {
+        let truth = self.at(fields, key, |reader, value| match reader.scalar(value) {
+            Scalar::Bool(value) => Ok(Some(value)),
+            _ => {
+                let hint = match value {
+                    Value::String(text) if matches!(scalar::read(text), Scalar::Bool(_)) => {
+                        "; remove the quotes"
+                    }
+                    _ => "",
+                };
+                let (name, source) = (key.name, reader.source(value));
+                let message = format!("`{name}` is true or false, not {source}{hint}");
+                Err(reader.note(At::Value, FaultKind::WrongType, message))
+            }
+        });
+        truth.map(Option::unwrap_or_default)
+    }
+
+    /// A whole number within the key's bounds.
+    pub(super) fn number(&mut self, fields: &Fields<'d>, key: &Key) -> Got<u64> {
+        let Shape::Number { least, most } = key.shape else { return Ok(None) };
+        self.at(fields, key, |reader, value| {
+            let number = match reader.scalar(value) {
+                Scalar::Int(number) => number,
+                // Beyond 64 bits: the cast keeps the sign, and saturates far outside any bound.
+                Scalar::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
+                    number as i128
+                }
+                _ => {
+                    let (name, source) = (key.name, reader.source(value));
+                    let hint = number_hint(value);
+                    let message = format!("`{name}` is a whole number, not {source}{hint}");
+                    return Err(reader.note(At::Value, FaultKind::WrongType, message));
+                }
+            };
+            match u64::try_from(number) {
+                Ok(number) if (least..=most).contains(&number) => Ok(Some(number)),
+                _ => {
+                    let bound = if number < i128::from(least) {
+                        format!("at least {least}")
+                    } else {
+                        format!("at most {most}")
+                    };
+                    let (name, source) = (key.name, reader.source(value));
+                    let message = format!("`{name}` must be {bound}, not {source}");
+                    Err(reader.note(At::Value, FaultKind::OutOfRange, message))
+                }
+            }
+        })
+    }
+
+    /// One of the key's words.
+    pub(super) fn word(&mut self, fields: &Fields<'d>, key: &Key) -> Got<&'static str> {
+        let Shape::Word { words, later, any_case } = key.shape else { return Ok(None) };
+        self.at(fields, key, |reader, value| {
+            let text = reader.read_text(key, value)?;
+            let same = |word: &&&str| {
+                if any_case { word.eq_ignore_ascii_case(&text) } else { **word == text }
+            };
+            if let Some(word) = words.iter().find(same) {
+                return Ok(Some(*word));
+            }
+            let words = words.join(", ");
+            let (name, text) = (key.name, shown(&text));
+            Err(if later.iter().any(|word| same(&word)) {
+                let message = format!(
+                    "`{name}: {}` is not available in this version yet; use one of: {words}",
+                    text.trim_matches('"')
+                );
+                reader.note(At::Value, FaultKind::NotYet, message)
+            } else {
+                let message = format!("`{name}` is one of: {words}; not {text}");
+                reader.note(At::Value, FaultKind::BadValue, message)
+            })
+        })
+    }
+
+    /// What a value means as a scalar of YAML 1.1; lists and maps are text.
+    pub(super) fn scalar(&self, value: &Value) -> Scalar {
+        match value {
+            Value::Null => Scalar::Null,
+            Value::Bool(value) => Scalar::Bool(*value),
+            Value::Number(number) => {
+                let whole = number.as_i64().map(i128::from);
+                match whole.or_else(|| number.as_u64().map(i128::from)) {
+                    Some(whole) => Scalar::Int(whole),
+                    None => Scalar::Float(number.as_f64().unwrap_or(f64::NAN)),
+                }
+            }
+            Value::String(text) => match scalar::read(text) {
+                Scalar::Text => Scalar::Text,
+                // Quoted text is text. Asked last, because the answer may cost a second reading.
+                special => match self.document.scalar(&self.path) {
+                    Some((_, false)) => Scalar::Text,
+                    Some((_, true)) | None => special,
+                },
+            },
+            Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => Scalar::Text,
+        }
+    }
+
+    /// Goes a step down for as long as `read` runs.
+    pub(super) fn within<T>(&mut self, step: Step, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.0.push(step);
+        let result = read(self);
+        self.path.0.pop();
+        result
+    }
+
+    fn at<T>(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+        read: impl FnOnce(&mut Self, &'d Value) -> Got<T>,
+    ) -> Got<T> {
+        match fields.map.get(key.name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => self.within(Step::Key(key.name.into()), |reader| read(reader, value)),
+        }
+    }
+
+    fn list(&mut self, key: &Key, value: &'d Value) -> Result<&'d [Value], Reported> {
+        match value {
+            Value::Sequence(list) => Ok(list),
+            other => {
+                let message = format!(
+                    "`{}` is a list, not {}; begin each entry with `- `",
+                    key.name,
+                    kind_of(other)
+                );
+                Err(self.note(At::Value, FaultKind::WrongType, message))
+            }
+        }
+    }
+
+    /// Checks that a value is a map and that every key of it belongs there.
+    fn open(&mut self, level: Level, value: &'d Value) -> Result<Fields<'d>, Reported> {
+        let Value::Mapping(map) = value else {
+            let message = format!("{} is a map of keys, not {}", level.words(), kind_of(value));
+            return Err(self.note(At::Value, FaultKind::WrongType, message));
+        };
+        for key in map.keys() {
+            let text = key_text(key);
+            let Value::String(name) = key else {
+                let message = format!("a key is text, not {}; quote it", kind_of(key));
+                self.within(Step::Key(text.into()), |reader| {
+                    reader.note(At::Key, FaultKind::WrongType, message)
+                });
+                continue;
+            };
+            let (kind, message) = match find(level, name) {
+                Some(known) if known.shape == Shape::NotYet => {
+                    let message =
+                        format!("`{name}` is not available in this version yet; remove it");
+                    (FaultKind::NotYet, message)
+                }
+                Some(_) => continue,
+                None => stranger(level, name),
+            };
+            self.within(Step::Key(text.into()), |reader| reader.note(At::Key, kind, message));
+        }
+        Ok(Fields { map })
+    }
+
+    fn read_text(&mut self, key: &Key, value: &Value) -> Result<String, Reported> {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            Value::Bool(_) => self.source(value),
+            Value::Number(number) if number.as_i64().is_some() => self.source(value),
+            Value::Number(_) => {
+                let message = format!(
+                    "{} is a number that `{}` cannot keep exactly; put it in quotes",
+                    self.source(value),
+                    key.name
+                );
+                return Err(self.note(At::Value, FaultKind::WrongType, message));
+            }
+            other => {
+                let message = format!("`{}` is text, not {}", key.name, kind_of(other));
+                return Err(self.note(At::Value, FaultKind::WrongType, message));
+            }
+        };
+        let (bytes_max, is_name) = match key.shape {
+            Shape::Text { bytes_max } => (bytes_max, false),
+            _ => (NAME_BYTES_MAX, true),
+        };
+        if text.len() > bytes_max {
+            let message = format!(
+                "`{}` has {} bytes, and may have at most {bytes_max}; shorten it",
+                key.name,
+                text.len()
+            );
+            return Err(self.note(At::Value, FaultKind::TooLarge, message));
+        }
+        if is_name && text.chars().any(char::is_control) {
+            let message =
+                format!("`{}` has a control character: {}; remove it", key.name, shown(&text));
+            return Err(self.note(At::Value, FaultKind::BadValue, message));
+        }
+        Ok(text)
+    }
+
+    /// A scalar as it stands in the file, for other values their kind.
+    pub(super) fn source(&self, value: &Value) -> String {
+        match value {
+            Value::String(_) | Value::Bool(_) | Value::Number(_) => {
+                match self.document.scalar(&self.path) {
+                    Some((text, true)) => text.to_owned(),
+                    Some((text, false)) => shown(text),
+                    None => key_text(value),
+                }
+            }
+            other => kind_of(other).to_owned(),
+        }
+    }
+}
+
+/// The way out for what almost is a whole number.
+fn number_hint(value: &Value) -> &'static str {
+    let Value::String(text) = value else { return "" };
+    if matches!(scalar::read(text), Scalar::Int(_)) {
+        "; remove the quotes"
+    } else if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        "; a leading 0 means octal, so remove it"
+    } else {
+        ""
+    }
+}
+
+/// A key that does not belong where it stands.
+fn stranger(level: Level, name: &str) -> (FaultKind, String) {
+    let homes = homes(name);
+    if !homes.is_empty() {
+        let homes: Vec<&str> = homes.into_iter().map(Level::words).collect();
+        let message =
+            format!("`{name}` belongs to {}, not to {}", homes.join(" or "), level.words());
+        return (FaultKind::MisplacedKey, message);
+    }
+    let near = keys_of(level).find(|key| distance(key.name, name) <= NEAR);
+    let way_out = match near {
+        Some(key) => format!("did you mean `{}`?", key.name),
+        None => {
+            let all: Vec<&str> = keys_of(level).map(|key| key.name).collect();
+            format!("{} takes: {}", level.words(), all.join(", "))
+        }
+    };
+    (FaultKind::UnknownKey, format!("unknown key {}; {way_out}", shown(name)))
+}
+
+/// How many typing slips a key may be away from the one that is offered for it.
+const NEAR: usize = 2;
+
+/// The longest key that is looked at for slips; every known key is shorter.
+const NEAR_BYTES_MAX: usize = 32;
+
+/// Edit distance: the fewest insertions, deletions and replacements of a byte.
+fn distance(known: &str, given: &str) -> usize {
+    if given.len() > NEAR_BYTES_MAX {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=given.len()).collect();
+    for (i, a) in known.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in given.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[given.len()]
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Sequence(_) => "a list",
+        Value::Mapping(_) => "a map",
+        Value::Tagged(_) => "a tagged value",
+    }
+}

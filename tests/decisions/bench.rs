@@ -1,0 +1,185 @@
+//! A decider on the memory store with a clock that stands still until it is told to move.
+
+use std::sync::{Arc, Mutex};
+
+use tidegate::decide::{Decider, Modes};
+use tidegate::domain::{
+    Code, Decision, Descriptor, Entry, Facts, Hits, Micros, Observer, Override, Request, Source,
+};
+use tidegate::policy::{self, Policy, Secret};
+use tidegate::store::memory::MemoryStore;
+
+/// Noon on some day, in the middle of a second, a minute and an hour, so that nothing happens to
+/// fall on a window's edge.
+pub const NOON: Micros = Micros(1_800_014_417_300_000);
+
+/// Remembers what an observer was told.
+#[derive(Clone, Default)]
+pub struct Told(pub Arc<Mutex<Vec<Facts>>>);
+
+impl Observer for Told {
+    fn checked(&self, facts: &Facts) {
+        self.0.lock().unwrap().push(*facts);
+    }
+    fn decided(&self, _: &Decision<'_>) {}
+}
+
+pub struct Bench {
+    pub decider: Decider<MemoryStore, Told>,
+    pub told: Told,
+    now: Mutex<Micros>,
+}
+
+/// One status as a test compares it: code, shown requests per unit, remaining, whole seconds of
+/// the reset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub code: Code,
+    pub limit: Option<u32>,
+    pub name: String,
+    pub remaining: u32,
+    pub reset_s: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Answered {
+    pub code: Code,
+    pub rows: Vec<Row>,
+    pub limited_by: Option<String>,
+    pub retry_after: Option<Micros>,
+    pub source: Source,
+    pub shadowed: bool,
+}
+
+impl Answered {
+    pub fn passes(&self) -> bool {
+        self.code == Code::Ok
+    }
+}
+
+/// One descriptor of a test's request.
+#[derive(Clone, Default)]
+pub struct D {
+    pub path: Vec<(String, Vec<u8>)>,
+    pub hits: Option<u64>,
+    pub give_back: bool,
+    pub limit: Option<Override>,
+}
+
+/// `"a=1 > b"` as a descriptor.
+pub fn d(path: &str) -> D {
+    let path = path
+        .split('>')
+        .map(str::trim)
+        .filter(|step| !step.is_empty())
+        .map(|step| {
+            let (key, value) = step.split_once('=').unwrap_or((step, ""));
+            (key.to_owned(), value.as_bytes().to_vec())
+        })
+        .collect();
+    D { path, ..D::default() }
+}
+
+impl D {
+    pub fn hits(mut self, hits: u64) -> D {
+        self.hits = Some(hits);
+        self
+    }
+    pub fn give_back(mut self, hits: u64) -> D {
+        self.hits = Some(hits);
+        self.give_back = true;
+        self
+    }
+    pub fn limit(mut self, limit: Override) -> D {
+        self.limit = Some(limit);
+        self
+    }
+}
+
+pub fn compiled(yaml: &str) -> Policy {
+    let source = policy::Source { name: "test.yaml".to_owned(), text: yaml.as_bytes().to_vec() };
+    match policy::compile(&[source], &policy::Options::default()) {
+        Ok(compiled) => Policy::build(compiled.domains, Secret([7; 32])),
+        Err(faults) => panic!("the test's policy has faults:\n{faults}"),
+    }
+}
+
+impl Bench {
+    pub fn new(yaml: &str) -> Bench {
+        Bench::with_modes(yaml, Modes::default())
+    }
+
+    pub fn with_modes(yaml: &str, modes: Modes) -> Bench {
+        let told = Told::default();
+        let decider =
+            Decider::new(Arc::new(compiled(yaml)), MemoryStore::new(100_000), told.clone(), modes);
+        Bench { decider, told, now: Mutex::new(NOON) }
+    }
+
+    pub fn advance(&self, by: Micros) {
+        let mut now = self.now.lock().unwrap();
+        *now = now.saturating_add(by);
+    }
+
+    pub fn reload(&self, yaml: &str) {
+        self.decider.replace_policy(Arc::new(compiled(yaml)));
+    }
+
+    /// Asks about several descriptors of domain `t` at once.
+    pub fn ask(&self, descriptors: &[D]) -> Answered {
+        self.ask_domain("t", descriptors)
+    }
+
+    pub fn one(&self, path: &str) -> Answered {
+        self.ask(&[d(path)])
+    }
+
+    /// How many of `calls` calls pass.
+    pub fn passes(&self, path: &str, calls: usize) -> usize {
+        (0..calls).filter(|_| self.one(path).passes()).count()
+    }
+
+    pub fn ask_domain(&self, domain: &str, descriptors: &[D]) -> Answered {
+        let entries: Vec<Vec<Entry<'_>>> = descriptors
+            .iter()
+            .map(|d| d.path.iter().map(|(k, v)| Entry { key: k.as_bytes(), value: v }).collect())
+            .collect();
+        let descriptors: Vec<Descriptor<'_>> = descriptors
+            .iter()
+            .zip(&entries)
+            .map(|(d, entries)| Descriptor {
+                entries,
+                hits: Hits(d.hits.unwrap_or(1)),
+                give_back: d.give_back,
+                limit: d.limit,
+                holder: None,
+            })
+            .collect();
+        let request = Request { domain, descriptors: &descriptors };
+        let now = *self.now.lock().unwrap();
+        let policy = self.decider.policy();
+        let decision = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(self.decider.decide(&policy, &request, now))
+            .expect("the memory store always answers");
+        Answered {
+            code: decision.code,
+            rows: decision
+                .statuses
+                .iter()
+                .map(|s| Row {
+                    code: s.code,
+                    limit: s.shown.map(|shown| shown.rate.requests_per_unit),
+                    name: s.shown.map_or(String::new(), |shown| shown.name.to_owned()),
+                    remaining: s.remaining,
+                    reset_s: s.reset.map(Micros::ceil_secs),
+                })
+                .collect(),
+            limited_by: decision.limited_by.map(|by| by.name.to_owned()),
+            retry_after: decision.limited_by.and_then(|by| by.retry_after),
+            source: decision.source,
+            shadowed: decision.shadowed,
+        }
+    }
+}

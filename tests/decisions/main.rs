@@ -1,0 +1,20 @@
+//! What a request is answered, from policy text to decision, on the embedded store: every row of
+//! envoyproxy/ratelimit's request semantics, as Tidegate keeps, fixes or extends it.
+//!
+//! Not here: the wire (tests/grpc), a real Envoy (tests/envoy), matching in detail (tests/matcher).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    unreachable_pub,
+    reason = "a test fails by panicking, and its support is shared by its modules"
+)]
+
+mod accounting;
+mod bench;
+mod codes;
+mod hits;
+mod overrides;
+mod stats;
+mod statuses;

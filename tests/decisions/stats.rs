@@ -1,0 +1,1 @@
+//! Statistics: what an observer is told of each check.

@@ -1,0 +1,163 @@
+//! A cluster of three masters, each with a replica.
+
+use tidegate::store::redis::config::Topology;
+use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::keys;
+use tidegate::store::redis::transport::{Item, Items, Transport};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::load::{COUNT, Load, Page, config, item, open, total};
+use crate::support::acl;
+use crate::support::cluster::Cluster;
+use crate::support::process::until;
+
+/// Six processes at a time are enough for a small machine.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+/// How many keys each master holds.
+const KEYS_EACH: usize = 4;
+
+struct Bench {
+    cluster: Cluster,
+    connections: Connections,
+    _turn: MutexGuard<'static, ()>,
+}
+
+async fn bench(proxied: bool) -> Bench {
+    let turn = ONE_AT_A_TIME.lock().await;
+    let user = acl::line(acl::CLUSTER);
+    let cluster =
+        if proxied { Cluster::start_behind_a_proxy(&[&user]) } else { Cluster::start(&[&user]) };
+    // Any node leads to all the others.
+    let connections = open(config(Topology::Cluster, &[&cluster.nodes[1]])).await;
+    Bench { cluster, connections, _turn: turn }
+}
+
+/// The same number of counters on every master.
+fn spread(cluster: &Cluster) -> Vec<Page> {
+    let mut pages: Vec<Page> = Vec::new();
+    for identity in 0.. {
+        let home = cluster.owner(0, keys::slot(&Page::new(identity, 0).key()));
+        if pages.iter().filter(|page| page.home == home).count() < KEYS_EACH {
+            pages.push(Page::new(identity, home));
+        }
+        if pages.len() == 3 * KEYS_EACH {
+            break;
+        }
+    }
+    pages
+}
+
+/// A slot of the first master's.
+fn slot_of_the_first(load: &Load) -> u16 {
+    keys::slot(&load.book.iter().find(|page| page.home == 0).unwrap().key())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_takes_one_write_per_node_that_it_touches() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let items: Vec<(usize, Item)> = (0..12)
+        .map(|at| {
+            let key = format!("tg1z:{{{at}}}");
+            let slot = keys::slot_of_text(key.as_bytes());
+            assert_eq!(slot, cluster.slot_of(&key), "our checksum is the server's");
+            (cluster.owner(0, slot), Item { slot: Some(slot), ..item(&COUNT, &key) })
+        })
+        .collect();
+    let call = |home: Option<usize>| {
+        let of_home =
+            |(at, item): &(usize, Item)| home.is_none_or(|home| home == *at).then(|| item.clone());
+        connections.send(items.iter().filter_map(of_home).collect::<Items>())
+    };
+    assert!((0..3).all(|home| items.iter().any(|(at, _)| *at == home)), "all are touched");
+    let replies = call(None).await;
+    assert!(replies.len() == 12 && replies.iter().all(Result::is_ok), "{replies:?}");
+    assert_eq!(total(&connections, |node| &node.pipelines), 3);
+    let replies = call(Some(1)).await;
+    assert!(replies.iter().all(Result::is_ok), "{replies:?}");
+    assert_eq!(total(&connections, |node| &node.pipelines), 4);
+    assert_eq!(total(&connections, |node| &node.moved), 0, "the table was right");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let load = Load::start(connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+
+    let heir = cluster.replica_of(0);
+    cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"]);
+    let slot = slot_of_the_first(&load);
+    until("the replica is master", || (0..6).all(|asked| cluster.owner(asked, slot) == heir)).await;
+    load.progress("every key is charged by the new master too", |_| true, 5).await;
+
+    let unanswered = || load.book.iter().map(Page::unanswered).sum::<u64>();
+    let before = unanswered();
+    // Every slot of the second master moves to the third, with the keys, while both serve.
+    cluster.reshard(1, 2).await;
+    load.progress("every key is charged in its new place", |_| true, 5).await;
+    let redirected =
+        total(load.connections(), |node| &node.moved) + total(load.connections(), |node| &node.ask);
+    assert!(redirected > 0, "nothing was redirected");
+    assert_eq!(unanswered(), before, "a moving slot cost an answer");
+
+    load.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
+    let Bench { mut cluster, connections, _turn } = bench(false).await;
+    let load = Load::start(connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+    let slot = slot_of_the_first(&load);
+    cluster.nodes[0].kill();
+    load.progress("the others go on", |page| page.home != 0, 20).await;
+    until("the replica is master", || cluster.owner(1, slot) != 0).await;
+    load.progress("the replica charges", |_| true, 5).await;
+    // Replication is asynchronous: what the dead master alone had seen is lost, by design.
+    let book = load.stop(false).await;
+    for page in book.iter().filter(|page| page.home != 0) {
+        assert_eq!(page.unanswered(), 0, "{page:?} lies on a healthy shard");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let load = Load::start(connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+    let slot = slot_of_the_first(&load);
+    cluster.nodes[0].freeze();
+    load.progress("the others go on", |page| page.home != 0, 20).await;
+    until("the replica is master", || cluster.owner(1, slot) != 0).await;
+    load.progress("the replica charges", |_| true, 5).await;
+    cluster.nodes[0].thaw();
+    until("the old master follows", || cluster.owner(0, slot) != 0).await;
+    load.progress("all goes on", |_| true, 5).await;
+    let book = load.stop(false).await;
+    for page in book.iter().filter(|page| page.home != 0) {
+        assert_eq!(page.unanswered(), 0, "{page:?} lies on a healthy shard");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
+    let Bench { cluster, connections, _turn } = bench(true).await;
+    let load = Load::start(connections, spread(&cluster));
+    load.progress("every key is charged", |_| true, 5).await;
+    let proxy = cluster.proxy.as_ref().unwrap();
+    proxy.swallow(true);
+    until("its lanes are dropped", || total(load.connections(), |node| &node.timeouts) > 0).await;
+    load.progress("the others go on", |page| page.home != 0, 50).await;
+    // Long enough for dials to vanish in the hole too.
+    until("it is dialled in vain", || total(load.connections(), |node| &node.dial_failures) > 2)
+        .await;
+    load.progress("the others still go on", |page| page.home != 0, 20).await;
+    proxy.swallow(false);
+    load.progress("it is met again", |_| true, 5).await;
+    // The master itself never failed: what it acknowledged, it holds.
+    let book = load.stop(true).await;
+    for page in book.iter().filter(|page| page.home != 0) {
+        assert_eq!(page.unanswered(), 0, "{page:?} lies on a healthy shard");
+    }
+}

@@ -1,0 +1,48 @@
+//! A master that sentinels watch.
+
+use tidegate::store::redis::config::{Address, RedisConfig, Topology};
+
+use crate::load::{Load, auth, config, open, pages};
+use crate::support::acl;
+use crate::support::process::until;
+use crate::support::sentinel::{Group, NAME};
+
+fn group() -> Group {
+    Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)])
+}
+
+fn watched(group: &Group) -> RedisConfig {
+    let topology = Topology::Sentinel { master: NAME.into(), auth: auth() };
+    let sentinels: Vec<_> = group.sentinels.iter().collect();
+    config(topology, &sentinels)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() {
+    let mut group = group();
+    let mut watched = watched(&group);
+    // One that is not there is passed over.
+    watched.addresses.insert(0, Address::Tcp("127.0.0.1".into(), 1));
+    let connections = open(watched).await;
+    let load = Load::start(connections, pages(4));
+    load.progress("every key is charged", |_| true, 5).await;
+
+    // The old master lives, and becomes a replica.
+    group.sentinels[0].ask(&["SENTINEL", "FAILOVER", NAME]);
+    until("there is a new master", || group.master() != 0).await;
+    load.progress("the new master charges", |_| true, 5).await;
+
+    // The new one dies.
+    let second = group.master();
+    until("all replicate it", || {
+        let info = group.servers[second].ask(&["INFO", "replication"]);
+        crate::support::cluster::text(info).matches("state=online").count() == 2
+    })
+    .await;
+    group.servers[second].kill();
+    until("there is a third master", || group.master() != second).await;
+    load.progress("the third master charges", |_| true, 5).await;
+
+    // Replication is asynchronous: what a dead master alone had seen is lost, by design.
+    load.stop(false).await;
+}
