@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::domain::{
-    Answer, Answers, Call, Check, Code, Decision, Facts, Hits, LimitedBy, Micros, Observer, Op,
-    Outcome, Request, Role, Shown, Source, Status, Verdict,
+    Answer, Answers, Call, Check, Code, Decision, Descriptor, Facts, Hits, LimitedBy, Micros,
+    Observer, Op, Outcome, Request, Role, Shown, Source, Status, Verdict,
 };
 use crate::policy::{Checks, Found, Matches, Policy, Rule};
 use crate::store::Store;
@@ -86,20 +86,25 @@ impl<S: Store, O: Observer> Decider<S, O> {
             self.store.apply(&call).await
         };
         let decision = combine(&matches, &checks, &answers, self.modes)?;
-        self.tell(&matches, &checks, &answers, &decision);
+        self.tell(request, &matches, &checks, &answers, &decision);
         Ok(decision)
     }
 
     fn tell(
         &self,
+        request: &Request<'_>,
         matches: &Matches<'_>,
         checks: &Checks<'_, '_>,
         answers: &Answers,
         decision: &Decision<'_>,
     ) {
         let admitted = decision.code == Code::Ok && !decision.shadowed;
-        for (found, span) in matches.found.iter().zip(&checks.spans) {
+        let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
+        for ((found, span), descriptor) in descriptors {
             let rule = rule_of(found);
+            if let Found::Unlimited(rule) = found {
+                self.observer.checked(&unlimited_facts(rule, descriptor, admitted));
+            }
             for at in span.clone() {
                 let (check, Some(Answer::Decided(outcome))) =
                     (&checks.each[at], answers.each.get(at))
@@ -113,10 +118,31 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     outcome: *outcome,
                     shadow: rule.is_some_and(|rule| rule.shadow_mode),
                     admitted,
+                    gives_back: matches!(check.op, Op::GiveBack { .. }),
                 });
             }
         }
         self.observer.decided(decision);
+    }
+}
+
+/// A rule without a counter is told of as if its capacity were endless.
+fn unlimited_facts(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> Facts {
+    Facts {
+        rule: Some(rule.id),
+        hits: descriptor.hits,
+        capacity: Hits(u64::MAX),
+        outcome: Outcome {
+            verdict: Verdict::Pass,
+            charged: descriptor.hits,
+            available: Hits(u64::MAX),
+            retry_after: None,
+            reset_after: Micros::ZERO,
+            taken: None,
+        },
+        shadow: rule.shadow_mode,
+        admitted,
+        gives_back: descriptor.give_back,
     }
 }
 
@@ -198,7 +224,14 @@ fn combine<'p>(
     }
     let shadowed = modes.shadow && !admitted;
     let code = if admitted || shadowed { Code::Ok } else { Code::OverLimit };
-    Ok(Decision { code, statuses, limited_by, source: answers.source, shadowed })
+    Ok(Decision {
+        code,
+        statuses,
+        limited_by,
+        source: answers.source,
+        shadowed,
+        domain_known: matches.domain_known(),
+    })
 }
 
 /// What to call a limit that has no name of its own: its rule's path. A limit that the caller

@@ -13,7 +13,8 @@ pub enum Code {
     OverLimit,
 }
 
-/// A rule's number within its policy: `0..policy.rules().len()`.
+/// A rule's number: the first of its policy's rules has that policy's first number, the others
+/// follow without a gap. While the process lives no two of its policies share a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 
@@ -74,6 +75,8 @@ pub struct Decision<'p> {
     pub source: Source,
     /// The decision was OVER_LIMIT, and global shadow mode let it pass.
     pub shadowed: bool,
+    /// The policy has the domain that the caller names.
+    pub domain_known: bool,
 }
 
 /// What an observer is told of one check: numbers only, and the rule's id.
@@ -91,6 +94,8 @@ pub struct Facts {
     pub shadow: bool,
     /// The call was admitted.
     pub admitted: bool,
+    /// The hits were returned, not asked for.
+    pub gives_back: bool,
 }
 
 /// Somebody who is told of every decision and alters none (metrics, traces).
@@ -101,6 +106,15 @@ pub trait Observer: Send + Sync + 'static {
     fn checked(&self, facts: &Facts);
     /// A call was answered.
     fn decided(&self, decision: &Decision<'_>);
+}
+
+impl<T: Observer> Observer for std::sync::Arc<T> {
+    fn checked(&self, facts: &Facts) {
+        T::checked(self, facts);
+    }
+    fn decided(&self, decision: &Decision<'_>) {
+        T::decided(self, decision);
+    }
 }
 
 impl Observer for () {

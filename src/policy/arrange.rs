@@ -19,7 +19,13 @@ impl Policy {
     ///
     /// Costs time and memory linear in the size of the policy. Never fails.
     pub fn build(domains: Vec<DomainSpec>, secret: Secret) -> Policy {
-        let mut arranger = Arranger::default();
+        Policy::build_numbered(domains, secret, RuleId(0))
+    }
+
+    /// The same, with rules numbered from `first` on: a process that gives every policy the numbers
+    /// after the last one's can tell their rules apart while one takes the other's place.
+    pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
+        let mut arranger = Arranger { first: first.0, ..Arranger::default() };
         for domain in &domains {
             arranger.collect_replaced(&domain.nodes);
         }
@@ -29,7 +35,13 @@ impl Policy {
         let mut replaced: Vec<(Box<str>, NameId)> = arranger.replaced.into_iter().collect();
         replaced.sort_unstable_by_key(|(_, id)| id.0);
         let replaced_names = replaced.into_iter().map(|(name, _)| name).collect();
-        Policy { rules: arranger.rules, tree: arranger.tree, secret, replaced_names }
+        Policy {
+            rules: arranger.rules,
+            first: first.0,
+            tree: arranger.tree,
+            secret,
+            replaced_names,
+        }
     }
 }
 
@@ -37,6 +49,8 @@ impl Policy {
 struct Arranger {
     tree: Tree,
     rules: Vec<Rule>,
+    /// The number of the first rule.
+    first: u32,
     /// Every name that some rule replaces. Limits with any other name are never asked for theirs.
     replaced: HashMap<Box<str>, NameId>,
 }
@@ -168,7 +182,7 @@ impl Arranger {
     }
 
     fn rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
-        let id = RuleId(count(self.rules.len()));
+        let id = RuleId(self.first.wrapping_add(count(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
         let plans = spec.limits.iter().map(|limit| self.plan(domain, &path, limit)).collect();

@@ -50,6 +50,13 @@ pub struct Matches<'p> {
     replaced: SmallVec<[Replaced; 4]>,
 }
 
+impl Matches<'_> {
+    /// Whether the policy has the domain that the request names.
+    pub fn domain_known(&self) -> bool {
+        self.domain.is_some()
+    }
+}
+
 /// A rule that matched takes the limits of a name out of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Replaced {

@@ -71,7 +71,8 @@ impl Policy {
         })
     }
 
-    fn domain_name(&self, rule: &Rule) -> &str {
+    /// The name of the domain that a rule of this policy stands in.
+    pub fn domain_name(&self, rule: &Rule) -> &str {
         let mut at = rule.node;
         while let Some(parent) = self.tree.node(at).parent {
             at = parent;

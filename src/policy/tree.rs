@@ -24,6 +24,8 @@ use crate::domain::{Accounting, Entry, RuleId};
 #[derive(Debug)]
 pub struct Policy {
     pub(super) rules: Vec<Rule>,
+    /// The number of the first rule.
+    pub(super) first: u32,
     pub(super) tree: Tree,
     pub(super) secret: Secret,
     /// The text of every name that some rule replaces.
@@ -159,7 +161,7 @@ impl Policy {
 
     /// One rule.
     pub fn rule(&self, id: RuleId) -> Option<&Rule> {
-        self.rules.get(id.0 as usize)
+        self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
     /// Whether the policy has that domain.

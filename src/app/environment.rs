@@ -1,0 +1,91 @@
+//! Everything that the process is told from outside besides its flags: the environment and the
+//! settings file. Read once, here; everybody else is handed values.
+//!
+//! Not here: what the settings mean (`settings`).
+
+use std::path::{Path, PathBuf};
+use std::{env, error, fmt, fs, io};
+
+use super::settings::Texts;
+
+/// Largest settings file: every setting with a long value fits into a hundredth of it.
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+/// Largest file with a secret: a key of any kind fits.
+const SECRET_BYTES_MAX: u64 = 64 * 1024;
+
+/// The environment. Names and values that are not UTF-8 are left out: no setting has one.
+pub fn environment() -> Texts {
+    let text = |text: std::ffi::OsString| text.into_string().ok();
+    env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
+}
+
+/// Why a file of settings or with a secret cannot be used.
+#[derive(Debug)]
+pub enum FileFault {
+    /// It cannot be read.
+    Unreadable {
+        /// Which one.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// It is not what it should be.
+    Malformed {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong; never its content.
+        wrong: String,
+    },
+}
+
+impl fmt::Display for FileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileFault::Unreadable { path, error } => write!(f, "{}: {error}", path.display()),
+            FileFault::Malformed { path, wrong } => write!(f, "{}: {wrong}", path.display()),
+        }
+    }
+}
+
+impl error::Error for FileFault {}
+
+/// Reads a settings file: YAML, a mapping from flag names to values.
+///
+/// # Errors
+///
+/// The file cannot be read, is too large, or is not such a mapping.
+pub fn settings_file(path: &Path) -> Result<Texts, FileFault> {
+    let malformed = |wrong: String| FileFault::Malformed { path: path.to_owned(), wrong };
+    let text = bounded(path, SETTINGS_BYTES_MAX)?;
+    let values: std::collections::BTreeMap<String, serde_yaml::Value> =
+        serde_yaml::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let scalar = |(name, value): (String, serde_yaml::Value)| match value {
+        serde_yaml::Value::String(text) => Ok((name, text)),
+        serde_yaml::Value::Bool(flag) => Ok((name, flag.to_string())),
+        serde_yaml::Value::Number(number) => Ok((name, number.to_string())),
+        serde_yaml::Value::Null => Ok((name, String::new())),
+        serde_yaml::Value::Sequence(_)
+        | serde_yaml::Value::Mapping(_)
+        | serde_yaml::Value::Tagged(_) => Err(malformed(format!("{name}: one value, not a list"))),
+    };
+    values.into_iter().map(scalar).collect()
+}
+
+/// Reads a secret: the file's text without the line feed at its end.
+///
+/// # Errors
+///
+/// The file cannot be read or is too large.
+pub(super) fn secret_file(path: &Path) -> Result<String, FileFault> {
+    let text = bounded(path, SECRET_BYTES_MAX)?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn bounded(path: &Path, bytes_max: u64) -> Result<String, FileFault> {
+    let unreadable = |error| FileFault::Unreadable { path: path.to_owned(), error };
+    if fs::metadata(path).map_err(unreadable)?.len() > bytes_max {
+        let wrong = format!("more than {bytes_max} bytes");
+        return Err(FileFault::Malformed { path: path.to_owned(), wrong });
+    }
+    fs::read_to_string(path).map_err(unreadable)
+}

@@ -1,0 +1,155 @@
+//! Looks at the policy's files and puts a changed policy in force; the last good one stays where
+//! the new one has faults.
+//!
+//! It polls: a poll sees what a ConfigMap's swapped links do, a file replaced by another, a
+//! directory that is unmounted, alike on every file system; watching the kernel's events misses
+//! some of those. Not here: what a policy means.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::failure::Failure;
+use super::files::{Fingerprint, Stamp};
+use super::load::{Loaded, Loader};
+use crate::domain::RuleId;
+use crate::policy::{Fault, Policy};
+use crate::telemetry::{RuleName, Telemetry};
+
+/// Polls that read the files' content after the file system said that something changed: a file
+/// that is written twice within the grain of its time stamp looks the same after the second time.
+const READS_AFTER_CHANGE: u32 = 3;
+
+/// Faults and warnings of one load that are logged; the rest is a number. A thousand lines of one
+/// mistake would push everything else out of sight.
+const LOGGED_MAX: usize = 20;
+
+/// The watch over a policy's files.
+pub(super) struct Reload {
+    loader: Loader,
+    telemetry: Arc<Telemetry>,
+    every: Duration,
+    stamp: Option<Stamp>,
+    /// The content that was looked at last, good or not.
+    seen: Option<Fingerprint>,
+    reads_left: u32,
+    /// The number of the next policy's first rule.
+    next: RuleId,
+    /// The last poll could not read the files, and that was logged.
+    unreadable: bool,
+}
+
+impl Reload {
+    /// A watch that begins with `loaded` in force.
+    pub(super) fn new(
+        loader: Loader,
+        loaded: &Loaded,
+        telemetry: Arc<Telemetry>,
+        every: Duration,
+    ) -> Self {
+        Reload {
+            next: next_number(&loaded.policy, RuleId(0)),
+            seen: Some(loaded.fingerprint),
+            stamp: None,
+            reads_left: READS_AFTER_CHANGE,
+            unreadable: false,
+            loader,
+            telemetry,
+            every,
+        }
+    }
+
+    /// Polls until `stop`; `replace` puts a policy in force. Runs on a thread of its own: reading a large policy must hold up neither
+    /// a decision nor a probe.
+    pub(super) fn run(mut self, stop: &AtomicBool, replace: impl Fn(Arc<Policy>)) {
+        while !stop.load(Ordering::Relaxed) {
+            thread::park_timeout(self.every);
+            self.poll(&replace);
+        }
+    }
+
+    fn poll(&mut self, replace: &dyn Fn(Arc<Policy>)) {
+        let stamp = match self.loader.places.stamp() {
+            Ok(stamp) => stamp,
+            Err(fault) => return self.cannot_read(&fault.into()),
+        };
+        if self.stamp != Some(stamp) {
+            self.stamp = Some(stamp);
+            self.reads_left = READS_AFTER_CHANGE;
+        }
+        if self.reads_left == 0 {
+            return;
+        }
+        self.reads_left -= 1;
+        let files = match self.loader.places.read() {
+            Ok(files) => files,
+            Err(fault) => return self.cannot_read(&fault.into()),
+        };
+        self.unreadable = false;
+        let fingerprint = Fingerprint::of(&files);
+        if self.seen == Some(fingerprint) {
+            return;
+        }
+        self.seen = Some(fingerprint);
+        match self.loader.compile(&files, self.next) {
+            Ok(loaded) => replace(self.take(loaded)),
+            Err(failure) => self.refuse(&failure),
+        }
+    }
+
+    fn take(&mut self, loaded: Loaded) -> Arc<Policy> {
+        log_warnings(&loaded.warnings);
+        tracing::info!(
+            files = loaded.files,
+            rules = loaded.policy.rules().len(),
+            fingerprint = %loaded.fingerprint,
+            "policy reloaded"
+        );
+        self.telemetry.loaded(self.next, rule_names(&loaded.policy));
+        self.next = next_number(&loaded.policy, self.next);
+        Arc::new(loaded.policy)
+    }
+
+    /// Once, until the files can be read again; then they are looked at as if they were new.
+    fn cannot_read(&mut self, failure: &Failure) {
+        self.stamp = None;
+        if !self.unreadable {
+            self.unreadable = true;
+            self.refuse(failure);
+        }
+    }
+
+    fn refuse(&self, failure: &Failure) {
+        self.telemetry.not_loaded();
+        let text = failure.to_string();
+        let faults = text.lines().count();
+        for fault in text.lines().take(LOGGED_MAX) {
+            tracing::error!(fault, "policy not reloaded: a fault");
+        }
+        tracing::error!(faults, "policy not reloaded: the last good one stays in force");
+    }
+}
+
+fn next_number(policy: &Policy, first: RuleId) -> RuleId {
+    // A policy of 64 MiB has fewer rules than a u32 counts; wrapping keeps neighbours apart.
+    RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
+}
+
+/// The policy's rules as metrics name them, in the order of their numbers.
+pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
+    policy
+        .rules()
+        .iter()
+        .map(|rule| RuleName { domain: policy.domain_name(rule).into(), path: rule.path.clone() })
+}
+
+pub(super) fn log_warnings(warnings: &[Fault]) {
+    for warning in warnings.iter().take(LOGGED_MAX) {
+        tracing::warn!(warning = %warning, "policy: a warning");
+    }
+    if warnings.len() > LOGGED_MAX {
+        let more = warnings.len() - LOGGED_MAX;
+        tracing::warn!(more, "policy: more warnings; `tidegate check` shows them all");
+    }
+}

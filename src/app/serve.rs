@@ -1,0 +1,241 @@
+//! Puts the parts together and serves: load, bind, answer, and leave in order.
+//!
+//! Leaving: on SIGTERM or SIGINT health and readiness say no; for the drain delay everything goes
+//! on; connections are asked to go and finish their calls; the process exits with 0, at the hard
+//! limit at the latest. Not here: each part's own work.
+
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::failure::Failure;
+use super::load::Loader;
+use super::reload::{self, Reload};
+use super::settings::{LogFormat, LogLevel, Settings};
+use super::{Configured, pages, ports};
+use crate::admin;
+use crate::clock::Clock;
+use crate::decide::{Decider, Modes};
+use crate::domain::RuleId;
+use crate::store::memory::MemoryStore;
+use crate::telemetry::{self, Format, Level, Telemetry};
+use crate::wire::{Front, Health, Listener, RateLimit};
+
+/// What decides in this process.
+pub(super) type Deciding = Decider<MemoryStore, Arc<Telemetry>>;
+
+/// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
+const SIDE_THREADS: usize = 2;
+
+/// How often expired counters are swept out, and how many slots are looked at each time: a store of
+/// a million keys is gone through in eight seconds, for about 10 ms a second.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_SLOTS: usize = 131_072;
+
+/// How long the HTTP ports may take to finish what is under way, once gRPC has finished.
+const SIDE_STOP_MAX: Duration = Duration::from_millis(250);
+
+/// Serves until told to stop.
+///
+/// # Errors
+///
+/// What keeps it from starting.
+pub fn serve(configured: Configured) -> Result<(), Failure> {
+    let settings = &configured.settings;
+    start_logs(settings);
+    for notice in configured.notices() {
+        tracing::warn!(name = notice.name, text = notice.text, "a setting to know about");
+    }
+    if settings.counts_in_redis() {
+        let wrong = "counting in Redis is not part of this build yet: unset --redis-url or give \
+                     --store memory";
+        return Err(Failure::Store(wrong.to_owned()));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(SIDE_THREADS)
+        .thread_name("side")
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)?;
+    let done = runtime.block_on(run(&configured));
+    // Nothing that still runs on the side may hold up the exit.
+    runtime.shutdown_background();
+    done
+}
+
+async fn run(configured: &Configured) -> Result<(), Failure> {
+    let settings = &configured.settings;
+    let loader = Loader::of(settings)?;
+    let loaded = loader.load(RuleId(0))?;
+    reload::log_warnings(&loaded.warnings);
+    let telemetry = Arc::new(Telemetry::new(settings.near_limit_ratio));
+    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy));
+
+    // Everything that can be refused is asked for before anything is served.
+    let answering = ports::answering(settings)?;
+    let listener = Listener::bind(ports::grpc(settings)?)?;
+    let http = bind(&settings.http_host, settings.http_port).await?;
+    let debug = bind(&settings.debug_host, settings.debug_port).await?;
+    let (prometheus_host, prometheus_port) = &settings.prometheus_addr;
+    let prometheus = match settings.use_prometheus {
+        true => Some(bind(prometheus_host, *prometheus_port).await?),
+        false => None,
+    };
+    let told_to_stop = stop_signal()?;
+
+    let (files, rules) = (loaded.files, loaded.policy.rules().len());
+    let fingerprint = loaded.fingerprint;
+    let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
+    let store = MemoryStore::new(settings.max_keys);
+    let reloading = Reload::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
+    let policy = Arc::new(loaded.policy);
+    let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
+    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
+    let health = Health::new();
+
+    let (stop_side, side_stops) = watch::channel(false);
+    let parts = pages::Parts {
+        configured,
+        decider: Arc::clone(&decider),
+        rate_limit: Arc::clone(&rate_limit),
+        health: health.clone(),
+        telemetry,
+        traffic: listener.traffic(),
+    };
+    let mut side = tokio::task::JoinSet::new();
+    let limits = admin::Limits::default();
+    let scrape = parts.scrape();
+    announce(&listener, &http, &debug, prometheus.as_ref());
+    side.spawn(admin::serve(
+        http,
+        admin::public_routes(parts.public(&scrape)),
+        limits,
+        side_stops.clone(),
+    ));
+    side.spawn(admin::serve(debug, admin::debug_routes(parts.debug()), limits, side_stops.clone()));
+    if let Some(listener) = prometheus {
+        let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
+        side.spawn(admin::serve(listener, routes, limits, side_stops));
+    }
+    tokio::spawn(sweep(Arc::clone(&decider)));
+    let watched = watch_policy(reloading, Arc::clone(&decider))?;
+
+    health.set_serving(true);
+    tracing::info!(files, rules, %fingerprint, "ready");
+    let hard_limit = settings.hard_limit;
+    let stop = async move {
+        told_to_stop.await;
+        tracing::info!("stopping");
+        exit_at_the_latest(hard_limit);
+    };
+    let drained = listener.serve(Front::new(rate_limit, health), stop).await?;
+
+    watched.end();
+    stop_side.send_replace(true);
+    let _ =
+        tokio::time::timeout(SIDE_STOP_MAX, async { while side.join_next().await.is_some() {} })
+            .await;
+    tracing::info!(cut_off = drained.cut_off, "stopped");
+    Ok(())
+}
+
+fn start_logs(settings: &Settings) {
+    let level = match settings.log_level {
+        LogLevel::Off => Level::Off,
+        LogLevel::Fatal | LogLevel::Error => Level::Error,
+        LogLevel::Warning | LogLevel::Warn => Level::Warn,
+        LogLevel::Info => Level::Info,
+        LogLevel::Debug | LogLevel::Trace => Level::Debug,
+    };
+    let format = match settings.log_format {
+        LogFormat::Text => Format::Text,
+        LogFormat::Json => Format::Json,
+    };
+    telemetry::start_logs(level, format);
+}
+
+async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
+    let address = ports::resolved(host, port)?;
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Failure::Address { address: address.to_string(), error })
+}
+
+/// Says which addresses were bound: port 0 has become a number. Whoever starts the process with it
+/// reads this line.
+fn announce(
+    grpc: &Listener,
+    http: &TcpListener,
+    debugging: &TcpListener,
+    prometheus: Option<&TcpListener>,
+) {
+    let address = |listener: &TcpListener| {
+        listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
+    };
+    tracing::info!(
+        grpc = grpc.addresses().first().map(ToString::to_string),
+        http = address(http),
+        debug = address(debugging),
+        prometheus = prometheus.map(address),
+        "listening"
+    );
+}
+
+/// Resolves at the first SIGTERM or SIGINT.
+fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Ends the process at the hard limit, whatever hangs: a supervisor's SIGKILL would come later and
+/// look like a crash. Where no thread is to be had, the drain's own limit has to do.
+fn exit_at_the_latest(hard_limit: Duration) {
+    let _ = thread::Builder::new().name("hard-limit".to_owned()).spawn(move || {
+        thread::sleep(hard_limit);
+        tracing::warn!("the hard limit ends the drain");
+        process::exit(0);
+    });
+}
+
+async fn sweep(decider: Arc<Deciding>) {
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    loop {
+        ticks.tick().await;
+        decider.store().sweep(Clock::System.now(), SWEEP_SLOTS);
+    }
+}
+
+/// The thread that watches the policy's files.
+struct Watched {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Watched {
+    fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+    }
+}
+
+fn watch_policy(reload: Reload, decider: Arc<Deciding>) -> Result<Watched, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    let thread = thread::Builder::new()
+        .name("policy".to_owned())
+        .spawn(move || reload.run(&told, |policy| decider.replace_policy(policy)))
+        .map_err(Failure::Runtime)?;
+    Ok(Watched { stop, thread })
+}

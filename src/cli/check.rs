@@ -1,0 +1,52 @@
+//! `tidegate check`: every fault and warning of a policy, before it is served.
+//!
+//! Not here: what is a fault (`policy`).
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use super::print::{self, Paint};
+use crate::app::{self, Failure};
+
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Check {
+    /// Policy files, or directories with .yaml and .yml files
+    #[arg(required = true, value_name = "FILE|DIR")]
+    paths: Vec<PathBuf>,
+    /// Treat warnings as faults
+    #[arg(long)]
+    strict: bool,
+    /// Several files may describe one domain
+    #[arg(long, env = "MERGE_DOMAIN_CONFIG", hide_env_values = true,
+          value_parser = BoolishValueParser::new())]
+    merge_domain_config: bool,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  tidegate check limits.yaml
+  tidegate check --strict limits/        in CI: warnings fail too (exit code 65)";
+
+impl Check {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let loaded = app::check(&self.paths, self.merge_domain_config, "")?;
+        for warning in &loaded.warnings {
+            print::warning(&warning.to_string());
+        }
+        if self.strict && !loaded.warnings.is_empty() {
+            return Err(Failure::Strict { warnings: loaded.warnings.len() });
+        }
+        let word = Paint::Good.on("ok", print::colour());
+        let (files, rules) = (loaded.files, loaded.policy.rules().len());
+        let warnings = loaded.warnings.len();
+        let counted = |count: usize, what: &str| match count {
+            1 => format!("1 {what}"),
+            _ => format!("{count} {what}s"),
+        };
+        let all = [counted(files, "file"), counted(rules, "rule"), counted(warnings, "warning")];
+        print::out(&format!("{word}: {}\n", all.join(", ")))
+    }
+}

@@ -1,0 +1,364 @@
+//! The table of settings. A row is a field of [`Settings`], a flag (`--grpc-port`), a variable of
+//! ours (`TIDEGATE_GRPC_PORT`), the names that envoyproxy/ratelimit gives the same thing, a
+//! default, a reader with its bounds, and the line of help that flags and README show.
+//!
+//! A new setting is one row. Not here: what is done with the values (`app`).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::source::{self, Given, Sources};
+use super::value::{
+    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
+    StoreKind, address, bytes, duration, flag, host, key_prefix, number, path, paths, ratio,
+    secret, text,
+};
+use super::{Fault, compat};
+
+/// How a value may be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// As it is.
+    Plain,
+    /// With logins masked.
+    Address,
+    /// Not at all.
+    Hidden,
+}
+
+/// One setting, as flags, help and README describe it.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The field of [`Settings`].
+    pub field: &'static str,
+    /// The flag, without the leading hyphens.
+    pub name: &'static str,
+    /// The text that stands where nobody gives one.
+    pub default: &'static str,
+    /// How its value may be shown.
+    pub show: Show,
+    /// What envoyproxy/ratelimit calls it in the environment.
+    pub theirs: &'static [&'static str],
+    /// The line of help.
+    pub help: &'static str,
+}
+
+impl Row {
+    /// Our name for it in the environment.
+    pub fn variable(&self) -> String {
+        format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
+    }
+}
+
+macro_rules! settings {
+    ($( $(#[doc = $help:literal])+ $field:ident $name:literal : $type:ty = $default:literal, $reader:expr, $show:ident, [$($theirs:literal),*]; )+) => {
+        /// Every setting of the process, read and within its bounds.
+        #[derive(Clone, Debug)]
+        pub struct Settings { $( $(#[doc = $help])+ pub $field: $type, )+ }
+
+        /// Every setting, in the order of help and README.
+        pub const TABLE: &[Row] = &[ $( Row {
+            field: stringify!($field),
+            name: $name,
+            default: $default,
+            show: Show::$show,
+            theirs: &[$($theirs),*],
+            help: concat!($($help),+),
+        }, )+ ];
+
+        impl Settings {
+            /// Reads every setting.
+            ///
+            /// # Errors
+            ///
+            /// Every fault of every setting at once; none of them goes away by trying again.
+            pub fn read(sources: &Sources) -> Result<(Settings, Vec<Given>), Vec<Fault>> {
+                let given = source::gather(sources);
+                let mut faults = source::unknown_names(&sources.file);
+                faults.extend(compat::refused(&sources.environment));
+                $( let $field = source::read(&given, stringify!($field), $reader, &mut faults); )+
+                let all = || Some(Settings { $( $field: $field?, )+ });
+                match all() {
+                    Some(settings) if faults.is_empty() => {
+                        let together = settings.faults_together();
+                        if together.is_empty() { Ok((settings, given)) } else { Err(together) }
+                    }
+                    Some(_) | None => Err(faults),
+                }
+            }
+        }
+    };
+}
+
+/// A day: no timeout or period of ours is longer.
+const DAY_MS: u64 = 86_400_000;
+
+settings! {
+    /// Policy files and directories, with commas between them.
+    policy "policy": Vec<PathBuf> = "", paths, Plain, [];
+    /// How often policy files are looked at for changes.
+    policy_poll "policy-poll": Duration = "1s", duration(50, 3_600_000), Plain, [];
+    /// Largest policy file.
+    policy_file_size "policy-file-size": usize = "16MiB", bytes(1_024, 1 << 30), Plain, [];
+    /// Largest policy, all files together.
+    policy_size "policy-size": usize = "64MiB", bytes(1_024, 4 << 30), Plain, [];
+    /// Several files may describe one domain.
+    merge_domain_config "merge-domain-config": bool = "false", flag, Plain, ["MERGE_DOMAIN_CONFIG"];
+    /// Where envoyproxy/ratelimit keeps its policy: used where --policy is not given.
+    runtime_root "runtime-root": Option<PathBuf> = "", path, Plain, ["RUNTIME_ROOT"];
+    /// Directory below --runtime-root.
+    runtime_subdirectory "runtime-subdirectory": String = "", text, Plain, ["RUNTIME_SUBDIRECTORY"];
+    /// Directory below --runtime-subdirectory whose files are read.
+    runtime_appdirectory "runtime-appdirectory": String = "config", text, Plain, ["RUNTIME_APPDIRECTORY"];
+    /// Accepted; files and links are both watched whatever it says.
+    runtime_watch_root "runtime-watch-root": bool = "true", flag, Plain, ["RUNTIME_WATCH_ROOT"];
+    /// Leave out files and directories that begin with a dot below --runtime-root.
+    runtime_ignoredotfiles "runtime-ignoredotfiles": bool = "true", flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
+
+    /// Address of the gRPC port.
+    grpc_host "grpc-host": String = "0.0.0.0", host, Plain, ["GRPC_HOST"];
+    /// The gRPC port; 0 takes a free one.
+    grpc_port "grpc-port": u16 = "8081", number(0, 65_535), Plain, ["GRPC_PORT"];
+    /// Unix socket for gRPC in place of the port.
+    grpc_uds "grpc-uds": Option<PathBuf> = "", path, Plain, ["GRPC_UDS"];
+    /// Address of the HTTP port (probes, metrics, /json).
+    http_host "http-host": String = "0.0.0.0", host, Plain, ["HOST"];
+    /// The HTTP port; 0 takes a free one.
+    http_port "http-port": u16 = "8080", number(0, 65_535), Plain, ["PORT"];
+    /// Address of the debug port.
+    debug_host "debug-host": String = "127.0.0.1", host, Plain, ["DEBUG_HOST"];
+    /// The debug port; 0 takes a free one.
+    debug_port "debug-port": u16 = "6070", number(0, 65_535), Plain, ["DEBUG_PORT"];
+    /// Serve metrics on --prometheus-addr too.
+    use_prometheus "use-prometheus": bool = "false", flag, Plain, ["USE_PROMETHEUS"];
+    /// Address of the additional metrics port.
+    prometheus_addr "prometheus-addr": (String, u16) = ":9090", address, Plain, ["PROMETHEUS_ADDR"];
+    /// Path of the metrics on that port.
+    prometheus_path "prometheus-path": String = "/metrics", text, Plain, ["PROMETHEUS_PATH"];
+    /// Answer /json on the HTTP port: auto (off when client certificates are required), on, off.
+    json "json": OnOff = "auto", OnOff::read, Plain, [];
+
+    /// TLS on the gRPC port.
+    grpc_server_use_tls "grpc-server-use-tls": bool = "false", flag, Plain, ["GRPC_SERVER_USE_TLS"];
+    /// Certificate chain of the gRPC port, PEM.
+    grpc_server_tls_cert "grpc-server-tls-cert": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_CERT"];
+    /// Its private key, PEM.
+    grpc_server_tls_key "grpc-server-tls-key": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_KEY"];
+    /// CA whose certificates callers must show.
+    grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
+    /// DNS name that callers' certificates must carry.
+    grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
+
+    /// Cores that serve gRPC, one thread each; 0 takes what the machine or container grants.
+    threads "threads": usize = "0", number(0, 1_024), Plain, [];
+    /// Open gRPC connections; above it new ones are closed at once.
+    connections "connections": usize = "10000", number(1, 1_000_000), Plain, [];
+    /// Calls under way on one gRPC connection; above it the caller queues.
+    streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
+    /// Flow window of a gRPC connection.
+    connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
+    /// Largest header list of a gRPC call.
+    header_size "header-size": u32 = "16KiB", bytes(1_024, 1 << 20), Plain, [];
+    /// Calls that may be reset before we have looked at them; above it the connection is closed.
+    pending_resets "pending-resets": usize = "1024", number(20, 1_000_000), Plain, [];
+    /// Streams of one connection that we may have to reset for the caller's faults.
+    local_error_resets "local-error-resets": usize = "1024", number(20, 1_000_000), Plain, [];
+    /// Time a new connection has for its TLS handshake.
+    handshake_timeout "handshake-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
+    /// Time a new connection has to begin HTTP/2.
+    preface_timeout "preface-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
+    /// How often a silent caller is asked whether it is still there; 0s never.
+    keepalive_interval "keepalive-interval": Duration = "30s", duration(0, 3_600_000), Plain, [];
+    /// Time for the answer to that.
+    keepalive_timeout "keepalive-timeout": Duration = "10s", duration(10, 600_000), Plain, [];
+    /// Age at which a gRPC connection is asked to reconnect, so that load spreads; 0s never.
+    grpc_max_connection_age "grpc-max-connection-age": Duration = "24h", duration(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
+    /// Between "not serving" and the closing of connections on SIGTERM.
+    drain_delay "drain-delay": Duration = "5s", duration(0, 600_000), Plain, [];
+    /// From SIGTERM to exit, whatever connections do.
+    hard_limit "hard-limit": Duration = "25s", duration(100, 3_600_000), Plain, [];
+
+    /// Where hits are counted: auto (redis where --redis-url is given, else memory), memory, redis.
+    store "store": StoreKind = "auto", StoreKind::read, Plain, [];
+    /// Most counters that the memory store holds.
+    max_keys "max-keys": usize = "1000000", number(1_024, 1_000_000_000), Plain, [];
+    /// Key of the hash that makes counter keys: the same text on every replica.
+    key_secret "key-secret": SecretText = "", secret, Hidden, [];
+    /// File with that key.
+    key_secret_file "key-secret-file": Option<PathBuf> = "", path, Plain, [];
+    /// Time that the store has for one call.
+    store_budget "store-budget": Duration = "6ms", duration(1, 60_000), Plain, [];
+    /// Refuse to start while the store is away.
+    require_store "require-store": bool = "false", flag, Plain, [];
+    /// How many replicas share the limits while Redis is away.
+    replicas "replicas": u32 = "1", number(1, 10_000), Plain, [];
+    /// Start of every key in Redis.
+    cache_key_prefix "cache-key-prefix": String = "", key_prefix, Plain, ["CACHE_KEY_PREFIX"];
+    /// More than 0: refusals are remembered for a moment, so that Redis is not asked again.
+    local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", bytes(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
+    /// Accepted: a refused call consumes nothing, so this is the case already.
+    stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
+
+    /// Redis: host:port, redis://, rediss://, a unix socket; with commas for sentinel and cluster.
+    redis_url "redis-url": String = "", text, Address, ["REDIS_URL"];
+    /// single, sentinel (redis-url: master name, then sentinels) or cluster (redis-url: nodes).
+    redis_type "redis-type": RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
+    /// tcp or unix; empty: as --redis-url looks.
+    redis_socket_type "redis-socket-type": String = "", text, Plain, ["REDIS_SOCKET_TYPE"];
+    /// Password of Redis, or user:password.
+    redis_auth "redis-auth": SecretText = "", secret, Hidden, ["REDIS_AUTH"];
+    /// File with that, read again when it changes.
+    redis_auth_file "redis-auth-file": Option<PathBuf> = "", path, Plain, [];
+    /// Password of the sentinels, or user:password.
+    redis_sentinel_auth "redis-sentinel-auth": SecretText = "", secret, Hidden, ["REDIS_SENTINEL_AUTH"];
+    /// TLS to Redis.
+    redis_tls "redis-tls": bool = "false", flag, Plain, ["REDIS_TLS"];
+    /// CA of Redis' certificate, PEM; empty: that of the system.
+    redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CACERT"];
+    /// Our certificate towards Redis, PEM.
+    redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_CERT"];
+    /// Its private key, PEM.
+    redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_KEY"];
+    /// Accept a certificate of Redis that is for another host name.
+    redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
+    /// Connections to each Redis server; calls share them, so a few are enough.
+    redis_pool_size "redis-pool-size": usize = "2", number(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
+    /// Time for connecting to Redis (a call has --store-budget).
+    redis_timeout "redis-timeout": Duration = "1s", duration(10, 60_000), Plain, ["REDIS_TIMEOUT"];
+
+    /// Decide and count as if limits held, then let every call pass.
+    shadow_mode "shadow-mode": bool = "false", flag, Plain, ["SHADOW_MODE"];
+    /// Treat every descriptor as a quota descriptor.
+    quota_mode "quota-mode": bool = "false", flag, Plain, ["QUOTA_MODE"];
+    /// Share of a limit from which on hits count as near it.
+    near_limit_ratio "near-limit-ratio": f64 = "0.8", ratio, Plain, ["NEAR_LIMIT_RATIO"];
+    /// Limit headers: none, ratelimit, x-ratelimit, both.
+    headers "headers": HeaderFamily = "none", HeaderFamily::read, Plain, [];
+    /// Limit headers by the three names below.
+    limit_response_headers_enabled "limit-response-headers-enabled": bool = "false", flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
+    /// Header with the limit.
+    limit_limit_header "limit-limit-header": String = "RateLimit-Limit", text, Plain, ["LIMIT_LIMIT_HEADER"];
+    /// Header with what remains.
+    limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", text, Plain, ["LIMIT_REMAINING_HEADER"];
+    /// Header with the time of the reset.
+    limit_reset_header "limit-reset-header": String = "RateLimit-Reset", text, Plain, ["LIMIT_RESET_HEADER"];
+    /// The reset header tells: seconds (from now) or unix (since 1970).
+    header_reset "header-reset": ResetForm = "seconds", ResetForm::read, Plain, [];
+    /// Retry-After on refusals: off, seconds, date.
+    retry_after "retry-after": RetryAfterForm = "seconds", RetryAfterForm::read, Plain, [];
+    /// Lengthen Retry-After at random by up to that many percent: callers do not return at once.
+    retry_after_spread "retry-after-spread": u8 = "0", number(0, 100), Plain, [];
+    /// Header that names the limit on refusals; empty: none.
+    limit_name_header "limit-name-header": String = "", text, Plain, [];
+    /// Give refusals a JSON body where the policy has none for them.
+    refusal_body "refusal-body": bool = "false", flag, Plain, [];
+    /// Dynamic metadata in the form of envoyproxy/ratelimit beside ours.
+    response_dynamic_metadata "response-dynamic-metadata": bool = "false", flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
+
+    /// Least level of logs: off, error, warn, info, debug, trace.
+    log_level "log-level": LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
+    /// text or json.
+    log_format "log-format": LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];
+}
+
+impl Settings {
+    /// Faults that only show when settings are seen together.
+    fn faults_together(&self) -> Vec<Fault> {
+        let mut found: Vec<(&'static str, &'static str)> = Vec::new();
+        let mut fault = |names, way_out| found.push((names, way_out));
+        if self.grpc_server_use_tls
+            && (self.grpc_server_tls_cert.is_none() || self.grpc_server_tls_key.is_none())
+        {
+            fault("--grpc-server-use-tls", "give --grpc-server-tls-cert and --grpc-server-tls-key");
+        }
+        if self.grpc_client_tls_cacert.is_some() && !self.grpc_server_use_tls {
+            fault(
+                "--grpc-client-tls-cacert",
+                "client certificates need TLS: add --grpc-server-use-tls",
+            );
+        }
+        if !self.grpc_client_tls_san.is_empty() && self.grpc_client_tls_cacert.is_none() {
+            fault(
+                "--grpc-client-tls-san",
+                "names are checked on certificates: add --grpc-client-tls-cacert",
+            );
+        }
+        if self.hard_limit <= self.drain_delay {
+            fault(
+                "--hard-limit, --drain-delay",
+                "the hard limit ends the drain: make it longer than the delay",
+            );
+        }
+        if self.policy_size < self.policy_file_size {
+            fault("--policy-size, --policy-file-size", "all files are at least as large as one");
+        }
+        if !self.key_secret.is_empty() && self.key_secret_file.is_some() {
+            fault("--key-secret, --key-secret-file", "give one of them");
+        }
+        if self.store == StoreKind::Redis && self.redis_url.is_empty() {
+            fault("--store redis", "give --redis-url, or --store memory");
+        }
+        if !self.prometheus_path.starts_with('/') {
+            fault("--prometheus-path", "begins with a slash");
+        }
+        let together =
+            |(names, way_out): (_, &str)| Fault::Together { names, way_out: way_out.into() };
+        let mut faults: Vec<Fault> = found.into_iter().map(together).collect();
+        if self.counts_in_redis()
+            && let Err(fault) = self.redis()
+        {
+            faults.push(fault);
+        }
+        faults
+    }
+
+    /// Whether hits are counted in Redis.
+    pub fn counts_in_redis(&self) -> bool {
+        match self.store {
+            StoreKind::Auto => !self.redis_url.is_empty(),
+            StoreKind::Memory => false,
+            StoreKind::Redis => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_default_is_within_its_bounds() {
+        let (settings, given) = Settings::read(&Sources::default()).unwrap();
+        assert_eq!(settings.grpc_port, 8081);
+        assert_eq!(given.len(), TABLE.len());
+    }
+
+    #[test]
+    fn a_row_is_named_alike_everywhere_and_once() {
+        let mut names = BTreeSet::new();
+        for row in TABLE {
+            assert!(
+                row.field.replace('_', "-") == row.name || row.field == row.name,
+                "{}",
+                row.name
+            );
+            assert!(row.help.ends_with('.'), "{}: help is a sentence", row.name);
+            assert!(names.insert(row.variable()), "{} twice", row.name);
+            for theirs in row.theirs {
+                assert!(names.insert((*theirs).to_owned()), "{theirs} twice");
+            }
+        }
+    }
+
+    #[test]
+    fn all_faults_come_at_once() {
+        let flags = [("grpc-port", "70000"), ("drain-delay", "5"), ("store", "disk")];
+        let flags = flags.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let sources = Sources { flags: flags.into(), ..Sources::default() };
+        let faults = Settings::read(&sources).unwrap_err();
+        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert!(faults[0].to_string().contains("--grpc-port (from flag): \"70000\""));
+    }
+}

@@ -1,0 +1,98 @@
+//! Subcommands: what each prints.
+
+use serde_json::Value;
+
+use crate::process::{FIVE_A_DAY, Serving, directory, run};
+
+#[test]
+fn check_counts_what_it_read() {
+    let flawless = FIVE_A_DAY.replace("client", "remote_address");
+    let other = flawless.replace("edge", "x");
+    let files = directory(&[("a.yaml", &flawless), ("b/c.yml", &other)]);
+    let ran = run(&["check", &files.path().display().to_string()]).with_code(0);
+    assert_eq!(ran.out, "ok: 2 files, 2 rules, 0 warnings\n", "{}", ran.err);
+}
+
+#[test]
+fn check_takes_files_of_one_domain_together_only_where_told_to() {
+    let other = FIVE_A_DAY.replace("client", "other");
+    let files = directory(&[("a.yaml", FIVE_A_DAY), ("b.yaml", &other)]);
+    let path = files.path().display().to_string();
+    run(&["check", &path]).with_code(65);
+    run(&["check", "--merge-domain-config", &path]).with_code(0);
+}
+
+#[test]
+fn explain_shows_the_step_the_rule_the_counter_and_the_answer() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let shown = run(&["explain", "--policy", &path, "edge", "client=ann", "other=x"]).with_code(0);
+    for part in ["client=ann: default", "edge.client", "daily", "key {", "OK, 4 left", "no limit"] {
+        assert!(shown.out.contains(part), "{part}: {}", shown.out);
+    }
+    let again = run(&["explain", "--policy", &path, "edge", "client=ann", "other=x"]);
+    assert_eq!(shown.out, again.out, "it counts nothing that lasts");
+    let secret = ["explain", "--key-secret", "s3", "--policy", &path, "edge", "client=ann"];
+    let key = |text: &str| text.lines().find(|line| line.contains("key {")).unwrap().to_owned();
+    assert_ne!(key(&run(&secret).with_code(0).out), key(&shown.out));
+}
+
+#[test]
+fn ask_shows_the_answer_for_people_and_as_json() {
+    let serving = Serving::policy(FIVE_A_DAY, &["--limit-name-header", "x-limited-by"]);
+    let target = serving.port("grpc").to_string();
+    let ask = |more: &[&str]| {
+        let arguments = [&["ask", &target, "edge", "client=ann"], more].concat();
+        run(&arguments).with_code(0).out
+    };
+    assert!(ask(&["--hits", "0"]).contains("OK, limit daily 5 per year, 5 left"));
+    let repeated = ask(&["--repeat", "6"]);
+    assert_eq!(repeated.lines().filter(|line| *line == "OK").count(), 5, "{repeated}");
+    assert!(repeated.contains("OVER_LIMIT, limit daily 5 per year, 0 left, retry after "));
+    assert!(repeated.to_lowercase().contains("x-limited-by: daily"), "{repeated}");
+    let json: Value = serde_json::from_str(&ask(&["--json"])).expect("a line of JSON");
+    assert_eq!(json["overallCode"], "OVER_LIMIT");
+}
+
+#[test]
+fn ask_reads_several_descriptors_and_escaped_commas() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let target = serving.port("grpc").to_string();
+    let ran = run(&["ask", &target, "edge", r"client=a\,b", "unknown=x"]).with_code(0);
+    assert!(ran.out.contains("unknown=x: OK, no limit"), "{}", ran.out);
+    run(&["ask", &target, "edge", "=x"]).with_code(64);
+}
+
+#[test]
+fn ask_gives_hits_back() {
+    let bucket = "
+domain: edge
+descriptors:
+  - key: client
+    rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 5}
+";
+    let serving = Serving::policy(bucket, &[]);
+    let target = serving.port("grpc").to_string();
+    let ask = |more: &[&str]| {
+        run(&[&["ask", &target, "edge", "client=ann"], more].concat()).with_code(0).out
+    };
+    assert!(ask(&["--hits", "4"]).contains("1 left"));
+    ask(&["--hits", "3", "--give-back"]);
+    assert!(ask(&["--hits", "0"]).contains("4 left"));
+}
+
+#[test]
+fn schema_is_json_and_completions_are_for_every_shell() {
+    let schema: Value = serde_json::from_str(&run(&["schema"]).with_code(0).out).expect("JSON");
+    assert!(schema.get("$schema").is_some(), "{schema}");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        assert!(run(&["completions", shell]).with_code(0).out.contains("tidegate"), "{shell}");
+    }
+}
+
+#[test]
+fn nothing_is_coloured_where_nobody_looks() {
+    let files = directory(&[("p.yaml", "domain: 1\nx: y\n")]);
+    let ran = run(&["check", &files.path().display().to_string()]).with_code(65);
+    assert!(!ran.err.contains('\x1b') && ran.err.starts_with("error: "), "{:?}", ran.err);
+}

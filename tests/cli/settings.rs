@@ -1,0 +1,85 @@
+//! Settings: from where, printed how, warned of when.
+
+use crate::http::get;
+use crate::process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+
+fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let mut command = tidegate();
+    command.args(["serve", "--print-settings"]).args(arguments);
+    ran(command.envs(environment.iter().copied())).with_code(0).out
+}
+
+fn line<'a>(printed: &'a str, name: &str) -> &'a str {
+    let is = |line: &&str| line.split_whitespace().next() == Some(name);
+    printed.lines().find(is).unwrap_or_else(|| panic!("no {name} in:\n{printed}"))
+}
+
+#[test]
+fn every_setting_is_printed_with_its_origin() {
+    let files = directory(&[("s.yaml", "streams: 7\nconnections: 8\nthreads: 9\ngrpc-port: 1\n")]);
+    let file = files.path().join("s.yaml").display().to_string();
+    let printed = printed(
+        &["--settings", &file, "--grpc-port", "4"],
+        &[("GRPC_PORT", "2"), ("TIDEGATE_STREAMS", "5"), ("TIDEGATE_CONNECTIONS", "")],
+    );
+    assert!(line(&printed, "grpc-port").ends_with("4  (flag)"));
+    assert!(line(&printed, "streams").ends_with("5  (environment TIDEGATE_STREAMS)"));
+    assert!(line(&printed, "connections").ends_with("8  (settings file)"));
+    assert!(line(&printed, "threads").ends_with("9  (settings file)"));
+    assert!(line(&printed, "drain-delay").ends_with("5s  (default)"));
+}
+
+#[test]
+fn secrets_are_printed_nowhere() {
+    let secrets = [
+        ("REDIS_AUTH", "hunter2"),
+        ("REDIS_SENTINEL_AUTH", "hunter2"),
+        ("TIDEGATE_KEY_SECRET", "hunter2"),
+        ("REDIS_URL", "redis://ann:hunter2@h:1"),
+    ];
+    let printed = printed(&[], &secrets);
+    assert!(!printed.contains("hunter2"), "{printed}");
+    assert!(line(&printed, "redis-url").contains("redis://ann:(hidden)@h:1"));
+    let secret = ("TIDEGATE_KEY_SECRET", "hunter2");
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let mut command = tidegate();
+    command.args(["serve", "--policy"]).arg(files.path().join("p.yaml")).envs([secret]);
+    let serving = Serving::start(&mut command, files);
+    let config = get(serving.port("debug"), "/config").body;
+    assert!(config.contains("key-secret") && !config.contains("hunter2"), "{config}");
+    assert!(!serving.log().contains("hunter2"));
+}
+
+#[test]
+fn a_settings_file_with_an_unknown_name_is_refused() {
+    let files = directory(&[("s.yaml", "grpc_port: 1\n")]);
+    let mut command = tidegate();
+    command.args(["serve", "--settings"]).arg(files.path().join("s.yaml"));
+    let ran = ran(&mut command).with_code(64);
+    assert!(ran.err.contains("did you mean \"grpc-port\""), "{}", ran.err);
+}
+
+#[test]
+fn a_misspelt_variable_is_named_at_the_start() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let mut command = tidegate();
+    command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
+    command.env("TIDEGATE_DRAINDELAY", "1s");
+    let serving = Serving::start(&mut command, files);
+    let notice = serving.logged("a setting to know about").expect("a warning");
+    assert_eq!(notice["name"], "TIDEGATE_DRAINDELAY");
+    assert!(notice["text"].as_str().is_some_and(|text| text.contains("--drain-delay is near")));
+}
+
+#[test]
+fn a_flag_that_is_a_yes_needs_no_value() {
+    let printed = printed(&["--shadow-mode", "--quota-mode=false"], &[]);
+    assert!(line(&printed, "shadow-mode").ends_with("true  (flag)"));
+    assert!(line(&printed, "quota-mode").ends_with("false  (flag)"));
+}
+
+#[test]
+fn policies_may_be_named_several_times_and_spread_by_a_shell() {
+    let printed = printed(&["--policy", "a.yaml", "b.yaml", "--policy", "c"], &[]);
+    assert!(line(&printed, "policy").contains("a.yaml,b.yaml,c"));
+}
