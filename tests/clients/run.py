@@ -79,25 +79,27 @@ class Clients(unittest.TestCase):
             time.sleep(0.02)
 
     def each(self, target, entry, requests=1):
-        """Runs every client at once, each for a user of its own: exit code and lines, by name."""
+        """Runs every client at once, each for a user of its own: name, exit code, lines, errors."""
         environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
         started = {
             name: subprocess.Popen([*command, "--requests", str(requests), target, "clients", f"{entry}={name}"],
                                    env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for name, command in self.clients.items()
         }
+        ended = []
         for name, client in started.items():
-            with self.subTest(client=name):
-                out, err = client.communicate(timeout=PATIENCE_SECONDS)
-                yield client.returncode, out.splitlines(), err
+            out, err = client.communicate(timeout=PATIENCE_SECONDS)
+            ended.append((name, client.returncode, out.splitlines(), err))
+        return ended
 
     def waits_as_told(self, form):
         target = self.serving(RETRY_AFTER=form)
-        for code, lines, err in self.each(target, "user", requests=2):
-            self.assertEqual(code, 0, err)
-            self.assertEqual(lines[:2], ["try 1: admitted", "try 1: refused, waiting (retry-after)"])
-            self.assertRegex(lines[-1], "^try [2-5]: admitted$")
-            self.assertFalse([line for line in lines if "backoff" in line])
+        for name, code, lines, err in self.each(target, "user", requests=2):
+            with self.subTest(client=name):
+                self.assertEqual(code, 0, err)
+                self.assertEqual(lines[:2], ["try 1: admitted", "try 1: refused, waiting (retry-after)"])
+                self.assertRegex(lines[-1], "^try [2-5]: admitted$")
+                self.assertFalse([line for line in lines if "backoff" in line])
 
     def test_a_refused_client_waits_the_seconds_that_it_is_told(self):
         self.waits_as_told("seconds")
@@ -107,23 +109,26 @@ class Clients(unittest.TestCase):
 
     def test_a_client_that_is_told_nothing_backs_off_and_gives_up_after_its_tries(self):
         target = self.serving()
-        for code, lines, err in self.each(target, "banned"):
-            self.assertEqual(code, 1, err)
-            backs_off = [f"try {attempt}: refused, waiting (backoff)" for attempt in range(1, 5)]
-            self.assertEqual(lines, [*backs_off, "try 5: refused, giving up"])
+        for name, code, lines, err in self.each(target, "banned"):
+            with self.subTest(client=name):
+                self.assertEqual(code, 1, err)
+                backs_off = [f"try {attempt}: refused, waiting (backoff)" for attempt in range(1, 5)]
+                self.assertEqual(lines, [*backs_off, "try 5: refused, giving up"])
 
     def test_a_client_goes_on_without_a_limiter_that_is_away(self):
-        for code, lines, err in self.each(f"127.0.0.1:{free_port()}", "user"):
-            self.assertEqual(code, 0, err)
-            self.assertRegex(lines[0], r"^try 1: away \(.*\), let through$")
+        for name, code, lines, err in self.each(f"127.0.0.1:{free_port()}", "user"):
+            with self.subTest(client=name):
+                self.assertEqual(code, 0, err)
+                self.assertRegex(lines[0], r"^try 1: away \(.*\), let through$")
 
     def test_a_client_does_not_take_a_limiter_that_hangs_for_one_that_answers(self):
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen()
-            for code, lines, err in self.each(f"127.0.0.1:{silent.getsockname()[1]}", "user"):
-                self.assertEqual(code, 0, err)
-                self.assertRegex(lines[0], r"^try 1: away \(.*\), let through$")
+            for name, code, lines, err in self.each(f"127.0.0.1:{silent.getsockname()[1]}", "user"):
+                with self.subTest(client=name):
+                    self.assertEqual(code, 0, err)
+                    self.assertRegex(lines[0], r"^try 1: away \(.*\), let through$")
 
 
 result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Clients))

@@ -2,42 +2,42 @@
 //! are the wire's. What it does not name is skipped.
 
 /// `overall_code`: the request is refused.
-pub const OVER_LIMIT: i32 = 2;
+pub(crate) const OVER_LIMIT: i32 = 2;
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct RateLimitRequest {
+pub(crate) struct RateLimitRequest {
     #[prost(string, tag = "1")]
-    pub domain: String,
+    pub(crate) domain: String,
     #[prost(message, repeated, tag = "2")]
-    pub descriptors: Vec<Descriptor>,
+    pub(crate) descriptors: Vec<Descriptor>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Descriptor {
+pub(crate) struct Descriptor {
     #[prost(message, repeated, tag = "1")]
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Entry {
+pub(crate) struct Entry {
     #[prost(string, tag = "1")]
-    pub key: String,
+    pub(crate) key: String,
     #[prost(string, tag = "2")]
-    pub value: String,
+    pub(crate) value: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct RateLimitResponse {
+pub(crate) struct RateLimitResponse {
     #[prost(int32, tag = "1")]
-    pub overall_code: i32,
+    pub(crate) overall_code: i32,
     #[prost(message, repeated, tag = "3")]
-    pub response_headers_to_add: Vec<Header>,
+    pub(crate) response_headers_to_add: Vec<Header>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Header {
+pub(crate) struct Header {
     #[prost(string, tag = "1")]
-    pub key: String,
+    pub(crate) key: String,
     #[prost(string, tag = "2")]
-    pub value: String,
+    pub(crate) value: String,
 }
