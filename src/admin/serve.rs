@@ -31,12 +31,14 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 1,024 connections: probes and scrapers need a dozen, `/json` callers a pool each, and a
-    /// thousand idle ones cost 16 MB. 10 s: longer than any scrape, shorter than a slow attack.
+    /// 4,096 connections: probes and scrapers need a dozen, `/json` callers a pool each; so many idle
+    /// ones cost 50 MB, and whoever wants to keep probes out has to hold them all. 30 s: longer than
+    /// a scraper's interval mostly is, so that its connection is still there. 10 s: longer than any
+    /// answer takes, shorter than a slow attack wants.
     fn default() -> Self {
         Limits {
-            connections: 1_024,
-            head_timeout: Duration::from_secs(10),
+            connections: 4_096,
+            head_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(10),
         }
     }

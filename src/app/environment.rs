@@ -10,8 +10,9 @@ use super::settings::Texts;
 
 /// Largest settings file: every setting with a long value fits into a hundredth of it.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Largest file with a secret: a key of any kind fits.
-const SECRET_BYTES_MAX: u64 = 64 * 1024;
+/// Largest file with a secret or with certificates: a system's whole bundle of authorities is a
+/// quarter of it.
+const SECRET_BYTES_MAX: u64 = 1 << 20;
 
 /// The environment. Names and values that are not UTF-8 are left out: no setting has one.
 pub fn environment() -> Texts {

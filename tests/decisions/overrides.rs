@@ -22,7 +22,7 @@ fn an_override_replaces_the_tree_and_needs_only_a_known_domain() {
     let bench = Bench::new(POLICY);
     for path in ["k=a", "free=a", "nobody=a", "x=1 > y=2"] {
         let five = d(path).limit(of(5, Unit::Minute));
-        let passed = (0..9).filter(|_| bench.ask(&[five.clone()]).passes()).count();
+        let passed = (0..9).filter(|_| bench.ask(std::slice::from_ref(&five)).passes()).count();
         assert_eq!(passed, 5, "{path}");
     }
     let elsewhere = [d("k=a").limit(of(0, Unit::Minute))];

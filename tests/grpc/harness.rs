@@ -103,6 +103,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
         statuses: vec![status; request.descriptors.len()],
         source: Source::Memory,
         shadowed: false,
+        domain_known: true,
     }
 }
 
