@@ -1,7 +1,7 @@
 # The service in an empty base: one static program, the CAs for TLS to Redis, and a list of what is
 # inside (/usr/share/tidegate/sbom.cdx.json).
 #
-#   docker build -t tidegate .
+#   docker build -t tidegate .      (with BuildKit, which is the default since Docker 23)
 #
 # `make container-stages` runs the same steps, and checks their result, without an engine.
 
