@@ -2,7 +2,7 @@
 //!
 //! `yaml policy` compiles without a warning · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
-//! targets of the Makefile · `text output` is what the block before it printed last, but for numbers
+//! targets of the Makefile · `sh redis` and `text acl` are tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers
 //! · `text` is a drawing.
 
 use std::fs;
@@ -60,8 +60,16 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 6] =
-        ["yaml policy", "yaml envoy", "sh run", "sh make", "text output", "text"];
+    const KINDS: [&str; 8] = [
+        "yaml policy",
+        "yaml envoy",
+        "sh run",
+        "sh make",
+        "sh redis",
+        "text acl",
+        "text output",
+        "text",
+    ];
     for Block { kind, place, .. } in blocks() {
         assert!(KINDS.contains(&kind.as_str()), "{place}: {kind:?} is none of {KINDS:?}");
     }
