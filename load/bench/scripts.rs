@@ -163,7 +163,8 @@ pub fn bytes_per_key(scale: Scale) {
             let mut pipeline = redis::Pipeline::new();
             for nth in chunk {
                 let key: Key = memory::key(*nth);
-                let op = Op::Take { cost: Hits::ONE };
+                // So many that no bucket is full again before the last one is made.
+                let op = Op::Take { cost: Hits(500_000) };
                 let check = Check { key, limit: &limit, op, role: Role::Required, holder: None };
                 let item = encoder.call(&[check], Accounting::AllOrNothing, None);
                 pipeline.add_command(item.command).ignore();

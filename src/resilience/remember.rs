@@ -26,6 +26,10 @@ use crate::store::Store;
 /// The longest that a refusal is remembered: what another process gave back is seen after that.
 pub const REMEMBERED_FOR_MAX: Micros = Micros::SECOND;
 
+/// While one call asks again what is a second old, the others are refused on for at most that long:
+/// else as many would ask at once as there are callers. Three times the store's budget.
+pub const RENEWED_WITHIN: Micros = Micros(20_000);
+
 /// Sets of [`WAYS`] refusals. 4,096 in all, half a megabyte: only keys that are refused again
 /// within a second profit, and a key that is driven out asks the store once more.
 const SETS: usize = 512;
@@ -69,6 +73,9 @@ struct Refusal {
     /// By the process's clock.
     from: Micros,
     until: Micros,
+    /// A call asks again; the others are refused on until `lasts`.
+    renewing: bool,
+    lasts: Micros,
     retry_at: Micros,
     reset_at: Micros,
     available: Hits,
@@ -136,10 +143,12 @@ impl<S: Store> Remember<S> {
             return None;
         }
         let what = What::of(check)?;
-        let refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let refusal = refusals.iter().find(|refusal| refusal.what == what)?;
+        let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let refusal = refusals.iter_mut().find(|refusal| refusal.what == what)?;
         // A clock that stepped back behind the refusal: the store shall say.
-        let holds = refusal.from <= now && now < refusal.until;
+        let holds =
+            refusal.from <= now && (now < refusal.until || refusal.renewing && now < refusal.lasts);
+        refusal.renewing |= now >= refusal.until;
         holds.then(|| Outcome {
             verdict: Verdict::Refuse,
             charged: Hits::ZERO,
@@ -155,24 +164,28 @@ impl<S: Store> Remember<S> {
         if !self.on {
             return;
         }
-        let until = now.saturating_add(retry.min(REMEMBERED_FOR_MAX));
+        let retry_at = now.saturating_add(retry);
+        let until = now.saturating_add(REMEMBERED_FOR_MAX).min(retry_at);
+        let lasts = until.saturating_add(RENEWED_WITHIN).min(retry_at);
         let refusal = Refusal {
             what,
             from: now,
             until,
-            retry_at: now.saturating_add(retry),
+            renewing: false,
+            lasts,
+            retry_at,
             reset_at: now.saturating_add(outcome.reset_after),
             available: outcome.available,
         };
         let set = self.set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.retain(|held| held.what != what && held.until > now);
+        refusals.retain(|held| held.what != what && held.lasts > now);
         if refusals.len() == WAYS {
             let ends_first = (0..WAYS).min_by_key(|at| refusals[*at].until);
             refusals.swap_remove(ends_first.unwrap_or(0));
         }
         refusals.push(refusal);
-        set.until.fetch_max(until.0, Ordering::Relaxed);
+        set.until.fetch_max(lasts.0, Ordering::Relaxed);
     }
 
     /// Learns from a call that was asked: remembers its refusals, and drops those of counters that

@@ -24,6 +24,8 @@ struct Asked {
 impl Store for Asked {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         self.asked.fetch_add(call.checks.len() as u64, Ordering::Relaxed);
+        // A store across a network lets others go on meanwhile.
+        tokio::task::yield_now().await;
         self.store.apply(call).await
     }
 
@@ -63,6 +65,13 @@ impl Bench {
         let outcome = answers[0].outcome().unwrap();
         (outcome.verdict, outcome.retry_after.map(|wait| wait.0), asked > 0)
     }
+}
+
+/// Who answers a check of the first counter.
+async fn source_at(bench: &Bench, limit: &Arc<Limit>, now: u64) -> Source {
+    let (checks, accounting) = ([take(1, limit, 1)], Accounting::AllOrNothing);
+    let call = Call { checks: &checks, accounting, now: Micros(now), deadline: None };
+    bench.store.apply(&call).await.source
 }
 
 fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
@@ -118,6 +127,32 @@ async fn after_a_second_the_store_is_asked_again() {
     }
     assert!(bench.one(START + SECOND, take(1, &limit, 1)).await.2);
     assert!(!bench.one(START + SECOND + 1, take(1, &limit, 1)).await.2, "and remembered again");
+}
+
+#[tokio::test]
+async fn when_the_second_is_over_one_call_asks_for_all() {
+    let bench = Bench::new(false);
+    let limit = window(1, 60 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.asked.store(0, Ordering::Relaxed);
+    let at = |now| source_at(&bench, &limit, now);
+    let calls = [at(START + SECOND), at(START + SECOND), at(START + SECOND + 19_999)];
+    let sources = futures_util::future::join_all(calls).await;
+    assert_eq!(sources, [Source::Memory, Source::Remembered, Source::Remembered]);
+    assert_eq!(bench.asked.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn nobody_waits_long_for_the_one_who_asks() {
+    let bench = Bench::new(false);
+    let limit = window(1, 60 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.one(START, take(1, &limit, 1)).await;
+    let at = |now| source_at(&bench, &limit, now);
+    let calls = [at(START + SECOND), at(START + SECOND + 20_000)];
+    let sources = futures_util::future::join_all(calls).await;
+    assert_eq!(sources, [Source::Memory; 2], "both asked");
 }
 
 #[tokio::test]

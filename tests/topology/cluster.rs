@@ -87,7 +87,7 @@ async fn a_call_takes_one_write_per_node_that_it_touches() {
 async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
-    load.progress("every key is charged", |_| true, 5).await;
+    load.progress("every key is charged", |_| true, 40).await;
 
     let heir = cluster.replica_of(0);
     cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"]);
@@ -112,7 +112,7 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
 async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
     let Bench { mut cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
-    load.progress("every key is charged", |_| true, 5).await;
+    load.progress("every key is charged", |_| true, 40).await;
     let slot = slot_of_the_first(&load);
     load.record("before a master is killed", |page| page.home != 0);
     cluster.nodes[0].kill();
@@ -131,7 +131,7 @@ async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
 async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
-    load.progress("every key is charged", |_| true, 5).await;
+    load.progress("every key is charged", |_| true, 40).await;
     let slot = slot_of_the_first(&load);
     load.record("before a master is frozen", |page| page.home != 0);
     cluster.nodes[0].freeze();
@@ -152,7 +152,7 @@ async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
 async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
     let Bench { cluster, connections, _turn } = bench(true).await;
     let load = Load::start(connections, spread(&cluster));
-    load.progress("every key is charged", |_| true, 5).await;
+    load.progress("every key is charged", |_| true, 40).await;
     let proxy = cluster.proxy.as_ref().unwrap();
     load.record("before a black hole", |page| page.home != 0);
     proxy.swallow(true);
