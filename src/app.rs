@@ -11,7 +11,7 @@ mod files;
 mod load;
 mod pages;
 mod ports;
-mod redis;
+mod redis_config;
 mod rehearse;
 mod reload;
 mod serve;

@@ -1,11 +1,12 @@
 //! Where hits are counted in this process: the embedded store, or Redis behind what guards it.
 //!
-//! Not here: counting; which settings mean Redis (`settings`), what it is made from (`redis`).
+//! Not here: counting; which settings mean Redis (`settings`), what it is made from
+//! (`redis_config`).
 
 use std::time::Duration;
 
 use super::failure::Failure;
-use super::redis;
+use super::redis_config;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::domain::{Answers, Call, Receipt};
@@ -46,7 +47,7 @@ impl AnyStore {
             return Ok(AnyStore::Memory(Box::new(MemoryStore::new(settings.max_keys))));
         }
         let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
-        let config = redis::config(&told, secret)?;
+        let config = redis_config::of(&told, secret)?;
         let prefix = config.prefix.clone();
         let connections = Connections::open(config, PRODUCTION.each().to_vec())
             .map_err(|fault| Failure::Usage(fault.to_string()))?;

@@ -1,7 +1,6 @@
 //! A real redis-server of a test's own, and a plain transport to it.
 //!
 //! Free port, temporary directory, killed on drop. Not here: the lanes, sentinels, clusters.
-#![allow(clippy::disallowed_methods, reason = "a server is waited for with a deadline")]
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,

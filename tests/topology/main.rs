@@ -7,11 +7,12 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::disallowed_methods,
     missing_docs,
     unreachable_pub,
     dead_code,
-    reason = "a test fails by panicking, and measures its patience by the machine's clock"
+    reason = "a test fails by panicking, prints what it records, and is patient by the machine's clock"
 )]
 
 mod load;

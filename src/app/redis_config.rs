@@ -20,7 +20,7 @@ const FORMAT: &str = "tg1";
 /// # Errors
 ///
 /// A file that a setting names cannot be used, or the key prefix.
-pub(super) fn config(told: &RedisSettings, secret: &Secret) -> Result<RedisConfig, Failure> {
+pub(super) fn of(told: &RedisSettings, secret: &Secret) -> Result<RedisConfig, Failure> {
     let prefix =
         Prefix::new(&told.key_prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
     let (topology, addresses) = match &told.topology {
