@@ -9,6 +9,7 @@ mod failure;
 mod figures;
 mod files;
 mod load;
+mod open_files;
 mod pages;
 mod ports;
 mod redis_config;

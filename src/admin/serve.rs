@@ -3,6 +3,7 @@
 //!
 //! Not here: the routes.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,12 +18,12 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Bounds of one port.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Open connections; above it new ones wait to be accepted.
+    /// Open connections; one more closes the one that has been open longest.
     pub connections: usize,
     /// How long a client may take to send a request's head, and how long it may stay idle.
     pub head_timeout: Duration,
@@ -32,7 +33,8 @@ pub struct Limits {
 
 impl Default for Limits {
     /// 4,096 connections: probes and scrapers need a dozen, `/json` callers a pool each; so many idle
-    /// ones cost 50 MB, and whoever wants to keep probes out has to hold them all. 30 s: longer than
+    /// ones cost 50 MB. Above it the longest open makes room, so that whoever holds them all, half
+    /// a head each, keeps no probe out: a probe that fails would have the process restarted. 30 s: longer than
     /// a scraper's interval mostly is, so that its connection is still there. 10 s: longer than any
     /// answer takes, shorter than a slow attack wants.
     fn default() -> Self {
@@ -61,29 +63,54 @@ pub async fn serve(
     let timeout = limits.request_timeout;
     let routes = routes.layer(from_fn(move |request, next| within(timeout, request, next)));
     let places = Arc::new(Semaphore::new(limits.connections));
+    let mut open = Open::default();
     loop {
-        let accepted = async {
-            // The semaphore is never closed, so a place always comes.
-            let place = Arc::clone(&places).acquire_owned().await.ok();
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            accepted = accepted => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = stopped(&mut stop) => break,
         };
         let Ok((stream, _)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        if places.available_permits() == 0 {
+            open.close_longest();
+        }
+        // The semaphore is never closed, so a place always comes.
+        let place = Arc::clone(&places).acquire_owned().await.ok();
+        let told_to_leave = open.add(limits.connections);
         let (routes, stop) = (routes.clone(), stop.clone());
         tokio::spawn(async move {
-            connection(stream, routes, limits.head_timeout, stop).await;
+            tokio::select! {
+                () = connection(stream, routes, limits.head_timeout, stop) => {}
+                _ = told_to_leave => {}
+            }
             drop(place);
         });
     }
     // Every place is free once every connection is done.
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
     let _ = places.acquire_many(all).await;
+}
+
+/// The open connections, the longest open first, and some that have closed since.
+#[derive(Default)]
+struct Open(VecDeque<oneshot::Sender<()>>);
+
+impl Open {
+    /// A new connection; what is returned resolves when it has to make room.
+    fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
+        if self.0.len() >= connections.saturating_mul(2) {
+            self.0.retain(|connection| !connection.is_closed());
+        }
+        let (leave, told_to_leave) = oneshot::channel();
+        self.0.push_back(leave);
+        told_to_leave
+    }
+
+    fn close_longest(&mut self) {
+        while self.0.pop_front().is_some_and(|connection| connection.send(()).is_err()) {}
+    }
 }
 
 async fn connection(
@@ -126,4 +153,46 @@ async fn within(
         Ok(response) => response,
         Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_that_say_half_a_head_keep_no_probe_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { connections: 3, ..Limits::default() };
+        let routes = Router::new().route("/healthz", get(|| async { "alive" }));
+        let (stop, stops) = watch::channel(false);
+        let serving = tokio::spawn(serve(listener, routes, limits, stops));
+        let mut silent = Vec::new();
+        for _ in 0..10 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHos").await.unwrap();
+            silent.push(stream);
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        probe.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("alive"), "{answer}");
+        drop(silent);
+        stop.send_replace(true);
+        serving.await.unwrap();
+    }
+
+    #[test]
+    fn the_closed_are_forgotten() {
+        let mut open = Open::default();
+        for _ in 0..1_000 {
+            drop(open.add(4));
+        }
+        assert!(open.0.len() <= 8, "{}", open.0.len());
+    }
 }

@@ -43,6 +43,11 @@ pub enum ReadFault {
         /// What the system says.
         error: io::Error,
     },
+    /// It is a pipe, a socket or a device: reading it may never end, and it cannot be read again.
+    NotAFile {
+        /// Which one.
+        path: PathBuf,
+    },
     /// There are directories, but no policy file in them.
     Empty {
         /// The directories.
@@ -73,9 +78,12 @@ impl fmt::Display for ReadFault {
                 "no policy is named: give --policy FILE|DIR (or RUNTIME_ROOT, as envoyproxy/\
                  ratelimit has it)",
             ),
-            ReadFault::Unreadable { path, error } => write!(f, "{}: {error}", path.display()),
+            ReadFault::Unreadable { path, error } => write!(f, "{}: {error}", named(path)),
+            ReadFault::NotAFile { path } => {
+                write!(f, "{}: neither a file nor a directory", named(path))
+            }
             ReadFault::Empty { paths, yaml_only } => {
-                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                let paths: Vec<_> = paths.iter().map(|path| named(path)).collect();
                 let which = if *yaml_only { "no .yaml or .yml file" } else { "no file" };
                 write!(
                     f,
@@ -84,13 +92,13 @@ impl fmt::Display for ReadFault {
                 )
             }
             ReadFault::TooLarge { path, bytes_max, setting } => {
-                write!(f, "{}: more than {bytes_max} bytes (--{setting})", path.display())
+                write!(f, "{}: more than {bytes_max} bytes (--{setting})", named(path))
             }
             ReadFault::TooMany { path } => write!(
                 f,
                 "{}: more than {FILES_MAX} files or {DEPTH_MAX} directories deep; is this the \
                  right directory?",
-                path.display()
+                named(path)
             ),
         }
     }
@@ -130,8 +138,10 @@ impl Places {
             let metadata = look(path)?;
             if metadata.is_dir() {
                 self.walk(path, 0, &mut found)?;
-            } else {
+            } else if metadata.is_file() {
                 found.push((path.clone(), metadata));
+            } else {
+                return Err(ReadFault::NotAFile { path: path.clone() });
             }
         }
         // A file that is named twice, or named and in a directory, is one file.
@@ -198,7 +208,7 @@ impl Places {
                 ReadFault::TooLarge { path: path.clone(), bytes_max, setting }
             })?;
             left -= bytes.len();
-            files.push(Source { name: path.display().to_string(), text: bytes });
+            files.push(Source { name: named(&path), text: bytes });
         }
         Ok(files)
     }
@@ -254,6 +264,20 @@ impl fmt::Display for Fingerprint {
     }
 }
 
+/// The path as it is printed: a name may hold line breaks and control characters, and must not
+/// write a second line into a log nor steer a terminal.
+fn named(path: &Path) -> String {
+    let mut name = String::new();
+    for c in path.display().to_string().chars() {
+        if c.is_control() {
+            name.extend(c.escape_debug());
+        } else {
+            name.push(c);
+        }
+    }
+    name
+}
+
 fn look(path: &Path) -> Result<Metadata, ReadFault> {
     fs::metadata(path).map_err(|error| ReadFault::Unreadable { path: path.to_owned(), error })
 }
@@ -265,4 +289,15 @@ fn read_up_to(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, ReadFaul
     let mut bytes = Vec::new();
     file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok((bytes.len() <= bytes_max).then_some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_write_a_line_of_its_own() {
+        let name = named(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
+        assert_eq!(name, "a\\n{\"level\":\"ERROR\"}\\u{1b}[31m/é.yaml");
+    }
 }

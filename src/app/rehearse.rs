@@ -13,6 +13,7 @@ use crate::domain::{Code, Decision, Descriptor, Entry, Hits, Request, Status};
 use crate::policy::{Ending, Policy};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::keys::Prefix;
+use crate::wire::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
 /// A request in plain words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,9 +51,11 @@ pub(super) fn explained(policy: &Policy, prefix: &Prefix, asked: &Asked) -> Stri
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] for a prefix that may not stand there; [`Failure::Runtime`]; [`Failure::Bug`] if the memory store gives no answer.
+/// [`Failure::Usage`] for a prefix that may not stand there, and for what a service would call
+/// invalid; [`Failure::Runtime`]; [`Failure::Bug`] if the memory store gives no answer.
 pub fn explain(policy: Arc<Policy>, prefix: &str, asked: &Asked) -> Result<String, Failure> {
     let prefix = Prefix::new(prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
+    within_bounds(asked).map_err(Failure::Usage)?;
     let mut text = explained(&policy, &prefix, asked);
     let entries: Vec<Vec<Entry<'_>>> =
         asked.descriptors.iter().map(|pairs| entries(pairs)).collect();
@@ -73,6 +76,20 @@ pub fn explain(policy: Arc<Policy>, prefix: &str, asked: &Asked) -> Result<Strin
     let decision = decided.map_err(|_| Failure::Bug("the memory store gave no answer"))?;
     told(&decision, &mut text);
     Ok(text)
+}
+
+/// A service would answer INVALID_ARGUMENT to more than this.
+fn within_bounds(asked: &Asked) -> Result<(), String> {
+    if asked.domain.is_empty() {
+        return Err("the domain must not be empty".to_owned());
+    }
+    if asked.descriptors.len() > DESCRIPTORS_MAX {
+        return Err(format!("at most {DESCRIPTORS_MAX} descriptors in one request"));
+    }
+    match asked.descriptors.iter().position(|entries| entries.len() > ENTRIES_MAX) {
+        Some(at) => Err(format!("descriptor {}: at most {ENTRIES_MAX} entries", at + 1)),
+        None => Ok(()),
+    }
 }
 
 fn entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {

@@ -60,8 +60,8 @@ impl Reload {
         }
     }
 
-    /// Polls until `stop`; `replace` puts a policy in force. Runs on a thread of its own: reading a large policy must hold up neither
-    /// a decision nor a probe.
+    /// Polls until `stop`; `replace` puts a policy in force. Runs on a thread of its own: reading a
+    /// large policy must hold up neither a decision nor a probe.
     pub(super) fn run(mut self, stop: &AtomicBool, replace: impl Fn(Arc<Policy>)) {
         while !stop.load(Ordering::Relaxed) {
             thread::park_timeout(self.every);
@@ -75,8 +75,11 @@ impl Reload {
             Err(fault) => return self.cannot_read(&fault.into()),
         };
         if self.stamp != Some(stamp) {
+            // Whoever changes files may not be done: half of a policy is often a valid one, with
+            // fewer limits. They are read once a poll has found nothing new.
             self.stamp = Some(stamp);
             self.reads_left = READS_AFTER_CHANGE;
+            return;
         }
         if self.reads_left == 0 {
             return;
@@ -87,6 +90,11 @@ impl Reload {
             Err(fault) => return self.cannot_read(&fault.into()),
         };
         self.unreadable = false;
+        // Changed while they were read: some may be of before and some of after.
+        if !self.loader.places.stamp().is_ok_and(|after| after == stamp) {
+            self.stamp = None;
+            return;
+        }
         let fingerprint = Fingerprint::of(&files);
         if self.seen == Some(fingerprint) {
             return;
@@ -151,5 +159,46 @@ pub(super) fn log_warnings(warnings: &[Fault]) {
     if warnings.len() > LOGGED_MAX {
         let more = warnings.len() - LOGGED_MAX;
         tracing::warn!(more, "policy: more warnings; `tidegate check` shows them all");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use super::super::settings::{Settings, Sources};
+    use super::*;
+
+    const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
+    const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
+
+    const THIRD: &str = "  - key: c\n    rate_limit: {unit: second}\n";
+
+    fn watch(path: &Path) -> Reload {
+        let flags = [("policy".to_owned(), path.display().to_string())];
+        let sources = Sources { flags: flags.into(), ..Sources::default() };
+        let loader = Loader::of(&Settings::read(&sources).unwrap().0).unwrap();
+        let loaded = loader.load(RuleId(0)).unwrap();
+        Reload::new(loader, &loaded, Arc::new(Telemetry::new(0.8)), Duration::from_secs(1))
+    }
+
+    #[test]
+    fn a_file_that_is_still_being_written_is_not_put_in_force() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("policy.yaml");
+        fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+        let mut reload = watch(&path);
+        let rules = Mutex::new(Vec::new());
+        let replace = |policy: Arc<Policy>| rules.lock().unwrap().push(policy.rules().len());
+        reload.poll(&replace);
+        fs::write(&path, ONE).unwrap();
+        reload.poll(&replace);
+        fs::write(&path, [ONE, ANOTHER, THIRD].concat()).unwrap();
+        reload.poll(&replace);
+        assert!(rules.lock().unwrap().is_empty(), "half of it was a valid policy");
+        reload.poll(&replace);
+        assert_eq!(*rules.lock().unwrap(), [3]);
     }
 }

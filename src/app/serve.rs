@@ -19,7 +19,7 @@ use super::load::Loader;
 use super::reload::{self, Reload};
 use super::settings::{LogFormat, LogLevel, Settings};
 use super::store::AnyStore;
-use super::{Configured, pages, ports};
+use super::{Configured, open_files, pages, ports};
 use crate::admin;
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
@@ -49,6 +49,7 @@ const SIDE_STOP_MAX: Duration = Duration::from_millis(250);
 pub fn serve(configured: Configured) -> Result<(), Failure> {
     let settings = &configured.settings;
     start_logs(settings);
+    open_files::raise();
     for notice in configured.notices() {
         tracing::warn!(name = notice.name, text = notice.text, "a setting to know about");
     }
@@ -144,7 +145,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
 fn start_logs(settings: &Settings) {
     let level = match settings.log_level {
         LogLevel::Off => Level::Off,
-        LogLevel::Fatal | LogLevel::Error => Level::Error,
+        LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Level::Error,
         LogLevel::Warning | LogLevel::Warn => Level::Warn,
         LogLevel::Info => Level::Info,
         LogLevel::Debug | LogLevel::Trace => Level::Debug,
@@ -183,14 +184,16 @@ fn announce(
     );
 }
 
-/// Resolves at the first SIGTERM or SIGINT.
+/// Resolves at the first SIGTERM, SIGINT or SIGHUP: envoyproxy/ratelimit leaves in order on all three.
 fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::Runtime)?;
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = hang_up.recv() => {}
         }
     })
 }

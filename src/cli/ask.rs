@@ -64,6 +64,10 @@ The exit code is 0 whatever the answer; 69 if there is none.";
 
 impl Ask {
     pub(super) fn run(self) -> Result<(), Failure> {
+        if !is_host_and_port(&self.target) {
+            let wrong = format!("{:?} is not HOST:PORT, such as localhost:8081", self.target);
+            return Err(Failure::Usage(wrong));
+        }
         let question = self.question()?;
         let settings = ClientSettings {
             target: self.target.clone(),
@@ -152,4 +156,13 @@ impl Ask {
         }
         text
     }
+}
+
+/// Whether that could be somewhere that a service listens.
+fn is_host_and_port(target: &str) -> bool {
+    target.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty()
+            && !host.contains(|c: char| c == '/' || c.is_whitespace())
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+    })
 }

@@ -5,7 +5,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::BoolishValueParser;
 
 use super::print::{self, Paint};
 use crate::app::{self, Failure};
@@ -21,7 +20,7 @@ pub(super) struct Check {
     strict: bool,
     /// Several files may describe one domain
     #[arg(long, env = "MERGE_DOMAIN_CONFIG", hide_env_values = true,
-          value_parser = BoolishValueParser::new())]
+          value_parser = super::yes_or_no)]
     merge_domain_config: bool,
 }
 

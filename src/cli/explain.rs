@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::BoolishValueParser;
 
 use super::print;
 use crate::app::{self, Asked, Failure};
@@ -28,7 +27,7 @@ pub(super) struct Explain {
     hits: u64,
     /// Several files may describe one domain
     #[arg(long, env = "MERGE_DOMAIN_CONFIG", hide_env_values = true,
-          value_parser = BoolishValueParser::new())]
+          value_parser = super::yes_or_no)]
     merge_domain_config: bool,
     /// The key of the hash that makes counter keys, as the service has it
     #[arg(long, env = "TIDEGATE_KEY_SECRET", hide_env_values = true, default_value = "")]

@@ -228,7 +228,7 @@ fn shown(bytes: &[u8]) -> String {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "domain {}", self.domain)?;
+        writeln!(f, "domain {}", shown(self.domain.as_bytes()))?;
         for step in &self.steps {
             writeln!(f, "  {}={}: {}", step.key, step.value, step.how)?;
         }

@@ -123,8 +123,8 @@ settings! {
     streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
     /// Flow window of a gRPC connection.
     connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
-    /// Largest header list of a gRPC call.
-    header_size "header-size": u32 = "16KiB", bytes(1_024, 1 << 20), Plain, [];
+    /// Largest header list of a gRPC call: a client can lengthen it where Envoy traces (tracestate).
+    header_size "header-size": u32 = "64KiB", bytes(1_024, 1 << 20), Plain, [];
     /// Calls that may be reset before we have looked at them; above it the connection is closed.
     pending_resets "pending-resets": usize = "1024", number(20, 1_000_000), Plain, [];
     /// Streams of one connection that we may have to reset for the caller's faults.

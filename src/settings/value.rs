@@ -122,6 +122,8 @@ words! {
     LogLevel {
         /// Nothing.
         "off" Off,
+        /// What ends the process.
+        "panic" Panic,
         /// What needs somebody at once.
         "fatal" Fatal,
         /// What failed.
@@ -246,28 +248,40 @@ fn within<T: TryFrom<u64>>(
         .ok_or_else(|| format!("must be from {shown_min} to {shown_max}"))
 }
 
-/// Milliseconds of a duration as Go writes it: numbers, each with a unit. `0` needs none.
+/// Milliseconds, rounded down, of a duration as Go writes it: numbers, each with a unit. `0` needs
+/// none.
 fn millis(given: &str) -> Option<u64> {
     if given == "0" {
         return Some(0);
     }
-    let (mut rest, mut sum) = (given, 0u64);
+    let of_number = |c: char| c.is_ascii_digit() || c == '.';
+    let (mut rest, mut sum_ns) = (given, 0u64);
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let number: u64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let end = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let factor = match &rest[..end] {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
+        let (number, after) = rest.split_at(rest.find(|c| !of_number(c))?);
+        let (unit, after) = after.split_at(after.find(of_number).unwrap_or(after.len()));
+        rest = after;
+        let unit_ns: u64 = match unit {
+            "ns" => 1,
+            "us" | "µs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
             _ => return None,
         };
-        sum = sum.checked_add(number.checked_mul(factor)?)?;
-        rest = &rest[end..];
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && part.is_empty() {
+            return None;
+        }
+        let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
+        // Nine digits behind the point are a nanosecond of a second; the next say nothing.
+        let part = part.get(..9).unwrap_or(part);
+        let scale = 10u64.pow(u32::try_from(part.len()).ok()?);
+        sum_ns = sum_ns.checked_add(digits(whole)?.checked_mul(unit_ns)?)?;
+        let part_ns = u128::from(digits(part)?) * u128::from(unit_ns) / u128::from(scale);
+        sum_ns = sum_ns.checked_add(u64::try_from(part_ns).ok()?)?;
     }
-    (!given.is_empty()).then_some(sum)
+    (!given.is_empty()).then_some(sum_ns / 1_000_000)
 }
 
 /// The start of every key in Redis: what could end up inside or before a hash tag is refused.
@@ -293,7 +307,10 @@ mod tests {
         assert_eq!(millis("1h30m"), Some(5_400_000));
         assert_eq!(millis("250ms"), Some(250));
         assert_eq!(millis("24h0m0s"), Some(86_400_000));
-        for wrong in ["", "5", "s", "5 s", "1.5s", "-1s", "5us"] {
+        assert_eq!(millis("1.5s"), Some(1_500));
+        assert_eq!(millis(".5h1.s"), Some(1_801_000));
+        assert_eq!(millis("1500us2µs999ns"), Some(1));
+        for wrong in ["", "5", "s", "5 s", ".s", "1.5.5s", "-1s", "5d", "9999999999h"] {
             assert_eq!(millis(wrong), None, "{wrong:?}");
         }
     }

@@ -20,7 +20,9 @@ pub struct ServerLimits {
     /// Streams that this side may have to reset for a caller's faults over a connection's life
     /// (RUSTSEC-2024-0003).
     pub local_error_resets_max: usize,
-    /// Bytes of a request's headers, all together.
+    /// Bytes of a request's headers, all together. Where Envoy traces, it passes a client's own
+    /// `tracestate` on to us, and lets a client send 60 KiB: with less room, a long one would fail
+    /// the call, and Envoy lets failed calls pass.
     pub header_list_bytes_max: u32,
     /// How long a connection may take to begin HTTP/2.
     pub preface_timeout: Duration,
@@ -51,7 +53,7 @@ impl Default for ServerLimits {
             connection_window_bytes: 32 * 1024 * 1024,
             pending_resets_max: 1_024,
             local_error_resets_max: 1_024,
-            header_list_bytes_max: 16 * 1024,
+            header_list_bytes_max: 64 * 1024,
             preface_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
             connections_max: 10_000,
@@ -74,7 +76,7 @@ mod tests {
         assert_eq!(limits.streams_max, 1_000);
         assert_eq!(limits.connection_window_bytes, 33_554_432);
         assert_eq!((limits.pending_resets_max, limits.local_error_resets_max), (1_024, 1_024));
-        assert_eq!(limits.header_list_bytes_max, 16_384);
+        assert_eq!(limits.header_list_bytes_max, 65_536);
         assert_eq!(limits.preface_timeout, Duration::from_secs(5));
         assert_eq!(limits.handshake_timeout, Duration::from_secs(5));
         assert_eq!(limits.connections_max, 10_000);

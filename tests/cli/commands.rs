@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::process::{FIVE_A_DAY, Serving, directory, run};
+use crate::process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
 
 #[test]
 fn check_counts_what_it_read() {
@@ -35,6 +35,32 @@ fn explain_shows_the_step_the_rule_the_counter_and_the_answer() {
     let secret = ["explain", "--key-secret", "s3", "--policy", &path, "edge", "client=ann"];
     let key = |text: &str| text.lines().find(|line| line.contains("key {")).unwrap().to_owned();
     assert_ne!(key(&run(&secret).with_code(0).out), key(&shown.out));
+}
+
+#[test]
+fn an_empty_variable_is_an_absent_one_for_check_and_explain_too() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let explain = ["explain", "--policy", &path, "edge", "client=ann"];
+    for arguments in [&["check", &path][..], &explain] {
+        let mut command = tidegate();
+        ran(command.args(arguments).env("MERGE_DOMAIN_CONFIG", "")).with_code(0);
+    }
+}
+
+#[test]
+fn explain_refuses_what_the_service_would_and_prints_no_control_characters() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let explain = |domain: &str, descriptors: &[&str]| {
+        run(&[&["explain", "--policy", &path, domain][..], descriptors].concat())
+    };
+    assert!(explain("", &["client=ann"]).with_code(64).err.contains("domain"));
+    let long = ["k=v"; 17].join(",");
+    assert!(explain("edge", &[&long]).with_code(64).err.contains("at most 16"));
+    assert!(explain("edge", &["client=ann"; 65]).with_code(64).err.contains("at most 64"));
+    let odd = explain("e\u{1b}[31m\n", &["client=\u{1b}[31m\n"]).with_code(0).out;
+    assert!(!odd.contains('\u{1b}') && odd.contains("\\u{1b}[31m\\n"), "{odd}");
 }
 
 #[test]

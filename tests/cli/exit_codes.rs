@@ -118,6 +118,24 @@ fn a_question_that_nobody_answers_ends_with_69() {
 }
 
 #[test]
+fn a_question_to_what_is_no_address_ends_with_64() {
+    for target in ["", "localhost", ":8081", "localhost:99999", "localhost:0", "http://x:1/"] {
+        let ran = run(&["ask", target, "edge", "client=ann"]).with_code(64);
+        assert!(ran.err.contains("HOST:PORT"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_policy_that_is_a_pipe_ends_with_65_and_is_not_waited_for() {
+    let files = directory(&[]);
+    let path = files.path().join("pipe.yaml").display().to_string();
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.expect("mkfifo runs (coreutils)").success());
+    let ran = run(&["check", &path]).with_code(65);
+    assert!(ran.err.contains("neither a file nor a directory"), "{}", ran.err);
+}
+
+#[test]
 fn a_header_that_may_not_be_sent_ends_with_64() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let path = files.path().display().to_string();

@@ -20,10 +20,13 @@ fn while_it_drains_probes_say_no_and_calls_are_answered() {
 }
 
 #[test]
-fn an_interrupt_is_the_same() {
-    let mut serving = Serving::policy(FIVE_A_DAY, &["--drain-delay", "0s", "--hard-limit", "10s"]);
-    serving.signal("INT");
-    assert_eq!(serving.exit_code(), Some(0));
+fn an_interrupt_and_a_hang_up_are_the_same() {
+    for signal in ["INT", "HUP"] {
+        let flags = ["--drain-delay", "0s", "--hard-limit", "10s"];
+        let mut serving = Serving::policy(FIVE_A_DAY, &flags);
+        serving.signal(signal);
+        assert_eq!(serving.exit_code(), Some(0), "{signal}");
+    }
 }
 
 #[test]

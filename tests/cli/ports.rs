@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 
 use crate::http::{get, post, send};
-use crate::process::{FIVE_A_DAY, Serving};
+use crate::process::{FIVE_A_DAY, Serving, directory};
 
 const ASK: &str =
     r#"{"domain":"edge","descriptors":[{"entries":[{"key":"client","value":"ann"}]}]}"#;
@@ -107,6 +108,19 @@ fn a_head_that_is_too_long_is_refused() {
     let serving = Serving::policy(FIVE_A_DAY, &[]);
     let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(64 * 1024));
     assert_eq!(send(serving.port("http"), &long).status, 431);
+}
+
+#[test]
+fn idle_connections_on_one_port_leave_files_for_the_calls() {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
+    let path = files.path().join("policy.yaml");
+    let mut few_files = Command::new("sh");
+    few_files.args(["-c", "ulimit -S -n 64 && exec \"$0\" serve --policy \"$1\""]);
+    few_files.arg(env!("CARGO_BIN_EXE_tidegate")).arg(path).env_clear();
+    let serving = Serving::start(&mut few_files, files);
+    let idle = || TcpStream::connect(serving.port("http")).expect("it listens");
+    let _idle: Vec<TcpStream> = (0..100).map(|_| idle()).collect();
+    assert!(serving.ask("ann").contains("4 left"));
 }
 
 #[test]

@@ -16,5 +16,6 @@ mod bench;
 mod codes;
 mod hits;
 mod overrides;
+mod samples;
 mod stats;
 mod statuses;

@@ -28,11 +28,11 @@ async fn advertised(server: &Server) -> Vec<(u16, u32)> {
 }
 
 #[tokio::test]
-async fn a_thousand_streams_and_sixteen_kibibytes_of_headers_are_advertised() {
+async fn a_thousand_streams_and_64_kibibytes_of_headers_are_advertised() {
     let server = Server::start();
     let settings = advertised(&server).await;
     assert!(settings.contains(&(3, 1_000)), "{settings:?}");
-    assert!(settings.contains(&(6, 16_384)), "{settings:?}");
+    assert!(settings.contains(&(6, 65_536)), "{settings:?}");
     server.left().await;
     let fewer = Server::with(|limits| limits.streams_max = 7);
     assert!(advertised(&fewer).await.contains(&(3, 7)));
@@ -43,10 +43,20 @@ async fn a_thousand_streams_and_sixteen_kibibytes_of_headers_are_advertised() {
 async fn headers_beyond_their_bound_fail_one_call_and_no_other() {
     let server = Server::start();
     let connection = connect(server.address).await;
-    let request = call().header("x-long", "x".repeat(40_000));
+    let request = call().header("x-long", "x".repeat(100_000));
     let answer = exchange(&connection, request, framed(&encoded("edge"))).await;
     assert!(answer.is_err() || answer.unwrap().http_status == 431);
     let answer = exchange(&connection, call(), framed(&encoded("edge"))).await.unwrap();
+    assert_eq!(answer.grpc_status, 0);
+    server.left().await;
+}
+
+#[tokio::test]
+async fn the_longest_trace_state_that_envoy_passes_on_fails_no_call() {
+    let server = Server::start();
+    let connection = connect(server.address).await;
+    let request = call().header("tracestate", "x".repeat(60 * 1024));
+    let answer = exchange(&connection, request, framed(&encoded("edge"))).await.unwrap();
     assert_eq!(answer.grpc_status, 0);
     server.left().await;
 }
