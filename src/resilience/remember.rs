@@ -27,8 +27,9 @@ use crate::store::Store;
 pub const REMEMBERED_FOR_MAX: Micros = Micros::SECOND;
 
 /// While one call asks again what is a second old, the others are refused on for at most that long:
-/// else as many would ask at once as there are callers. Three times the store's budget.
-pub const RENEWED_WITHIN: Micros = Micros(20_000);
+/// else as many would ask at once as there are callers. A tenth of what is remembered, and many
+/// times the store's budget: a busy machine takes longer than that to bring the answer.
+pub const RENEWED_WITHIN: Micros = Micros(100_000);
 
 /// Sets of [`WAYS`] refusals. 4,096 in all, half a megabyte: only keys that are refused again
 /// within a second profit, and a key that is driven out asks the store once more.

@@ -150,7 +150,7 @@ async fn nobody_waits_long_for_the_one_who_asks() {
     bench.one(START, take(1, &limit, 1)).await;
     bench.one(START, take(1, &limit, 1)).await;
     let at = |now| source_at(&bench, &limit, now);
-    let calls = [at(START + SECOND), at(START + SECOND + 20_000)];
+    let calls = [at(START + SECOND), at(START + SECOND + 100_000)];
     let sources = futures_util::future::join_all(calls).await;
     assert_eq!(sources, [Source::Memory; 2], "both asked");
 }
