@@ -9,6 +9,14 @@
     reason = "tests panic to fail, and share support modules that not every crate uses up"
 )]
 
+mod fallback;
+mod outage;
 mod remember;
 #[path = "../support/vectors.rs"]
 mod vectors;
+
+#[path = "../support"]
+mod support {
+    pub mod process;
+    pub mod proxy;
+}

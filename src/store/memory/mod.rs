@@ -178,6 +178,14 @@ impl MemoryStore {
         removed
     }
 
+    /// Decides a call: one answer per check, in order.
+    pub fn answer(&self, call: &Call<'_>) -> Vec<Answer> {
+        match call.checks {
+            [check] => vec![Answer::Decided(self.answer_one(check, call.now))],
+            checks => self.decide_all(checks, call.accounting, call.now),
+        }
+    }
+
     fn shard_of(&self, key: EntryKey) -> usize {
         // The number of shards is a power of two and at most 256.
         (key.shard_bits() & (self.shards.len() as u64 - 1)) as usize
@@ -238,8 +246,8 @@ impl MemoryStore {
     }
 
     /// Decides a call of one check: admitted iff it passes, or has no say; either way what passes
-    /// is charged, so the step can be written as it is.
-    fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
+    /// is charged, so the step can be written as it is. No allocation for the answer.
+    pub fn answer_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
         let key = EntryKey::own(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
@@ -315,11 +323,7 @@ fn on_shared(op: Op) -> Op {
 impl Store for MemoryStore {
     /// Never waits except for the locks, which are held for well under a microsecond each.
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        let each = match call.checks {
-            [check] => vec![Answer::Decided(self.decide_one(check, call.now))],
-            checks => self.decide_all(checks, call.accounting, call.now),
-        };
-        Answers { each, source: Source::Memory }
+        Answers { each: self.answer(call), source: Source::Memory }
     }
 
     async fn give_back(&self, receipts: &[Receipt]) {
