@@ -6,13 +6,16 @@
 mod descriptor;
 mod environment;
 mod failure;
+mod figures;
 mod files;
 mod load;
 mod pages;
 mod ports;
+mod redis;
 mod rehearse;
 mod reload;
 mod serve;
+mod store;
 
 pub use crate::settings;
 pub use descriptor::descriptor;

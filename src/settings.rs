@@ -11,7 +11,7 @@ mod source;
 mod table;
 mod value;
 
-pub use self::redis::{RedisAddress, RedisSettings, RedisTls, Topology};
+pub use self::redis::{RedisAddress, RedisSettings, RedisTls, Topology, login};
 pub use compat::{Notice, notices};
 pub use source::{Given, Origin, Sources, Texts, report};
 pub use table::{Row, Settings, TABLE};

@@ -17,14 +17,6 @@ pub fn of_process(pid: u32) -> Duration {
     Duration::from_nanos(total)
 }
 
-/// Resident memory of a process in bytes.
-pub fn resident_bytes(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is running");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS is there");
-    let kib: u64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
-    kib * 1024
-}
-
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

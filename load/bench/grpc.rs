@@ -41,18 +41,23 @@ impl Server {
         command.args(["serve", "--policy"]).arg(policy);
         command.env("GRPC_HOST", "127.0.0.1").env("GRPC_PORT", "0");
         command.env("HOST", "127.0.0.1").env("PORT", "0").env("DEBUG_PORT", "0");
-        command.envs(more.iter().copied());
-        Server::spawn(&mut command, port_of_ready_line)
+        command.env("LOG_FORMAT", "json").envs(more.iter().copied());
+        Server::spawn(&mut command, port_of_log_line)
     }
 
     fn spawn(command: &mut Command, port: impl Fn(&str) -> Option<u16>) -> Server {
-        let mut child = command
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let errors = writer.try_clone().expect("the pipe's second end");
+        let child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stdout(writer)
+            .stderr(errors)
             .spawn()
             .expect("the server starts");
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // The command holds the pipe's writing ends; with it they go, and the reader ends with the
+        // server.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut lines = BufReader::new(reader).lines();
         let port = loop {
             let line = lines.next().expect("the server says its port").unwrap();
             if let Some(port) = port(&line) {
@@ -64,10 +69,13 @@ impl Server {
     }
 }
 
-/// `serve` prints one line with `grpc=ADDRESS` once it serves.
-fn port_of_ready_line(line: &str) -> Option<u16> {
-    let address = line.split_whitespace().find_map(|word| word.strip_prefix("grpc="))?;
-    address.rsplit(':').next()?.parse().ok()
+/// `serve` logs one line with `"grpc":"ADDRESS"` once it listens.
+fn port_of_log_line(line: &str) -> Option<u16> {
+    let log: serde_json::Value = serde_json::from_str(line).ok()?;
+    if log["message"] != "listening" {
+        return None;
+    }
+    log["grpc"].as_str()?.rsplit(':').next()?.parse().ok()
 }
 
 /// CPU microseconds per call of one run.

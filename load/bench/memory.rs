@@ -10,7 +10,7 @@ use tidegate::domain::{
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 
-use super::{Scale, cpu};
+use super::Scale;
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
@@ -68,12 +68,10 @@ pub fn run(scale: Scale) {
     println!("{:<14} {:>12} {:>14} {:>14}", "algorithm", "keys", "bytes per key", "ns, hot keys");
     for (name, limit) in algorithms() {
         for &keys in scale.keys {
-            let before = cpu::resident_bytes(std::process::id());
             let store = MemoryStore::new(keys * 2);
             for nth in 0..keys {
                 take(&store, &limit, key(nth), NOW);
             }
-            let grown = cpu::resident_bytes(std::process::id()).saturating_sub(before);
             let hot: Vec<Key> = (0..1_000).map(key).collect();
             let began = Instant::now();
             let rounds = 1_000;
@@ -83,7 +81,7 @@ pub fn run(scale: Scale) {
                 }
             }
             let ns = began.elapsed().as_secs_f64() * 1e9 / (rounds * hot.len()) as f64;
-            let per_key = grown as f64 / keys as f64;
+            let per_key = store.footprint() as f64 / keys as f64;
             println!("{name:<14} {keys:>12} {per_key:>14.1} {ns:>14.0}");
         }
     }

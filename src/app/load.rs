@@ -30,7 +30,7 @@ pub struct Loaded {
 pub(super) struct Loader {
     pub(super) places: Places,
     options: Options,
-    secret: Secret,
+    pub(super) secret: Secret,
 }
 
 impl Loader {

@@ -5,13 +5,12 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::serve::Deciding;
-use super::{Asked, Configured, descriptor, ports, rehearse};
+use super::{Asked, Configured, descriptor, figures, ports, rehearse};
 use crate::admin::{Asks, Debug, Explains, JsonAnswer, Public};
-use crate::store::memory::Counters;
-use crate::telemetry::{Kept, Scrape, Telemetry};
+use crate::store::redis::keys::Prefix;
+use crate::telemetry::{Scrape, Telemetry};
 use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, Traffic};
 
 /// The parts that pages are made from.
@@ -27,67 +26,7 @@ pub(super) struct Parts<'a> {
 impl Parts<'_> {
     /// The metrics: what telemetry counts, and what store and listener count themselves.
     pub(super) fn scrape(&self) -> Arc<Scrape> {
-        let mut kept = Vec::new();
-        let mut of_store = |name, help, read: fn(&Counters) -> &AtomicU64, grows| {
-            let decider = Arc::clone(&self.decider);
-            let read = move || read(decider.store().counters()).load(Ordering::Relaxed);
-            kept.push(Kept { name, help, grows, read: Box::new(read) });
-        };
-        of_store("keys", "Counters held in memory", |store| &store.live, false);
-        of_store("keys_evicted", "Counters dropped, full ones", |store| &store.evicted, true);
-        of_store(
-            "keys_overflowed",
-            "Charges to shared counters, because the store was full",
-            |store| &store.overflowed,
-            true,
-        );
-        of_store("keys_no_room", "Checks refused for want of room", |store| &store.no_room, true);
-        of_store(
-            "clock_regressions",
-            "Checks that met a state of a later time",
-            |store| &store.clock_regressions,
-            true,
-        );
-        of_store(
-            "cost_exceeds_capacity",
-            "Checks that asked for more than their limit can ever hold",
-            |store| &store.cost_exceeds_capacity,
-            true,
-        );
-        let mut of_traffic = |name, help, read: fn(&Traffic) -> u64, grows| {
-            let traffic = Arc::clone(&self.traffic);
-            kept.push(Kept { name, help, grows, read: Box::new(move || read(&traffic)) });
-        };
-        of_traffic(
-            "connections",
-            "Open gRPC connections",
-            |traffic| traffic.open.load(Ordering::Relaxed) as u64,
-            false,
-        );
-        of_traffic(
-            "connections_accepted",
-            "gRPC connections that came",
-            |traffic| traffic.accepted.load(Ordering::Relaxed),
-            true,
-        );
-        of_traffic(
-            "connections_refused",
-            "gRPC connections closed at once, because too many were open",
-            |traffic| traffic.refused.load(Ordering::Relaxed),
-            true,
-        );
-        of_traffic(
-            "connections_broken",
-            "gRPC connections that ended with a protocol error",
-            |traffic| traffic.connections_broken.load(Ordering::Relaxed),
-            true,
-        );
-        of_traffic(
-            "handshakes_failed",
-            "TLS handshakes that failed or took too long",
-            |traffic| traffic.handshakes_failed.load(Ordering::Relaxed),
-            true,
-        );
+        let kept = figures::kept(&self.decider, &self.traffic);
         Arc::new(Scrape::new(Arc::clone(&self.telemetry), kept))
     }
 
@@ -124,6 +63,8 @@ impl Parts<'_> {
         let decider = Arc::clone(&self.decider);
         let policy = move || understood(&decider);
         let decider = Arc::clone(&self.decider);
+        // It was checked when the settings were read.
+        let prefix = Prefix::new(&self.configured.settings.cache_key_prefix).unwrap_or_default();
         let explain = move |question: &Explains| {
             let descriptors = question.descriptors.iter().map(|text| descriptor(text));
             let asked = Asked {
@@ -131,7 +72,7 @@ impl Parts<'_> {
                 descriptors: descriptors.collect::<Result<_, _>>().map_err(|f| f.to_string())?,
                 hits: 1,
             };
-            Ok(rehearse::explained(&decider.policy(), &asked))
+            Ok(rehearse::explained(&decider.policy(), &prefix, &asked))
         };
         Debug {
             rlconfig: Arc::new(rlconfig),

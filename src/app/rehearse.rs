@@ -10,8 +10,9 @@ use super::failure::Failure;
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes, REMAINING_UNLIMITED};
 use crate::domain::{Code, Decision, Descriptor, Entry, Hits, Request, Status};
-use crate::policy::Policy;
+use crate::policy::{Ending, Policy};
 use crate::store::memory::MemoryStore;
+use crate::store::redis::keys::Prefix;
 
 /// A request in plain words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,23 +28,32 @@ pub struct Asked {
 /// Counters that one rehearsal can need: a call has at most 128 checks.
 const KEYS_MAX: usize = 1_024;
 
-/// Which rule each descriptor meets, and why.
-pub(super) fn explained(policy: &Policy, asked: &Asked) -> String {
+/// Which rule each descriptor meets, and why; and where Redis holds its counters.
+pub(super) fn explained(policy: &Policy, prefix: &Prefix, asked: &Asked) -> String {
     let mut text = String::new();
     for pairs in &asked.descriptors {
+        let explanation = policy.explain(&asked.domain, &entries(pairs));
         // Writing into a String cannot fail.
-        let _ = writeln!(text, "{}", policy.explain(&asked.domain, &entries(pairs)));
+        let _ = writeln!(text, "{explanation}");
+        if let Ending::Rule(rule) = &explanation.ending {
+            for limit in &rule.limits {
+                let key = prefix.key(&limit.counter, &limit.counting);
+                let _ = writeln!(text, "  in Redis {}", String::from_utf8_lossy(&key));
+            }
+        }
     }
     text
 }
 
-/// Explains every descriptor and then what the call would be answered if nobody had called before.
+/// Explains every descriptor, with the keys that Redis has for its counters behind `prefix`, and
+/// then what the call would be answered if nobody had called before.
 ///
 /// # Errors
 ///
-/// [`Failure::Runtime`]; [`Failure::Bug`] if the memory store gives no answer.
-pub fn explain(policy: Arc<Policy>, asked: &Asked) -> Result<String, Failure> {
-    let mut text = explained(&policy, asked);
+/// [`Failure::Usage`] for a prefix that may not stand there; [`Failure::Runtime`]; [`Failure::Bug`] if the memory store gives no answer.
+pub fn explain(policy: Arc<Policy>, prefix: &str, asked: &Asked) -> Result<String, Failure> {
+    let prefix = Prefix::new(prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
+    let mut text = explained(&policy, &prefix, asked);
     let entries: Vec<Vec<Entry<'_>>> =
         asked.descriptors.iter().map(|pairs| entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> = entries

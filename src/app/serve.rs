@@ -18,17 +18,17 @@ use super::failure::Failure;
 use super::load::Loader;
 use super::reload::{self, Reload};
 use super::settings::{LogFormat, LogLevel, Settings};
+use super::store::AnyStore;
 use super::{Configured, pages, ports};
 use crate::admin;
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
-use crate::store::memory::MemoryStore;
 use crate::telemetry::{self, Format, Level, Telemetry};
 use crate::wire::{Front, Health, Listener, RateLimit};
 
 /// What decides in this process.
-pub(super) type Deciding = Decider<MemoryStore, Arc<Telemetry>>;
+pub(super) type Deciding = Decider<AnyStore, Arc<Telemetry>>;
 
 /// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
 const SIDE_THREADS: usize = 2;
@@ -51,11 +51,6 @@ pub fn serve(configured: Configured) -> Result<(), Failure> {
     start_logs(settings);
     for notice in configured.notices() {
         tracing::warn!(name = notice.name, text = notice.text, "a setting to know about");
-    }
-    if settings.counts_in_redis() {
-        let wrong = "counting in Redis is not part of this build yet: unset --redis-url or give \
-                     --store memory";
-        return Err(Failure::Store(wrong.to_owned()));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SIDE_THREADS)
@@ -92,7 +87,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
     let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
-    let store = MemoryStore::new(settings.max_keys);
+    let store = AnyStore::open(settings, &loader.secret)?;
     let reloading = Reload::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
@@ -124,6 +119,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
         side.spawn(admin::serve(listener, routes, limits, side_stops));
     }
     tokio::spawn(sweep(Arc::clone(&decider)));
+    decider.store().until_ready(settings).await?;
     let watched = watch_policy(reloading, Arc::clone(&decider))?;
 
     health.set_serving(true);
@@ -210,10 +206,11 @@ fn exit_at_the_latest(hard_limit: Duration) {
 }
 
 async fn sweep(decider: Arc<Deciding>) {
+    let Some(memory) = decider.store().memory() else { return };
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     loop {
         ticks.tick().await;
-        decider.store().sweep(Clock::System.now(), SWEEP_SLOTS);
+        memory.sweep(Clock::System.now(), SWEEP_SLOTS);
     }
 }
 
@@ -235,7 +232,12 @@ fn watch_policy(reload: Reload, decider: Arc<Deciding>) -> Result<Watched, Failu
     let told = Arc::clone(&stop);
     let thread = thread::Builder::new()
         .name("policy".to_owned())
-        .spawn(move || reload.run(&told, |policy| decider.replace_policy(policy)))
+        .spawn(move || {
+            reload.run(&told, |policy| {
+                decider.replace_policy(policy);
+                decider.store().forget();
+            })
+        })
         .map_err(Failure::Runtime)?;
     Ok(Watched { stop, thread })
 }

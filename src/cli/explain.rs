@@ -33,6 +33,9 @@ pub(super) struct Explain {
     /// The key of the hash that makes counter keys, as the service has it
     #[arg(long, env = "TIDEGATE_KEY_SECRET", hide_env_values = true, default_value = "")]
     key_secret: String,
+    /// Start of every key in Redis, as the service has it
+    #[arg(long, env = "CACHE_KEY_PREFIX", hide_env_values = true, default_value = "")]
+    cache_key_prefix: String,
 }
 
 const AFTER_HELP: &str = "\
@@ -49,6 +52,6 @@ impl Explain {
             descriptors: descriptors.collect::<Result<_, _>>()?,
             hits: self.hits,
         };
-        print::out(&app::explain(Arc::new(loaded.policy), &asked)?)
+        print::out(&app::explain(Arc::new(loaded.policy), &self.cache_key_prefix, &asked)?)
     }
 }

@@ -9,7 +9,7 @@ use super::key::{Identity, key_text};
 use super::path;
 use super::spec::ValueSpec;
 use super::tree::{By, Domain, NodeId, Policy, Rule};
-use crate::domain::{Entry, RuleId};
+use crate::domain::{Counting, Entry, Key, RuleId};
 
 /// So many keys of a level are named where an entry's key is none of them; more do not help.
 const KEYS_NAMED_MAX: usize = 8;
@@ -111,6 +111,10 @@ pub struct ExplainedLimit {
     pub key: String,
     /// The counter's identity, 32 hexadecimal digits.
     pub identity: String,
+    /// The counter: a store makes its own name for it out of this.
+    pub counter: Key,
+    /// How it counts.
+    pub counting: Counting,
     /// What the key stands for: `key=value` of each entry that makes the counter.
     pub counter_of: Vec<String>,
 }
@@ -194,6 +198,8 @@ impl Policy {
                 says: path::line(rule, spec),
                 key: key_text(key),
                 identity: format!("{:032x}", key.identity),
+                counter: key,
+                counting: spec.limit.counting.clone(),
                 counter_of: counter_of.collect(),
             }
         });

@@ -36,6 +36,9 @@ const IDENTITY_INLINE: usize = 512;
 /// The name under which a configured text becomes a secret. Changing it starts all counters anew.
 const DERIVE_CONTEXT: &str = "tidegate 2025 counter keys v1";
 
+/// The name under which a secret becomes its fingerprint.
+const FINGERPRINT_CONTEXT: &str = "tidegate 2025 secret fingerprint v1";
+
 /// The key of the hash, so that nobody who does not know it can make two counters collide, or
 /// learn a client's address from a key in Redis.
 ///
@@ -53,6 +56,19 @@ impl Secret {
     /// ```
     pub fn derive(text: &str) -> Self {
         Secret(blake3::derive_key(DERIVE_CONTEXT, text.as_bytes()))
+    }
+
+    /// 64 bits in hexadecimal digits that tell one secret from another and say nothing else of it:
+    /// what replicas compare.
+    ///
+    /// ```
+    /// use tidegate::policy::Secret;
+    /// assert_eq!(Secret::derive("a").fingerprint(), Secret::derive("a").fingerprint());
+    /// assert_ne!(Secret::derive("a").fingerprint(), Secret::derive("b").fingerprint());
+    /// ```
+    pub fn fingerprint(&self) -> String {
+        let hash = blake3::derive_key(FINGERPRINT_CONTEXT, &self.0);
+        hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Remember<S> {
     inner: S,
     /// The store splits calls whose counters have different tags.
     splits: bool,
+    /// Switched off, it passes everything on.
+    on: bool,
     sets: Box<[Set]>,
     counters: Counters,
 }
@@ -88,7 +90,13 @@ impl<S: Store> Remember<S> {
     /// apart, so that a refusal in such a call says nothing (Redis Cluster).
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SETS).map(|_| Set::default()).collect();
-        Remember { inner, splits, sets, counters: Counters::default() }
+        Remember { inner, splits, on: true, sets, counters: Counters::default() }
+    }
+
+    /// Remembers (as it does from the beginning) or does not.
+    pub fn switched(mut self, on: bool) -> Self {
+        self.on = on;
+        self
     }
 
     /// The store whose refusals are remembered.
@@ -144,6 +152,9 @@ impl<S: Store> Remember<S> {
 
     fn remember(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
         let (Some(retry), Some(what)) = (outcome.retry_after, What::of(check)) else { return };
+        if !self.on {
+            return;
+        }
         let until = now.saturating_add(retry.min(REMEMBERED_FOR_MAX));
         let refusal = Refusal {
             what,

@@ -180,9 +180,9 @@ impl Settings {
     }
 }
 
-/// `password`, or `user:password`. As envoyproxy/ratelimit reads it: a bare password that contains
-/// a colon must be written with an empty user in front, `:pass:word`.
-fn login(auth: &str) -> (Option<String>, SecretText) {
+/// User and password out of `password`, or `user:password`. As envoyproxy/ratelimit reads it: a bare
+/// password that contains a colon must be written with an empty user in front, `:pass:word`.
+pub fn login(auth: &str) -> (Option<String>, SecretText) {
     match auth.split_once(':') {
         Some((user, password)) => {
             ((!user.is_empty()).then(|| user.to_owned()), SecretText::from(password))

@@ -188,13 +188,15 @@ settings! {
     key_secret_file "key-secret-file": Option<PathBuf> = "", path, Plain, [];
     /// Time that the store has for one call.
     store_budget "store-budget": Duration = "6ms", duration(1, 60_000), Plain, [];
-    /// Refuse to start while the store is away.
+    /// Refuse to start if the store is not reached within ten seconds.
     require_store "require-store": bool = "false", flag, Plain, [];
     /// How many replicas share the limits while Redis is away.
     replicas "replicas": u32 = "1", number(1, 10_000), Plain, [];
     /// Start of every key in Redis.
     cache_key_prefix "cache-key-prefix": String = "", key_prefix, Plain, ["CACHE_KEY_PREFIX"];
-    /// More than 0: refusals are remembered for a moment, so that Redis is not asked again.
+    /// Give a refusal again without asking Redis until its wait is over, at most for a second.
+    remember_refusals "remember-refusals": bool = "true", flag, Plain, [];
+    /// Accepted: refusals are remembered in a table of fixed size, see --remember-refusals.
     local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", bytes(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
     /// Accepted: a refused call consumes nothing, so this is the case already.
     stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];

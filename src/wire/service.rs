@@ -8,7 +8,7 @@ use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tonic::Status;
 
@@ -48,8 +48,8 @@ impl Rules for Policy {
 
 /// Who decides: a [`Decider`] in the service, something simpler in tests of the wire.
 pub trait Judge: Send + Sync + 'static {
-    /// Decides `request` and hands the decision, which borrows from the policy that was in force,
-    /// to `tell`.
+    /// Decides `request` for a caller who waits until `deadline`, and hands the decision, which
+    /// borrows from the policy that was in force, to `tell`.
     ///
     /// # Errors
     ///
@@ -58,6 +58,7 @@ pub trait Judge: Send + Sync + 'static {
         &self,
         request: &Request<'_>,
         now: Micros,
+        deadline: Option<Instant>,
         tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
     ) -> impl Future<Output = Result<R, Unavailable>> + Send;
 }
@@ -67,10 +68,11 @@ impl<S: Store, O: Observer> Judge for Decider<S, O> {
         &self,
         request: &Request<'_>,
         now: Micros,
+        deadline: Option<Instant>,
         tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
     ) -> Result<R, Unavailable> {
         let policy = self.policy();
-        let decision = self.decide(&policy, request, now).await?;
+        let decision = self.decide_by(&policy, request, now, deadline).await?;
         Ok(tell(&decision, &**policy))
     }
 }
@@ -111,7 +113,8 @@ impl<J: Judge> RateLimit<J> {
         let now = self.clock.now();
         let dice = self.roll(message, now);
         let answering = &self.answering;
-        let judged = self.judge.judge(&request, now, |decision, rules| {
+        let until = deadline.and_then(|left| self.clock.monotonic().checked_add(left));
+        let judged = self.judge.judge(&request, now, until, |decision, rules| {
             let (asked, descriptors) = (&asked, &*descriptors);
             Answer { asked, descriptors, decision, rules, answering, now, dice }.message()
         });

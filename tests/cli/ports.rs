@@ -36,7 +36,7 @@ fn json_answers_200_429_and_400() {
     for bad in ["", "{", r#"{"domain":"edge"}"#, r#"{"domain":"","descriptors":[]}"#] {
         assert_eq!(post(http, "/json", bad).status, 400, "{bad}");
     }
-    let large = format!("{{\"domain\":\"{}\"}}", "x".repeat(2 << 20));
+    let large = format!("{{\"domain\":\"{}\"}}", "x".repeat(5 << 20));
     assert_eq!(post(http, "/json", &large).status, 413);
 }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::Unavailable;
@@ -65,6 +65,7 @@ impl Judge for Bench {
         &self,
         request: &Request<'_>,
         now: Micros,
+        _: Option<Instant>,
         tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
     ) -> Result<R, Unavailable> {
         self.judged.fetch_add(1, Ordering::SeqCst);

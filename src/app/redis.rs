@@ -1,0 +1,93 @@
+//! From the settings of Redis to what its connections are made from: files read, secrets placed.
+//!
+//! Not here: what the settings say (`settings`), connecting (`store::redis`).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::environment::secret_file;
+use super::failure::Failure;
+use super::settings::{RedisAddress, RedisSettings, RedisTls, SecretText, Topology, login};
+use crate::policy::Secret;
+use crate::store::redis::config::{self, Address, Auth, OVERDUE, Password, RedisConfig, Tls};
+use crate::store::redis::keys::Prefix;
+
+/// The version of keys and states that this build writes: replicas that disagree count apart.
+const FORMAT: &str = "tg1";
+
+/// What connections are made from.
+///
+/// # Errors
+///
+/// A file that a setting names cannot be used, or the key prefix.
+pub(super) fn config(told: &RedisSettings, secret: &Secret) -> Result<RedisConfig, Failure> {
+    let prefix =
+        Prefix::new(&told.key_prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
+    let (topology, addresses) = match &told.topology {
+        Topology::Single(address) => (config::Topology::Single, vec![place(address)]),
+        Topology::Sentinel { master, sentinels } => {
+            let auth =
+                Auth { user: told.sentinel_user.clone(), password: fixed(&told.sentinel_password) };
+            let topology = config::Topology::Sentinel { master: master.clone(), auth };
+            (topology, sentinels.iter().map(place).collect())
+        }
+        Topology::Cluster(nodes) => (config::Topology::Cluster, nodes.iter().map(place).collect()),
+    };
+    Ok(RedisConfig {
+        topology,
+        addresses,
+        auth: auth(told)?,
+        tls: told.tls.as_ref().map(tls).transpose()?,
+        db: i64::from(told.database),
+        prefix,
+        meta: format!("{FORMAT} {}", secret.fingerprint()),
+        lanes: told.connections,
+        connect_timeout: told.connect_timeout,
+        // A reply within its budget is never overdue.
+        overdue: OVERDUE.max(told.budget * 2),
+    })
+}
+
+fn place(address: &RedisAddress) -> Address {
+    match address {
+        RedisAddress::Tcp { host, port } => Address::Tcp(host.clone(), *port),
+        RedisAddress::Unix(path) => Address::Unix(path.clone()),
+    }
+}
+
+fn fixed(password: &SecretText) -> Password {
+    match password.is_empty() {
+        true => Password::None,
+        false => Password::Fixed(password.reveal().to_owned()),
+    }
+}
+
+/// The file is read at every dial: whoever rotates the password replaces it. The user is the one
+/// it names at the start.
+fn auth(told: &RedisSettings) -> Result<Auth, Failure> {
+    let Some(path) = told.password_file.clone() else {
+        return Ok(Auth { user: told.user.clone(), password: fixed(&told.password) });
+    };
+    let (user, _) = login(&secret_file(&path)?);
+    let ask = move || match secret_file(&path) {
+        Ok(text) => Some(login(&text).1.reveal().to_owned()),
+        Err(fault) => {
+            tracing::error!(%fault, "the password of Redis cannot be read");
+            None
+        }
+    };
+    Ok(Auth { user: user.or_else(|| told.user.clone()), password: Password::Asked(Arc::new(ask)) })
+}
+
+fn tls(told: &RedisTls) -> Result<Tls, Failure> {
+    let pem = |path: &Path| super::pem_file(path);
+    let client = match &told.client {
+        Some((chain, key)) => Some((pem(chain)?, pem(key)?)),
+        None => None,
+    };
+    Ok(Tls {
+        ca: told.ca.as_deref().map(pem).transpose()?,
+        client,
+        skip_hostname: told.any_host_name,
+    })
+}

@@ -1,0 +1,124 @@
+//! Where hits are counted in this process: the embedded store, or Redis behind what guards it.
+//!
+//! Not here: counting; which settings mean Redis (`settings`), what it is made from (`redis`).
+
+use std::time::Duration;
+
+use super::failure::Failure;
+use super::redis;
+use super::settings::Settings;
+use crate::clock::Clock;
+use crate::domain::{Answers, Call, Receipt};
+use crate::policy::Secret;
+use crate::resilience::deadline::Deadline;
+use crate::resilience::remember::Remember;
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::RedisStore;
+use crate::store::redis::connections::Connections;
+use crate::store::redis::script::PRODUCTION;
+use crate::store::redis::store::Timing;
+use crate::store::redis::transport::Transport;
+
+/// Redis as the service asks it, from the outside in: for no longer than the budget, not again what
+/// was refused a moment ago, by Lua.
+pub(super) type Shared = Deadline<Remember<RedisStore<Connections>>>;
+
+/// How long a start under `--require-store` waits for the store: a server that loads its data set,
+/// or sentinels that elect, take seconds; a supervisor that sees exit code 69 starts us again.
+const REQUIRED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The store of this process, chosen at start.
+#[derive(Debug)]
+pub(super) enum AnyStore {
+    /// Counters of this process alone. Boxed, as the other is, so that neither makes the other
+    /// larger.
+    Memory(Box<MemoryStore>),
+    /// Counters shared by all replicas.
+    Redis(Box<Shared>),
+}
+
+impl AnyStore {
+    /// The store that the settings choose. Redis is dialled in the background, on the present
+    /// runtime.
+    pub(super) fn open(settings: &Settings, secret: &Secret) -> Result<AnyStore, Failure> {
+        if !settings.counts_in_redis() {
+            return Ok(AnyStore::Memory(Box::new(MemoryStore::new(settings.max_keys))));
+        }
+        let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
+        let config = redis::config(&told, secret)?;
+        let prefix = config.prefix.clone();
+        let connections = Connections::open(config, PRODUCTION.each().to_vec())
+            .map_err(|fault| Failure::Usage(fault.to_string()))?;
+        let splits = connections.is_cluster();
+        let redis = RedisStore::new(connections, prefix, Timing::Server);
+        let remember = Remember::new(redis, splits).switched(settings.remember_refusals);
+        Ok(AnyStore::Redis(Box::new(Deadline::new(remember, told.budget, Clock::System))))
+    }
+
+    /// Waits until the store can be asked, so that a replica that joins does not fail its first
+    /// calls; but not for long, because without it there is still an answer to be given.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Store`] under `--require-store`, if it cannot.
+    pub(super) async fn until_ready(&self, settings: &Settings) -> Result<(), Failure> {
+        let AnyStore::Redis(shared) = self else { return Ok(()) };
+        let required = settings.require_store;
+        let within = if required { REQUIRED_WITHIN } else { settings.redis_timeout };
+        let connected = connections(shared).until_connected();
+        match tokio::time::timeout(within, connected).await {
+            Ok(()) => tracing::info!("Redis is connected"),
+            Err(_) if required => {
+                let wrong = format!("Redis was not reached within {within:?}, and --require-store");
+                return Err(Failure::Store(wrong));
+            }
+            Err(_) => tracing::warn!("Redis is not connected: starting without it"),
+        }
+        Ok(())
+    }
+
+    /// Forgets what was learnt under the former policy.
+    pub(super) fn forget(&self) {
+        if let AnyStore::Redis(shared) = self {
+            shared.store().forget_all();
+        }
+    }
+
+    /// The embedded store, if this is it.
+    pub(super) fn memory(&self) -> Option<&MemoryStore> {
+        match self {
+            AnyStore::Memory(memory) => Some(memory),
+            AnyStore::Redis(_) => None,
+        }
+    }
+
+    /// Redis, if this is it.
+    pub(super) fn redis(&self) -> Option<&Shared> {
+        match self {
+            AnyStore::Memory(_) => None,
+            AnyStore::Redis(shared) => Some(shared),
+        }
+    }
+}
+
+/// The connections below what guards them.
+pub(super) fn connections(shared: &Shared) -> &Connections {
+    shared.store().inner().transport()
+}
+
+impl Store for AnyStore {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        match self {
+            AnyStore::Memory(memory) => memory.apply(call).await,
+            AnyStore::Redis(shared) => shared.apply(call).await,
+        }
+    }
+
+    async fn give_back(&self, receipts: &[Receipt]) {
+        match self {
+            AnyStore::Memory(memory) => memory.give_back(receipts).await,
+            AnyStore::Redis(shared) => shared.give_back(receipts).await,
+        }
+    }
+}
