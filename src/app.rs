@@ -3,12 +3,14 @@
 //!
 //! Not here: decisions of any kind.
 
+mod debug_client;
 mod descriptor;
 mod environment;
 mod failure;
 mod figures;
 mod files;
 mod load;
+mod operate;
 mod pages;
 mod ports;
 mod redis;
@@ -16,8 +18,10 @@ mod rehearse;
 mod reload;
 mod serve;
 mod store;
+mod switching;
 
 pub use crate::settings;
+pub use debug_client::order;
 pub use descriptor::descriptor;
 pub use environment::{FileFault, environment, settings_file};
 pub use failure::Failure;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::serve::Deciding;
 use super::{Asked, Configured, descriptor, figures, ports, rehearse};
 use crate::admin::{Asks, Debug, Explains, JsonAnswer, Public};
+use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{Scrape, Telemetry};
 use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, Traffic};
@@ -33,8 +34,13 @@ impl Parts<'_> {
     /// What the HTTP port shows.
     pub(super) fn public(&self, scrape: &Arc<Scrape>) -> Public {
         let health = self.health.clone();
+        let decider = Arc::clone(&self.decider);
         Public {
             ready: Arc::new(move || health.is_serving()),
+            degraded: Arc::new(move || {
+                let shared = decider.store().redis()?;
+                Some(shared.degraded().outage(Clock::System.now())?.to_string())
+            }),
             scrape: Arc::clone(scrape),
             json: ports::json_is_on(&self.configured.settings).then(|| self.json()),
             body_bytes_max: MESSAGE_BYTES_MAX,

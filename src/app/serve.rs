@@ -14,12 +14,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::environment::secret_file;
 use super::failure::Failure;
 use super::load::Loader;
 use super::reload::{self, Reload};
 use super::settings::{LogFormat, LogLevel, Settings};
 use super::store::AnyStore;
-use super::{Configured, pages, ports};
+use super::switching::Switching;
+use super::{Configured, operate, pages, ports};
 use crate::admin;
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
@@ -113,14 +115,22 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
         limits,
         side_stops.clone(),
     ));
-    side.spawn(admin::serve(debug, admin::debug_routes(parts.debug()), limits, side_stops.clone()));
+    let switching = Arc::new(Switching::new(Arc::clone(&decider)));
+    let token_file = settings.debug_token_file.clone();
+    if let Some(path) = &token_file {
+        // Read anew for each write; one that cannot be read at all is told now.
+        secret_file(path)?;
+    }
+    let operate = admin::operate_routes(operate::operate(&decider, &switching, token_file));
+    let debug_routes = admin::debug_routes(parts.debug()).merge(operate);
+    side.spawn(admin::serve(debug, debug_routes, limits, side_stops.clone()));
     if let Some(listener) = prometheus {
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
     }
-    tokio::spawn(sweep(Arc::clone(&decider)));
+    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&switching)));
     decider.store().until_ready(settings).await?;
-    let watched = watch_policy(reloading, Arc::clone(&decider))?;
+    let watched = watch_policy(reloading, switching)?;
 
     health.set_serving(true);
     tracing::info!(files, rules, %fingerprint, "ready");
@@ -205,12 +215,15 @@ fn exit_at_the_latest(hard_limit: Duration) {
     });
 }
 
-async fn sweep(decider: Arc<Deciding>) {
-    let Some(memory) = decider.store().memory() else { return };
+/// What is done every second: expired counters go, and switches whose time is up.
+async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
+    let memory = decider.store().memory();
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     loop {
         ticks.tick().await;
-        memory.sweep(Clock::System.now(), SWEEP_SLOTS);
+        let now = Clock::System.now();
+        memory.sweep(now, SWEEP_SLOTS);
+        switching.expire(now);
     }
 }
 
@@ -227,17 +240,12 @@ impl Watched {
     }
 }
 
-fn watch_policy(reload: Reload, decider: Arc<Deciding>) -> Result<Watched, Failure> {
+fn watch_policy(reload: Reload, switching: Arc<Switching>) -> Result<Watched, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let thread = thread::Builder::new()
         .name("policy".to_owned())
-        .spawn(move || {
-            reload.run(&told, |policy| {
-                decider.replace_policy(policy);
-                decider.store().forget();
-            })
-        })
+        .spawn(move || reload.run(&told, |policy| switching.replaced(policy)))
         .map_err(Failure::Runtime)?;
     Ok(Watched { stop, thread })
 }

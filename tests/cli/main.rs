@@ -14,6 +14,7 @@ mod compatibility;
 mod exit_codes;
 mod http;
 mod leaving;
+mod operating;
 mod ports;
 mod process;
 mod reloading;

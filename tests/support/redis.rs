@@ -2,7 +2,6 @@
 //!
 //! Free port, temporary directory, killed on drop. Not here: the lanes, sentinels, clusters.
 #![allow(clippy::disallowed_methods, reason = "a server is waited for with a deadline")]
-
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,

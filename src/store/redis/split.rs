@@ -128,7 +128,8 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Bucket, Charge, Counting, Key, Limit, Micros, OnStoreFailure, Rate, Refill, Taken, Unit,
+        Bucket, Charge, Counting, Hits, Key, Limit, Micros, OnStoreFailure, Outcome, Rate, Refill,
+        Taken, Unit,
     };
 
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
