@@ -11,6 +11,7 @@
 
 mod commands;
 mod compatibility;
+mod degraded;
 mod exit_codes;
 mod http;
 mod leaving;
@@ -20,3 +21,7 @@ mod process;
 mod reloading;
 mod secured;
 mod settings;
+
+#[path = "../support/process.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]
+mod redis;

@@ -17,9 +17,7 @@ fn switched(target: &str, switch: Switch) -> Policy {
 fn checks(policy: &Policy) -> Vec<(u64, Role)> {
     let (client, user) = ([specs::entry("client", "a")], [specs::entry("user", "b")]);
     let descriptors = [specs::descriptor(&client), specs::descriptor(&user)];
-    checks_of(policy, &specs::request(&descriptors), |check| {
-        (check.limit.capacity().0, check.role)
-    })
+    checks_of(policy, &specs::request(&descriptors), |check| (check.limit.capacity().0, check.role))
 }
 
 #[test]
