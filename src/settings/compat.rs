@@ -1,13 +1,13 @@
-//! Settings of envoyproxy/ratelimit that we do not have: which of them would change what is
-//! served (refused), and which are only worth a word at the start (noticed).
+//! Settings of envoyproxy/ratelimit that we do not have and that are worth a word at the start.
 //!
-//! Not here: those that we honour (`table`, in the column of their names).
+//! Not here: those that we honour (`table`, in the column of their names), those that would change
+//! what is served (`source` refuses them).
 
 use std::fmt;
 
+use super::Settings;
 use super::source::{Texts, nearest};
 use super::table::TABLE;
-use super::{Fault, Settings};
 
 /// Something to say at the start: a name and why its value has no effect, or a risk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,30 +22,6 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.text)
     }
-}
-
-/// Theirs that would start something silently different.
-pub(super) fn refused(environment: &Texts) -> Vec<Fault> {
-    let differs = |name: &str, same: &str| {
-        environment
-            .get(name)
-            .is_some_and(|text| !text.is_empty() && !text.eq_ignore_ascii_case(same))
-    };
-    let mut faults = Vec::new();
-    if differs("BACKEND_TYPE", "redis") {
-        faults.push(Fault::Refused {
-            name: "BACKEND_TYPE",
-            way_out: "only redis is a shared store here (memcached cannot count exactly); unset \
-                      it and give REDIS_URL, or --store memory for one replica",
-        });
-    }
-    if differs("CONFIG_TYPE", "file") {
-        faults.push(Fault::Refused {
-            name: "CONFIG_TYPE",
-            way_out: "policies come from files; unset it and give --policy or RUNTIME_ROOT",
-        });
-    }
-    faults
 }
 
 /// How a name of theirs is recognised, and what to say.
@@ -137,7 +113,8 @@ pub fn notices(environment: &Texts, settings: &Settings) -> Vec<Notice> {
         }
         if name.starts_with("TIDEGATE_") && !TABLE.iter().any(|row| row.variable() == *name) {
             let plain = name.trim_start_matches("TIDEGATE_");
-            let hint = nearest(plain).map_or(String::new(), |near| format!("; --{near} is near"));
+            let hint =
+                nearest(TABLE, plain).map_or(String::new(), |near| format!("; --{near} is near"));
             notice(name, format!("is no setting and has no effect{hint}"));
         }
     }
@@ -170,6 +147,7 @@ pub fn notices(environment: &Texts, settings: &Settings) -> Vec<Notice> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::refused;
     use super::super::{Settings, Sources};
     use super::*;
 

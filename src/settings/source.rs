@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Fault;
-use super::table::{Row, Show, TABLE};
+use super::row::{Row, Show};
 use super::value::Wrong;
 
 /// Names and texts, as they were given.
@@ -87,8 +87,8 @@ fn masked(address: &str) -> String {
 }
 
 /// The text of every setting, in the table's order.
-pub(super) fn gather(sources: &Sources) -> Vec<Given> {
-    TABLE.iter().map(|row| find(row, sources)).collect()
+pub(super) fn gather(table: &'static [Row], sources: &Sources) -> Vec<Given> {
+    table.iter().map(|row| find(row, sources)).collect()
 }
 
 fn find(row: &'static Row, sources: &Sources) -> Given {
@@ -129,19 +129,43 @@ pub(super) fn read<T>(
 }
 
 /// Names in the settings file that are no settings.
-pub(super) fn unknown_names(file: &Texts) -> Vec<Fault> {
+pub(super) fn unknown_names(table: &'static [Row], file: &Texts) -> Vec<Fault> {
     file.keys()
-        .filter(|name| !TABLE.iter().any(|row| row.name == name.as_str()))
-        .map(|name| Fault::Unknown { name: name.clone(), nearest: nearest(name) })
+        .filter(|name| !table.iter().any(|row| row.name == name.as_str()))
+        .map(|name| Fault::Unknown { name: name.clone(), nearest: nearest(table, name) })
         .collect()
 }
 
+/// Theirs that would start something silently different.
+pub(super) fn refused(environment: &Texts) -> Vec<Fault> {
+    let differs = |name: &str, same: &str| {
+        environment
+            .get(name)
+            .is_some_and(|text| !text.is_empty() && !text.eq_ignore_ascii_case(same))
+    };
+    let mut faults = Vec::new();
+    if differs("BACKEND_TYPE", "redis") {
+        faults.push(Fault::Refused {
+            name: "BACKEND_TYPE",
+            way_out: "only redis is a shared store here (memcached cannot count exactly); unset \
+                      it and give REDIS_URL, or --store memory for one replica",
+        });
+    }
+    if differs("CONFIG_TYPE", "file") {
+        faults.push(Fault::Refused {
+            name: "CONFIG_TYPE",
+            way_out: "policies come from files; unset it and give --policy or RUNTIME_ROOT",
+        });
+    }
+    faults
+}
+
 /// The setting whose name is the same but for case, hyphens and underscores, or begins the same.
-pub(super) fn nearest(name: &str) -> Option<&'static str> {
+pub(super) fn nearest(table: &'static [Row], name: &str) -> Option<&'static str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
     let wanted = plain(name);
-    let same = TABLE.iter().find(|row| plain(row.name) == wanted);
-    let near = || TABLE.iter().find(|row| wanted.len() > 3 && plain(row.name).starts_with(&wanted));
+    let same = table.iter().find(|row| plain(row.name) == wanted);
+    let near = || table.iter().find(|row| wanted.len() > 3 && plain(row.name).starts_with(&wanted));
     same.or_else(near).map(|row| row.name)
 }
 
@@ -161,6 +185,7 @@ pub fn report(given: &[Given]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::TABLE;
     use super::*;
 
     fn texts(pairs: &[(&str, &str)]) -> Texts {
@@ -168,7 +193,7 @@ mod tests {
     }
 
     fn origin_of(sources: &Sources, name: &str) -> (String, Origin) {
-        let all = gather(sources);
+        let all = gather(TABLE, sources);
         let one = all.iter().find(|one| one.row.name == name).unwrap();
         (one.text.clone(), one.origin.clone())
     }
@@ -205,14 +230,14 @@ mod tests {
     #[test]
     fn secrets_are_never_in_the_report() {
         let environment = texts(&[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://u:pw@h:1")]);
-        let printed = report(&gather(&Sources { environment, ..Sources::default() }));
+        let printed = report(&gather(TABLE, &Sources { environment, ..Sources::default() }));
         assert!(!printed.contains("hunter2") && !printed.contains("pw@"), "{printed}");
         assert!(printed.contains("(environment REDIS_AUTH)"), "{printed}");
     }
 
     #[test]
     fn an_unknown_name_in_the_file_is_told_the_nearest() {
-        let faults = unknown_names(&texts(&[("grpc_port", "1"), ("nonsense", "1")]));
+        let faults = unknown_names(TABLE, &texts(&[("grpc_port", "1"), ("nonsense", "1")]));
         assert_eq!(faults.len(), 2);
         assert!(faults[0].to_string().contains("did you mean \"grpc-port\""), "{}", faults[0]);
     }

@@ -7,48 +7,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Fault;
+use super::row::{Row, Show};
 use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
     StoreKind, address, bytes, duration, flag, host, key_prefix, number, path, paths, ratio,
     secret, text,
 };
-use super::{Fault, compat};
-
-/// How a value may be shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
-    /// As it is.
-    Plain,
-    /// With logins masked.
-    Address,
-    /// Not at all.
-    Hidden,
-}
-
-/// One setting, as flags, help and README describe it.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    /// The field of [`Settings`].
-    pub field: &'static str,
-    /// The flag, without the leading hyphens.
-    pub name: &'static str,
-    /// The text that stands where nobody gives one.
-    pub default: &'static str,
-    /// How its value may be shown.
-    pub show: Show,
-    /// What envoyproxy/ratelimit calls it in the environment.
-    pub theirs: &'static [&'static str],
-    /// The line of help.
-    pub help: &'static str,
-}
-
-impl Row {
-    /// Our name for it in the environment.
-    pub fn variable(&self) -> String {
-        format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
-    }
-}
 
 macro_rules! settings {
     ($( $(#[doc = $help:literal])+ $field:ident $name:literal : $type:ty = $default:literal, $reader:expr, $show:ident, [$($theirs:literal),*]; )+) => {
@@ -73,9 +39,9 @@ macro_rules! settings {
             ///
             /// Every fault of every setting at once; none of them goes away by trying again.
             pub fn read(sources: &Sources) -> Result<(Settings, Vec<Given>), Vec<Fault>> {
-                let given = source::gather(sources);
-                let mut faults = source::unknown_names(&sources.file);
-                faults.extend(compat::refused(&sources.environment));
+                let given = source::gather(TABLE, sources);
+                let mut faults = source::unknown_names(TABLE, &sources.file);
+                faults.extend(source::refused(&sources.environment));
                 $( let $field = source::read(&given, stringify!($field), $reader, &mut faults); )+
                 let all = || Some(Settings { $( $field: $field?, )+ });
                 match all() {

@@ -9,7 +9,7 @@ use super::answering::Answering;
 use super::decode::Asked;
 use super::headers::{self, Wait};
 use super::messages::{RateLimitResponse, rate_limit_response as wire};
-use super::service::Rules;
+use super::rules::Rules;
 use super::{body, metadata};
 use crate::domain::{Code, Decision, Descriptor, Micros, Shown, Status, Unit};
 

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::decode::Asked;
 use super::headers::name_of;
-use super::service::Rules;
+use super::rules::Rules;
 use crate::domain::{Code, Decision, Descriptor, Override};
 
 /// The key of our own metadata.

@@ -17,10 +17,10 @@ use super::decode::Asked;
 use super::encode::Answer;
 use super::json::{self, JsonReply};
 use super::messages::RateLimitResponse;
+use super::rules::Rules;
 use crate::clock::Clock;
 use crate::decide::{Decider, Unavailable};
-use crate::domain::{Decision, Micros, Observer, Request, RuleId};
-use crate::policy::{Policy, Rule};
+use crate::domain::{Decision, Micros, Observer, Request};
 use crate::store::Store;
 
 /// The service's full name: what health checks and reflection call it.
@@ -33,18 +33,6 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
 /// A deadline this close is over before an answer could be back: reading, deciding and writing
 /// take about as long. Such a call is answered at once and consumes nothing.
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
-
-/// The rules that a decision's ids stand for.
-pub trait Rules {
-    /// The rule of that number.
-    fn rule(&self, id: RuleId) -> Option<&Rule>;
-}
-
-impl Rules for Policy {
-    fn rule(&self, id: RuleId) -> Option<&Rule> {
-        Policy::rule(self, id)
-    }
-}
 
 /// Who decides: a [`Decider`] in the service, something simpler in tests of the wire.
 pub trait Judge: Send + Sync + 'static {

@@ -1,0 +1,140 @@
+{{/*
+The process's settings as environment variables: a change of one changes the pod's template, so that
+it is rolled out. Secrets are not here: they are files.
+*/}}
+{{- define "tidegate.settings" -}}
+{{- $settings := dict
+    "policy" "/etc/tidegate/policy"
+    "grpc-port" 8081
+    "http-port" 8080
+    "merge-domain-config" .Values.policy.mergeDomains
+    "drain-delay" (printf "%ds" (.Values.drain.delaySeconds | int))
+    "hard-limit" (printf "%ds" (.Values.drain.hardLimitSeconds | int))
+    "threads" .Values.threads
+    "grpc-max-connection-age" .Values.maxConnectionAge
+    "log-level" .Values.log.level
+    "log-format" .Values.log.format
+-}}
+{{- if eq .Values.mode "embedded" -}}
+{{- $_ := set $settings "store" "memory" -}}
+{{- $_ := set $settings "max-keys" .Values.embedded.maxKeys -}}
+{{- else -}}
+{{- $redis := .Values.redis -}}
+{{- $_ := set $settings "store" "redis" -}}
+{{- $_ := set $settings "replicas" (include "tidegate.replicasMax" .) -}}
+{{- $_ := set $settings "redis-type" (eq .Values.mode "redis" | ternary "single" .Values.mode) -}}
+{{- $_ := set $settings "redis-url" (include "tidegate.redisUrl" .) -}}
+{{- $_ := set $settings "redis-pool-size" $redis.connections -}}
+{{- $_ := set $settings "redis-timeout" $redis.connectTimeout -}}
+{{- $_ := set $settings "store-budget" $redis.budget -}}
+{{- $_ := set $settings "require-store" $redis.requireAtStart -}}
+{{- if $redis.keyPrefix -}}
+{{- $_ := set $settings "cache-key-prefix" $redis.keyPrefix -}}
+{{- end -}}
+{{- if $redis.auth.existingSecret -}}
+{{- $_ := set $settings "redis-auth-file" "/etc/tidegate/redis-auth/password" -}}
+{{- end -}}
+{{- if $redis.tls.enabled -}}
+{{- $_ := set $settings "redis-tls" true -}}
+{{- $_ := set $settings "redis-tls-skip-hostname-verification" $redis.tls.skipHostnameVerification -}}
+{{- if $redis.tls.existingSecret -}}
+{{- $_ := set $settings "redis-tls-cacert" "/etc/tidegate/redis-tls/ca.crt" -}}
+{{- end -}}
+{{- if $redis.tls.clientCertificate -}}
+{{- $_ := set $settings "redis-tls-client-cert" "/etc/tidegate/redis-tls/tls.crt" -}}
+{{- $_ := set $settings "redis-tls-client-key" "/etc/tidegate/redis-tls/tls.key" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.keySecret.existingSecret -}}
+{{- $_ := set $settings "key-secret-file" "/etc/tidegate/key-secret/key" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.tls.enabled -}}
+{{- $_ := set $settings "grpc-server-use-tls" true -}}
+{{- $_ := set $settings "grpc-server-tls-cert" "/etc/tidegate/tls/tls.crt" -}}
+{{- $_ := set $settings "grpc-server-tls-key" "/etc/tidegate/tls/tls.key" -}}
+{{- if .Values.tls.requireClientCertificate -}}
+{{- $_ := set $settings "grpc-client-tls-cacert" "/etc/tidegate/tls/ca.crt" -}}
+{{- end -}}
+{{- if .Values.tls.clientName -}}
+{{- $_ := set $settings "grpc-client-tls-san" .Values.tls.clientName -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := .Values.settings -}}
+{{- $_ := set $settings $name $value -}}
+{{- end -}}
+{{- range $name, $value := $settings }}
+- name: TIDEGATE_{{ $name | replace "-" "_" | upper }}
+  value: {{ (kindIs "float64" $value | ternary ($value | toJson) ($value | toString)) | quote }}
+{{- end }}
+{{- if and (eq .Values.mode "sentinel") .Values.redis.sentinel.existingSecret }}
+# The one secret for which the process has no file yet.
+- name: TIDEGATE_REDIS_SENTINEL_AUTH
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.redis.sentinel.existingSecret }}
+      key: {{ .Values.redis.sentinel.secretKey }}
+{{- end }}
+{{- end -}}
+
+{{/* Directories that are mounted: name, where, and the volume's source. */}}
+{{- define "tidegate.mounts" -}}
+- {name: policy, mountPath: /etc/tidegate/policy, readOnly: true}
+{{- if and (ne .Values.mode "embedded") .Values.redis.auth.existingSecret }}
+- {name: redis-auth, mountPath: /etc/tidegate/redis-auth, readOnly: true}
+{{- end }}
+{{- if and (ne .Values.mode "embedded") .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
+- {name: redis-tls, mountPath: /etc/tidegate/redis-tls, readOnly: true}
+{{- end }}
+{{- if and (ne .Values.mode "embedded") .Values.keySecret.existingSecret }}
+- {name: key-secret, mountPath: /etc/tidegate/key-secret, readOnly: true}
+{{- end }}
+{{- if .Values.tls.enabled }}
+- {name: tls, mountPath: /etc/tidegate/tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "tidegate.volumes" -}}
+# A directory, not a file of it: only so does the kubelet swap in what changes.
+- name: policy
+  configMap:
+    name: {{ include "tidegate.policyConfigMap" . }}
+{{- if and (ne .Values.mode "embedded") .Values.redis.auth.existingSecret }}
+- name: redis-auth
+  secret:
+    secretName: {{ .Values.redis.auth.existingSecret }}
+    defaultMode: 0440
+    items: [{key: {{ .Values.redis.auth.secretKey }}, path: password}]
+{{- end }}
+{{- if and (ne .Values.mode "embedded") .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
+- name: redis-tls
+  secret:
+    secretName: {{ .Values.redis.tls.existingSecret }}
+    defaultMode: 0440
+    items:
+      - {key: {{ .Values.redis.tls.caKey }}, path: ca.crt}
+      {{- if .Values.redis.tls.clientCertificate }}
+      - {key: {{ .Values.redis.tls.certKey }}, path: tls.crt}
+      - {key: {{ .Values.redis.tls.keyKey }}, path: tls.key}
+      {{- end }}
+{{- end }}
+{{- if and (ne .Values.mode "embedded") .Values.keySecret.existingSecret }}
+- name: key-secret
+  secret:
+    secretName: {{ .Values.keySecret.existingSecret }}
+    defaultMode: 0440
+    items: [{key: {{ .Values.keySecret.secretKey }}, path: key}]
+{{- end }}
+{{- if .Values.tls.enabled }}
+- name: tls
+  secret:
+    secretName: {{ .Values.tls.existingSecret }}
+    defaultMode: 0440
+    items:
+      - {key: {{ .Values.tls.certKey }}, path: tls.crt}
+      - {key: {{ .Values.tls.keyKey }}, path: tls.key}
+      {{- if .Values.tls.requireClientCertificate }}
+      - {key: {{ .Values.tls.clientCaKey }}, path: ca.crt}
+      {{- end }}
+{{- end }}
+{{- end -}}

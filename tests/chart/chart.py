@@ -1,0 +1,159 @@
+"""The chart as the tests see it: rendered and linted by Helm's own library, and the program that it
+deploys. Not here: what must hold (test_*.py)."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+import yaml
+from helm_python import Chart
+from helm_python.chart import lint
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "tidegate"
+HERE = ROOT / "tests" / "chart"
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate"))
+
+RELEASE, NAMESPACE = "edge", "limits"
+# Only a broken test ever waits this long.
+PATIENCE_SECONDS = 30
+
+_chart = Chart.load(CHART)
+
+
+def cases():
+    """Every ci/*.yaml: its name and values."""
+    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CHART / "ci").glob("*.yaml"))}
+
+
+def render(values):
+    """Template path (without the chart's name) to text."""
+    rendered = _chart.render(values, name=RELEASE, namespace=NAMESPACE)
+    return {path.split("/templates/")[1]: text for path, text in rendered.items()}
+
+
+def manifests(values):
+    """Every Kubernetes object of a render."""
+    found = []
+    for path, text in render(values).items():
+        if path.endswith(".yaml"):
+            found += [document for document in yaml.safe_load_all(text) if document]
+    return found
+
+
+def one(objects, kind, name_end=""):
+    """The object of a kind whose name ends so."""
+    found = [o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(name_end)]
+    assert len(found) == 1, f"{len(found)} objects of kind {kind}"
+    return found[0]
+
+
+def container(objects):
+    return one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+
+
+def refusal(values):
+    """What the render says against these values; None if it renders."""
+    try:
+        render(values)
+    except Exception as error:  # the library has a class for each stage; any of them refuses
+        return str(error)
+    return None
+
+
+def findings(values):
+    """What `helm lint --strict` finds."""
+    report = lint(CHART, values, strict=True, namespace=NAMESPACE)
+    return [message["error"] for message in report["messages"] if message["severity"] > 1] + report["errors"]
+
+
+def schema():
+    return json.loads((CHART / "values.schema.json").read_text())
+
+
+def defaults():
+    return yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def merged(base, more):
+    """Values over values, as Helm lays them."""
+    if not (isinstance(base, dict) and isinstance(more, dict)):
+        return more
+    return {**base, **{name: merged(base.get(name), value) for name, value in more.items()}}
+
+
+def program(*arguments, environment=None):
+    """Runs the program to its end, with no environment but this."""
+    assert PROGRAM.exists(), f"{PROGRAM} is missing: cargo build --locked --bin tidegate"
+    return subprocess.run([PROGRAM, *arguments], env=environment or {}, capture_output=True, text=True, timeout=60)
+
+
+def environment(objects):
+    """The container's environment as it stands in the manifest."""
+    return {item["name"]: item.get("value") for item in container(objects)["env"]}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Running:
+    """The program as the rendered container starts it, with its ConfigMap in a directory and free
+    ports; ends with the with-block."""
+
+    def __init__(self, objects):
+        self.objects = objects
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory()
+        for name, text in one(self.objects, "ConfigMap", "-policy")["data"].items():
+            (pathlib.Path(self.directory.name) / name).write_text(text)
+        self.http = free_port()
+        ports = {"GRPC_PORT": free_port(), "HTTP_PORT": self.http, "DEBUG_PORT": free_port()}
+        given = {**environment(self.objects), "TIDEGATE_POLICY": self.directory.name, "TIDEGATE_DRAIN_DELAY": "0s"}
+        given.update({f"TIDEGATE_{name}": str(port) for name, port in ports.items()})
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(
+            [PROGRAM, *container(self.objects)["args"]], env=given, stdin=subprocess.DEVNULL,
+            stdout=self.log, stderr=subprocess.STDOUT)
+        until("the program is ready", lambda: self.get("/readyz") is not None)
+        return self
+
+    def get(self, path):
+        """The body of a page; None while there is none."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=5) as reply:
+                return reply.read().decode()
+        except OSError:
+            assert self.process.poll() is None, f"it ended: {self.said()}"
+            return None
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def stop(self):
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+        self.directory.cleanup()
+
+
+def until(what, look):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not look():
+        assert time.monotonic() < deadline, f"still waiting until {what}"
+        time.sleep(0.02)

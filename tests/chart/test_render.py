@@ -1,0 +1,146 @@
+"""What every rendered case must be. Not here: what is refused, what the program makes of it."""
+
+import functools
+import json
+import unittest
+
+import jsonschema
+import kubernetes_validate
+
+import chart
+
+# The oldest that the chart admits, one between, and the newest that the schemas know.
+KUBERNETES = ["1.27", "1.31", "1.37"]
+OURS = {"ServiceMonitor": "servicemonitor.json", "PrometheusRule": "prometheusrule.json"}
+
+
+def each_case(claim):
+    """A claim about every case, which a failure names."""
+
+    @functools.wraps(claim)
+    def test(self):
+        for name, values in chart.cases().items():
+            with self.subTest(case=name):
+                claim(self, values, chart.manifests(values))
+
+    return test
+
+
+class Render(unittest.TestCase):
+    @each_case
+    def test_every_case_passes_a_strict_lint(self, values, objects):
+        self.assertEqual(chart.findings(values), [])
+
+    @each_case
+    def test_every_manifest_matches_the_schema_of_its_kind(self, values, objects):
+        for manifest in objects:
+            if manifest["kind"] in OURS:
+                schema = json.loads((chart.HERE / "schemas" / OURS[manifest["kind"]]).read_text())
+                jsonschema.validate(manifest, schema)
+                continue
+            for version in KUBERNETES:
+                kubernetes_validate.validate(manifest, version, strict=True)
+
+    def test_the_cases_cover_every_template(self):
+        rendered, templates = set(), {path.name for path in (chart.CHART / "templates").glob("[!_]*")}
+        for values in chart.cases().values():
+            rendered |= {name for name, text in chart.render(values).items() if text.strip()}
+        self.assertEqual(rendered, templates)
+
+    def test_the_schemas_would_find_a_fault(self):
+        pod = chart.one(chart.manifests(chart.cases()["redis"]), "Deployment")
+        pod["spec"]["template"]["spec"]["containers"][0]["imagePullPolicies"] = "Always"
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(pod, KUBERNETES[-1], strict=True)
+
+    @each_case
+    def test_names_labels_ports_and_mounts_belong_together(self, values, objects):
+        deployment, service = chart.one(objects, "Deployment"), chart.one(objects, "Service")
+        pod = deployment["spec"]["template"]
+        labels = pod["metadata"]["labels"].items()
+        selectors = [deployment["spec"]["selector"]["matchLabels"], service["spec"]["selector"]]
+        for manifest in objects:
+            if manifest["kind"] in ("PodDisruptionBudget", "NetworkPolicy"):
+                spec = manifest["spec"]
+                selectors.append(spec.get("selector", spec.get("podSelector"))["matchLabels"])
+            if manifest["kind"] == "HorizontalPodAutoscaler":
+                self.assertEqual(manifest["spec"]["scaleTargetRef"]["name"], deployment["metadata"]["name"])
+                self.assertNotIn("replicas", deployment["spec"], "the autoscaler says how many")
+            if manifest["kind"] == "ServiceMonitor":
+                chosen = manifest["spec"]["selector"]["matchLabels"].items()
+                self.assertLessEqual(chosen, service["metadata"]["labels"].items())
+                self.assertIn(manifest["spec"]["endpoints"][0]["port"], [p["name"] for p in service["spec"]["ports"]])
+        for selector in selectors:
+            self.assertLessEqual(selector.items(), labels)
+        container = chart.container(objects)
+        self.assertEqual({p["name"] for p in container["ports"]}, {p["targetPort"] for p in service["spec"]["ports"]})
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        self.assertEqual(mounted, {volume["name"] for volume in pod["spec"]["volumes"]})
+        places = [mount["mountPath"] for mount in container["volumeMounts"]]
+        for value in chart.environment(objects).values():
+            if value and value.startswith("/"):
+                self.assertTrue(any(value == p or value.startswith(p + "/") for p in places), value)
+
+    @each_case
+    def test_the_pod_is_nobody_and_can_write_nothing(self, values, objects):
+        pod, container = chart.one(objects, "Deployment")["spec"]["template"]["spec"], chart.container(objects)
+        self.assertIs(pod["automountServiceAccountToken"], False)
+        self.assertIs(pod["enableServiceLinks"], False, "TIDEGATE_PORT would come from a Service's name")
+        self.assertIs(pod["securityContext"]["runAsNonRoot"], True)
+        self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+        rights = container["securityContext"]
+        self.assertIs(rights["readOnlyRootFilesystem"], True)
+        self.assertIs(rights["allowPrivilegeEscalation"], False)
+        self.assertEqual(rights["capabilities"], {"drop": ["ALL"]})
+        self.assertTrue(all(mount["readOnly"] for mount in container["volumeMounts"]))
+        self.assertFalse({"hostNetwork", "hostPID", "hostIPC"} & pod.keys())
+
+    @each_case
+    def test_the_process_drains_itself_in_the_time_that_it_is_given(self, values, objects):
+        pod, container = chart.one(objects, "Deployment")["spec"]["template"]["spec"], chart.container(objects)
+        self.assertNotIn("lifecycle", container)
+        seconds = {name: int(value.removesuffix("s")) for name, value in chart.environment(objects).items()
+                   if name in ("TIDEGATE_DRAIN_DELAY", "TIDEGATE_HARD_LIMIT")}
+        self.assertLess(seconds["TIDEGATE_DRAIN_DELAY"], seconds["TIDEGATE_HARD_LIMIT"])
+        self.assertLess(seconds["TIDEGATE_HARD_LIMIT"], pod["terminationGracePeriodSeconds"])
+
+    @each_case
+    def test_probes_ask_the_process_and_never_redis(self, values, objects):
+        container = chart.container(objects)
+        if values.get("probes", {}).get("type") == "grpc":
+            self.assertEqual(container["readinessProbe"]["grpc"]["port"], 8081)
+            return
+        self.assertEqual(container["readinessProbe"]["httpGet"], {"path": "/readyz", "port": "http"})
+        self.assertEqual(container["livenessProbe"]["httpGet"], {"path": "/healthz", "port": "http"})
+
+    @each_case
+    def test_secrets_are_files(self, values, objects):
+        by_environment = [item["name"] for item in chart.container(objects)["env"] if "valueFrom" in item]
+        sentinel = values.get("redis", {}).get("sentinel", {}).get("existingSecret")
+        self.assertEqual(by_environment, ["TIDEGATE_REDIS_SENTINEL_AUTH"] if sentinel else [])
+        self.assertFalse([o for o in objects if o["kind"] == "Secret"], "secrets are made elsewhere")
+
+    def test_local_limits_are_divided_by_the_most_replicas_there_can_be(self):
+        replicas = lambda case: chart.environment(chart.manifests(chart.cases()[case])).get("TIDEGATE_REPLICAS")
+        self.assertEqual(replicas("redis"), "3")
+        self.assertEqual(replicas("cluster"), "12")
+        self.assertIsNone(replicas("embedded"))
+
+    def test_the_network_policy_lets_out_what_the_mode_needs_and_no_more(self):
+        out = lambda case: chart.one(chart.manifests(chart.cases()[case]), "NetworkPolicy")["spec"]["egress"]
+        ports = lambda case: [p["port"] for rule in out(case) for p in rule["ports"]]
+        self.assertEqual(out("embedded"), [])
+        self.assertEqual(ports("redis"), [53, 53, 6379])
+        self.assertEqual(ports("sentinel"), [53, 53, 26379, 6379, 6380])
+        self.assertEqual(ports("cluster"), [53, 53, 7000])
+
+    @each_case
+    def test_a_policy_is_mounted_as_a_directory_so_that_a_change_arrives(self, values, objects):
+        self.assertTrue(all("subPath" not in mount for mount in chart.container(objects)["volumeMounts"]))
+
+    @each_case
+    def test_notes_are_complete(self, values, objects):
+        notes = chart.render(values)["NOTES.txt"]
+        self.assertIn("edge-tidegate.limits.svc.cluster.local", notes)
+        self.assertNotIn("<no value>", notes)
+        self.assertNotIn("<nil>", notes)
