@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::operate::{Operate, operate_routes};
 use super::{Page, plain};
 
 /// What `/explain` is asked: a domain and its descriptors, as on the command line.
@@ -36,6 +37,8 @@ pub struct Debug {
     pub policy: Page,
     /// Explains a request.
     pub explain: Arc<dyn Fn(&Explains) -> Explained + Send + Sync>,
+    /// What operators can do.
+    pub operate: Operate,
 }
 
 impl std::fmt::Debug for Debug {
@@ -70,7 +73,7 @@ pub fn debug_routes(debug: Debug) -> Router {
             async move { plain(text) }
         })
     };
-    let explain = debug.explain;
+    let (explain, operate) = (debug.explain, debug.operate);
     Router::new()
         .route("/", get(|| async { plain(ENDPOINTS.to_owned()) }))
         .route("/rlconfig", page(debug.rlconfig))
@@ -83,6 +86,7 @@ pub fn debug_routes(debug: Debug) -> Router {
                 async move { answer }
             }),
         )
+        .merge(operate_routes(operate))
 }
 
 fn explained(explain: &dyn Fn(&Explains) -> Explained, query: &str) -> Response {

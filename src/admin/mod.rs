@@ -10,7 +10,7 @@ mod public;
 mod serve;
 
 pub use debug::{Debug, Explained, Explains, debug_routes};
-pub use operate::{Counters, Done, Operate, Order, Orders, operate_routes};
+pub use operate::{Counters, Done, Operate, Order, Orders};
 pub use public::{Asks, JsonAnswer, Public, metrics_routes, public_routes};
 pub use serve::{Limits, serve};
 

@@ -78,9 +78,9 @@ impl std::fmt::Debug for Operate {
 }
 
 /// The routes.
-pub fn operate_routes(operate: Operate) -> Router {
+pub(super) fn operate_routes(operate: Operate) -> Router {
     let Operate { token, orders, switches, counter, reset } = operate;
-    let order = |read: fn(&[(String, String)]) -> Result<Order, String>| {
+    let order = |read: Reads| {
         let (token, orders) = (Arc::clone(&token), Arc::clone(&orders));
         post(move |headers: HeaderMap, RawQuery(query): RawQuery| {
             let allowed = may(&headers, token().as_deref());
@@ -117,6 +117,9 @@ pub fn operate_routes(operate: Operate) -> Router {
             }),
         )
 }
+
+/// Makes an order out of a query's pairs.
+type Reads = fn(&[(String, String)]) -> Result<Order, String>;
 
 /// Why a write is refused.
 enum Refused {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::descriptor;
 use super::environment::secret_file;
+use super::failure::Failure;
 use super::serve::Deciding;
 use super::switching::Switching;
 use crate::admin::{Done, Operate, Order};
@@ -18,11 +19,19 @@ use crate::domain::{Entry, Micros};
 use crate::policy::Switch;
 
 /// The functions behind the routes.
+///
+/// # Errors
+///
+/// [`Failure::File`] for a token that cannot be read. It is read anew for each write; one that
+/// cannot be read at all is told at the start.
 pub(super) fn operate(
     decider: &Arc<Deciding>,
     switching: &Arc<Switching>,
     token_file: Option<PathBuf>,
-) -> Operate {
+) -> Result<Operate, Failure> {
+    if let Some(path) = &token_file {
+        secret_file(path)?;
+    }
     let token = move || {
         let path = token_file.as_ref()?;
         match secret_file(path) {
@@ -36,7 +45,7 @@ pub(super) fn operate(
     let (orderly, held) = (Arc::clone(decider), Arc::clone(switching));
     let listed = (Arc::clone(decider), Arc::clone(switching));
     let (looks, resets) = (Arc::clone(decider), Arc::clone(decider));
-    Operate {
+    Ok(Operate {
         token: Arc::new(token),
         orders: Arc::new(move |order| carried_out(&orderly, &held, order)),
         switches: Arc::new(move || switches(&listed.0, &listed.1)),
@@ -48,7 +57,7 @@ pub(super) fn operate(
             let decider = Arc::clone(&resets);
             Box::pin(async move { counters(&decider, &domain, &text, true).await })
         }),
-    }
+    })
 }
 
 fn carried_out(decider: &Deciding, switching: &Switching, order: Order) -> Done {

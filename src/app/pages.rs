@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::serve::Deciding;
 use super::{Asked, Configured, descriptor, figures, ports, rehearse};
-use crate::admin::{Asks, Debug, Explains, JsonAnswer, Public};
+use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};
 use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{Scrape, Telemetry};
@@ -59,7 +59,7 @@ impl Parts<'_> {
     }
 
     /// What the debug port shows.
-    pub(super) fn debug(&self) -> Debug {
+    pub(super) fn debug(&self, operate: Operate) -> Debug {
         let report = self.configured.report();
         let decider = Arc::clone(&self.decider);
         let rlconfig = move || {
@@ -85,6 +85,7 @@ impl Parts<'_> {
             config: Arc::new(move || report.clone()),
             policy: Arc::new(policy),
             explain: Arc::new(explain),
+            operate,
         }
     }
 }

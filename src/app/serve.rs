@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::environment::secret_file;
 use super::failure::Failure;
 use super::load::Loader;
 use super::reload::{self, Reload};
@@ -79,11 +78,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let listener = Listener::bind(ports::grpc(settings)?)?;
     let http = bind(&settings.http_host, settings.http_port).await?;
     let debug = bind(&settings.debug_host, settings.debug_port).await?;
-    let (prometheus_host, prometheus_port) = &settings.prometheus_addr;
-    let prometheus = match settings.use_prometheus {
-        true => Some(bind(prometheus_host, *prometheus_port).await?),
-        false => None,
-    };
+    let prometheus = bind_prometheus(settings).await?;
     let told_to_stop = stop_signal()?;
 
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
@@ -93,6 +88,8 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let reloading = Reload::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
+    let switching = Arc::new(Switching::new(Arc::clone(&decider)));
+    let operate = operate::operate(&decider, &switching, settings.debug_token_file.clone())?;
     let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
     let health = Health::new();
 
@@ -115,14 +112,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
         limits,
         side_stops.clone(),
     ));
-    let switching = Arc::new(Switching::new(Arc::clone(&decider)));
-    let token_file = settings.debug_token_file.clone();
-    if let Some(path) = &token_file {
-        // Read anew for each write; one that cannot be read at all is told now.
-        secret_file(path)?;
-    }
-    let operate = admin::operate_routes(operate::operate(&decider, &switching, token_file));
-    let debug_routes = admin::debug_routes(parts.debug()).merge(operate);
+    let debug_routes = admin::debug_routes(parts.debug(operate));
     side.spawn(admin::serve(debug, debug_routes, limits, side_stops.clone()));
     if let Some(listener) = prometheus {
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
@@ -164,6 +154,14 @@ fn start_logs(settings: &Settings) {
         LogFormat::Json => Format::Json,
     };
     telemetry::start_logs(level, format);
+}
+
+async fn bind_prometheus(settings: &Settings) -> Result<Option<TcpListener>, Failure> {
+    let (host, port) = &settings.prometheus_addr;
+    match settings.use_prometheus {
+        true => Ok(Some(bind(host, *port).await?)),
+        false => Ok(None),
+    }
 }
 
 async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {

@@ -3,11 +3,10 @@
 //!
 //! Not here: counting; which settings mean Redis (`settings`), what it is made from (`redis`).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure::Failure;
-use super::redis;
+use super::redis::config as redis_config;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::domain::{Answers, Call, Receipt};
@@ -25,7 +24,7 @@ use crate::store::redis::transport::Transport;
 
 /// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
 /// longer than the budget, not again what was refused a moment ago, by Lua.
-pub(super) type Shared = Fallback<Deadline<Remember<RedisStore<Connections>>>>;
+pub(super) type Shared = Fallback<Deadline<Remember<RedisStore<Connections>>>, MemoryStore>;
 
 /// How long a start under `--require-store` waits for the store: a server that loads its data set,
 /// or sentinels that elect, take seconds; a supervisor that sees exit code 69 starts us again.
@@ -49,7 +48,7 @@ impl AnyStore {
             return Ok(AnyStore::Memory(Box::new(MemoryStore::new(settings.max_keys))));
         }
         let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
-        let config = redis::config(&told, secret)?;
+        let config = redis_config(&told, secret)?;
         let prefix = config.prefix.clone();
         let connections = Connections::open(config, PRODUCTION.each().to_vec())
             .map_err(|fault| Failure::Usage(fault.to_string()))?;
@@ -57,7 +56,7 @@ impl AnyStore {
         let redis = RedisStore::new(connections, prefix, Timing::Server);
         let remember = Remember::new(redis, splits).switched(settings.remember_refusals);
         let remote = Deadline::new(remember, told.budget, Clock::System);
-        let local = Arc::new(MemoryStore::new(settings.max_keys));
+        let local = MemoryStore::new(settings.max_keys);
         let stand_in = StandIn { replicas: settings.replicas, ..StandIn::default() };
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, stand_in))))
     }

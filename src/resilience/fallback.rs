@@ -4,7 +4,11 @@
 //! this replica's share of the limit, or as the rule says. The local store is kept warm: whatever the
 //! remote one charges is charged there too, so that going over to it grants no fresh burst. All
 //! replicas together admit no more during an outage than the larger of the limit and their number.
-//! What was admitted locally is not carried over to the remote store when it is back.
+//!
+//! What was admitted locally is not carried over to the remote store when it is back, which then
+//! admits what it has left. So a window in which the store was away, however often, admits up to
+//! the limit and that on top: twice the limit, as a rule. A process that is starved of CPU makes such outages by itself: calls
+//! overrun their budget though the store is well.
 //!
 //! Not here: why the remote store is slow or gone, how long it is waited for (`deadline`).
 
@@ -22,8 +26,7 @@ use super::switches::StoreAway;
 use crate::domain::{
     Answer, Answers, Call, Check, Executed, Micros, Op, Part, Receipt, Role, Source,
 };
-use crate::store::Store;
-use crate::store::memory::MemoryStore;
+use crate::store::{AtHand, Store};
 
 /// Give-backs under way at a time. Each is a pipelined write; where even these do not get away the
 /// store is gone, and what is dropped only makes counters stricter until they refill.
@@ -62,9 +65,9 @@ pub struct Counters {
 
 /// The remote store with the local one behind it.
 #[derive(Debug)]
-pub struct Fallback<S> {
+pub struct Fallback<S, L> {
     remote: Arc<S>,
-    local: Arc<MemoryStore>,
+    local: L,
     shares: Shares,
     gate: Gate,
     away: StoreAway,
@@ -73,9 +76,9 @@ pub struct Fallback<S> {
     giving_back: Arc<AtomicUsize>,
 }
 
-impl<S: Store> Fallback<S> {
+impl<S: Store, L: AtHand> Fallback<S, L> {
     /// Asks `remote`, and `local` where it does not answer.
-    pub fn new(remote: S, local: Arc<MemoryStore>, stand_in: StandIn) -> Self {
+    pub fn new(remote: S, local: L, stand_in: StandIn) -> Self {
         Fallback {
             remote: Arc::new(remote),
             local,
@@ -94,7 +97,7 @@ impl<S: Store> Fallback<S> {
     }
 
     /// The local store.
-    pub fn local(&self) -> &MemoryStore {
+    pub fn local(&self) -> &L {
         &self.local
     }
 
@@ -216,7 +219,7 @@ impl<S: Store> Fallback<S> {
     }
 }
 
-impl<S: Store> Store for Fallback<S> {
+impl<S: Store, L: AtHand> Store for Fallback<S, L> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let answers = match self.ask(call).await {
             Ok(answers) => answers,

@@ -14,8 +14,8 @@ use tidegate::domain::{
 };
 use tidegate::resilience::degraded::Reason;
 use tidegate::resilience::fallback::{Fallback, StandIn};
-use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
+use tidegate::store::{AtHand, Store};
 
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
@@ -103,12 +103,12 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
     Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
 }
 
-fn fallback(replicas: u32) -> Fallback<Patchy> {
-    let local = Arc::new(MemoryStore::new(10_000));
+fn fallback(replicas: u32) -> Fallback<Patchy, MemoryStore> {
+    let local = MemoryStore::new(10_000);
     Fallback::new(Patchy::new(), local, StandIn { replicas, ..StandIn::default() })
 }
 
-async fn verdict(store: &Fallback<Patchy>, check: Check<'_>) -> Verdict {
+async fn verdict(store: &Fallback<Patchy, MemoryStore>, check: Check<'_>) -> Verdict {
     store.apply(&call(&[check], NOW)).await.each[0].outcome().unwrap().verdict
 }
 
@@ -118,7 +118,12 @@ fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) ->
 }
 
 /// How many single hits pass.
-async fn admitted(store: &Fallback<Patchy>, limit: &Arc<Limit>, tries: u64, now: Micros) -> u64 {
+async fn admitted(
+    store: &Fallback<Patchy, MemoryStore>,
+    limit: &Arc<Limit>,
+    tries: u64,
+    now: Micros,
+) -> u64 {
     let mut admitted = 0;
     for _ in 0..tries {
         let answers = store.apply(&call(&[take(1, limit, 1)], now)).await;
@@ -135,6 +140,24 @@ async fn switching_over_grants_no_fresh_burst() {
         store.remote().gone.store(true, Ordering::SeqCst);
         assert_eq!(admitted(&store, &limit, 100, NOW).await, 40, "{:?}", limit.counting);
     }
+}
+
+#[tokio::test]
+async fn a_window_with_outages_admits_at_most_twice_the_limit_because_nothing_is_carried_back() {
+    let limit = window(100, OnStoreFailure::Local);
+    // Away first: the store knows nothing of what passed meanwhile. That is the worst case.
+    let store = fallback(1);
+    store.remote().gone.store(true, Ordering::SeqCst);
+    assert_eq!(admitted(&store, &limit, 150, NOW).await, 100);
+    store.remote().gone.store(false, Ordering::SeqCst);
+    assert_eq!(admitted(&store, &limit, 150, NOW).await, 100);
+    // However often it goes and comes.
+    let (store, mut sum) = (fallback(1), 0);
+    for round in 0..40 {
+        store.remote().gone.store(round % 2 == 0, Ordering::SeqCst);
+        sum += admitted(&store, &limit, 7, NOW).await;
+    }
+    assert!((100..=200).contains(&sum), "{sum}");
 }
 
 #[tokio::test]
@@ -246,7 +269,7 @@ impl Store for Held {
 
 #[tokio::test]
 async fn over_the_bound_calls_are_answered_locally_at_once() {
-    let local = Arc::new(MemoryStore::new(1_000));
+    let local = MemoryStore::new(1_000);
     let stand_in = StandIn { replicas: 1, in_flight_max: 2 };
     let held = Held(tokio::sync::Semaphore::new(0));
     let store = Arc::new(Fallback::new(held, local, stand_in));

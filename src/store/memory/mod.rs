@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::shard::{ENTRY_BYTES, EntryKey, Shard, Slot};
-use super::Store;
+use super::{AtHand, Store};
 use crate::algorithm;
 use crate::domain::{
     Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source, Verdict,
@@ -178,14 +178,6 @@ impl MemoryStore {
         removed
     }
 
-    /// Decides a call: one answer per check, in order.
-    pub fn answer(&self, call: &Call<'_>) -> Vec<Answer> {
-        match call.checks {
-            [check] => vec![Answer::Decided(self.answer_one(check, call.now))],
-            checks => self.decide_all(checks, call.accounting, call.now),
-        }
-    }
-
     fn shard_of(&self, key: EntryKey) -> usize {
         // The number of shards is a power of two and at most 256.
         (key.shard_bits() & (self.shards.len() as u64 - 1)) as usize
@@ -246,8 +238,8 @@ impl MemoryStore {
     }
 
     /// Decides a call of one check: admitted iff it passes, or has no say; either way what passes
-    /// is charged, so the step can be written as it is. No allocation for the answer.
-    pub fn answer_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
+    /// is charged, so the step can be written as it is.
+    fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
         let key = EntryKey::own(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
@@ -317,6 +309,19 @@ fn on_shared(op: Op) -> Op {
     match op {
         Op::GiveBack { .. } => Op::GiveBack { cost: Hits::ZERO },
         Op::Take { .. } | Op::Peek => op,
+    }
+}
+
+impl AtHand for MemoryStore {
+    fn answer(&self, call: &Call<'_>) -> Vec<Answer> {
+        match call.checks {
+            [check] => vec![Answer::Decided(self.decide_one(check, call.now))],
+            checks => self.decide_all(checks, call.accounting, call.now),
+        }
+    }
+
+    fn answer_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
+        self.decide_one(check, now)
     }
 }
 
