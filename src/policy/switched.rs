@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use super::spec::LimitSpec;
 use super::tree::{Policy, Rule};
-use crate::domain::{Counting, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Part, Window};
+use crate::domain::{
+    Charge, Counting, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Part, Window,
+};
 
 /// What a switch makes of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,11 +169,14 @@ impl Rule {
 }
 
 /// A limit of nothing, whether the store answers or not. It counts in windows whatever the limit
-/// counted in: a bucket of no capacity would cut its counter's debt down to none.
+/// counted in: a bucket of no capacity would cut its counter's debt down to none. Hits that are
+/// charged always, and those that callers return, are lost meanwhile: written, they would take the
+/// place of what is counted.
 fn denied(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {
         counting: Counting::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),
+        charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Deny,
         ..limit.clone()
     }

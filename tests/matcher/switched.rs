@@ -68,3 +68,20 @@ fn a_switch_that_would_do_nothing_is_refused() {
     let refused = unlimited.accepts("d", Switch::Deny);
     assert!(matches!(refused, Err(SwitchFault::NothingToDeny(_))));
 }
+
+#[test]
+fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
+    use std::sync::Arc;
+    use tidegate::algorithm;
+    use tidegate::domain::{Charge, Limit, Micros, Op};
+
+    let mut node = specs::key("client").limit(100);
+    let spec = &mut node.0.rule.as_mut().unwrap().limits[0];
+    spec.limit = Arc::new(Limit { charge: Charge::Always, ..(*spec.limit).clone() });
+    let policy = specs::policy([node]).switched([("d", Switch::Deny)].into_iter());
+    let limit = &policy.rules()[0].limits[0].limit;
+    for op in [Op::Take { cost: Hits(7) }, Op::Peek, Op::GiveBack { cost: Hits(7) }] {
+        let step = algorithm::apply(None, limit, op, Micros(1_763_668_800_000_000));
+        assert_eq!((step.outcome.charged, step.write), (Hits(0), None), "{op:?}");
+    }
+}
