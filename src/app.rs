@@ -3,6 +3,7 @@
 //!
 //! Not here: decisions of any kind.
 
+mod debug_client;
 mod descriptor;
 mod environment;
 mod failure;
@@ -10,6 +11,7 @@ mod figures;
 mod files;
 mod load;
 mod open_files;
+mod operate;
 mod pages;
 mod ports;
 mod redis_config;
@@ -17,8 +19,10 @@ mod rehearse;
 mod reload;
 mod serve;
 mod store;
+mod switching;
 
 pub use crate::settings;
+pub use debug_client::order;
 pub use descriptor::descriptor;
 pub use environment::{FileFault, environment, settings_file};
 pub use failure::Failure;

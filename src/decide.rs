@@ -3,6 +3,10 @@
 //! Generic over the store; the store call is the only await on a request's way. Not here: the
 //! wire, the policy's language, arithmetic of limits, time.
 
+mod inspect;
+
+pub use inspect::{Standing, Standings};
+
 use std::sync::Arc;
 use std::time::Instant;
 

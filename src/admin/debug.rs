@@ -1,5 +1,5 @@
 //! The routes of the debug port, for operators: what is configured, which limits there are, and
-//! why a request would be answered as it would. It reads; it changes nothing.
+//! why a request would be answered as it would. What changes something is in `operate`.
 //!
 //! Not here: what the pages say (`policy`, `settings`; functions are handed in).
 
@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::operate::{Operate, operate_routes};
 use super::{Page, plain};
 
 /// What `/explain` is asked: a domain and its descriptors, as on the command line.
@@ -36,6 +37,8 @@ pub struct Debug {
     pub policy: Page,
     /// Explains a request.
     pub explain: Arc<dyn Fn(&Explains) -> Explained + Send + Sync>,
+    /// What operators can do.
+    pub operate: Operate,
 }
 
 impl std::fmt::Debug for Debug {
@@ -51,6 +54,15 @@ const ENDPOINTS: &str = "\
 /config      settings in effect and where each one is from
 /policy      the policy as it was understood
 /explain     ?domain=D&descriptor=k=v,k2=v2 (several): which rules match, and why
+/counter     ?domain=D&descriptor=k=v,k2=v2: how its counters stand
+/switches    the switches that are set
+
+POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in this replica only:
+/reset             ?domain=D&descriptor=k=v,k2=v2: its counters are as good as new
+/switch            ?target=DOMAIN_OR_PATH&to=shadow|allow|deny|20%25&for=SECONDS
+/undo              ?target=DOMAIN_OR_PATH, or nothing for every switch
+/leave-store       ?for=SECONDS: act as if Redis were away
+/return-to-store   ask Redis again
 ";
 
 /// The routes of the debug port.
@@ -61,7 +73,7 @@ pub fn debug_routes(debug: Debug) -> Router {
             async move { plain(text) }
         })
     };
-    let explain = debug.explain;
+    let (explain, operate) = (debug.explain, debug.operate);
     Router::new()
         .route("/", get(|| async { plain(ENDPOINTS.to_owned()) }))
         .route("/rlconfig", page(debug.rlconfig))
@@ -74,6 +86,7 @@ pub fn debug_routes(debug: Debug) -> Router {
                 async move { answer }
             }),
         )
+        .merge(operate_routes(operate))
 }
 
 fn explained(explain: &dyn Fn(&Explains) -> Explained, query: &str) -> Response {
@@ -102,7 +115,7 @@ fn question(query: &str) -> Result<Explains, String> {
 }
 
 /// Takes percent-encoding off; a plus is a blank, as forms send it.
-fn decoded(text: &str) -> Option<String> {
+pub(super) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

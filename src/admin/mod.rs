@@ -1,14 +1,16 @@
 //! The HTTP side: probes, metrics and `/json` for everybody who may reach the service; listings and
 //! explanations for operators on a port of their own.
 //!
-//! It reads and never decides: what it shows is handed in as functions. Not here: gRPC (`wire`),
+//! It never decides: what it shows and what operators may change is handed in as functions. Not here: gRPC (`wire`),
 //! what the listings say (`policy`), which ports are open (`app`).
 
 mod debug;
+mod operate;
 mod public;
 mod serve;
 
 pub use debug::{Debug, Explained, Explains, debug_routes};
+pub use operate::{Counters, Done, Operate, Order, Orders};
 pub use public::{Asks, JsonAnswer, Public, metrics_routes, public_routes};
 pub use serve::{Limits, serve};
 

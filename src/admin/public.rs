@@ -36,6 +36,8 @@ pub type Asks =
 pub struct Public {
     /// Whether the process wants calls.
     pub ready: Ready,
+    /// What is not as it should be though calls are answered; `None`: nothing.
+    pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// The metrics.
     pub scrape: Arc<Scrape>,
     /// Decides JSON calls; `None` where `/json` is off.
@@ -59,14 +61,15 @@ pub fn public_routes(public: Public) -> Router {
             if ready { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") }
         }
     };
-    let ready = public.ready;
+    let (ready, degraded) = (public.ready, public.degraded);
     let readyz = move || {
-        let ready = ready();
+        let (ready, degraded) = (ready(), degraded());
         async move {
-            if ready {
-                (StatusCode::OK, "ready\n")
-            } else {
-                (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n")
+            match (ready, degraded) {
+                (true, None) => (StatusCode::OK, "ready\n".to_owned()),
+                // Ready all the same: a store that is away must not take every replica out at once.
+                (true, Some(why)) => (StatusCode::OK, format!("ready, {why}\n")),
+                (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n".to_owned()),
             }
         }
     };

@@ -46,6 +46,13 @@ pub enum Failure {
         /// What went wrong.
         error: WireError,
     },
+    /// The debug port did not do what it was asked.
+    Debug {
+        /// Who was asked.
+        target: String,
+        /// What it, or the system, said.
+        said: String,
+    },
     /// The system grants no runtime or no thread.
     Runtime(io::Error),
     /// Something that cannot happen did.
@@ -69,6 +76,7 @@ impl Failure {
             Failure::Address { .. }
             | Failure::Store(_)
             | Failure::Unanswered { .. }
+            | Failure::Debug { .. }
             | Failure::Runtime(_) => Failure::UNAVAILABLE,
             Failure::Wire(error) => match error {
                 WireError::Bind { .. }
@@ -109,6 +117,7 @@ impl fmt::Display for Failure {
             Failure::Unanswered { target, error } => {
                 write!(f, "{target}: {}", with_sources(error))
             }
+            Failure::Debug { target, said } => write!(f, "{target}: {}", said.escape_debug()),
             Failure::Runtime(error) => write!(f, "the system grants no runtime: {error}"),
             Failure::Bug(what) => write!(f, "a bug in tidegate: {what}"),
         }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::serve::Deciding;
 use super::store::{Shared, connections};
+use crate::clock::Clock;
+use crate::resilience::degraded::Reason;
 use crate::store::memory;
 use crate::store::redis::counters::{Counter, NodeCounters};
 use crate::store::redis::store;
@@ -59,13 +61,13 @@ const TRAFFIC: [Figure<Traffic>; 5] = [
 
 const REDIS: [Figure<Shared>; 8] = [
     ("redis_overruns", "Calls that the store did not answer within its budget", true, |kept| {
-        kept.overruns()
+        kept.remote().overruns()
     }),
     ("redis_remembered_refusals", "Checks refused without asking Redis again", true, |kept| {
-        seen(&kept.store().counters().refused)
+        seen(&kept.remote().store().counters().refused)
     }),
     ("redis_spared", "Calls answered without asking Redis at all", true, |kept| {
-        seen(&kept.store().counters().spared)
+        seen(&kept.remote().store().counters().spared)
     }),
     ("redis_clamped", "Counters from the far future, taken for full", true, |kept| {
         seen(&counters(kept).clamped)
@@ -87,10 +89,44 @@ const REDIS: [Figure<Shared>; 8] = [
     ),
 ];
 
+/// Of what stands in for Redis.
+const DEGRADED: [Figure<Shared>; 10] = [
+    ("degraded", "1 while calls are answered without Redis", false, |kept| {
+        u64::from(kept.degraded().outage(Clock::System.now()).is_some())
+    }),
+    ("degraded_unreachable_calls", "Calls for which Redis could not be asked", true, |kept| {
+        kept.degraded().calls(Reason::Unreachable)
+    }),
+    ("degraded_late_calls", "Calls for which Redis was not heard in time", true, |kept| {
+        kept.degraded().calls(Reason::Late)
+    }),
+    ("degraded_shed_calls", "Calls answered locally: too many waited for Redis", true, |kept| {
+        kept.degraded().calls(Reason::Shed)
+    }),
+    ("degraded_rehearsed_calls", "Calls answered locally, to rehearse", true, |kept| {
+        kept.degraded().calls(Reason::Rehearsed)
+    }),
+    ("degraded_admitted_calls", "Calls admitted without Redis", true, |kept| {
+        seen(&kept.counters().admitted)
+    }),
+    ("degraded_refused_calls", "Calls refused without Redis", true, |kept| {
+        seen(&kept.counters().refused)
+    }),
+    ("degraded_unavailable_calls", "Calls answered with an error, as a rule wants", true, |kept| {
+        seen(&kept.counters().unavailable)
+    }),
+    ("degraded_given_back", "Charges given back: refused without Redis", true, |kept| {
+        seen(&kept.counters().given_back)
+    }),
+    ("degraded_give_backs_lost", "Charges that could not be given back", true, |kept| {
+        seen(&kept.counters().give_backs_lost)
+    }),
+];
+
 /// Of a node; shown as the sum over the nodes that are known now.
 type OfNode = (&'static str, &'static str, bool, fn(&NodeCounters) -> &Counter);
 
-const NODES: [OfNode; 16] = [
+const NODES: [OfNode; 19] = [
     ("redis_lanes", "Open connections to Redis", false, |node| &node.connected),
     ("redis_connects", "Connections made to Redis", true, |node| &node.connects),
     ("redis_dial_failures", "Dials of Redis that failed", true, |node| &node.dial_failures),
@@ -109,10 +145,17 @@ const NODES: [OfNode; 16] = [
     ("redis_unknown", "Script calls whose outcome nobody knows; never sent again", true, |node| {
         &node.unknown
     }),
+    ("redis_breakers_tripped", "Breakers that are tripped or probing", false, |node| {
+        &node.tripped_now
+    }),
+    ("redis_breaker_trips", "How often a breaker tripped", true, |node| &node.trips),
+    ("redis_tripped", "Script calls not sent, because a breaker was tripped", true, |node| {
+        &node.tripped
+    }),
 ];
 
 fn counters(shared: &Shared) -> &store::Counters {
-    shared.store().inner().counters()
+    shared.remote().store().inner().counters()
 }
 
 /// The figures of the store that decides, and of the listener.
@@ -122,16 +165,15 @@ pub(super) fn kept(decider: &Arc<Deciding>, traffic: &Arc<Traffic>) -> Vec<Kept>
         let traffic = Arc::clone(traffic);
         kept.push(Kept { name, help, grows, read: Box::new(move || read(&traffic)) });
     }
-    if decider.store().memory().is_some() {
-        for (name, help, grows, read) in MEMORY {
-            let decider = Arc::clone(decider);
-            let of_store =
-                move || decider.store().memory().map_or(0, |memory| read(memory.counters()));
-            kept.push(Kept { name, help, grows, read: Box::new(of_store) });
-        }
+    for (name, help, grows, read) in MEMORY {
+        let decider = Arc::clone(decider);
+        let of_store = move || read(decider.store().memory().counters());
+        kept.push(Kept { name, help, grows, read: Box::new(of_store) });
+    }
+    if decider.store().redis().is_none() {
         return kept;
     }
-    for (name, help, grows, read) in REDIS {
+    for (name, help, grows, read) in REDIS.into_iter().chain(DEGRADED) {
         let decider = Arc::clone(decider);
         let of_store = move || decider.store().redis().map_or(0, read);
         kept.push(Kept { name, help, grows, read: Box::new(of_store) });

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::serve::Deciding;
 use super::{Asked, Configured, descriptor, figures, ports, rehearse};
-use crate::admin::{Asks, Debug, Explains, JsonAnswer, Public};
+use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};
+use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{Scrape, Telemetry};
 use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, Traffic};
@@ -33,8 +34,13 @@ impl Parts<'_> {
     /// What the HTTP port shows.
     pub(super) fn public(&self, scrape: &Arc<Scrape>) -> Public {
         let health = self.health.clone();
+        let decider = Arc::clone(&self.decider);
         Public {
             ready: Arc::new(move || health.is_serving()),
+            degraded: Arc::new(move || {
+                let shared = decider.store().redis()?;
+                Some(shared.degraded().outage(Clock::System.now())?.to_string())
+            }),
             scrape: Arc::clone(scrape),
             json: ports::json_is_on(&self.configured.settings).then(|| self.json()),
             body_bytes_max: MESSAGE_BYTES_MAX,
@@ -53,7 +59,7 @@ impl Parts<'_> {
     }
 
     /// What the debug port shows.
-    pub(super) fn debug(&self) -> Debug {
+    pub(super) fn debug(&self, operate: Operate) -> Debug {
         let report = self.configured.report();
         let decider = Arc::clone(&self.decider);
         let rlconfig = move || {
@@ -79,6 +85,7 @@ impl Parts<'_> {
             config: Arc::new(move || report.clone()),
             policy: Arc::new(policy),
             explain: Arc::new(explain),
+            operate,
         }
     }
 }

@@ -8,8 +8,12 @@ use std::sync::Arc;
 use super::environment::secret_file;
 use super::failure::Failure;
 use super::settings::{RedisAddress, RedisSettings, RedisTls, SecretText, Topology, login};
+use crate::clock::Clock;
+use crate::domain::Micros;
 use crate::policy::Secret;
-use crate::store::redis::config::{self, Address, Auth, OVERDUE, Password, RedisConfig, Tls};
+use crate::store::redis::config::{
+    self, Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls,
+};
 use crate::store::redis::keys::Prefix;
 
 /// The version of keys and states that this build writes: replicas that disagree count apart.
@@ -45,6 +49,16 @@ pub(super) fn of(told: &RedisSettings, secret: &Secret) -> Result<RedisConfig, F
         connect_timeout: told.connect_timeout,
         // A reply within its budget is never overdue.
         overdue: OVERDUE.max(told.budget * 2),
+        breaker: Some(monotonic()),
+    })
+}
+
+/// The time since now, for breakers.
+fn monotonic() -> Monotonic {
+    let began = Clock::System.monotonic();
+    Monotonic::new(move || {
+        let since = Clock::System.monotonic().saturating_duration_since(began);
+        Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     })
 }
 

@@ -19,7 +19,8 @@ use super::load::Loader;
 use super::reload::{self, Reload};
 use super::settings::{LogFormat, LogLevel, Settings};
 use super::store::AnyStore;
-use super::{Configured, open_files, pages, ports};
+use super::switching::Switching;
+use super::{Configured, open_files, operate, pages, ports};
 use crate::admin;
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
@@ -78,11 +79,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let listener = Listener::bind(ports::grpc(settings)?)?;
     let http = bind(&settings.http_host, settings.http_port).await?;
     let debug = bind(&settings.debug_host, settings.debug_port).await?;
-    let (prometheus_host, prometheus_port) = &settings.prometheus_addr;
-    let prometheus = match settings.use_prometheus {
-        true => Some(bind(prometheus_host, *prometheus_port).await?),
-        false => None,
-    };
+    let prometheus = bind_prometheus(settings).await?;
     let told_to_stop = stop_signal()?;
 
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
@@ -92,6 +89,8 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let reloading = Reload::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
+    let switching = Arc::new(Switching::new(Arc::clone(&decider)));
+    let operate = operate::operate(&decider, &switching, settings.debug_token_file.clone())?;
     let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
     let health = Health::new();
 
@@ -114,14 +113,15 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
         limits,
         side_stops.clone(),
     ));
-    side.spawn(admin::serve(debug, admin::debug_routes(parts.debug()), limits, side_stops.clone()));
+    let debug_routes = admin::debug_routes(parts.debug(operate));
+    side.spawn(admin::serve(debug, debug_routes, limits, side_stops.clone()));
     if let Some(listener) = prometheus {
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
     }
-    tokio::spawn(sweep(Arc::clone(&decider)));
+    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&switching)));
     decider.store().until_ready(settings).await?;
-    let watched = watch_policy(reloading, Arc::clone(&decider))?;
+    let watched = watch_policy(reloading, switching)?;
 
     health.set_serving(true);
     tracing::info!(files, rules, %fingerprint, "ready");
@@ -155,6 +155,14 @@ fn start_logs(settings: &Settings) {
         LogFormat::Json => Format::Json,
     };
     telemetry::start_logs(level, format);
+}
+
+async fn bind_prometheus(settings: &Settings) -> Result<Option<TcpListener>, Failure> {
+    let (host, port) = &settings.prometheus_addr;
+    match settings.use_prometheus {
+        true => Ok(Some(bind(host, *port).await?)),
+        false => Ok(None),
+    }
 }
 
 async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
@@ -208,12 +216,15 @@ fn exit_at_the_latest(hard_limit: Duration) {
     });
 }
 
-async fn sweep(decider: Arc<Deciding>) {
-    let Some(memory) = decider.store().memory() else { return };
+/// What is done every second: expired counters go, and switches whose time is up.
+async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
+    let memory = decider.store().memory();
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     loop {
         ticks.tick().await;
-        memory.sweep(Clock::System.now(), SWEEP_SLOTS);
+        let now = Clock::System.now();
+        memory.sweep(now, SWEEP_SLOTS);
+        switching.expire(now);
     }
 }
 
@@ -230,17 +241,12 @@ impl Watched {
     }
 }
 
-fn watch_policy(reload: Reload, decider: Arc<Deciding>) -> Result<Watched, Failure> {
+fn watch_policy(reload: Reload, switching: Arc<Switching>) -> Result<Watched, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let thread = thread::Builder::new()
         .name("policy".to_owned())
-        .spawn(move || {
-            reload.run(&told, |policy| {
-                decider.replace_policy(policy);
-                decider.store().forget();
-            })
-        })
+        .spawn(move || reload.run(&told, |policy| switching.replaced(policy)))
         .map_err(Failure::Runtime)?;
     Ok(Watched { stop, thread })
 }

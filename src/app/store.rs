@@ -1,4 +1,5 @@
-//! Where hits are counted in this process: the embedded store, or Redis behind what guards it.
+//! Where hits are counted in this process: the embedded store, or Redis with the embedded store
+//! behind it.
 //!
 //! Not here: counting; which settings mean Redis (`settings`), what it is made from
 //! (`redis_config`).
@@ -12,6 +13,7 @@ use crate::clock::Clock;
 use crate::domain::{Answers, Call, Receipt};
 use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
+use crate::resilience::fallback::{Fallback, StandIn};
 use crate::resilience::remember::Remember;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -21,9 +23,9 @@ use crate::store::redis::script::PRODUCTION;
 use crate::store::redis::store::Timing;
 use crate::store::redis::transport::Transport;
 
-/// Redis as the service asks it, from the outside in: for no longer than the budget, not again what
-/// was refused a moment ago, by Lua.
-pub(super) type Shared = Deadline<Remember<RedisStore<Connections>>>;
+/// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
+/// longer than the budget, not again what was refused a moment ago, by Lua.
+pub(super) type Shared = Fallback<Deadline<Remember<RedisStore<Connections>>>, MemoryStore>;
 
 /// How long a start under `--require-store` waits for the store: a server that loads its data set,
 /// or sentinels that elect, take seconds; a supervisor that sees exit code 69 starts us again.
@@ -54,7 +56,10 @@ impl AnyStore {
         let splits = connections.is_cluster();
         let redis = RedisStore::new(connections, prefix, Timing::Server);
         let remember = Remember::new(redis, splits).switched(settings.remember_refusals);
-        Ok(AnyStore::Redis(Box::new(Deadline::new(remember, told.budget, Clock::System))))
+        let remote = Deadline::new(remember, told.budget, Clock::System);
+        let local = MemoryStore::new(settings.max_keys);
+        let stand_in = StandIn { replicas: settings.replicas, ..StandIn::default() };
+        Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, stand_in))))
     }
 
     /// Waits until the store can be asked, so that a replica that joins does not fail its first
@@ -82,15 +87,15 @@ impl AnyStore {
     /// Forgets what was learnt under the former policy.
     pub(super) fn forget(&self) {
         if let AnyStore::Redis(shared) = self {
-            shared.store().forget_all();
+            shared.remote().store().forget_all();
         }
     }
 
-    /// The embedded store, if this is it.
-    pub(super) fn memory(&self) -> Option<&MemoryStore> {
+    /// The embedded store: the one that counts, or the one behind Redis.
+    pub(super) fn memory(&self) -> &MemoryStore {
         match self {
-            AnyStore::Memory(memory) => Some(memory),
-            AnyStore::Redis(_) => None,
+            AnyStore::Memory(memory) => memory,
+            AnyStore::Redis(shared) => shared.local(),
         }
     }
 
@@ -105,7 +110,7 @@ impl AnyStore {
 
 /// The connections below what guards them.
 pub(super) fn connections(shared: &Shared) -> &Connections {
-    shared.store().inner().transport()
+    shared.remote().store().inner().transport()
 }
 
 impl Store for AnyStore {

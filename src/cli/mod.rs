@@ -6,6 +6,7 @@
 mod ask;
 mod check;
 mod explain;
+mod operate;
 mod print;
 mod serve;
 
@@ -45,6 +46,10 @@ enum Command {
     Explain(explain::Explain),
     /// Ask a running service, as Envoy would
     Ask(ask::Ask),
+    /// Make the counters of one descriptor as good as new: unblock a customer
+    Reset(operate::Reset),
+    /// Switch a rule or a domain of a running service for now
+    Switch(operate::Switch),
     /// Print the JSON Schema of policy files, for editors
     Schema,
     /// Print completions for a shell
@@ -94,6 +99,8 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Explain(explain) => explain.run(),
         Command::Ask(ask) => ask.run(),
+        Command::Reset(reset) => reset.run(),
+        Command::Switch(switch) => switch.run(),
         Command::Schema => print::out(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
     };

@@ -8,6 +8,7 @@ mod check;
 mod decision;
 mod limit;
 mod outcome;
+mod part;
 mod request;
 mod time;
 
@@ -17,5 +18,6 @@ pub use limit::{
     Bucket, Charge, Counting, FixedWindow, Limit, OnStoreFailure, Rate, Refill, Unit, Window,
 };
 pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Verdict};
+pub use part::Part;
 pub use request::{Descriptor, Entry, Override, Request};
 pub use time::{Hits, Micros};

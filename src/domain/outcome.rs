@@ -34,6 +34,17 @@ pub struct Outcome {
     pub taken: Option<Taken>,
 }
 
+impl Outcome {
+    /// The outcome once its charge is on its way back. `reset_after` stays: for a moment it is
+    /// longer than the truth, never shorter.
+    #[must_use]
+    pub fn undone(&self, capacity: Hits) -> Outcome {
+        let left = self.available.0.saturating_add(self.charged.0);
+        let available = Hits(left).min(capacity);
+        Outcome { charged: Hits::ZERO, taken: None, available, ..*self }
+    }
+}
+
 /// The part of a receipt that the store knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {

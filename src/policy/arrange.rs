@@ -4,6 +4,7 @@
 //! that stands twice) is settled here by the first one in file order.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::key::{self, Secret};
 use super::path;
@@ -38,7 +39,7 @@ impl Policy {
         Policy {
             rules: arranger.rules,
             first: first.0,
-            tree: arranger.tree,
+            tree: Arc::new(arranger.tree),
             secret,
             replaced_names,
         }

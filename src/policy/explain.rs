@@ -185,7 +185,7 @@ impl Policy {
 
     fn explain_rule(&self, rule: &Rule, entries: &[Entry<'_>]) -> Explained {
         let mut identity = Identity::default();
-        let limits = rule.limits.iter().zip(&rule.plans).map(|(spec, plan)| {
+        let limits = rule.limits.iter().zip(rule.plans.iter()).map(|(spec, plan)| {
             let key = self.key(&mut identity, plan, entries);
             let counter_of = plan.parts.iter().filter_map(|part| {
                 let entry = entries.get(part.at)?;

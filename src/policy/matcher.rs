@@ -153,7 +153,7 @@ impl Policy {
             match found {
                 Found::Nothing | Found::Replaced(_) | Found::Unlimited(_) => {}
                 Found::Limited(rule) => {
-                    for (spec, plan) in rule.limits.iter().zip(&rule.plans) {
+                    for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
                         if matches.takes_out(rule, plan) {
                             continue;
                         }

@@ -5,7 +5,7 @@
 //! `metadata`, `limit` (meaning) → [`spec`], then `warnings`.
 //!
 //! `arrange` lays a spec out as a `tree` for lookup, with `patterns` → `matcher` turns a request
-//! into checks, with the keys of `key`. `explain` and `path` put it in words.
+//! into checks, with the keys of `key`. `switched` changes rules by hand. `explain` and `path` put it in words.
 //!
 //! Not here: reading or watching files (`app`), counting (`store`), deciding (`decide`).
 
@@ -33,6 +33,7 @@ mod scalar;
 mod schema;
 mod source;
 pub mod spec;
+mod switched;
 mod tree;
 mod warnings;
 mod yaml;
@@ -46,4 +47,5 @@ pub use matcher::{CHECKS_MAX, Checks, Found, Matches};
 pub use path::statistic_name;
 pub use schema::schema;
 pub use source::{ALL_BYTES_MAX, FILE_BYTES_MAX, Options, Source};
+pub use switched::{Switch, SwitchFault};
 pub use tree::{Policy, Rule};

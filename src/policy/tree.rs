@@ -26,14 +26,15 @@ pub struct Policy {
     pub(super) rules: Vec<Rule>,
     /// The number of the first rule.
     pub(super) first: u32,
-    pub(super) tree: Tree,
+    /// Shared with the policies that were made from this one by switches.
+    pub(super) tree: Arc<Tree>,
     pub(super) secret: Secret,
     /// The text of every name that some rule replaces.
     pub(super) replaced_names: Vec<Box<str>>,
 }
 
 /// What applies to a descriptor that ends at a node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     /// Its number in the policy.
     pub id: RuleId,
@@ -56,7 +57,7 @@ pub struct Rule {
     /// Where it stands in the tree.
     pub(super) node: NodeId,
     /// For each limit how its counters' keys are made.
-    pub(super) plans: Box<[Plan]>,
+    pub(super) plans: Arc<[Plan]>,
     /// Names of limits that a match of this rule takes out of the request.
     pub(super) replaces: Box<[NameId]>,
 }

@@ -95,6 +95,8 @@ settings! {
     debug_host "debug-host": String = "127.0.0.1", host, Plain, ["DEBUG_HOST"];
     /// The debug port; 0 takes a free one.
     debug_port "debug-port": u16 = "6070", number(0, 65_535), Plain, ["DEBUG_PORT"];
+    /// File with the token that writes on the debug port need; without it that port is read-only.
+    debug_token_file "debug-token-file": Option<PathBuf> = "", path, Plain, [];
     /// Serve metrics on --prometheus-addr too.
     use_prometheus "use-prometheus": bool = "false", flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.

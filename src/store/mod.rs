@@ -49,7 +49,7 @@
 
 use std::future::Future;
 
-use crate::domain::{Answers, Call, Receipt};
+use crate::domain::{Answer, Answers, Call, Check, Micros, Outcome, Receipt};
 
 pub mod memory;
 pub mod redis;
@@ -64,4 +64,14 @@ pub trait Store: Send + Sync + 'static {
     /// Returns charges to their counters (contract, 16). Sent once; what is lost only makes the
     /// counter stricter until it refills.
     fn give_back(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
+}
+
+/// A store within this process: the same contract, and nobody waits for it. What stands behind a
+/// store that may be slow or gone.
+pub trait AtHand: Store {
+    /// Decides a call: one answer per check, in order; every one is decided.
+    fn answer(&self, call: &Call<'_>) -> Vec<Answer>;
+
+    /// Decides one check that is a call of its own, without an allocation for its answer.
+    fn answer_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
 }

@@ -11,11 +11,17 @@
 
 mod commands;
 mod compatibility;
+mod degraded;
 mod exit_codes;
 mod http;
 mod leaving;
+mod operating;
 mod ports;
 mod process;
 mod reloading;
 mod secured;
 mod settings;
+
+#[path = "../support/process.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]
+mod redis;

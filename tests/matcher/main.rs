@@ -15,6 +15,7 @@ mod matching;
 mod paths;
 mod reference;
 mod replaces;
+mod switched;
 
 use tidegate::domain::{Check, Entry, Request};
 use tidegate::policy::{Found, Policy};

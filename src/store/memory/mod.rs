@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::shard::{ENTRY_BYTES, EntryKey, Shard, Slot};
-use super::Store;
+use super::{AtHand, Store};
 use crate::algorithm;
 use crate::domain::{
     Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source, Verdict,
@@ -312,14 +312,23 @@ fn on_shared(op: Op) -> Op {
     }
 }
 
+impl AtHand for MemoryStore {
+    fn answer(&self, call: &Call<'_>) -> Vec<Answer> {
+        match call.checks {
+            [check] => vec![Answer::Decided(self.decide_one(check, call.now))],
+            checks => self.decide_all(checks, call.accounting, call.now),
+        }
+    }
+
+    fn answer_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
+        self.decide_one(check, now)
+    }
+}
+
 impl Store for MemoryStore {
     /// Never waits except for the locks, which are held for well under a microsecond each.
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        let each = match call.checks {
-            [check] => vec![Answer::Decided(self.decide_one(check, call.now))],
-            checks => self.decide_all(checks, call.accounting, call.now),
-        };
-        Answers { each, source: Source::Memory }
+        Answers { each: self.answer(call), source: Source::Memory }
     }
 
     async fn give_back(&self, receipts: &[Receipt]) {

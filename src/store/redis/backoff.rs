@@ -5,6 +5,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use super::breaker::CHANCES;
+
 /// After the first failure; doubled with each further one. A server that restarts is met again
 /// within its first tenth of a second.
 const FIRST: Duration = Duration::from_millis(20);
@@ -63,10 +65,14 @@ impl Backoff {
 
 /// Between half of it and the whole.
 pub(super) fn jittered(wait: Duration) -> Duration {
+    wait / 2 + (wait / 2).saturating_mul(u32::try_from(chance()).unwrap_or(0)) / 1024
+}
+
+/// A number below [`CHANCES`](super::breaker::CHANCES).
+pub(super) fn chance() -> u64 {
     // Every `RandomState` has keys of its own: the standard library's only source of randomness,
     // and good enough to keep processes apart.
-    let random = RandomState::new().hash_one(()) % 1024;
-    wait / 2 + (wait / 2).saturating_mul(u32::try_from(random).unwrap_or(0)) / 1024
+    RandomState::new().hash_one(()) % CHANCES
 }
 
 #[cfg(test)]

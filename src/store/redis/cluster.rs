@@ -11,16 +11,17 @@ use arc_swap::ArcSwap;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
 use smallvec::SmallVec;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::backoff::jittered;
 use super::config::Address;
 use super::dial::Context;
 use super::fault::Redirect;
+use super::guard::Awaited;
 use super::keys::SLOTS;
-use super::node::{Node, reply};
+use super::node::Node;
 use super::slots::Holding;
-use super::ticket::{Parcel, Reply, Ticket};
+use super::ticket::{Parcel, Reply};
 use super::transport::{Item, Items, Replies, SendError, SendFault};
 use crate::domain::Executed;
 
@@ -68,18 +69,26 @@ impl Cluster {
         let table = self.table.load_full();
         // Three nodes are the smallest cluster; a call that touches more pays an allocation.
         let mut parcels: SmallVec<[(u16, Parcel); 3]> = SmallVec::new();
-        let mut awaited: SmallVec<[(u16, oneshot::Receiver<Reply>); 1]> = SmallVec::new();
+        let mut awaited: SmallVec<[(u16, Awaited); 1]> = SmallVec::new();
         for item in items {
             let owner = table.owner_of(item.slot);
-            let (ticket, receiver) = Ticket::new(item, false);
+            let Some(node) = table.nodes.get(usize::from(owner)) else {
+                self.trouble.notify_one();
+                awaited.push((owner, Awaited::refused(item, SendFault::NotConnected)));
+                continue;
+            };
+            let (ticket, receiver) = node.ticket(item, false);
             awaited.push((owner, receiver));
+            let Some(ticket) = ticket else { continue };
             match parcels.iter_mut().find(|(held, _)| *held == owner) {
                 Some((_, parcel)) => parcel.push(ticket),
                 None => parcels.push((owner, Parcel::from_buf([ticket]))),
             }
         }
         for (owner, parcel) in parcels {
-            self.submit(&table, owner, parcel);
+            if let Some(node) = table.nodes.get(usize::from(owner)) {
+                node.submit(parcel);
+            }
         }
         let mut replies = Replies::with_capacity(awaited.len());
         let mut astray = Vec::new();
@@ -89,7 +98,7 @@ impl Cluster {
             let reply = tokio::select! {
                 // What has arrived counts, whatever the time is.
                 biased;
-                reply = reply(receiver) => reply,
+                reply = receiver.reply() => reply,
                 () = &mut over => Reply::Failed(LOST),
             };
             replies.push(match reply {
@@ -125,16 +134,9 @@ impl Cluster {
     pub(super) fn post(&self, item: Item) {
         let table = self.table.load();
         let owner = table.owner_of(item.slot);
-        self.submit(&table, owner, Parcel::from_buf([Ticket::posted(item)]));
-    }
-
-    fn submit(&self, table: &Table, owner: u16, parcel: Parcel) {
         match table.nodes.get(usize::from(owner)) {
-            Some(node) => node.submit(parcel),
-            None => {
-                self.trouble.notify_one();
-                parcel.into_iter().for_each(|ticket| ticket.refuse(SendFault::NotConnected));
-            }
+            Some(node) => node.post(item),
+            None => self.trouble.notify_one(),
         }
     }
 
@@ -169,7 +171,7 @@ impl Cluster {
             if hops > HOPS_MAX || waits > WAITS_MAX {
                 return moving();
             }
-            match reply(node.submit_one(item, asking)).await {
+            match node.submit_one(item, asking).reply().await {
                 Reply::Value(value) => return Ok(value),
                 Reply::Failed(error) => return Err(error),
                 Reply::Redirect(next, back) => {

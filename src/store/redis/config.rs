@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::Prefix;
+use crate::domain::Micros;
 
 /// The two lanes per node that measurements ask for: more sockets mostly cost (twice the lanes at
 /// 64 callers answered no faster and took 13 % more of the client's CPU).
@@ -148,6 +149,30 @@ pub struct RedisConfig {
     pub connect_timeout: Duration,
     /// How late a reply may be before its connection is dropped.
     pub overdue: Duration,
+    /// The time by which each node's breaker judges; `None`: nodes have none.
+    pub breaker: Option<Monotonic>,
+}
+
+/// A clock that never steps back, in microseconds since whenever: handed in, because nobody here
+/// asks for the time.
+#[derive(Clone)]
+pub struct Monotonic(Arc<dyn Fn() -> Micros + Send + Sync>);
+
+impl Monotonic {
+    /// A clock that is read by a function. It is read twice for each item.
+    pub fn new(read: impl Fn() -> Micros + Send + Sync + 'static) -> Self {
+        Monotonic(Arc::new(read))
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Monotonic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Monotonic(…)")
+    }
 }
 
 impl Default for RedisConfig {
@@ -164,6 +189,7 @@ impl Default for RedisConfig {
             lanes: LANES,
             connect_timeout: CONNECT_TIMEOUT,
             overdue: OVERDUE,
+            breaker: None,
         }
     }
 }

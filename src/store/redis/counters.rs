@@ -46,6 +46,12 @@ pub struct NodeCounters {
     pub not_connected: Counter,
     /// Items that failed at once because the queue was full.
     pub queue_full: Counter,
+    /// Items that failed at once because the breaker was tripped.
+    pub tripped: Counter,
+    /// How often the breaker tripped.
+    pub trips: Counter,
+    /// The breaker is tripped or probing now (a gauge: 0 or 1).
+    pub tripped_now: Counter,
     /// Items answered with NOSCRIPT and sent again after a SCRIPT LOAD.
     pub noscript: Counter,
     /// Items answered with MOVED.

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use redis::Value;
+use smallvec::SmallVec;
 
-use super::node::{Node, reply};
-use super::ticket::{Parcel, Reply, Ticket};
+use super::guard::Awaited;
+use super::node::Node;
+use super::ticket::{Parcel, Reply};
 use super::transport::{Item, Items, Replies, SendError, SendFault};
 use crate::domain::Executed;
 
@@ -29,26 +31,36 @@ impl Master {
     }
 
     pub(super) async fn send(&self, items: Items) -> Replies {
-        let (parcel, receivers): (Parcel, Vec<_>) =
-            items.into_iter().map(|item| Ticket::new(item, false)).unzip();
-        self.submit(parcel);
-        let mut replies = Replies::with_capacity(receivers.len());
-        for receiver in receivers {
-            replies.push(here(reply(receiver).await));
+        let mut awaited: SmallVec<[Awaited; 1]> = SmallVec::new();
+        match &*self.node.load() {
+            Some(node) => {
+                let mut parcel = Parcel::new();
+                for item in items {
+                    let (ticket, reply) = node.ticket(item, false);
+                    parcel.extend(ticket);
+                    awaited.push(reply);
+                }
+                node.submit(parcel);
+            }
+            None => return items.into_iter().map(|_| Err(unknown_master())).collect(),
+        }
+        let mut replies = Replies::with_capacity(awaited.len());
+        for reply in awaited {
+            replies.push(here(reply.reply().await));
         }
         replies
     }
 
     pub(super) fn post(&self, item: Item) {
-        self.submit(Parcel::from_buf([Ticket::posted(item)]));
-    }
-
-    fn submit(&self, parcel: Parcel) {
-        match &*self.node.load() {
-            Some(node) => node.submit(parcel),
-            None => parcel.into_iter().for_each(|ticket| ticket.refuse(SendFault::NotConnected)),
+        // Nobody waits for it: where no node is known it is lost.
+        if let Some(node) = &*self.node.load() {
+            node.post(item);
         }
     }
+}
+
+fn unknown_master() -> SendError {
+    SendError { executed: Executed::No, fault: SendFault::NotConnected }
 }
 
 /// Where there is only one node, a redirection leads nowhere (it means that a node of a cluster is

@@ -15,6 +15,7 @@
 //! | `master`, `sentinel` | one node holds every key; who it is |
 //! | `cluster`, `slots`, `refresh` | the router, its table, and how that stays fresh |
 //! | `node`, `lane`, `ticket` | one server; one connection; one item on its way |
+//! | `breaker`, `guard` | a node that does not answer is not asked; how that is noticed |
 //! | `dial`, `backoff`, `fault` | opening connections; waiting to; what error replies mean |
 //!
 //! Not here: deadlines, fallbacks, remembered refusals (`resilience`).
@@ -30,9 +31,11 @@ pub mod store;
 pub mod transport;
 
 mod backoff;
+mod breaker;
 mod cluster;
 mod dial;
 mod fault;
+mod guard;
 mod lane;
 mod master;
 mod node;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 
 use super::config::Address;
 use super::counters::{NodeCounters, NodeReport};
 use super::dial::{Context, Dialer};
+use super::guard::{Awaited, Guard};
 use super::lane::{Lane, QUEUE_MAX};
-use super::ticket::{Parcel, Reply, Ticket};
-use super::transport::{Item, SendError, SendFault};
-use crate::domain::Executed;
+use super::ticket::{Parcel, Ticket};
+use super::transport::{Item, SendFault};
 
 /// One server. Its lanes dial in the background from the moment it is opened, and end when it is
 /// dropped.
@@ -26,6 +26,7 @@ pub(super) struct Node {
     turn: AtomicUsize,
     counters: Arc<NodeCounters>,
     trouble: Arc<Notify>,
+    breaker: Option<Arc<Guard>>,
 }
 
 /// The callers' end of a lane.
@@ -55,7 +56,11 @@ impl Node {
         };
         let lanes = (0..context.config.lanes.max(1)).map(lane).collect();
         let trouble = Arc::clone(trouble);
-        Node { address, lanes, turn: AtomicUsize::new(0), counters, trouble }
+        let breaker = context.config.breaker.clone().map(|now| {
+            let (counters, trouble) = (Arc::clone(&counters), Arc::clone(&trouble));
+            Arc::new(Guard::new(now, address.to_string(), counters, trouble))
+        });
+        Node { address, lanes, turn: AtomicUsize::new(0), counters, trouble, breaker }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -74,6 +79,9 @@ impl Node {
 
     /// Queues what one call asks of this node, or refuses it at once.
     pub(super) fn submit(&self, mut parcel: Parcel) {
+        if parcel.is_empty() {
+            return;
+        }
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut fault = SendFault::NotConnected;
         for step in 0..self.lanes.len() {
@@ -103,16 +111,38 @@ impl Node {
         }
     }
 
-    /// Queues one item.
-    pub(super) fn submit_one(&self, item: Item, asking: bool) -> oneshot::Receiver<Reply> {
-        let (ticket, reply) = Ticket::new(item, asking);
-        self.submit(Parcel::from_buf([ticket]));
-        reply
+    /// Queues an item that nobody waits for, unless the breaker wants to know of its every call.
+    pub(super) fn post(&self, item: Item) {
+        if self.breaker.as_ref().is_none_or(|breaker| breaker.is_open()) {
+            self.submit(Parcel::from_buf([Ticket::posted(item)]));
+        } else {
+            self.counters.tripped.add(1);
+        }
     }
-}
 
-/// Waits for a reply. A ticket that was dropped unanswered had been written.
-pub(super) async fn reply(receiver: oneshot::Receiver<Reply>) -> Reply {
-    let lost = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
-    receiver.await.unwrap_or(Reply::Failed(lost))
+    /// Queues one item.
+    pub(super) fn submit_one(&self, item: Item, asking: bool) -> Awaited {
+        let (ticket, awaited) = self.ticket(item, asking);
+        if let Some(ticket) = ticket {
+            self.submit(Parcel::from_buf([ticket]));
+        }
+        awaited
+    }
+
+    /// A ticket for an item, and its reply; no ticket where the breaker refuses it.
+    pub(super) fn ticket(&self, item: Item, asking: bool) -> (Option<Ticket>, Awaited) {
+        let (ticket, receiver) = Ticket::new(item, asking);
+        let Some(breaker) = &self.breaker else {
+            return (Some(ticket), Awaited { receiver, watch: None });
+        };
+        let watch = breaker.admit();
+        let ticket = if watch.is_some() {
+            Some(ticket)
+        } else {
+            self.counters.tripped.add(1);
+            ticket.refuse(SendFault::Tripped);
+            None
+        };
+        (ticket, Awaited { receiver, watch })
+    }
 }

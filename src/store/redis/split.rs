@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::args::is_debt;
 use super::seen::Nearness;
-use crate::domain::{Accounting, Answer, Check, Hits, Op, Outcome, Receipt, Role, Verdict};
+use crate::domain::{Accounting, Answer, Check, Op, Receipt, Role, Verdict};
 
 /// The checks of one slot, by their number in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,10 +120,7 @@ pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt>
         }
         if let Some(receipt) = Receipt::of(check, outcome) {
             receipts.push(receipt);
-            let left = outcome.available.0.saturating_add(outcome.charged.0);
-            let available = Hits(left).min(check.limit.capacity());
-            // `reset_after` stays: for a moment it is longer than the truth, never shorter.
-            *outcome = Outcome { charged: Hits::ZERO, taken: None, available, ..*outcome };
+            *outcome = outcome.undone(check.limit.capacity());
         }
     }
     receipts
@@ -140,7 +137,8 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Bucket, Charge, Counting, Key, Limit, Micros, OnStoreFailure, Rate, Refill, Taken, Unit,
+        Bucket, Charge, Counting, Hits, Key, Limit, Micros, OnStoreFailure, Outcome, Rate, Refill,
+        Taken, Unit,
     };
 
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {

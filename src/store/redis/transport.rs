@@ -48,6 +48,8 @@ pub enum SendFault {
     NotConnected,
     /// The queue of the node's lanes was full.
     QueueFull,
+    /// The node's breaker is tripped: it did not answer lately.
+    Tripped,
     /// The connection was lost or dropped while the reply was outstanding.
     Lost,
     /// The cluster was moving: redirected too often, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.

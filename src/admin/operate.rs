@@ -1,0 +1,244 @@
+//! The routes of the debug port that change something: switches, resets, rehearsals. Each needs the
+//! operators' token; without one configured they answer 403. Beside them what shows their effect.
+//!
+//! Not here: what they do (functions are handed in).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use super::debug::decoded;
+use super::{Page, plain};
+
+/// The longest that a switch can be set for; what shall last longer belongs into the policy.
+const FOR_SECONDS_MAX: u64 = 30 * 86_400;
+
+/// What an operator wants changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Set a switch on a domain or a rule's path: `shadow`, `allow`, `deny`, `20%`.
+    Switch {
+        /// A domain, or a rule's path as `/rlconfig` lists it.
+        target: String,
+        /// What to make of it.
+        to: String,
+        /// For how long; `None`: until it is undone.
+        lasts: Option<Duration>,
+    },
+    /// Undo the switch on a target; `None`: every switch.
+    Undo {
+        /// A domain or a rule's path.
+        target: Option<String>,
+    },
+    /// Act as if the store were away.
+    LeaveStore {
+        /// For how long; `None`: until it is undone.
+        lasts: Option<Duration>,
+    },
+    /// Ask the store again.
+    ReturnToStore,
+}
+
+/// What was done, or why it was not.
+pub type Done = Result<String, String>;
+
+/// Carries out an order.
+pub type Orders = Arc<dyn Fn(Order) -> Done + Send + Sync>;
+
+/// Does something with the counters of a domain's descriptor (`k=v,k2=v2`).
+pub type Counters =
+    Arc<dyn Fn(String, String) -> Pin<Box<dyn Future<Output = Done> + Send>> + Send + Sync>;
+
+/// What operators can do.
+#[derive(Clone)]
+pub struct Operate {
+    /// The token, read anew for each write, so that it can be rotated; `None`: nobody may write.
+    pub token: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    /// Carries out orders.
+    pub orders: Orders,
+    /// The switches that are set.
+    pub switches: Page,
+    /// Shows counters, charges nothing.
+    pub counter: Counters,
+    /// Makes counters as good as new.
+    pub reset: Counters,
+}
+
+impl std::fmt::Debug for Operate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Operate { .. }")
+    }
+}
+
+/// The routes.
+pub(super) fn operate_routes(operate: Operate) -> Router {
+    let Operate { token, orders, switches, counter, reset } = operate;
+    let order = |read: Reads| {
+        let (token, orders) = (Arc::clone(&token), Arc::clone(&orders));
+        post(move |headers: HeaderMap, RawQuery(query): RawQuery| {
+            let allowed = may(&headers, token().as_deref());
+            let done =
+                allowed.map(|()| pairs(query).and_then(|q| read(&q)).and_then(|o| orders(o)));
+            async move { answered(done) }
+        })
+    };
+    Router::new()
+        .route(
+            "/switches",
+            get(move || {
+                let text = switches();
+                async move { plain(text) }
+            }),
+        )
+        .route("/switch", order(switch))
+        .route("/undo", order(undo))
+        .route("/leave-store", order(leave_store))
+        .route("/return-to-store", order(|_| Ok(Order::ReturnToStore)))
+        .route(
+            "/counter",
+            get(move |RawQuery(query): RawQuery| async move {
+                answered(Ok(counted(&counter, query).await))
+            }),
+        )
+        .route(
+            "/reset",
+            post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
+                match may(&headers, token().as_deref()) {
+                    Ok(()) => answered(Ok(counted(&reset, query).await)),
+                    Err(refused) => answered(Err(refused)),
+                }
+            }),
+        )
+}
+
+/// Makes an order out of a query's pairs.
+type Reads = fn(&[(String, String)]) -> Result<Order, String>;
+
+/// Why a write is refused.
+enum Refused {
+    NoToken,
+    WrongToken,
+}
+
+/// Whether these headers carry the token.
+fn may(headers: &HeaderMap, token: Option<&str>) -> Result<(), Refused> {
+    let token = token.filter(|token| !token.is_empty()).ok_or(Refused::NoToken)?;
+    let shown =
+        headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    // Compared by their hashes: how long that takes says nothing of the token.
+    let same = shown.is_some_and(|shown| blake3::hash(shown) == blake3::hash(token.as_bytes()));
+    if same { Ok(()) } else { Err(Refused::WrongToken) }
+}
+
+fn answered(done: Result<Done, Refused>) -> Response {
+    match done {
+        Ok(Ok(text)) => plain(text),
+        Ok(Err(wrong)) => (StatusCode::BAD_REQUEST, plain(format!("{wrong}\n"))).into_response(),
+        Err(Refused::NoToken) => {
+            let why = "this port is read-only: start the service with --debug-token-file\n";
+            (StatusCode::FORBIDDEN, plain(why.to_owned())).into_response()
+        }
+        Err(Refused::WrongToken) => {
+            let why = "send `Authorization: Bearer TOKEN` with the token of --debug-token-file\n";
+            (StatusCode::UNAUTHORIZED, plain(why.to_owned())).into_response()
+        }
+    }
+}
+
+async fn counted(counters: &Counters, query: Option<String>) -> Done {
+    let pairs = pairs(query)?;
+    let how = "ask with domain=D and descriptor=k=v,k2=v2";
+    only(&pairs, &["domain", "descriptor"], how)?;
+    match (value(&pairs, "domain"), value(&pairs, "descriptor")) {
+        (Some(domain), Some(descriptor)) => counters(domain, descriptor).await,
+        _ => Err(how.to_owned()),
+    }
+}
+
+fn switch(pairs: &[(String, String)]) -> Result<Order, String> {
+    let how = "say target=DOMAIN_OR_PATH, to=shadow|allow|deny|20% and, if you like, for=SECONDS";
+    only(pairs, &["target", "to", "for"], how)?;
+    match (value(pairs, "target"), value(pairs, "to")) {
+        (Some(target), Some(to)) => Ok(Order::Switch { target, to, lasts: lasts(pairs)? }),
+        _ => Err(how.to_owned()),
+    }
+}
+
+fn undo(pairs: &[(String, String)]) -> Result<Order, String> {
+    only(pairs, &["target"], "say target=DOMAIN_OR_PATH, or nothing for all")?;
+    Ok(Order::Undo { target: value(pairs, "target") })
+}
+
+fn leave_store(pairs: &[(String, String)]) -> Result<Order, String> {
+    only(pairs, &["for"], "say for=SECONDS, or nothing until /return-to-store")?;
+    Ok(Order::LeaveStore { lasts: lasts(pairs)? })
+}
+
+fn lasts(pairs: &[(String, String)]) -> Result<Option<Duration>, String> {
+    let Some(text) = value(pairs, "for") else { return Ok(None) };
+    match text.trim_end_matches('s').parse() {
+        Ok(seconds @ 1..=FOR_SECONDS_MAX) => Ok(Some(Duration::from_secs(seconds))),
+        Ok(_) | Err(_) => Err(format!("for= is 1 to {FOR_SECONDS_MAX} seconds")),
+    }
+}
+
+fn pairs(query: Option<String>) -> Result<Vec<(String, String)>, String> {
+    let query = query.unwrap_or_default();
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((name.to_owned(), decoded(value)?))
+    };
+    let pairs = query.split('&').filter(|part| !part.is_empty()).map(pair);
+    pairs.collect::<Option<_>>().ok_or_else(|| "the query is not percent-encoded UTF-8".to_owned())
+}
+
+fn value(pairs: &[(String, String)], name: &str) -> Option<String> {
+    let found = pairs.iter().find(|(held, _)| held == name);
+    found.map(|(_, value)| value.clone()).filter(|value| !value.is_empty())
+}
+
+/// Each of these names at most once, and no other: a misspelt `for` would never end.
+fn only(pairs: &[(String, String)], names: &[&str], how: &str) -> Result<(), String> {
+    let known = pairs.iter().all(|(name, _)| names.contains(&name.as_str()));
+    let once = names.iter().all(|name| pairs.iter().filter(|(held, _)| held == name).count() < 2);
+    if known && once { Ok(()) } else { Err(how.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(query: &str) -> Vec<(String, String)> {
+        pairs(Some(query.to_owned())).unwrap()
+    }
+
+    #[test]
+    fn a_switch_is_read_with_its_target_and_time() {
+        let order = switch(&asked("target=edge.client&to=20%25&for=60s")).unwrap();
+        let lasts = Some(Duration::from_secs(60));
+        assert_eq!(order, Order::Switch { target: "edge.client".into(), to: "20%".into(), lasts });
+        for bad in ["", "target=a", "target=a&to=deny&fro=1", "target=a&to=deny&for=0", "to=x&to=y"]
+        {
+            assert!(switch(&asked(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn without_the_token_nothing_is_written() {
+        let mut headers = HeaderMap::new();
+        assert!(matches!(may(&headers, None), Err(Refused::NoToken)));
+        assert!(matches!(may(&headers, Some("")), Err(Refused::NoToken)));
+        assert!(matches!(may(&headers, Some("t")), Err(Refused::WrongToken)));
+        headers.insert(AUTHORIZATION, "Bearer x".parse().unwrap());
+        assert!(matches!(may(&headers, Some("t")), Err(Refused::WrongToken)));
+        headers.insert(AUTHORIZATION, "Bearer t".parse().unwrap());
+        assert!(may(&headers, Some("t")).is_ok());
+    }
+}
