@@ -3,6 +3,7 @@
 //!
 //! Not here: what the settings mean (`settings`).
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{env, error, fmt, fs, io};
 
@@ -59,7 +60,7 @@ pub fn settings_file(path: &Path) -> Result<Texts, FileFault> {
     let malformed = |wrong: String| FileFault::Malformed { path: path.to_owned(), wrong };
     let text = bounded(path, SETTINGS_BYTES_MAX)?;
     let values: std::collections::BTreeMap<String, serde_yaml::Value> =
-        serde_yaml::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        serde_yaml::from_str(&text).map_err(|error| malformed(wrong_yaml(&error)))?;
     let scalar = |(name, value): (String, serde_yaml::Value)| match value {
         serde_yaml::Value::String(text) => Ok((name, text)),
         serde_yaml::Value::Bool(flag) => Ok((name, flag.to_string())),
@@ -70,6 +71,18 @@ pub fn settings_file(path: &Path) -> Result<Texts, FileFault> {
         | serde_yaml::Value::Tagged(_) => Err(malformed(format!("{name}: one value, not a list"))),
     };
     values.into_iter().map(scalar).collect()
+}
+
+/// Where it is wrong, not what stands there: the parser's own words quote it, and a file that was
+/// named by mistake may be the one with the password.
+fn wrong_yaml(error: &serde_yaml::Error) -> String {
+    match error.location() {
+        Some(at) => {
+            let (line, column) = (at.line(), at.column());
+            format!("line {line}, column {column}: not YAML with a `name: value` on each line")
+        }
+        None => "not YAML with a `name: value` on each line".to_owned(),
+    }
 }
 
 /// Reads a secret: the file's text without the line feed at its end.
@@ -84,9 +97,12 @@ pub(super) fn secret_file(path: &Path) -> Result<String, FileFault> {
 
 fn bounded(path: &Path, bytes_max: u64) -> Result<String, FileFault> {
     let unreadable = |error| FileFault::Unreadable { path: path.to_owned(), error };
-    if fs::metadata(path).map_err(unreadable)?.len() > bytes_max {
+    let file = fs::File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    let read = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if read as u64 > bytes_max {
         let wrong = format!("more than {bytes_max} bytes");
         return Err(FileFault::Malformed { path: path.to_owned(), wrong });
     }
-    fs::read_to_string(path).map_err(unreadable)
+    Ok(text)
 }

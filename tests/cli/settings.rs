@@ -1,7 +1,7 @@
 //! Settings: from where, printed how, warned of when.
 
 use crate::http::get;
-use crate::process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+use crate::process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
 
 fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = tidegate();
@@ -48,6 +48,20 @@ fn secrets_are_printed_nowhere() {
     let config = get(serving.port("debug"), "/config").body;
     assert!(config.contains("key-secret") && !config.contains("hunter2"), "{config}");
     assert!(!serving.log().contains("hunter2"));
+}
+
+#[test]
+fn a_settings_file_that_is_none_is_not_quoted_and_an_endless_one_not_read_to_its_end() {
+    for text in ["hunter2\n", "- hunter2\n", "redis-auth: hunter2: x\n", "redis-auth: [hunter2]\n"]
+    {
+        let files = directory(&[("s.yaml", text)]);
+        let mut command = tidegate();
+        command.args(["serve", "--settings"]).arg(files.path().join("s.yaml"));
+        let ran = ran(&mut command).with_code(64);
+        assert!(!ran.err.contains("hunter2"), "{text:?}: {}", ran.err);
+    }
+    let endless = run(&["serve", "--settings", "/dev/zero"]).with_code(64);
+    assert!(endless.err.contains("more than 1048576 bytes"), "{}", endless.err);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! What a client can put into a header is limited like anything else: it never makes the call fail,
 //! because a failed call lets the request pass.
 
+use crate::bootstrap::Bootstrap;
 use crate::client::{Request, get};
 use crate::oracle::Row;
-use crate::stand::Stand;
+use crate::stand::{Stand, written};
 
 const POLICY: &str = "
 domain: edge
@@ -63,4 +64,17 @@ fn odd_but_legal_values_are_limited_each_by_itself() {
     for value in values {
         assert_three_pass(&stand, value);
     }
+}
+
+#[test]
+fn a_trace_state_of_fifty_kilobytes_fails_no_call() {
+    let file = written(POLICY);
+    let bootstrap = Bootstrap::shipped().with_rate_limits(BY_TOKEN).traced("backend");
+    let stand = Stand::new(bootstrap, file.path());
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let state = format!("a={}", "x".repeat(50_000));
+    let traced = with_token("t").with("traceparent", parent).with("tracestate", state);
+    let row = Row::of(&stand, (0..5).map(|_| traced.clone()));
+    let statuses: Vec<u16> = row.replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
 }

@@ -46,6 +46,18 @@ impl Bootstrap {
         self
     }
 
+    /// Traces every request, and so passes what clients say of their traces on to Tidegate.
+    pub fn traced(mut self, cluster: &str) -> Bootstrap {
+        let provider = format!(
+            "provider: {{ name: envoy.tracers.opentelemetry, typed_config: {{ \
+               '@type': type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig, \
+               service_name: edge, grpc_service: {{ envoy_grpc: {{ cluster_name: {cluster} }} }} }} }}"
+        );
+        let tracing = serde_yaml::from_str(&provider).expect("a provider");
+        set(self.hcm(""), "tracing", tracing);
+        self
+    }
+
     /// Points it to the parts of a test. An undecided request is an error here, never a pass.
     pub fn aimed_at(mut self, backend: SocketAddr, tidegates: &[SocketAddr]) -> Bootstrap {
         let root = &mut self.0;

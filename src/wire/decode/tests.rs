@@ -54,7 +54,7 @@ fn more_descriptors_or_entries_than_the_bound_are_invalid_and_the_bound_is_told(
 }
 
 #[test]
-fn a_message_beyond_a_mebibyte_is_invalid_and_one_of_it_is_not() {
+fn a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not() {
     let sized = |n| request(vec![descriptor(vec![entry("k", vec![b'v'; n])])]).encode_to_vec();
     let around = sized(0).len() + 12;
     assert!(Asked::read(&sized(MESSAGE_BYTES_MAX - around)).is_ok());
