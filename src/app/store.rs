@@ -15,6 +15,7 @@ use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
 use crate::resilience::fallback::{Fallback, StandIn};
 use crate::resilience::remember::Remember;
+use crate::resilience::shed;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
@@ -58,7 +59,12 @@ impl AnyStore {
         let remember = Remember::new(redis, splits).switched(settings.remember_refusals);
         let remote = Deadline::new(remember, told.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
-        let stand_in = StandIn { replicas: settings.replicas, ..StandIn::default() };
+        let stand_in = StandIn {
+            replicas: settings.replicas,
+            // A budget that somebody raised is waited for: only what outlives it is too old.
+            age_max: shed::AGE_MAX.max(shed::age_max(told.budget)),
+            ..StandIn::default()
+        };
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, stand_in))))
     }
 

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use super::degraded::{Degraded, Reason};
 use super::settle::{Places, Settled, settle};
 use super::shares::{Own, Shares};
-use super::shed::Gate;
+use super::shed::{self, Gate};
 use super::switches::StoreAway;
 use crate::domain::{
     Answer, Answers, Call, Check, Executed, Micros, Op, Part, Receipt, Role, Source,
@@ -39,11 +39,13 @@ pub struct StandIn {
     pub replicas: u32,
     /// Calls in flight; above it they are answered locally.
     pub in_flight_max: u32,
+    /// How old one of them may be; nobody enters behind an older one, but is answered locally.
+    pub age_max: Micros,
 }
 
 impl Default for StandIn {
     fn default() -> Self {
-        StandIn { replicas: 1, in_flight_max: super::shed::IN_FLIGHT_MAX }
+        StandIn { replicas: 1, in_flight_max: shed::IN_FLIGHT_MAX, age_max: shed::AGE_MAX }
     }
 }
 
@@ -83,7 +85,7 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
             remote: Arc::new(remote),
             local,
             shares: Shares::new(Part::one_of(stand_in.replicas)),
-            gate: Gate::new(stand_in.in_flight_max),
+            gate: Gate::new(stand_in.in_flight_max, stand_in.age_max),
             away: StoreAway::default(),
             degraded: Degraded::default(),
             counters: Counters::default(),

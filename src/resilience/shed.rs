@@ -5,6 +5,7 @@
 //! that answer (`fallback`), time (every call brings it along).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::domain::Micros;
 
@@ -12,16 +13,24 @@ use crate::domain::Micros;
 /// so about this many within a call's budget of 6 ms: whoever came after them would wait in vain.
 pub const IN_FLIGHT_MAX: u32 = 1_024;
 
-/// How old the oldest call in flight may be. A call's budget is 6 ms, so one that is older than this
-/// was not ended by its timer: this process is short of CPU, and a queue would only make it worse.
+/// How old the oldest call in flight may be beside a budget of 6 ms: one that is older was not ended
+/// by its timer, so this process is short of CPU, and a queue would only make it worse. Where the
+/// budget is another, whoever composes the store says how old.
 pub const AGE_MAX: Micros = Micros(10_000);
 
-/// Counts the calls in flight, in two generations of at least [`AGE_MAX`] each. While a call of the
+/// How old a call may be beside that budget: as much older as [`AGE_MAX`] is beside 6 ms.
+pub fn age_max(budget: Duration) -> Micros {
+    let micros = u64::try_from(budget.as_micros()).unwrap_or(u64::MAX);
+    Micros(micros).saturating_add(Micros(4_000))
+}
+
+/// Counts the calls in flight, in two generations of at least the largest age each. While a call of the
 /// former generation is in flight, its age is known to exceed the present generation's, so that one
-/// comparison stands for a search for the oldest: it is noticed between one and two [`AGE_MAX`].
+/// comparison stands for a search for the oldest: it is noticed between one and two of them.
 #[derive(Debug)]
 pub struct Gate {
     max: u32,
+    age_max: Micros,
     in_flight: [AtomicU32; 2],
     /// When the present generation began; the lowest bit says which of the two it is.
     generation: AtomicU64,
@@ -32,9 +41,10 @@ pub struct Gate {
 pub struct InFlight<'a>(&'a AtomicU32);
 
 impl Gate {
-    /// A gate for that many calls at a time, at least 1.
-    pub fn new(max: u32) -> Gate {
-        Gate { max: max.max(1), in_flight: Default::default(), generation: AtomicU64::new(0) }
+    /// A gate for that many calls at a time, at least 1, none of them older than `age_max`.
+    pub fn new(max: u32, age_max: Micros) -> Gate {
+        let (in_flight, generation) = Default::default();
+        Gate { max: max.max(1), age_max, in_flight, generation }
     }
 
     /// Lets a call in; `None` if it must be answered otherwise.
@@ -42,8 +52,8 @@ impl Gate {
         let held = self.generation.load(Ordering::Relaxed);
         let (began, mut present) = (Micros(held & !1), (held & 1) as usize);
         // A clock that stepped back would keep a generation for as long as it stepped.
-        let stepped_back = now < Micros(began.0.saturating_sub(AGE_MAX.0));
-        if now.saturating_sub(began) >= AGE_MAX || stepped_back {
+        let stepped_back = now < Micros(began.0.saturating_sub(self.age_max.0));
+        if now.saturating_sub(began) >= self.age_max || stepped_back {
             if !stepped_back {
                 if self.in_flight[1 - present].load(Ordering::Relaxed) > 0 {
                     return None;
@@ -87,7 +97,7 @@ mod tests {
 
     #[test]
     fn no_more_calls_are_in_flight_than_the_gate_has_places() {
-        let gate = Gate::new(3);
+        let gate = Gate::new(3, AGE_MAX);
         let held: Vec<_> = (0..3).map(|_| gate.enter(NOW).unwrap()).collect();
         assert!(gate.enter(NOW).is_none());
         drop(held);
@@ -97,7 +107,7 @@ mod tests {
 
     #[test]
     fn nobody_enters_behind_a_call_that_is_too_old() {
-        let gate = Gate::new(100);
+        let gate = Gate::new(100, AGE_MAX);
         let old = gate.enter(NOW).unwrap();
         drop(gate.enter(after(AGE_MAX.0)).unwrap());
         assert!(gate.enter(after(2 * AGE_MAX.0)).is_none());
@@ -107,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_call_of_ordinary_age_keeps_nobody_out() {
-        let gate = Gate::new(2);
+        let gate = Gate::new(2, AGE_MAX);
         let mut held = gate.enter(NOW).unwrap();
         for step in 1..1_000 {
             let next = gate.enter(after(step * 6_000)).unwrap();
@@ -118,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_steps_back_neither_closes_the_gate_nor_opens_it_for_good() {
-        let gate = Gate::new(100);
+        let gate = Gate::new(100, AGE_MAX);
         drop(gate.enter(after(3_600_000_000)).unwrap());
         let old = gate.enter(NOW).unwrap();
         drop(gate.enter(after(AGE_MAX.0)).unwrap());

@@ -270,7 +270,7 @@ impl Store for Held {
 #[tokio::test]
 async fn over_the_bound_calls_are_answered_locally_at_once() {
     let local = MemoryStore::new(1_000);
-    let stand_in = StandIn { replicas: 1, in_flight_max: 2 };
+    let stand_in = StandIn { in_flight_max: 2, ..StandIn::default() };
     let held = Held(tokio::sync::Semaphore::new(0));
     let store = Arc::new(Fallback::new(held, local, stand_in));
     let waiting: Vec<_> = (0..2)
