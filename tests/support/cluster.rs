@@ -88,10 +88,17 @@ impl Cluster {
                 || replication.contains("master_link_status:up"))
     }
 
-    /// The number of the node that `asked` believes to hold the slot.
+    /// The number of the node that `asked` believes to hold the slot. In the middle of a failover
+    /// it may know of none: then it is asked until it does.
     pub fn owner(&self, asked: usize, slot: u16) -> usize {
-        let port = self.owner_port(asked, slot).expect("the slot has an owner");
-        self.index_of(port)
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(port) = self.owner_port(asked, slot) {
+                return self.index_of(port);
+            }
+            assert!(Instant::now() < end, "slot {slot} has no owner");
+            std::thread::yield_now();
+        }
     }
 
     fn owner_port(&self, asked: usize, slot: u16) -> Option<u16> {

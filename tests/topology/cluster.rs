@@ -173,6 +173,23 @@ async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_silent_slots_of_one_call_are_all_unanswered_in_time() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let book = spread(&cluster);
+    let silent: Vec<&Page> = book.iter().filter(|page| page.home == 0).collect();
+    let (store, limit) = counted(connections, Duration::from_millis(100));
+    let take = Op::Take { cost: Hits(3) };
+    let before = apply(&store, &limit, &silent, take).await;
+    assert!(before.iter().all(|answer| answer.outcome().is_some()), "{before:?}");
+    cluster.nodes[0].freeze();
+    for _ in 0..3 {
+        let answers = apply(&store, &limit, &silent, take).await;
+        let unanswered = |answer: &Answer| matches!(answer, Answer::Unanswered { .. });
+        assert!(answers.iter().all(unanswered), "{answers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_charged_beside_a_silent_slot_is_given_back() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let book = spread(&cluster);

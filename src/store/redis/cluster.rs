@@ -94,12 +94,18 @@ impl Cluster {
         let mut astray = Vec::new();
         let over = over(until);
         tokio::pin!(over);
+        // A timer that has ended must not be asked again; from then on nothing is waited for.
+        let mut ended = false;
         for (at, (owner, receiver)) in awaited.into_iter().enumerate() {
             let reply = tokio::select! {
                 // What has arrived counts, whatever the time is.
                 biased;
                 reply = receiver.reply() => reply,
-                () = &mut over => Reply::Failed(LOST),
+                () = std::future::ready(()), if ended => Reply::Failed(LOST),
+                () = &mut over, if !ended => {
+                    ended = true;
+                    Reply::Failed(LOST)
+                }
             };
             replies.push(match reply {
                 Reply::Value(value) => Ok(value),
@@ -115,7 +121,7 @@ impl Cluster {
                 }
             });
         }
-        if !astray.is_empty() {
+        if !astray.is_empty() && !ended {
             let mut followed: FuturesUnordered<_> = astray.into_iter().collect();
             loop {
                 tokio::select! {
