@@ -14,7 +14,8 @@ mod time;
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
 pub use decision::{Code, Decision, Facts, LimitedBy, Observer, RuleId, Shown, Status};
 pub use limit::{
-    Bucket, Charge, Counting, FixedWindow, Limit, OnStoreFailure, Rate, Refill, Unit, Window,
+    Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
+    Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Verdict};
 pub use request::{Descriptor, Entry, Override, Request};
