@@ -159,7 +159,7 @@ impl Terms {
             Refill::Arrival { emission } => (emission.0, 1),
             Refill::Credits { hits, window } => (window.0, hits.0),
         };
-        let (unit, flow) = (unit.clamp(1, CREDITS_MAX), flow.max(1));
+        let (unit, flow) = (unit.clamp(1, CREDITS_MAX), flow.clamp(1, CREDITS_MAX));
         // Without effect on any limit that the policy lets through.
         let burst = limit.burst.0.min(CREDITS_MAX / unit);
         let times = match charge {

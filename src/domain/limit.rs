@@ -199,6 +199,9 @@ pub struct Hybrid {
 }
 
 /// How a bucket refills.
+///
+/// The bounds stated below keep every product exact in doubles, which is what Lua computes with.
+/// Under [`Charge::Always`] the debt may be twice as long, so there half of each bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
     /// One hit every `emission`: the state is a single integer, the theoretical arrival time.

@@ -65,9 +65,11 @@ fn unknown_placeholder(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(from, _)| {
         let rest = &text[from + 1..];
         let word = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '_'))?;
+        if word == 0 || !rest[word..].starts_with('}') {
+            return None;
+        }
         let whole = &text[from..from + word + 2];
-        (word > 0 && rest[word..].starts_with('}') && !PLACEHOLDERS.contains(&whole))
-            .then_some(whole)
+        (!PLACEHOLDERS.contains(&whole)).then_some(whole)
     })
 }
 

@@ -199,8 +199,9 @@ fn head<'d>(at: usize, document: &'d Document<'d>) -> File<'d> {
 fn groups(files: &mut [File<'_>], options: &Options) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
-    for at in 0..files.len() {
-        let Some(domain) = files[at].domain.clone() else {
+    let names: Vec<Option<String>> = files.iter().map(|file| file.domain.clone()).collect();
+    for (at, domain) in names.into_iter().enumerate() {
+        let Some(domain) = domain else {
             groups.push(vec![at]);
             continue;
         };

@@ -6,7 +6,7 @@ use std::cell::OnceCell;
 
 use serde_yaml::Value;
 
-use super::fault::{At, Draft, Fault, FaultKind, Path, shown};
+use super::fault::{At, Draft, Fault, FaultKind, NOTES_MAX, Path, shown};
 use super::layout::{self, ALIASED_NODES_MAX, DEPTH_MAX, Obstacle, Place};
 use super::places::Places;
 use super::source::{Options, Source, fault_at};
@@ -62,7 +62,8 @@ impl<'s> Document<'s> {
     }
 
     fn repeated_keys(&self, faults: &mut Vec<Fault>) {
-        for repeated in self.places().into_iter().flat_map(|places| &places.repeated) {
+        let repeated = self.places().into_iter().flat_map(|places| &places.repeated);
+        for repeated in repeated.take(NOTES_MAX) {
             let way_out = if repeated.key == "<<" {
                 "merge several maps as one list: `<<: [*a, *b]`"
             } else {

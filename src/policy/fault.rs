@@ -120,6 +120,10 @@ impl FaultKind {
     }
 }
 
+/// The most faults, and the most warnings, that one file (for warnings: one domain) is told of. A
+/// file that is no policy at all has one in every line; nobody reads beyond the first hundreds.
+pub(super) const NOTES_MAX: usize = 1_000;
+
 /// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {

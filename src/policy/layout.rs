@@ -17,6 +17,10 @@ pub(super) const DEPTH_MAX: usize = 32;
 /// one anchored `rate_limit` of eight nodes stays below it, a "billion laughs" file does not.
 pub(super) const ALIASED_NODES_MAX: u64 = 1_000_000;
 
+/// What the parser says of 256 open brackets. It looks ahead, so that it says so before it reports
+/// the first of them; a test notices if its words change.
+const TOO_DEEP_FOR_THE_PARSER: &str = "recursion limit exceeded";
+
 /// What stands in the way of reading a file at all, or of reading all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
@@ -49,7 +53,15 @@ pub(super) fn survey(text: &str) -> Option<(Obstacle, Place)> {
     let mut open: Vec<Frame> = Vec::new();
     let mut weights: HashMap<usize, u64> = HashMap::new();
     let (mut documents, mut written) = (0_usize, 0_u64);
-    while let Some(Ok((event, span))) = parser.next_event() {
+    while let Some(next) = parser.next_event() {
+        let (event, span) = match next {
+            Ok(next) => next,
+            Err(error) => {
+                let place = (error.marker().line(), error.marker().col() + 1);
+                return (error.info() == TOO_DEEP_FOR_THE_PARSER)
+                    .then_some((Obstacle::TooDeep, place));
+            }
+        };
         let (anchor, nodes) = match event {
             Event::DocumentStart(_) => {
                 documents += 1;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::brought;
 use super::key::{Held, Identity};
+use super::limit::compile_override;
 use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
 use crate::domain::{
     Accounting, Check, Descriptor, Entry, Hits, Key, Limit, Op, Request, Role, RuleId,
@@ -105,7 +105,7 @@ impl Policy {
         matches: &mut Matches<'p>,
     ) -> Found<'p> {
         if let Some(limit) = &descriptor.limit {
-            let compiled = brought::compile(&domain.name, limit, &self.secret);
+            let compiled = compile_override(&domain.name, limit);
             matches.overrides.push(Arc::new(compiled));
             return Found::Override(matches.overrides.len() - 1);
         }

@@ -5,19 +5,18 @@
 //! `metadata`, `limit` (meaning) → [`spec`], then `warnings`.
 //!
 //! `arrange` lays a spec out as a `tree` for lookup, with `patterns` → `matcher` turns a request
-//! into checks, with the keys of `key` and the limits that callers have `brought`. `explain` and
-//! `path` put it in words.
+//! into checks, with the keys of `key`. `explain` and `path` put it in words.
 //!
 //! Not here: reading or watching files (`app`), counting (`store`), deciding (`decide`).
 
 mod arrange;
 mod body;
-mod brought;
 mod compile;
 mod descriptor;
 mod document;
 mod explain;
 mod fault;
+mod hint;
 mod key;
 mod language;
 mod layout;
@@ -26,6 +25,7 @@ mod matcher;
 mod metadata;
 mod path;
 mod patterns;
+mod pieces;
 mod places;
 mod reader;
 mod rule;

@@ -2,23 +2,25 @@
 //! value fits.
 //!
 //! Each pattern is found by one of its literal pieces, so that a lookup costs the same among 10
-//! patterns as among 100,000. Pieces at the front and at the back of patterns are found by walking
-//! the value from that end until no piece goes on; pieces in the middle by one pass over the whole
-//! value. A candidate is then verified in full.
+//! patterns as among 100,000: by its front or its back, walking the value from that end until no
+//! piece goes on; or by a piece in the middle, in one pass over the whole value. The piece is the
+//! one that the fewest siblings share. A candidate found by it is then verified in full.
 //!
-//! What it costs: a pass is linear in the value; no byte is read twice by it. A pattern can be a
-//! candidate without fitting only if a piece of it is there and another is not; each such is looked
-//! at once, in time linear in the value. The piece chosen is the one that the fewest siblings share,
-//! so hostile values meet few of them. Nothing is allocated.
+//! What hostile values cost: the pass is linear in the value. Each pattern is verified at most once.
+//! One that is found in the middle is verified by looking its other pieces up among the positions
+//! that the pass has noted, not by reading the value again, so that a value made of thousands of
+//! pieces is no worse than its length. One that is found at an end may read the value once more;
+//! few siblings share that end.
 //!
 //! Not here: keys, nodes, what follows from a match.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
-use aho_corasick::automaton::{Automaton, StateID};
-use aho_corasick::nfa::contiguous::NFA;
-use aho_corasick::{Anchored, PatternID};
+use aho_corasick::Anchored;
 use memchr::memmem;
+
+use super::pieces::{Numbering, Occurrence, Pieces};
 
 /// Up to so many siblings are tried one after the other: as fast as three automata on ordinary
 /// values, and without their memory.
@@ -28,9 +30,14 @@ const LINEAR_MAX: usize = 8;
 /// more candidates than this.
 const MIDDLE_HANDICAP: usize = 16;
 
-/// So many different pieces are gathered in one pass over a value. Hostile values with more of
-/// them cost another pass for each such batch.
-const BATCH: usize = 32;
+/// Positions that a thread keeps room for between lookups: 1 MiB, more than values of 60 kB (what
+/// Envoy takes in headers) can make of ordinary pieces. What goes beyond it is freed at once.
+const POSITIONS_KEPT: usize = (1 << 20) / size_of::<Occurrence>();
+
+thread_local! {
+    /// Room for the positions of pieces, so that no lookup allocates but the first of a thread.
+    static POSITIONS: Cell<Vec<Occurrence>> = const { Cell::new(Vec::new()) };
+}
 
 /// The patterns of sibling nodes with one key.
 #[derive(Debug)]
@@ -49,22 +56,22 @@ struct Pattern {
     front: Box<[u8]>,
     middle: Box<[Box<[u8]>]>,
     back: Box<[u8]>,
+    /// The numbers of `middle` among the index's middle pieces, if the pattern is found by one.
+    middle_ids: Box<[u32]>,
 }
 
-#[derive(Debug, Default)]
-struct Index {
-    front: Option<Pieces>,
-    back: Option<Pieces>,
-    middle: Option<Pieces>,
-}
-
-/// Different literal pieces, and which patterns are found by them.
+/// Where the pieces are, by which patterns are found.
 #[derive(Debug)]
-struct Pieces {
-    automaton: NFA,
-    start: StateID,
-    anchored: Anchored,
-    /// For each piece its patterns, ascending. Pieces are in the order of their first pattern.
+struct Index {
+    front: Option<Finder>,
+    back: Option<Finder>,
+    middle: Option<Finder>,
+}
+
+/// Pieces, and for each the patterns that are found by it, ascending.
+#[derive(Debug)]
+struct Finder {
+    pieces: Pieces,
     users: Vec<Vec<u32>>,
 }
 
@@ -88,7 +95,7 @@ impl Patterns {
                 break;
             }
         }
-        let index = if each.len() > LINEAR_MAX { Index::new(&each) } else { None };
+        let index = if each.len() > LINEAR_MAX { Index::new(&mut each) } else { None };
         Patterns { each: each.into_boxed_slice(), ends_with_any, index }
     }
 
@@ -99,39 +106,41 @@ impl Patterns {
         };
         let none = self.each.len();
         let mut best = if self.ends_with_any { none - 1 } else { none } as u32;
-        if let Some(front) = &index.front {
-            front.walk(value.iter(), |users| best = self.better(users, value, best));
+        if let Some(Finder { pieces, users }) = &index.front {
+            pieces.walk(value.iter(), |piece| {
+                best = self.better(&users[piece], best, |pattern| pattern.fits(value));
+            });
         }
-        if let Some(back) = &index.back {
-            back.walk(value.iter().rev(), |users| best = self.better(users, value, best));
+        if let Some(Finder { pieces, users }) = &index.back {
+            pieces.walk(value.iter().rev(), |piece| {
+                best = self.better(&users[piece], best, |pattern| pattern.fits(value));
+            });
         }
         if let Some(middle) = &index.middle {
-            best = self.best_in_the_middle(middle, value, best);
+            best = self.better_in_the_middle(middle, value, best);
         }
         Some(best as usize).filter(|best| *best < none)
     }
 
     /// The first of `users` that is before `best` and fits, else `best`.
-    fn better(&self, users: &[u32], value: &[u8], best: u32) -> u32 {
+    fn better(&self, users: &[u32], best: u32, fits: impl Fn(&Pattern) -> bool) -> u32 {
         let mut before = users.iter().copied().take_while(|user| *user < best);
-        before.find(|user| self.each[*user as usize].fits(value)).unwrap_or(best)
+        before.find(|user| fits(&self.each[*user as usize])).unwrap_or(best)
     }
 
-    /// Gathers the lowest pieces that the value contains, tries their patterns, and goes on with
-    /// the next lowest. A piece that occurs a thousand times is tried once.
-    fn best_in_the_middle(&self, pieces: &Pieces, value: &[u8], mut best: u32) -> u32 {
-        let mut from = 0;
-        loop {
-            let to = pieces.users.partition_point(|users| users.first().is_some_and(|u| *u < best));
-            let found = pieces.lowest_in(value, from..to);
-            for piece in found.sorted() {
-                best = self.better(&pieces.users[*piece as usize], value, best);
-            }
-            match found.last_if_full() {
-                Some(last) => from = last as usize + 1,
-                None => return best,
-            }
+    fn better_in_the_middle(&self, middle: &Finder, value: &[u8], mut best: u32) -> u32 {
+        let mut positions = POSITIONS.take();
+        positions.clear();
+        middle.pieces.scan(value, |occurrence| positions.push(occurrence));
+        positions.sort_unstable();
+        for of_one_piece in positions.chunk_by(|a, b| a.piece == b.piece) {
+            let users = &middle.users[of_one_piece[0].piece as usize];
+            best = self.better(users, best, |pattern| pattern.fits_by(&positions, value));
         }
+        if positions.capacity() <= POSITIONS_KEPT {
+            POSITIONS.set(positions);
+        }
+        best
     }
 }
 
@@ -142,18 +151,24 @@ impl Pattern {
         let front = boxed(pieces.next().unwrap_or(""));
         let back = boxed(pieces.next_back().unwrap_or(""));
         let middle = pieces.filter(|piece| !piece.is_empty()).map(boxed).collect();
-        Pattern { front, middle, back }
+        Pattern { front, middle, back, middle_ids: Box::default() }
     }
 
     fn fits_any(&self) -> bool {
         self.front.is_empty() && self.middle.is_empty() && self.back.is_empty()
     }
 
-    /// Front and back must not overlap; the pieces between them follow each other, each taken as
-    /// early as it occurs.
+    /// What is between front and back, if the value has them; they must not overlap.
+    fn between<'v>(&self, value: &'v [u8]) -> Option<&'v [u8]> {
+        let (front, rest) = value.split_at_checked(self.front.len())?;
+        let (rest, back) = rest.split_at_checked(rest.len().checked_sub(self.back.len())?)?;
+        (same(&self.front, front) && same(&self.back, back)).then_some(rest)
+    }
+
+    /// Whether the value fits: the pieces between its ends follow each other, each taken as early
+    /// as it occurs.
     fn fits(&self, value: &[u8]) -> bool {
-        let Some(rest) = value.strip_prefix(&*self.front) else { return false };
-        let Some(mut rest) = rest.strip_suffix(&*self.back) else { return false };
+        let Some(mut rest) = self.between(value) else { return false };
         self.middle.iter().all(|piece| match memmem::find(rest, piece) {
             Some(at) => {
                 rest = &rest[at + piece.len()..];
@@ -163,6 +178,23 @@ impl Pattern {
         })
     }
 
+    /// The same, by the sorted positions of all middle pieces in the value.
+    fn fits_by(&self, positions: &[Occurrence], value: &[u8]) -> bool {
+        let Some(rest) = self.between(value) else { return false };
+        let mut from = self.front.len();
+        let each = self.middle_ids.iter().zip(&self.middle).all(|(id, piece)| {
+            let earliest = Occurrence { piece: *id, start: from as u32 };
+            match positions.get(positions.partition_point(|held| *held < earliest)) {
+                Some(held) if held.piece == *id => {
+                    from = held.start as usize + piece.len();
+                    true
+                }
+                Some(_) | None => false,
+            }
+        });
+        each && from <= self.front.len() + rest.len()
+    }
+
     fn pieces(&self) -> impl Iterator<Item = (Place, &[u8])> {
         let ends = [(Place::Front, &*self.front), (Place::Back, &*self.back)];
         let middle = self.middle.iter().map(|piece| (Place::Middle, &**piece));
@@ -170,120 +202,72 @@ impl Pattern {
     }
 }
 
+/// Whether two slices of one length are equal. An empty one is not compared: its address is no
+/// address, and comparing nothing there costs 100 ns where the C library's comparison uses masked
+/// loads, more than all the rest of a lookup.
+fn same(own: &[u8], sent: &[u8]) -> bool {
+    own.is_empty() || own == sent
+}
+
 impl Index {
-    /// `None` if an automaton cannot be built: more than 2^31 states, which a policy of 64 MiB does
-    /// not reach. The patterns are then tried one after the other.
-    fn new(patterns: &[Pattern]) -> Option<Index> {
-        let mut shared: HashMap<(Place, &[u8]), usize> = HashMap::new();
-        for piece in patterns.iter().flat_map(Pattern::pieces) {
-            *shared.entry(piece).or_default() += 1;
-        }
-        let cost = |piece: &(Place, &[u8])| {
-            let handicap = if piece.0 == Place::Middle { MIDDLE_HANDICAP } else { 0 };
-            let sharers = shared.get(piece).copied().unwrap_or_default();
-            (sharers + handicap, usize::MAX - piece.1.len())
-        };
-        let mut chosen: [Vec<(&[u8], u32)>; 3] = Default::default();
-        for (at, pattern) in (0..).zip(patterns) {
-            if let Some((place, piece)) = pattern.pieces().min_by_key(cost) {
-                chosen[place as usize].push((piece, at));
+    /// `None` if an automaton cannot be built; the patterns are then tried one after the other.
+    fn new(patterns: &mut [Pattern]) -> Option<Index> {
+        let (mut front, mut back, mut middle) = (Vec::new(), Vec::new(), Vec::new());
+        for (user, choice) in (0..).zip(choose(patterns)) {
+            match choice {
+                Some((Place::Front, piece)) => front.push((user, piece.to_vec())),
+                // In the order in which a walk from the end meets the bytes.
+                Some((Place::Back, piece)) => {
+                    back.push((user, piece.iter().rev().copied().collect()));
+                }
+                Some((Place::Middle, piece)) => middle.push((user, piece.to_vec())),
+                None => {}
             }
         }
-        let [front, back, middle] = chosen;
-        let back: Vec<(Vec<u8>, u32)> =
-            back.into_iter().map(|(p, at)| (p.iter().rev().copied().collect(), at)).collect();
+        let mut numbering = Numbering::default();
+        for (user, _) in &middle {
+            let pattern = &mut patterns[*user as usize];
+            pattern.middle_ids = pattern.middle.iter().map(|piece| numbering.id(piece)).collect();
+        }
         Some(Index {
-            front: Pieces::new(&front, Anchored::Yes)?,
-            back: Pieces::new(&back, Anchored::Yes)?,
-            middle: Pieces::new(&middle, Anchored::No)?,
+            front: Finder::new(front, Numbering::default(), Anchored::Yes)?,
+            back: Finder::new(back, Numbering::default(), Anchored::Yes)?,
+            middle: Finder::new(middle, numbering, Anchored::No)?,
         })
     }
 }
 
-impl Pieces {
-    /// `Some(None)` where there are no pieces; `None` where the automaton cannot be built.
-    fn new<P: AsRef<[u8]>>(chosen: &[(P, u32)], anchored: Anchored) -> Option<Option<Pieces>> {
+/// By which piece each pattern is found: the one that the fewest patterns share in that place; of
+/// several the longest. `None` for a pattern of stars alone.
+fn choose(patterns: &[Pattern]) -> Vec<Option<(Place, &[u8])>> {
+    let mut sharers: HashMap<(Place, &[u8]), usize> = HashMap::new();
+    for piece in patterns.iter().flat_map(Pattern::pieces) {
+        *sharers.entry(piece).or_default() += 1;
+    }
+    let cost = |piece: &(Place, &[u8])| {
+        let handicap = if piece.0 == Place::Middle { MIDDLE_HANDICAP } else { 0 };
+        let sharers = sharers.get(piece).copied().unwrap_or_default();
+        (sharers + handicap, usize::MAX - piece.1.len())
+    };
+    patterns.iter().map(|pattern| pattern.pieces().min_by_key(cost)).collect()
+}
+
+impl Finder {
+    /// `Some(None)` where no pattern is found this way; `None` where the automaton cannot be built.
+    fn new(
+        chosen: Vec<(u32, Vec<u8>)>,
+        mut numbering: Numbering,
+        anchored: Anchored,
+    ) -> Option<Option<Finder>> {
         if chosen.is_empty() {
             return Some(None);
         }
-        let mut ids: HashMap<&[u8], usize> = HashMap::new();
-        let (mut texts, mut users) = (Vec::new(), Vec::<Vec<u32>>::new());
-        for (piece, user) in chosen {
-            let piece = piece.as_ref();
-            let id = *ids.entry(piece).or_insert(users.len());
-            if id == users.len() {
-                texts.push(piece);
-                users.push(Vec::new());
-            }
-            users[id].push(*user);
+        let mut users: Vec<Vec<u32>> = Vec::new();
+        for (user, piece) in chosen {
+            let id = numbering.id(&piece) as usize;
+            users.resize_with(users.len().max(numbering.len()), Vec::new);
+            users[id].push(user);
         }
-        let automaton = NFA::builder().prefilter(false).build(&texts).ok()?;
-        let start = automaton.start_state(anchored).ok()?;
-        Some(Some(Pieces { automaton, start, anchored, users }))
-    }
-
-    /// Tells `on` the users of every piece that the bytes begin with, shortest first. Reads no
-    /// further than the longest piece.
-    fn walk<'b>(&self, bytes: impl Iterator<Item = &'b u8>, mut on: impl FnMut(&[u32])) {
-        let mut state = self.start;
-        for (length, byte) in (1..).zip(bytes) {
-            state = self.automaton.next_state(self.anchored, state, *byte);
-            if self.automaton.is_dead(state) {
-                return;
-            }
-            // A state also reports the pieces that merely end here.
-            let whole = |piece: &PatternID| self.automaton.pattern_len(*piece) == length;
-            if let Some(piece) = self.ending_at(state).find(whole) {
-                on(&self.users[piece]);
-            }
-        }
-    }
-
-    /// The lowest pieces within `range` that occur anywhere in the value.
-    fn lowest_in(&self, value: &[u8], range: std::ops::Range<usize>) -> Lowest {
-        let mut lowest = Lowest { each: [0; BATCH], len: 0 };
-        if range.is_empty() {
-            return lowest;
-        }
-        let mut state = self.start;
-        for byte in value {
-            state = self.automaton.next_state(self.anchored, state, *byte);
-            for piece in self.ending_at(state).filter(|piece| range.contains(&piece.as_usize())) {
-                lowest.offer(piece.as_u32());
-            }
-        }
-        lowest
-    }
-
-    fn ending_at(&self, state: StateID) -> impl Iterator<Item = PatternID> {
-        let special = self.automaton.is_special(state) && self.automaton.is_match(state);
-        let count = if special { self.automaton.match_len(state) } else { 0 };
-        (0..count).map(move |at| self.automaton.match_pattern(state, at))
-    }
-}
-
-/// The lowest different numbers among those offered, ascending.
-struct Lowest {
-    each: [u32; BATCH],
-    len: usize,
-}
-
-impl Lowest {
-    fn offer(&mut self, number: u32) {
-        let Err(at) = self.each[..self.len].binary_search(&number) else { return };
-        if at == BATCH {
-            return;
-        }
-        self.len = (self.len + 1).min(BATCH);
-        self.each[at..self.len].rotate_right(1);
-        self.each[at] = number;
-    }
-
-    fn sorted(&self) -> &[u32] {
-        &self.each[..self.len]
-    }
-
-    fn last_if_full(&self) -> Option<u32> {
-        self.each.last().copied().filter(|_| self.len == BATCH)
+        Some(Some(Finder { pieces: Pieces::new(numbering, anchored)?, users }))
     }
 }

@@ -41,12 +41,11 @@ struct Mark {
 enum Inside {
     Scalar { text: Box<str>, plain: bool },
     List(Vec<Rc<Mark>>),
-    Map(Vec<Entry>),
+    Map(HashMap<Box<str>, Entry>),
 }
 
 #[derive(Debug)]
 struct Entry {
-    key: Box<str>,
     key_place: Place,
     value: Rc<Mark>,
 }
@@ -127,16 +126,15 @@ impl Mark {
     /// The entry of a map, its own or one that `<<` brings in.
     fn entry(&self, key: &str) -> Option<&Entry> {
         let Inside::Map(entries) = &self.inside else { return None };
-        if let Some(own) = entries.iter().find(|entry| *entry.key == *key) {
+        if let Some(own) = entries.get(key) {
             return Some(own);
         }
-        entries.iter().filter(|entry| &*entry.key == "<<").find_map(|merge| {
-            match &merge.value.inside {
-                Inside::Map(_) => merge.value.entry(key),
-                Inside::List(list) => list.iter().find_map(|mark| mark.entry(key)),
-                Inside::Scalar { .. } => None,
-            }
-        })
+        let merged = &entries.get("<<")?.value;
+        match &merged.inside {
+            Inside::Map(_) => merged.entry(key),
+            Inside::List(list) => list.iter().find_map(|mark| mark.entry(key)),
+            Inside::Scalar { .. } => None,
+        }
     }
 }
 
@@ -149,7 +147,7 @@ impl Builder {
                 self.open.push(Open { place, anchor, inside, key: None });
             }
             Event::MappingStart(anchor, _) => {
-                let inside = Inside::Map(Vec::new());
+                let inside = Inside::Map(HashMap::new());
                 self.open.push(Open { place, anchor, inside, key: None });
             }
             Event::SequenceEnd | Event::MappingEnd => {
@@ -184,15 +182,14 @@ impl Builder {
         match (&mut open.inside, open.key.take()) {
             (Inside::List(list), _) => list.push(mark),
             (Inside::Map(entries), Some((key, key_place))) => {
-                entries.push(Entry { key, key_place, value: mark });
+                entries.entry(key).or_insert(Entry { key_place, value: mark });
             }
             (Inside::Map(entries), None) => {
                 let key = match &mark.inside {
                     Inside::Scalar { text, .. } => text.clone(),
                     Inside::List(_) | Inside::Map(_) => Box::default(),
                 };
-                let first = entries.iter().find(|entry| *entry.key == *key);
-                let first_line = first.map(|entry| entry.key_place.0);
+                let first_line = entries.get(&key).map(|entry| entry.key_place.0);
                 open.key = Some((key.clone(), mark.place));
                 if let Some(first_line) = first_line {
                     let path = self.path();

@@ -6,8 +6,9 @@
 use serde_yaml::{Mapping, Value};
 
 use super::document::Document;
-use super::fault::{At, Draft, FaultKind, Path, Step, shown};
-use super::language::{Key, Level, NAME_BYTES_MAX, Shape, find, homes, keys_of};
+use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, Step, shown};
+use super::hint::{kind_of, number_hint, stranger};
+use super::language::{Key, Level, NAME_BYTES_MAX, Shape, find};
 use super::scalar::{self, Scalar};
 use super::yaml::key_text;
 
@@ -28,6 +29,8 @@ pub(super) struct Reader<'d> {
     document: &'d Document<'d>,
     path: Path,
     drafts: Vec<Draft>,
+    faults: usize,
+    warnings: usize,
 }
 
 /// A map whose keys are checked.
@@ -50,18 +53,33 @@ impl Fields<'_> {
 
 impl<'d> Reader<'d> {
     pub(super) fn new(file: usize, document: &'d Document<'d>) -> Self {
-        Reader { file, document, path: Path::default(), drafts: Vec::new() }
+        Reader { file, document, path: Path::default(), drafts: Vec::new(), faults: 0, warnings: 0 }
     }
 
     /// What was noted.
-    pub(super) fn into_drafts(self) -> Vec<Draft> {
+    pub(super) fn into_drafts(mut self) -> Vec<Draft> {
+        let more = self.faults.saturating_sub(NOTES_MAX);
+        if more > 0 {
+            let message = format!("this file has {more} more faults than are shown here");
+            let (file, kind) = (self.file, FaultKind::TooLarge);
+            let path = Path::default();
+            self.drafts.push(Draft { file, path, at: At::Value, kind, message, first: None });
+        }
         self.drafts
     }
 
     /// Notes a fault or a warning at the present path.
     pub(super) fn note(&mut self, at: At, kind: FaultKind, message: String) -> Reported {
         let (file, path) = (self.file, self.path.clone());
-        self.drafts.push(Draft { file, path, at, kind, message, first: None });
+        self.keep(Draft { file, path, at, kind, message, first: None })
+    }
+
+    fn keep(&mut self, draft: Draft) -> Reported {
+        let count = if draft.kind.is_warning() { &mut self.warnings } else { &mut self.faults };
+        *count += 1;
+        if *count <= NOTES_MAX {
+            self.drafts.push(draft);
+        }
         Reported
     }
 
@@ -73,7 +91,7 @@ impl<'d> Reader<'d> {
     /// Notes that the present path must not stand beside an earlier one, its file and path.
     pub(super) fn note_same(&mut self, kind: FaultKind, message: String, first: (usize, Path)) {
         let (file, path) = (self.file, self.path.clone());
-        self.drafts.push(Draft { file, path, at: At::Value, kind, message, first: Some(first) });
+        self.keep(Draft { file, path, at: At::Value, kind, message, first: Some(first) });
     }
 
     /// An entry of the list whose entry the present path is.
@@ -375,73 +393,5 @@ impl<'d> Reader<'d> {
             }
             other => kind_of(other).to_owned(),
         }
-    }
-}
-
-/// The way out for what almost is a whole number.
-fn number_hint(value: &Value) -> &'static str {
-    let Value::String(text) = value else { return "" };
-    if matches!(scalar::read(text), Scalar::Int(_)) {
-        "; remove the quotes"
-    } else if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        "; a leading 0 means octal, so remove it"
-    } else {
-        ""
-    }
-}
-
-/// A key that does not belong where it stands.
-fn stranger(level: Level, name: &str) -> (FaultKind, String) {
-    let homes = homes(name);
-    if !homes.is_empty() {
-        let homes: Vec<&str> = homes.into_iter().map(Level::words).collect();
-        let message =
-            format!("`{name}` belongs to {}, not to {}", homes.join(" or "), level.words());
-        return (FaultKind::MisplacedKey, message);
-    }
-    let near = keys_of(level).find(|key| distance(key.name, name) <= NEAR);
-    let way_out = match near {
-        Some(key) => format!("did you mean `{}`?", key.name),
-        None => {
-            let all: Vec<&str> = keys_of(level).map(|key| key.name).collect();
-            format!("{} takes: {}", level.words(), all.join(", "))
-        }
-    };
-    (FaultKind::UnknownKey, format!("unknown key {}; {way_out}", shown(name)))
-}
-
-/// How many typing slips a key may be away from the one that is offered for it.
-const NEAR: usize = 2;
-
-/// The longest key that is looked at for slips; every known key is shorter.
-const NEAR_BYTES_MAX: usize = 32;
-
-/// Edit distance: the fewest insertions, deletions and replacements of a byte.
-fn distance(known: &str, given: &str) -> usize {
-    if given.len() > NEAR_BYTES_MAX {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=given.len()).collect();
-    for (i, a) in known.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in given.bytes().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[given.len()]
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "a truth value",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Sequence(_) => "a list",
-        Value::Mapping(_) => "a map",
-        Value::Tagged(_) => "a tagged value",
     }
 }

@@ -71,15 +71,16 @@ fn shape(shape: &Shape) -> Value {
             {"type": "null"},
             {"type": "string", "pattern": "^\\+?(0[xX][0-9A-Fa-f_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*)$"},
         ]}),
-        Shape::Word { words, any_case: false, .. } => json!({"enum": words}),
-        Shape::Word { words, any_case: true, .. } => {
-            let upper: Vec<String> = words.iter().map(|word| word.to_uppercase()).collect();
-            let any_case: Vec<String> = words.iter().map(|word| either_case(word)).collect();
-            json!({"anyOf": [
-                {"enum": words},
-                {"enum": upper},
-                {"type": "string", "pattern": format!("^({})$", any_case.join("|"))},
-            ]})
+        Shape::Word { words, any_case, .. } => {
+            let mut given: Vec<Value> = words.iter().copied().map(Value::from).collect();
+            given.push(Value::Null);
+            let any: Vec<String> = words.iter().map(|word| either_case(word)).collect();
+            let pattern = json!({"type": "string", "pattern": format!("^({})$", any.join("|"))});
+            if any_case {
+                json!({"anyOf": [{"enum": given}, pattern]})
+            } else {
+                json!({"enum": given})
+            }
         }
         Shape::Names => {
             json!({"type": ["array", "null"], "items": {"type": ["string", "integer", "boolean"]}})

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::fault::{At, Draft, FaultKind, Path, shown};
+use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, shown};
 use super::spec::{DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 
 /// Every warning.
@@ -101,6 +101,9 @@ impl<'a> Look<'a> {
         kind: FaultKind,
         message: String,
     ) {
+        if self.drafts.len() >= NOTES_MAX {
+            return;
+        }
         let Some((first, rest)) = at.split_first() else { return };
         let Some((file, position)) = self.origins.get(*first) else { return };
         let positions: Vec<usize> =
@@ -250,15 +253,15 @@ fn replaces_nobody(look: &mut Look<'_>) {
 /// Entries that Envoy leaves out for some requests, and its whole descriptor with them, in a domain
 /// where no limit holds without such an entry. One warning for each key.
 fn no_limit_when_absent(look: &mut Look<'_>) {
-    let can_be_absent = |node: &&NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
+    let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
     let mut keys: HashSet<&str> = HashSet::new();
     let mut found: Vec<(Vec<usize>, &str)> = Vec::new();
     look.each(|_, spot, node| {
-        if !node.rule.as_ref().is_some_and(|rule| !rule.limits.is_empty()) {
+        if node.rule.as_ref().is_none_or(|rule| rule.limits.is_empty()) {
             return;
         }
-        match spot.nodes.iter().position(|node| can_be_absent(&node)) {
+        match spot.nodes.iter().position(|node| can_be_absent(node)) {
             None => is_safe = true,
             Some(depth) => {
                 let key = &*spot.nodes[depth].key;

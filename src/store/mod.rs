@@ -17,7 +17,9 @@
 //! 4. **All or nothing.** Under that accounting a refused call charges nothing at all; an admitted
 //!    call charges every check that passes, and none that refuses.
 //! 5. **Independent.** Under that accounting every check that passes is charged, admitted or not.
-//! 6. **A refusal is free.** A refusing check is never charged and writes nothing.
+//! 6. **A refusal is free.** A refusing check is never charged and writes nothing (but the clamp of
+//!    15 and, for buckets, of 14: unwritten, it would be clamped anew at every look, and no wait
+//!    would be honest).
 //! 7. **Always.** `Charge::Always` is the one exception to 3 to 6: its hits are counted even beyond
 //!    the limit and whatever becomes of the call, up to one more capacity of debt (windows: up to
 //!    `u32::MAX`); its verdict is that of any check, given before the charge.
@@ -30,13 +32,18 @@
 //!     alone passes; one tick less and it is refused again.
 //! 12. **Reset.** `reset_after` is the time until nothing is used any more: a window's end, or the
 //!     time until the bucket is full (zero for a full one).
-//! 13. **Available** is what single hits could be taken next, after this call; rounded down.
+//! 13. **Available** is what single hits could be taken next, after this call; rounded down. It and
+//!     `reset_after` tell the counter as the whole call leaves it; `retry_after` is what the check
+//!     met when it was refused (charged always: after that charge).
 //! 14. **A changed limit** meets the old counter: windows keep their count, buckets keep the share
 //!     of debt; both are clamped to the new capacity.
 //! 15. **A clock that steps back** counts as one that stands still, and refills nothing twice; a
-//!     state from the far future is clamped to a full debt, so that no counter freezes.
+//!     state from the far future is clamped to a full debt, so that no counter freezes. Far is: a
+//!     window that begins later than one window from now; a bucket's debt more than one second
+//!     beyond a full one.
 //! 16. **Receipts.** `give_back` returns what a receipt says, once: into its own window if that is
-//!     still the current or the previous one; into a bucket less what can have refilled since.
+//!     still the current or the previous one; into a bucket less what can have refilled since (by
+//!     the store's clock; a store without one takes the time of its latest call).
 //! 17. **Everything ends.** A counter is dropped no later than an absent one means the same, and
 //!     never before.
 

@@ -1,1 +1,158 @@
-//! todo
+//! What a caller is told is true: waits, what is left, the reset. And nothing panics.
+
+use proptest::prelude::*;
+use tidegate::algorithm::{State, apply, bucket, expires_at, fixed_window, give_back};
+use tidegate::domain::{Charge, Counting, Hits, Limit, Micros, Op, Refill, Taken, Verdict};
+
+use crate::traces;
+use crate::traces::*;
+
+/// A counter after a trace, and the time.
+fn after(limit: &Limit, trace: &[(u64, u64)]) -> (Counter, Micros) {
+    let mut counter = Counter::new(limit);
+    let mut now = START;
+    for (at, cost) in times(limit, trace) {
+        now = at;
+        counter.take(cost, now);
+    }
+    (counter, now)
+}
+
+fn charged(mut limit: Limit, always: bool) -> Limit {
+    limit.charge = if always { Charge::Always } else { Charge::Admitted };
+    limit
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn waiting_exactly_retry_after_passes_and_one_tick_less_does_not(
+        limit in a_limit(),
+        trace in a_trace(),
+        cost in 1..30_u64,
+        always in any::<bool>(),
+        behind in 0..2 * SECOND,
+    ) {
+        let limit = charged(limit, always);
+        let (mut counter, now) = after(&limit, &trace);
+        let now = Micros(now.0 - behind);
+        let refused = counter.take(cost, now);
+        if let Some(wait) = refused.retry_after {
+            let at = |now| counter.clone().take(cost, now).verdict;
+            prop_assert_eq!(at(Micros(now.0 + wait.0)), Verdict::Pass);
+            prop_assert_eq!(at(Micros(now.0 + wait.0 - 1)), Verdict::Refuse);
+        } else {
+            let never = cost > limit.capacity().0;
+            prop_assert_eq!(refused.verdict == Verdict::Refuse, never);
+        }
+    }
+
+    #[test]
+    fn available_is_what_single_hits_can_be_taken_next(
+        limit in a_limit(),
+        trace in a_trace(),
+    ) {
+        let (mut counter, now) = after(&limit, &trace);
+        let left = counter.peek(now).available.0;
+        for _ in 0..left {
+            prop_assert_eq!(counter.take(1, now).verdict, Verdict::Pass);
+        }
+        prop_assert_eq!(counter.take(1, now).verdict, Verdict::Refuse);
+    }
+
+    #[test]
+    fn at_the_reset_nothing_is_used_and_an_absent_counter_means_the_same(
+        limit in a_limit(),
+        trace in a_trace(),
+        cost in 1..40_u64,
+    ) {
+        let (mut counter, now) = after(&limit, &trace);
+        let reset = counter.peek(now).reset_after;
+        let then = Micros(now.0 + reset.0);
+        prop_assume!(counter.state.is_some());
+        let state = counter.state.clone().unwrap();
+        prop_assert!(expires_at(&state, &limit) <= then);
+        let op = Op::Take { cost: Hits(cost) };
+        let (kept, absent) =
+            (apply(Some(&state), &limit, op, then), apply(None, &limit, op, then));
+        prop_assert_eq!(kept, absent);
+        // (A window's reset is told whether or not there is a counter for it.)
+        if reset.0 > 0 && matches!(limit.counting, Counting::Bucket(_)) {
+            let before = Micros(then.0 - 1);
+            prop_assert!(expires_at(&state, &limit) > before);
+        }
+    }
+
+    #[test]
+    fn a_refusal_and_a_peek_write_nothing(
+        limit in a_limit(),
+        trace in a_trace(),
+        cost in 1..40_u64,
+    ) {
+        let (counter, now) = after(&limit, &trace);
+        prop_assert_eq!(apply(counter.state.as_ref(), &limit, Op::Peek, now).write, None);
+        let step = apply(counter.state.as_ref(), &limit, Op::Take { cost: Hits(cost) }, now);
+        prop_assert_eq!(step.write.is_none(), step.outcome.verdict == Verdict::Refuse);
+    }
+
+    #[test]
+    fn a_charge_beyond_the_limit_refuses_the_next_peek(
+        limit in a_limit(),
+        trace in a_trace(),
+        cost in 1..100_u64,
+    ) {
+        let limit = charged(limit, true);
+        let (mut counter, now) = after(&limit, &trace);
+        let left = counter.peek(now).available.0;
+        let charge = counter.take(cost, now);
+        prop_assert_eq!(charge.verdict == Verdict::Pass, cost <= left);
+        prop_assert_eq!(counter.peek(now).verdict == Verdict::Pass, cost < left);
+        // The debt is at most one more capacity.
+        if matches!(limit.counting, Counting::Bucket(_)) {
+            let full_debt = Counter::new(&limit).take(u64::MAX, now).reset_after;
+            prop_assert!(charge.reset_after <= full_debt);
+        }
+    }
+
+    /// Whatever a state, a limit, a cost or a clock says: an answer, and no panic. (Tests run with
+    /// overflow checks.)
+    #[test]
+    fn no_numbers_panic(
+        numbers in prop::array::uniform8(prop_oneof![
+            any::<u64>(), 0..4_u64, (0..64_u32).prop_map(|bit| 1 << bit), Just(u64::MAX),
+        ]),
+        rem in any::<u32>(),
+        kind in 0..6_u8,
+    ) {
+        let [a, b, c, start, now, cost, at, window] = numbers;
+        let limit = match kind % 3 {
+            0 => traces::window(a, b),
+            1 => traces::bucket(a, Refill::Arrival { emission: Micros(b) }),
+            _ => traces::bucket(a, Refill::Credits { hits: Hits(b), window: Micros(c) }),
+        };
+        let limit = charged(limit, kind > 2);
+        let taken = Taken {
+            hits: Hits(cost),
+            at: Micros(at),
+            window: Micros(window),
+            entry: 0,
+        };
+        let states = [
+            State::FixedWindow(fixed_window::State { start: Micros(start), count: rem }),
+            State::Bucket(bucket::State { tat: Micros(start), rem }),
+        ];
+        for op in [
+            Op::Peek,
+            Op::Take { cost: Hits(cost) },
+            Op::GiveBack { cost: Hits(cost) },
+        ] {
+            let _ = apply(None, &limit, op, Micros(now));
+            for state in &states {
+                let _ = apply(Some(state), &limit, op, Micros(now));
+                let _ = give_back(state, &limit, &taken, Micros(now));
+                let _ = expires_at(state, &limit);
+            }
+        }
+    }
+}

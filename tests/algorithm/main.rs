@@ -12,6 +12,7 @@
 )]
 
 mod bounds;
+mod doubles;
 mod governor;
 mod honesty;
 mod traces;

@@ -124,7 +124,7 @@ proptest! {
 
     #[test]
     fn among_many_sibling_patterns_the_naive_matchers_choice_is_met(
-        texts in vec(pattern().prop_filter("fits all", |text| text.trim_matches('*') != ""), 9..80),
+        texts in vec(pattern().prop_filter("fits all", |text| !text.trim_matches('*').is_empty()), 9..80),
         values in vec("[ab]{0,24}", 40),
     ) {
         let patterns = texts.into_iter().map(|text| ValueSpec::Pattern(text.into()));

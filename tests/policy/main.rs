@@ -9,4 +9,11 @@
 )]
 
 mod bad;
+mod fuzz;
+mod good;
+mod limits;
+mod rows;
+mod schema;
 mod support;
+mod together;
+mod warnings;

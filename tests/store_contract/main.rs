@@ -68,6 +68,7 @@ macro_rules! contract {
                 the_vectors_hold_for_checks_of_larger_calls,
             ]);
             contract!(@cases $bench, random_calls: [
+                c04_a_refused_call_leaves_every_counter_as_it_was,
                 random_calls_are_answered_as_the_model_answers_them,
             ]);
         }

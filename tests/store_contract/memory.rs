@@ -1,7 +1,5 @@
 //! The memory store against the contract.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use tidegate::clock::ManualClock;
 use tidegate::domain::{Key, Micros, Source};
 use tidegate::store::memory::MemoryStore;
@@ -10,19 +8,13 @@ use crate::bench::{Bench, START};
 use crate::contract;
 
 pub struct MemoryBench {
-    store: MemoryStore,
+    pub store: MemoryStore,
     clock: ManualClock,
-    salt: u64,
 }
 
 impl MemoryBench {
     pub fn new(max_keys: usize) -> MemoryBench {
-        static BENCHES: AtomicU64 = AtomicU64::new(1);
-        MemoryBench {
-            store: MemoryStore::new(max_keys),
-            clock: ManualClock::at(START),
-            salt: BENCHES.fetch_add(1, Ordering::Relaxed),
-        }
+        MemoryBench { store: MemoryStore::new(max_keys), clock: ManualClock::at(START) }
     }
 }
 
@@ -46,16 +38,14 @@ impl Bench for MemoryBench {
     }
 
     fn key(&self, n: u64) -> Key {
-        Key { identity: spread(self.salt, n), tag: None }
+        Key { identity: spread(n), tag: None }
     }
 }
 
 /// 128 bits as evenly spread as those of a keyed hash.
-pub fn spread(salt: u64, n: u64) -> u128 {
-    let hash = blake3::hash(&[salt.to_le_bytes(), n.to_le_bytes()].concat());
+pub fn spread(n: u64) -> u128 {
+    let hash = blake3::hash(&n.to_le_bytes());
     u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap())
 }
 
-// Roomy, and with a single shard.
-contract!(large, crate::memory::MemoryBench::new(1_000_000));
-contract!(small, crate::memory::MemoryBench::new(10_000));
+contract!(contract, crate::memory::MemoryBench::new(1_000_000));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidegate::algorithm::{State, apply, give_back};
+use tidegate::algorithm::{State, apply, expires_at, give_back};
 use tidegate::domain::{
     Accounting, Call, Charge, Check, Hits, Key, Micros, Op, Outcome, Receipt, Role, Verdict,
 };
@@ -29,8 +29,9 @@ impl Model {
             self.states = before;
             for (check, outcome) in call.checks.iter().zip(&mut outcomes) {
                 let op = match check.op {
+                    Op::GiveBack { .. } => continue,
                     Op::Take { .. } if check.limit.charge == Charge::Always => check.op,
-                    Op::GiveBack { .. } | Op::Take { .. } | Op::Peek => Op::Peek,
+                    Op::Take { .. } | Op::Peek => Op::Peek,
                 };
                 let again = self.step(check, op, call.now);
                 (outcome.charged, outcome.taken) = (again.charged, again.taken);
@@ -49,6 +50,12 @@ impl Model {
         {
             *state = new;
         }
+    }
+
+    /// Whether a counter may be gone: an absent one means the same (for as long as the clock does
+    /// not step back).
+    pub fn is_over(&self, check: &Check<'_>, now: Micros) -> bool {
+        self.states.get(&check.key).is_some_and(|state| expires_at(state, check.limit) <= now)
     }
 
     fn step(&mut self, check: &Check<'_>, op: Op, now: Micros) -> Outcome {
