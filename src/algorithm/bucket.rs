@@ -167,7 +167,15 @@ impl Terms {
             Charge::Always => 2,
         };
         let capacity = burst * unit;
-        Terms { burst, unit, flow, capacity, cap: capacity * times, cap_hits: burst * times, floor: limit.floor.0.min(burst) }
+        Terms {
+            burst,
+            unit,
+            flow,
+            capacity,
+            cap: capacity * times,
+            cap_hits: burst * times,
+            floor: limit.floor.0.min(burst),
+        }
     }
 
     /// The debt at `now`, and whether it had to be clamped.

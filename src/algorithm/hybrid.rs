@@ -169,8 +169,11 @@ impl<'a> Terms<'a> {
         // The hit that is not all in the own bucket takes its rest from the pool, and from then on
         // all of it; each looks at the floor before it takes.
         let (first, floor) = (self.unit - own % self.unit, self.floor(state));
-        let after_own =
-            if self.pool_is_rest() { self.floor_when_own_is(state, own % self.unit) } else { floor };
+        let after_own = if self.pool_is_rest() {
+            self.floor_when_own_is(state, own % self.unit)
+        } else {
+            floor
+        };
         let threshold = after_own.max(first);
         if state.pool < threshold {
             return whole;
@@ -229,7 +232,9 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
             verdict: if wait == Some(0) { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
             available: Hits(terms.available(left)),
-            retry_after: wait.filter(|wait| *wait > 0).map(|ticks| until(ticks).saturating_sub(now)),
+            retry_after: wait
+                .filter(|wait| *wait > 0)
+                .map(|ticks| until(ticks).saturating_sub(now)),
             reset_after: until(terms.ticks_until_full(left)).saturating_sub(now),
             taken: (charged > 0).then_some(Taken {
                 hits: Hits(charged),
@@ -329,7 +334,11 @@ mod tests {
     fn below_its_floor_a_class_gets_nothing_from_the_pool() {
         let free = limit(1, 60);
         let step = take(None, &free, 40, NOW);
-        assert_eq!(step.outcome.available, Hits(1), "the pool holds 30 of 50, just its floor of 30");
+        assert_eq!(
+            step.outcome.available,
+            Hits(1),
+            "the pool holds 30 of 50, just its floor of 30"
+        );
         let step = take(step.write.as_ref(), &free, 1, NOW);
         assert_eq!(step.outcome.verdict, Verdict::Pass);
         let step = take(step.write.as_ref(), &free, 1, NOW);
@@ -345,7 +354,9 @@ mod tests {
                     state = Some(written);
                 }
             }
-            for (class, floor, cost) in [(0, 0, 1), (0, 20, 40), (1, 60, 1), (1, 60, 30), (1, 0, 70)] {
+            for (class, floor, cost) in
+                [(0, 0, 1), (0, 20, 40), (1, 60, 1), (1, 60, 30), (1, 0, 70)]
+            {
                 let limit = limit(class, floor);
                 let Some(wait) = take(state.as_ref(), &limit, cost, NOW).outcome.retry_after else {
                     continue;
@@ -364,10 +375,15 @@ mod tests {
                 let limit = limit(class, floor);
                 let mut state = take(None, &limit, spent, NOW).write;
                 let at = NOW + 123_456;
-                let mut left = apply(state.as_ref(), &limit, Op::Peek, Micros(at)).outcome.available.0;
+                let mut left =
+                    apply(state.as_ref(), &limit, Op::Peek, Micros(at)).outcome.available.0;
                 while left > 0 {
                     let step = take(state.as_ref(), &limit, 1, at);
-                    assert_eq!(step.outcome.verdict, Verdict::Pass, "{class} {floor} {spent} {left}");
+                    assert_eq!(
+                        step.outcome.verdict,
+                        Verdict::Pass,
+                        "{class} {floor} {spent} {left}"
+                    );
                     left -= 1;
                     state = step.write;
                 }

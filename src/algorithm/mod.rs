@@ -85,6 +85,8 @@ impl<S> Step<S> {
 /// let counting = Counting::Bucket(Bucket {
 ///     burst: Hits(3),
 ///     refill: Refill::Arrival { emission: Micros(100_000) },
+///     floor: Hits(0),
+///     leaky: false,
 /// });
 /// let rate = Rate { requests_per_unit: 10, unit: Some(Unit::Second), unit_multiplier: 1 };
 /// let (charge, on_store_failure) = Default::default();
@@ -186,7 +188,9 @@ pub fn expires_at(state: &State, limit: &Limit) -> Micros {
         (Counting::SlidingWindow(window), State::SlidingWindow(state)) => {
             sliding_window::expires_at(*state, window)
         }
-        (Counting::SlidingLog(log), State::SlidingLog(state)) => sliding_log::expires_at(state, log),
+        (Counting::SlidingLog(log), State::SlidingLog(state)) => {
+            sliding_log::expires_at(state, log)
+        }
         (Counting::Bucket(_), State::Bucket(state)) => bucket::expires_at(*state),
         (Counting::Hybrid(classes), State::Hybrid(state)) => hybrid::expires_at(state, classes),
         (Counting::Concurrency(_), State::Concurrency(state)) => concurrency::expires_at(state),

@@ -2,7 +2,7 @@
 //!
 //! Not here: where the numbers come from (`policy`), what is done with them (`algorithm`, `lua`).
 
-use super::{Hits, Micros};
+use super::{Calendar, Hits, Micros};
 
 /// The unit of a rate, as in policy files and on the wire. Months and years are fixed lengths (30
 /// and 365 days), as envoyproxy/ratelimit has them.
@@ -136,6 +136,8 @@ pub enum Window {
         /// Length of each window.
         length: Micros,
     },
+    /// Days, weeks, months or years as a time zone has them.
+    Calendar(Calendar),
 }
 
 /// A bucket: `burst` hits fit in; it refills evenly.
@@ -149,6 +151,8 @@ pub struct Bucket {
     /// consumer class that shares the bucket with others. 0 for a bucket without classes; at most
     /// `burst`.
     pub floor: Hits,
+    /// Written as a leaky bucket: the same arithmetic, under its own name in keys and listings.
+    pub leaky: bool,
 }
 
 /// Sliding window: `hits` in about any interval of `length`.

@@ -4,6 +4,7 @@
 //! Not here: how anything is counted, matched, stored, encoded or configured. This room uses the
 //! standard library only and imports nothing else of ours.
 
+mod calendar;
 mod check;
 mod decision;
 mod limit;
@@ -11,6 +12,7 @@ mod outcome;
 mod request;
 mod time;
 
+pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
 pub use decision::{Code, Decision, Facts, LimitedBy, Observer, RuleId, Shown, Status};
 pub use limit::{
