@@ -12,15 +12,23 @@
 //! total    u·B                 all buckets and the pool together
 //! own i    cap share_i·B·W,    refilled with share_i·L credits a tick
 //! pool     gets what a full own bucket would get and what the shares leave over;
-//!          never more than total − Σ own
+//!          never more than room = total − Σ own
 //! passes   own ≥ c·u, or pool ≥ max(floor, c·u − own)
-//! floor    ⌈floor% of P⌉ whole hits, P = total − Σ cap or, where that is 0, total − Σ own
-//! wait     found by bisection between now and the time when everything is full
+//! P        total − Σ cap or, where that is 0, the largest the pool can hold now: room
+//! floor    ⌈floor% of P⌉ in whole hits; where P is room, at most that
+//! wait     the first tick t at which  pool + inflow(t) ≥ max(floor(t), c·u − own(t));  it is told
+//!          only if room(t) is as large, else the check never passes while nobody else calls
+//! available  single hits that pass one after the other
+//! reset    until every own bucket and all together are full
 //! ```
 //!
-//! That the pool can be clamped at the end of an interval instead of at every tick of it: what it
-//! may hold, plus all that flows in, never shrinks faster than it is filled, so the last clamp is
-//! the tightest.
+//! One clamp of the pool at the end of an interval is the same as one at every tick of it: room only
+//! shrinks with time, so the last clamp is the tightest. And because room shrinks while what the
+//! pool would hold without it grows, the first tick found by bisection is the only one that need be
+//! looked at.
+//!
+//! Capacities that lower with a policy cut what is there. A state whose number of classes is not the
+//! limit's counts as full.
 //!
 //! Not here: which class a request belongs to (`policy`).
 
@@ -31,6 +39,9 @@ use crate::domain::{Hits, Hybrid, Micros, Op, Outcome, Taken, Verdict};
 
 /// Shares are in per cent.
 const PARTS: u64 = 100;
+
+/// More credits than any limit that the policy lets through holds; keeps sums inside 64 bits.
+const CREDITS_MAX: u64 = 1 << 58;
 
 /// What every class has, and the pool, in credits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,14 +57,21 @@ struct Terms<'a> {
     limit: &'a Hybrid,
     tick: u64,
     unit: u64,
+    burst: u64,
     total: u64,
 }
 
 impl<'a> Terms<'a> {
     fn of(limit: &'a Hybrid) -> Terms<'a> {
         let tick = tick(limit.window);
-        let unit = PARTS * (limit.window.0 / tick).max(1);
-        Terms { limit, tick, unit, total: unit.saturating_mul(limit.burst.0) }
+        let unit = PARTS * (limit.window.0 / tick).clamp(1, CREDITS_MAX / PARTS);
+        // Without effect on any limit that the policy lets through.
+        let burst = limit.burst.0.min(CREDITS_MAX / unit);
+        Terms { limit, tick, unit, burst, total: unit * burst }
+    }
+
+    fn classes(&self) -> std::ops::Range<usize> {
+        0..self.limit.shares.len()
     }
 
     fn cap(&self, class: usize) -> u64 {
@@ -61,38 +79,53 @@ impl<'a> Terms<'a> {
     }
 
     fn flow(&self, class: usize) -> u64 {
-        u64::from(self.limit.shares[class]) * self.limit.hits.0
+        u64::from(self.limit.shares[class]).saturating_mul(self.limit.hits.0)
     }
 
     /// What the shares leave over of all that flows in.
     fn spare_flow(&self) -> u64 {
         let shares: u64 = self.limit.shares.iter().map(|share| u64::from(*share)).sum();
-        PARTS.saturating_sub(shares) * self.limit.hits.0
+        PARTS.saturating_sub(shares).saturating_mul(self.limit.hits.0)
     }
 
     fn full(&self, at: u64) -> State {
-        let own: Arc<[u64]> = (0..self.limit.shares.len()).map(|class| self.cap(class)).collect();
+        let own: Arc<[u64]> = self.classes().map(|class| self.cap(class)).collect();
         let pool = self.total.saturating_sub(own.iter().sum());
         State { last: at, pool, own }
     }
 
-    /// The state `ticks` later.
-    fn refilled(&self, state: &State, ticks: u64) -> State {
-        let gain = |flow: u64| {
-            // More than everything together is no different from it, and stays exact in doubles.
-            if flow > 0 && ticks > self.total * 2 / flow { self.total * 2 } else { flow * ticks }
-        };
-        let mut pool = self.total.min(state.pool + gain(self.spare_flow()));
-        let own: Arc<[u64]> = (0..self.limit.shares.len())
+    /// What flows in within `ticks`. More than twice everything together is no different from it,
+    /// and stays exact in doubles.
+    fn gain(&self, flow: u64, ticks: u64) -> u64 {
+        let most = self.total * 2;
+        if flow > 0 && ticks > most / flow { most } else { flow * ticks }
+    }
+
+    /// The own buckets `ticks` later, and what the pool would hold then if it had no bound.
+    fn grown(&self, state: &State, ticks: u64) -> (Arc<[u64]>, u64) {
+        let mut pool = state.pool + self.gain(self.spare_flow(), ticks);
+        let own = self
+            .classes()
             .map(|class| {
                 let (had, cap) = (state.own[class], self.cap(class));
-                let wants = had + gain(self.flow(class));
-                pool = self.total.min(pool + wants.saturating_sub(cap.max(had)));
-                wants.min(cap.max(had))
+                let wants = had + self.gain(self.flow(class), ticks);
+                pool = pool.min(self.total) + wants.saturating_sub(cap);
+                wants.min(cap)
             })
             .collect();
-        pool = pool.min(self.total.saturating_sub(own.iter().sum()));
-        State { last: state.last + ticks, pool, own }
+        (own, pool)
+    }
+
+    /// The state `ticks` later.
+    fn refilled(&self, state: &State, ticks: u64) -> State {
+        let (own, pool) = self.grown(state, ticks);
+        let pool = pool.min(self.room(&own));
+        State { last: state.last.saturating_add(ticks), pool, own }
+    }
+
+    /// The most that the pool may hold.
+    fn room(&self, own: &[u64]) -> u64 {
+        self.total.saturating_sub(own.iter().sum())
     }
 
     /// The state at a time; one that does not fit the limit (its classes changed) counts as full.
@@ -115,7 +148,8 @@ impl<'a> Terms<'a> {
 
     /// After so long everything is full, whatever was there.
     fn ticks_to_full(&self) -> u64 {
-        let slowest = (0..self.limit.shares.len())
+        let slowest = self
+            .classes()
             .map(|class| self.flow(class))
             .chain([self.spare_flow()])
             .filter(|flow| *flow > 0)
@@ -123,80 +157,73 @@ impl<'a> Terms<'a> {
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    fn floor(&self, state: &State) -> u64 {
-        let caps: u64 = (0..self.limit.shares.len()).map(|class| self.cap(class)).sum();
-        let pool_size = match self.total.saturating_sub(caps) {
-            0 => self.total.saturating_sub(state.own.iter().sum()),
-            fixed => fixed,
-        };
-        let floor = pool_size / PARTS * u64::from(self.limit.floor_percent)
-            + (pool_size % PARTS * u64::from(self.limit.floor_percent)).div_ceil(PARTS);
-        floor.div_ceil(self.unit) * self.unit
+    /// What the pool must hold, whatever is asked of it.
+    fn floor(&self, own: &[u64]) -> u64 {
+        let room = self.room(own);
+        let caps: u64 = self.classes().map(|class| self.cap(class)).sum();
+        let size = if caps < self.total { self.total - caps } else { room };
+        let percent = u64::from(self.limit.floor_percent);
+        let part = size / PARTS * percent + (size % PARTS * percent).div_ceil(PARTS);
+        let whole = part.div_ceil(self.unit) * self.unit;
+        if caps < self.total { whole } else { whole.min(room) }
+    }
+
+    /// What the pool must hold for a take of `credits`; 0 if it is not needed.
+    fn needed(&self, own: &[u64], credits: u64) -> u64 {
+        match credits.saturating_sub(own[self.limit.class]) {
+            0 => 0,
+            rest => rest.max(self.floor(own)),
+        }
     }
 
     /// What a take of `credits` leaves; `None` if it does not pass.
     fn take(&self, state: &State, credits: u64) -> Option<State> {
-        let class = self.limit.class;
-        let from_own = state.own[class].min(credits);
-        let rest = credits - from_own;
-        if rest > 0 && state.pool < self.floor(state).max(rest) {
+        if state.pool < self.needed(&state.own, credits) {
             return None;
         }
+        let class = self.limit.class;
+        let from_own = state.own[class].min(credits);
         let mut own = state.own.to_vec();
         own[class] -= from_own;
-        Some(State { last: state.last, pool: state.pool - rest, own: own.into() })
+        let pool = state.pool - (credits - from_own);
+        Some(State { last: state.last, pool, own: own.into() })
     }
 
-    /// Ticks until it passes: the smallest that bisection finds, so that one less does not.
+    /// Ticks until it passes, at least 1; `None` if it never does.
     fn wait(&self, state: &State, credits: u64) -> Option<u64> {
-        let (mut fails, mut passes) = (0, self.ticks_to_full().saturating_add(1));
-        self.take(&self.refilled(state, passes), credits)?;
+        let reached = |ticks| {
+            let (own, pool) = self.grown(state, ticks);
+            pool >= self.needed(&own, credits)
+        };
+        let (mut fails, mut passes) = (0, self.ticks_to_full());
+        if !reached(passes) {
+            return None;
+        }
         while passes - fails > 1 {
             let middle = fails + (passes - fails) / 2;
-            if self.take(&self.refilled(state, middle), credits).is_some() {
-                passes = middle;
-            } else {
-                fails = middle;
-            }
+            if reached(middle) { passes = middle } else { fails = middle }
         }
-        Some(passes)
+        let then = self.refilled(state, passes);
+        (then.pool >= self.needed(&then.own, credits)).then_some(passes)
     }
 
     /// Single hits that pass one after the other.
     fn available(&self, state: &State) -> u64 {
-        let own = state.own[self.limit.class];
-        let whole = own / self.unit;
+        let class = self.limit.class;
+        let (whole, part) = (state.own[class] / self.unit, state.own[class] % self.unit);
+        let mut own = state.own.to_vec();
         // The hit that is not all in the own bucket takes its rest from the pool, and from then on
-        // all of it; each looks at the floor before it takes.
-        let (first, floor) = (self.unit - own % self.unit, self.floor(state));
-        let after_own = if self.pool_is_rest() {
-            self.floor_when_own_is(state, own % self.unit)
-        } else {
-            floor
-        };
-        let threshold = after_own.max(first);
-        if state.pool < threshold {
+        // each takes all of itself; each looks at the floor before it takes.
+        own[class] = part;
+        if state.pool < self.needed(&own, self.unit) {
             return whole;
         }
-        let left = state.pool - first;
-        let next = if self.pool_is_rest() { self.floor_when_own_is(state, 0) } else { floor };
-        let more = if left < next.max(self.unit) {
-            0
-        } else {
-            (left - next.max(self.unit)) / self.unit + 1
-        };
-        whole + 1 + more
-    }
-
-    /// The shares leave nothing over, so the pool's size is what the own buckets lack.
-    fn pool_is_rest(&self) -> bool {
-        self.spare_flow() == 0
-    }
-
-    fn floor_when_own_is(&self, state: &State, own: u64) -> u64 {
-        let mut all = state.own.to_vec();
-        all[self.limit.class] = own;
-        self.floor(&State { last: state.last, pool: state.pool, own: all.into() })
+        let left = state.pool - (self.unit - part);
+        own[class] = 0;
+        match left.checked_sub(self.needed(&own, self.unit)) {
+            Some(above) => whole + 1 + above / self.unit + 1,
+            None => whole + 1,
+        }
     }
 }
 
@@ -212,13 +239,13 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
         Op::GiveBack { cost } => {
             after = state.map(|_| terms.returned(&read, limit.class, cost.0));
         }
-        Op::Take { cost } if cost.0 > limit.burst.0 => wait = None,
+        Op::Take { cost } if cost.0 > terms.burst => wait = None,
         Op::Take { cost } if cost.0 > 0 => match terms.take(&read, cost.0 * terms.unit) {
             Some(left) => (after, charged) = (Some(left), cost.0),
             None => wait = terms.wait(&read, cost.0 * terms.unit),
         },
         Op::Take { .. } | Op::Peek => {
-            if limit.burst.0 == 0 {
+            if terms.burst == 0 {
                 wait = None;
             } else if terms.take(&read, terms.unit).is_none() {
                 wait = terms.wait(&read, terms.unit);
@@ -252,12 +279,11 @@ impl Terms<'_> {
     /// Hits that come back go into the own bucket first, the rest into the pool; never above the
     /// caps.
     fn returned(&self, state: &State, class: usize, hits: u64) -> State {
-        let credits = hits.min(self.limit.burst.0) * self.unit;
+        let credits = hits.min(self.burst) * self.unit;
         let mut own = state.own.to_vec();
         let to_own = credits.min(self.cap(class).saturating_sub(own[class]));
         own[class] += to_own;
-        let room = self.total.saturating_sub(own.iter().sum());
-        let pool = (state.pool + credits - to_own).min(room);
+        let pool = (state.pool + credits - to_own).min(self.room(&own));
         State { last: state.last, pool, own: own.into() }
     }
 
@@ -269,7 +295,10 @@ impl Terms<'_> {
         };
         let own = (0..state.own.len()).map(class).max().unwrap_or(0);
         let held: u64 = state.pool + state.own.iter().sum::<u64>();
-        let all = self.total.saturating_sub(held).div_ceil(PARTS * self.limit.hits.0.max(1));
+        let all = self
+            .total
+            .saturating_sub(held)
+            .div_ceil(PARTS.saturating_mul(self.limit.hits.0.max(1)));
         own.max(all)
     }
 }
@@ -279,7 +308,7 @@ pub fn give_back(state: &State, limit: &Hybrid, taken: &Taken, now: Micros) -> O
     let terms = Terms::of(limit);
     let (read, _) = terms.read(Some(state), now.0 / terms.tick);
     let elapsed = now.saturating_sub(taken.at).0 / terms.tick + 1;
-    let flowed = elapsed.saturating_mul(PARTS * limit.hits.0).div_ceil(terms.unit);
+    let flowed = elapsed.saturating_mul(PARTS.saturating_mul(limit.hits.0)).div_ceil(terms.unit);
     let hits = taken.hits.0.checked_sub(flowed).filter(|hits| *hits > 0)?;
     Some(terms.returned(&read, limit.class, hits))
 }
@@ -290,7 +319,7 @@ pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
     if state.own.len() != limit.shares.len() {
         return Micros::ZERO;
     }
-    let ticks = state.last.saturating_add(terms.ticks_until_full(state)).saturating_add(1);
+    let ticks = state.last.saturating_add(terms.ticks_until_full(state));
     Micros(ticks.saturating_mul(terms.tick))
 }
 
