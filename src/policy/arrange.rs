@@ -217,7 +217,7 @@ impl Arranger {
             |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(part);
         let tag = domain.hash_tag.iter().map(|key| tagged_by(key)).collect::<Option<Box<[Part]>>>();
         Plan {
-            prefix: key::prefix(&domain.name, name.filter(|_| spec.in_list), &spec.limit),
+            prefix: key::prefix(&domain.name, name.filter(|_| spec.in_list), None, &spec.limit),
             tag: tag.filter(|tag| !tag.is_empty()),
             parts: positions.iter().copied().map(part).collect(),
             replaced_as: name.and_then(|name| self.replaced_as(name)),

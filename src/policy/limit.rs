@@ -133,7 +133,12 @@ fn bucket(hits: u64, window: Micros, burst: Option<u64>) -> Result<Bucket, Misfi
             return Err(Misfit::BurstBesideZero);
         }
         // Nothing ever refills an empty bucket of no size; the interval only has to be a valid one.
-        return Ok(Bucket { burst: Hits::ZERO, refill: Refill::Arrival { emission: window } });
+        return Ok(Bucket {
+            burst: Hits::ZERO,
+            refill: Refill::Arrival { emission: window },
+            floor: Hits::ZERO,
+            leaky: false,
+        });
     }
     let emission = window.0.div_ceil(hits);
     let lost = u128::from(emission) * u128::from(hits) - u128::from(window.0);
@@ -145,7 +150,12 @@ fn bucket(hits: u64, window: Micros, burst: Option<u64>) -> Result<Bucket, Misfi
     match burst {
         Some(burst) if burst > burst_max => Err(Misfit::BurstTooLarge { burst, burst_max }),
         None if hits > burst_max => Err(Misfit::RateTooLargeForBurst { burst_max }),
-        burst => Ok(Bucket { burst: Hits(burst.unwrap_or(hits)), refill }),
+        burst => Ok(Bucket {
+            burst: Hits(burst.unwrap_or(hits)),
+            refill,
+            floor: Hits::ZERO,
+            leaky: false,
+        }),
     }
 }
 

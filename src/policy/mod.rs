@@ -11,6 +11,7 @@
 
 mod arrange;
 mod body;
+mod calendar;
 mod compile;
 mod descriptor;
 mod document;
@@ -37,6 +38,7 @@ mod tree;
 mod warnings;
 mod yaml;
 
+pub use calendar::calendar;
 pub use compile::{Compiled, compile};
 pub use explain::{Ending, Explained, ExplainedLimit, Explanation, How, Step};
 pub use fault::{Fault, FaultKind, Faults};

@@ -59,7 +59,7 @@ pub fn window(hits: u64, length: u64) -> Limit {
 }
 
 pub fn bucket(burst: u64, refill: Refill) -> Limit {
-    limit(Counting::Bucket(Bucket { burst: Hits(burst), refill }))
+    limit(Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }))
 }
 
 /// Credits per hit and credits per microsecond, as the bucket's file has them.
