@@ -1,32 +1,31 @@
 #!lua
--- Decides a call: all checks whose keys share a cluster slot (on one server: all checks of the
+-- Decides any call: all checks whose keys share a cluster slot (on one server: all checks of the
 -- call), as if nothing ran in between. Everything is read and decided before the first write.
+-- Calls that only take have scripts of their own: fixed_window.lua, bucket.lua, takes.lua.
 --
 -- KEYS[i]  the counter of check i; the same counter may come twice. Give-backs come first.
 -- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
 --          counts. A number is a test's: then every expiry is a day longer
 -- ARGV[2]  accounting: 'a' all or nothing, 'i' independent
 -- ARGV[3]  stride: how many arguments each check has
--- then of each check:
+-- then of each check; what it does not need is left out at the end of its stride, or empty:
 --   +1  word: three letters. Form: w fixed window, a bucket in arrival form, c bucket in credit
 --       form. Operation: t take, p peek, g give back, d take whatever the verdict (a debt; `charge:
 --       always`; buckets then come in form c). Role: r required, q quota, s shadow
 --   form w                        forms a and c (bucket.lua says what credits are)
---   +2  cost: hits                +2  need: credits to take or give back
---   +3  limit: hits per window    +3  room: the debt beyond which these do not fit; -1: they never do
---   +4  length_us                 +4  full_us: whole microseconds until a full debt is paid
---   +5  cap: the highest count    +5  rate: credits per microsecond (c only)
---       (if it is not the limit)  +6  full_rest: the rest of a full debt (c only)
---                                 +7  cap: the highest debt in credits (d only)
--- What a check does not need is left out at the end of a stride, or empty.
+--   +2  cost: hits                +2  need: credits; capacity + 1 or more where they never fit
+--   +3  limit: hits per window    +3  capacity: credits of a full bucket
+--   +4  length_us                 +4  rate: credits per microsecond (c only)
+--   +5  cap: the highest count    +5  cap: the largest debt in credits
+--       (where it is not the limit, or not the capacity)
 --
 -- State    each counter's, as its algorithm's file says
--- Reply    {now, clamped, then of each check: used (refused: -1 - used), more, and for d: charged;
---          then, of each refusing check of a bucket that other checks of the call changed: its
---          number and the debt that it met, whole microseconds and rest}.
---          Used is the counter after the call: hits counted, or whole microseconds of debt; more:
---          by how many windows the counter is ahead of the clock, or the rest of the debt; charged
---          in hits or credits. Clamped: how many counters were from the far future.
+-- Reply    {now, then of each check: used (refused: -1 - used), in form c the rest, for d charged;
+--          then threes: 0, how many counters were from the far future, 0;
+--          i, 1, 0: the counter of check i, a window, is one ahead of the clock;
+--          i, ahead, rest: the debt that refused check i, where it is not the one after the call}.
+--          Used is the counter after the call: hits counted, or whole microseconds of debt;
+--          charged is in hits or credits.
 -- Cost     TIME once, one GET per counter, one write per counter that changes
 
 local now, keep = tonumber(ARGV[1]), 86400000
@@ -54,7 +53,8 @@ local clamped, refused, quotas, quota_passes = 0, false, false, false
 for i = 1, checks do
   local key, at, o = KEYS[i], 3 + (i - 1) * stride, (i - 1) * 12
   local form, op, role = byte(ARGV[at + 1], 1, 3)
-  local need, room, full = ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
+  local need, capacity = ARGV[at + 2] + 0, ARGV[at + 3] + 0
+  local cap = stride > 4 and tonumber(ARGV[at + 5]) or capacity
   local c, passes = places[key], true
   local new = not c
   if new then
@@ -62,8 +62,7 @@ for i = 1, checks do
   end
 
   if form == 119 then -- w
-    local cost, limit, length = need, room, full
-    local cap = stride > 4 and tonumber(ARGV[at + 5]) or limit
+    local cost, limit, length = need, capacity, ARGV[at + 4] + 0
     if new then
       -- insert fixed_window.read
       m[c + 5] = held and count
@@ -97,10 +96,7 @@ for i = 1, checks do
       end
     end
   else
-    local rate, full_rest = false, 0
-    if form == 99 then -- c
-      rate, full_rest = ARGV[at + 5] + 0, ARGV[at + 6] + 0
-    end
+    local rate = form == 99 and ARGV[at + 4] + 0
     if new then
       -- insert bucket.read
       m[c + 1], m[c + 2], m[c + 3], m[c + 4], m[c + 5], m[c + 6] = ahead, rest, false, false, false, false
@@ -111,13 +107,16 @@ for i = 1, checks do
     if far then
       clamped = clamped + 1
       if admitted then m[c + 3], m[c + 4] = ahead, rest end
-      if not admitted or m[c + 1] > full + 1000000 then
+      if not admitted or (m[c + 1] - 1000000) * (rate or 1) > cap then
         m[c + 1], m[c + 2], m[c + 6] = ahead, rest, true
       end
     end
     if op == 116 then -- t
-      -- insert bucket.take
-      if passes then m[c + 3], m[c + 4] = ahead, rest end
+      -- insert bucket.check
+      if passes then
+        -- insert bucket.charge
+        m[c + 3], m[c + 4] = ahead, rest
+      end
     elseif op == 103 then -- g
       if need > 0 and (ahead > 0 or rest > 0) then
         local rate = rate or 1
@@ -127,14 +126,14 @@ for i = 1, checks do
         m[c + 1], m[c + 2], m[c + 6] = ahead, rest, true
       end
     else
-      passes = ahead * (rate or 1) + rest <= room
+      -- insert bucket.check
       if op == 100 then -- d
         m[o + 12] = false
         for side = 0, 1 do
           local ahead, rest = m[c + 1 + 2 * side], m[c + 2 + 2 * side]
           if ahead then
             if rest >= rate then ahead, rest = ahead + 1, 0 end
-            local credits = ARGV[at + 7] - ahead * rate - rest
+            local credits = cap - ahead * rate - rest
             if credits > need then credits = need end
             m[o + 11 + side] = credits > 0 and credits or 0
             if credits > 0 then
@@ -180,28 +179,35 @@ for i = 1, checks do
   end
 end
 
-local reply, r = { now, clamped, 0, 0, 0, 0 }, 2
+local reply, r, more = { now, 0, 0, 0, 0, 0 }, 2, clamped > 0 and { 0, clamped, 0 }
 for i = 1, checks do
   local o, at = (i - 1) * 12, 3 + (i - 1) * stride
   local form, op = byte(ARGV[at + 1], 1, 2)
-  local c = m[o + 8]
-  local used, more = m[c + 1], m[c + 2]
+  local c, passes = m[o + 8], m[o + 7]
+  local used, rest = m[c + 1], m[c + 2]
   if form == 119 then
-    more = more * ARGV[at + 4] > now and 1 or 0
-  end
-  reply[r + 1], reply[r + 2], r = m[o + 7] and used or -1 - used, more, r + 2
-  if op == 100 then
-    reply[r + 1], r = charges and m[o + 12] or m[o + 11], r + 1
-  end
-end
-for i = 1, checks do
-  local o = (i - 1) * 12
-  local c = m[o + 8]
-  if not m[o + 7] and byte(ARGV[4 + (i - 1) * stride]) ~= 119 then
-    if m[o + 9] ~= m[c + 1] or m[o + 10] ~= m[c + 2] then
-      reply[r + 1], reply[r + 2], reply[r + 3], r = i, m[o + 9], m[o + 10], r + 3
+    if rest * ARGV[at + 4] > now then
+      more = more or {}
+      more[#more + 1], more[#more + 2], more[#more + 3] = i, 1, 0
+    end
+  else
+    if not passes and (m[o + 9] ~= used or m[o + 10] ~= rest) then
+      more = more or {}
+      more[#more + 1], more[#more + 2], more[#more + 3] = i, m[o + 9], m[o + 10]
+    end
+    if form == 99 then
+      reply[r + 1] = rest
+    elseif rest > 0 then
+      used = used + 1
     end
   end
+  reply[r], r = passes and used or -1 - used, r + (form == 99 and 2 or 1)
+  if op == 100 then
+    reply[r], r = charges and m[o + 12] or m[o + 11], r + 1
+  end
 end
-reply[r + 1] = nil
+for n = 1, more and #more or 0 do
+  reply[r], r = more[n], r + 1
+end
+reply[r] = nil
 return reply

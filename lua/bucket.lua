@@ -1,7 +1,7 @@
 #!lua
 -- Bucket (token bucket, leaky bucket): `burst` hits fit in, and it refills evenly.
--- Decides a call of one check that takes and is charged when admitted; apply.lua, which decides
--- every other call, and give_back.lua are made of the blocks between `begin` and `end`.
+-- Decides a call of one check that takes and is charged when admitted. The scripts for every other
+-- call, takes.lua, apply.lua and give_back.lua, are made of the blocks between `begin` and `end`.
 --
 -- The debt of a bucket is counted in credits: `ahead` microseconds until it is full, each worth
 -- `rate` credits, and `rest` credits below that. In arrival form (a hit every so many whole
@@ -11,11 +11,9 @@
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
 --          counts. A number is a test's: then every expiry is a day longer
--- ARGV[2]  need: credits to take
--- ARGV[3]  room: the debt, in credits, beyond which these do not fit; -1 where they never do
--- ARGV[4]  full_us: whole microseconds until a bucket of full debt is full again
--- ARGV[5]  rate: credits per microsecond; absent in arrival form
--- ARGV[6]  full_rest: the credits of a full debt below full_us; absent in arrival form
+-- ARGV[2]  need: credits to take; one more than the capacity where the hits never fit
+-- ARGV[3]  capacity: credits of a full bucket
+-- ARGV[4]  rate: credits per microsecond; absent in arrival form
 --
 -- State    one integer, the time in microseconds at which the bucket is full ("theoretical arrival
 --          time"), in credit form followed by a colon and rest where that is not 0.
@@ -31,8 +29,8 @@ if not now then
   local time = redis.call('TIME')
   now, keep = time[1] * 1000000 + time[2], 0
 end
-local key, need, room, full = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
-local rate, full_rest = ARGV[5] and ARGV[5] + 0, (ARGV[6] or 0) + 0
+local key, need, capacity = KEYS[1], ARGV[2] + 0, ARGV[3] + 0
+local rate = ARGV[4] and ARGV[4] + 0
 
 -- begin read: key, now -> ahead, rest. pcall, because a key of a wrong type counts as an absent one.
 local ahead, rest = 0, 0
@@ -52,34 +50,35 @@ else
 end
 -- end read
 
--- begin fit: ahead, rest, full, full_rest, rate -> ahead, rest, far. Against the limit as it is
--- now: a rest of another rate is rounded up; a debt of more than a second beyond a full one means
--- that the clock jumped back or the limit was lowered, and is a full one from now on.
+local cap = capacity
+-- begin fit: ahead, rest, cap (the largest debt), rate -> ahead, rest, far. Against the limit as it
+-- is now: a rest of another rate is rounded up; a debt of more than a second beyond the largest means
+-- that the clock jumped back or the limit was lowered, and is the largest from now on.
 local far = false
 if rest > 0 and (not rate or rest >= rate) then
   ahead, rest = ahead + 1, 0
 end
-if ahead > full + 1000000 then
-  ahead, rest, far = full, full_rest, true
+if (ahead - 1000000) * (rate or 1) > cap then
+  rest = cap % (rate or 1)
+  ahead, far = (cap - rest) / (rate or 1), true
 end
 -- end fit
 
 local passes
--- begin take: ahead, rest, need, room, rate -> passes, ahead, rest
-if rate then
-  passes = ahead * rate + rest <= room
-  if passes then
-    rest = rest + need
-    local part = rest % rate
-    ahead, rest = ahead + (rest - part) / rate, part
-  end
-else
-  passes = ahead <= room
-  if passes then
+-- begin check: ahead, rest, need, capacity, rate -> passes. Exact: a product beyond 2^53 is rounded,
+-- but never below the capacity.
+passes = ahead * (rate or 1) + rest <= capacity - need
+-- end check
+if passes then
+  -- begin charge: ahead, rest, need, rate -> ahead, rest
+  if rate then
+    local part = (rest + need) % rate
+    ahead, rest = ahead + (rest + need - part) / rate, part
+  else
     ahead = ahead + need
   end
+  -- end charge
 end
--- end take
 
 if passes or far then
   -- begin write: key, ahead, rest, now, keep

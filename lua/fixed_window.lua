@@ -1,7 +1,7 @@
 #!lua
 -- Fixed window: so many hits in each window; windows are aligned to the Unix epoch.
--- Decides a call of one check that takes and is charged when admitted; apply.lua, which decides
--- every other call, and give_back.lua are made of the blocks between `begin` and `end`.
+-- Decides a call of one check that takes and is charged when admitted. The scripts for every other
+-- call, takes.lua and apply.lua, are made of the blocks between `begin` and `end`.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock

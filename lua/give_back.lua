@@ -11,9 +11,8 @@
 --   form w                              form c (bucket.lua says what credits are)
 --   +2  count: hits to give back        +2  need: credits to give back
 --   +3  start: its window's beginning   +3  at: when they were taken, microseconds since the epoch
---   +4  length_us                       +4  full_us: whole microseconds until a full debt is paid
+--   +4  length_us                       +4  cap: the largest debt in credits
 --   +5  not used                        +5  rate: credits per microsecond
---   +6  not used                        +6  full_rest: the rest of a full debt
 --
 -- State    each counter's, as its algorithm's file says
 -- Reply    how many counters were lowered
@@ -27,11 +26,12 @@ end
 local lowered = 0
 
 for i = 1, #KEYS do
-  local key, at = KEYS[i], 1 + (i - 1) * 6
-  local need, since, full = ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
+  local key, at = KEYS[i], 1 + (i - 1) * 5
+  local need, since, cap = ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
   if ARGV[at + 1] == 'w' then
+    local length = cap
     local value = redis.pcall('GET', key)
-    local window, count = since / full % 900000000, 0
+    local window, count = since / length % 900000000, 0
     if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == window then
       count = tonumber(string.sub(value, -10)) or 0
     end
@@ -39,7 +39,7 @@ for i = 1, #KEYS do
       lowered = lowered + 1
     end
   else
-    local rate, full_rest = ARGV[at + 5] + 0, ARGV[at + 6] + 0
+    local rate = ARGV[at + 5] + 0
     -- insert bucket.read
     -- insert bucket.fit
     local had, had_rest = ahead, rest

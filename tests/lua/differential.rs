@@ -4,10 +4,11 @@
 //! jumps of up to years, receipts kept for long, many checks in a call. 10,000 operations, or as
 //! many as TIDEGATE_OPS says; the seeds are printed, TIDEGATE_SEED picks the first.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, Hits, Key, Limit, Micros, Op, Receipt, Role,
+    Accounting, Answer, Call, Charge, Check, Hits, Key, Limit, Micros, Op, Receipt, Role,
 };
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
@@ -119,7 +120,10 @@ impl Trace {
         self.now = moved(random, self.now);
         let size = if random.one_in(3) { random.below(8) } else { 0 };
         let drawn: Vec<Drawn> = (0..=size).map(|_| Drawn::new(random, self.seed)).collect();
-        let checks: Vec<Check<'_>> = drawn.iter().map(Drawn::check).collect();
+        let mut checks: Vec<Check<'_>> = drawn.iter().map(Drawn::check).collect();
+        if random.one_in(3) {
+            only_takes(&mut checks);
+        }
         let accounting =
             if random.one_in(3) { Accounting::Independent } else { Accounting::AllOrNothing };
         self.compare(&checks, accounting).await;
@@ -153,6 +157,19 @@ impl Trace {
             answer.outcome().and_then(|outcome| Receipt::of(check, outcome))
         }));
         assert!(got.iter().all(|answer| matches!(answer, Answer::Decided(_))));
+    }
+}
+
+/// What most calls are, and what the leaner scripts decide: different counters, charged when
+/// admitted, all required.
+fn only_takes(checks: &mut Vec<Check<'_>>) {
+    let mut seen = HashSet::new();
+    checks.retain(|check| check.limit.charge == Charge::Admitted && seen.insert(check.key));
+    for check in checks {
+        check.role = Role::Required;
+        if let Op::Peek | Op::GiveBack { .. } = check.op {
+            check.op = Op::Take { cost: Hits::ONE };
+        }
     }
 }
 

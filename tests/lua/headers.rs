@@ -55,7 +55,11 @@ fn columns(file: &str) -> (Vec<String>, Vec<String>) {
 fn the_headers_name_the_arguments_that_rust_sends() {
     assert_eq!(argv(files::FIXED_WINDOW), names::FIXED_WINDOW);
     assert_eq!(argv(files::BUCKET), names::BUCKET);
+    assert_eq!(argv(files::TAKES), names::TAKES);
     assert_eq!(argv(files::APPLY), names::APPLY);
+    let (window, bucket) = columns(files::TAKES);
+    assert_eq!(window, names::TAKES_WINDOW);
+    assert_eq!(bucket, names::TAKES_BUCKET);
     assert_eq!(argv(files::GIVE_BACK), names::GIVE_BACK);
     let (window, bucket) = columns(files::APPLY);
     assert_eq!(window, names::APPLY_WINDOW);
@@ -63,7 +67,7 @@ fn the_headers_name_the_arguments_that_rust_sends() {
     let (window, bucket) = columns(files::GIVE_BACK);
     let (used, unused) = window.split_at(names::GIVE_BACK_WINDOW.len());
     assert_eq!(used, names::GIVE_BACK_WINDOW);
-    assert_eq!(unused, ["not", "not"], "not used");
+    assert_eq!(unused, ["not"], "not used");
     assert_eq!(bucket, names::GIVE_BACK_BUCKET);
 }
 
@@ -89,19 +93,29 @@ fn the_commands_hold_what_the_lists_name() {
     let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
     let alone = |check| sent(&encoder.call(&[check], Accounting::AllOrNothing, None));
     assert_eq!(alone(take(key(1), &w, 2)), ["", "2", "5", "1000000"]);
-    assert_eq!(alone(take(key(1), &a, 2)), ["", "20", "30", "50"]);
-    assert_eq!(alone(take(key(1), &a, 6)), ["", "50", "-1", "50"], "never fits");
-    let expected = ["", "2000000", "3000000", "714285", "7", "5"];
-    assert_eq!(alone(take(key(1), &c, 2)), expected);
+    assert_eq!(alone(take(key(1), &a, 2)), ["", "20", "50"]);
+    assert_eq!(alone(take(key(1), &a, 6)), ["", "51", "50"], "never fits");
+    assert_eq!(alone(take(key(1), &c, 2)), ["", "2000000", "5000000", "7"]);
+
+    let checks = [take(key(1), &c, 1), take(key(2), &a, 2), take(key(3), &w, 3)];
+    let call = encoder.call(&checks, Accounting::AllOrNothing, None);
+    #[rustfmt::skip]
+    let expected = [
+        "", "a", "1", "1",
+        "3", "5", "1000000",
+        "20", "50",
+        "1000000", "5000000", "7",
+    ];
+    assert_eq!(sent(&call), expected, "windows, arrivals, credits");
 
     let checks = [peek(key(1), &w), take(key(2), &c, 1), give_back(key(3), &a, 2)];
     let call = encoder.call(&checks, Accounting::Independent, Some(Micros(9)));
     #[rustfmt::skip]
     let expected = [
-        "9", "i", "6",
-        "agr", "20", "30", "50", "", "",
-        "wpr", "1", "5", "1000000", "", "",
-        "ctr", "1000000", "4000000", "714285", "7", "5",
+        "9", "i", "4",
+        "agr", "20", "50", "",
+        "wpr", "1", "5", "1000000",
+        "ctr", "1000000", "5000000", "7",
     ];
     assert_eq!(sent(&call), expected, "give-backs first");
 
@@ -111,9 +125,9 @@ fn the_commands_hold_what_the_lists_name() {
     let call = encoder.call(&checks, Accounting::AllOrNothing, None);
     #[rustfmt::skip]
     let expected = [
-        "", "a", "7",
-        "wdr", "9", "5", "1000000", "4294967295", "", "",
-        "cdr", "100", "-1", "100", "1", "0", "100",
+        "", "a", "5",
+        "wdr", "9", "5", "1000000", "4294967295",
+        "cdr", "100", "50", "1", "100",
     ];
     assert_eq!(sent(&call), expected);
 }
@@ -127,15 +141,15 @@ fn a_receipt_is_sent_with_what_the_list_names() {
     #[rustfmt::skip]
     let expected = [
         "",
-        "w", "3", "60000000", "60000000", "0", "0",
-        "c", "3000000", "77", "714285", "7", "5",
+        "w", "3", "60000000", "60000000", "0",
+        "c", "3000000", "77", "5000000", "7",
     ];
     assert_eq!(sent(&encoder.give_back(&receipts, None)), expected);
 }
 
 #[test]
 fn every_file_says_purpose_keys_arguments_state_reply_and_cost() {
-    for file in [files::FIXED_WINDOW, files::BUCKET, files::APPLY, files::GIVE_BACK] {
+    for file in [files::FIXED_WINDOW, files::BUCKET, files::TAKES, files::APPLY, files::GIVE_BACK] {
         let header: Vec<&str> = file.lines().take_while(|line| !line.is_empty()).collect();
         assert_eq!(header[0], "#!lua");
         for word in ["-- KEYS[", "-- ARGV[1]", "-- State ", "-- Reply ", "-- Cost "] {

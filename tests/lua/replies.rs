@@ -57,9 +57,10 @@ fn what_is_no_reply_is_a_fault() {
         let numbers = numbers.iter().map(|n| Value::Int(*n)).collect();
         decode(&Value::Array(numbers), &two, Accounting::AllOrNothing)
     };
-    assert!(array(&[9, 0, 1, 0, 1, 0]).is_ok());
-    assert_eq!(array(&[9, 0, 1, 0, 1]), Err(ReplyFault::Length));
-    assert_eq!(array(&[9, 0, 1, 0, 1, 0, 1]), Err(ReplyFault::Length));
-    assert_eq!(array(&[9, 0, 1, 0, 1, 0, 3, 0, 0]), Err(ReplyFault::Number), "no third check");
+    assert!(array(&[9, 1, 1]).is_ok());
+    assert!(array(&[9, 1, -1, 0, 1, 0, 2, 3, 0]).is_ok());
+    assert_eq!(array(&[9, 1]), Err(ReplyFault::Length));
+    assert_eq!(array(&[9, 1, 1, 1]), Err(ReplyFault::Length));
+    assert_eq!(array(&[9, 1, 1, 3, 0, 0]), Err(ReplyFault::Number), "no third check");
     assert_eq!(decode(&Value::Nil, &two, Accounting::AllOrNothing), Err(ReplyFault::Shape));
 }

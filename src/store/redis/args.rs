@@ -11,7 +11,8 @@ use super::keys::{self, Prefix};
 use super::script::{Script, Scripts};
 use super::transport::Item;
 use crate::domain::{
-    Accounting, Bucket, Charge, Check, Counting, Hits, Micros, Op, Receipt, Refill, Role, Window,
+    Accounting, Bucket, Charge, Check, Counting, Hits, Key, Micros, Op, Receipt, Refill, Role,
+    Window,
 };
 
 /// Every number in Lua is a double: whole numbers are exact below 2^53.
@@ -25,21 +26,26 @@ pub(super) const COUNT_MAX: u64 = u32::MAX as u64;
 pub mod names {
     /// `fixed_window.lua`: ARGV.
     pub const FIXED_WINDOW: [&str; 4] = ["now_us", "cost", "limit", "length_us"];
-    /// `bucket.lua`: ARGV; the last two in credit form only.
-    pub const BUCKET: [&str; 6] = ["now_us", "need", "room", "full_us", "rate", "full_rest"];
+    /// `bucket.lua`: ARGV; the last in credit form only.
+    pub const BUCKET: [&str; 4] = ["now_us", "need", "capacity", "rate"];
+    /// `takes.lua`: ARGV of the call.
+    pub const TAKES: [&str; 4] = ["now_us", "accounting", "windows", "arrivals"];
+    /// `takes.lua`: of each check of a fixed window.
+    pub const TAKES_WINDOW: [&str; 3] = ["cost", "limit", "length_us"];
+    /// `takes.lua`: of each check of a bucket; the last in credit form only.
+    pub const TAKES_BUCKET: [&str; 3] = ["need", "capacity", "rate"];
     /// `apply.lua`: ARGV of the call.
     pub const APPLY: [&str; 3] = ["now_us", "accounting", "stride"];
     /// `apply.lua`: of each check of a fixed window.
     pub const APPLY_WINDOW: [&str; 5] = ["word", "cost", "limit", "length_us", "cap"];
     /// `apply.lua`: of each check of a bucket.
-    pub const APPLY_BUCKET: [&str; 7] =
-        ["word", "need", "room", "full_us", "rate", "full_rest", "cap"];
+    pub const APPLY_BUCKET: [&str; 5] = ["word", "need", "capacity", "rate", "cap"];
     /// `give_back.lua`: ARGV of the call.
     pub const GIVE_BACK: [&str; 1] = ["now_us"];
     /// `give_back.lua`: of each receipt of a fixed window.
     pub const GIVE_BACK_WINDOW: [&str; 4] = ["form", "count", "start", "length_us"];
     /// `give_back.lua`: of each receipt of a bucket.
-    pub const GIVE_BACK_BUCKET: [&str; 6] = ["form", "need", "at", "full_us", "rate", "full_rest"];
+    pub const GIVE_BACK_BUCKET: [&str; 5] = ["form", "need", "at", "cap", "rate"];
 }
 
 /// Bytes that one check adds to a command: a key of 29 to 117, a word, four to six numbers of up to
@@ -65,33 +71,115 @@ pub(super) struct Terms {
     pub(super) rate: u64,
     /// The largest debt in credits: one capacity, charged always two.
     pub(super) cap: u64,
-    /// Credit form: a debt may have a rest.
-    pub(super) credits: bool,
 }
 
 impl Terms {
     pub(super) fn of(bucket: &Bucket, charge: Charge) -> Terms {
-        let (unit, rate, credits) = match bucket.refill {
-            Refill::Arrival { emission } => (emission.0, 1, false),
-            Refill::Credits { hits, window } => (window.0, hits.0, true),
+        let (unit, rate) = match bucket.refill {
+            Refill::Arrival { emission } => (emission.0, 1),
+            Refill::Credits { hits, window } => (window.0, hits.0),
         };
         // The policy lets nothing through that these would change; they keep Lua exact and Rust
         // free of overflow whatever comes.
         let (unit, rate) = (unit.clamp(1, EXACT), rate.clamp(1, EXACT));
         let burst = bucket.burst.0.min(EXACT / unit);
         let times = if charge == Charge::Always { 2 } else { 1 };
-        Terms { burst, unit, rate, cap: burst * unit * times, credits }
+        Terms { burst, unit, rate, cap: burst * unit * times }
     }
 
-    /// Credits of that many hits, as far as the largest debt goes.
-    fn need(&self, hits: Hits) -> u64 {
+    /// Credits of a full bucket.
+    pub(super) fn capacity(&self) -> u64 {
+        self.burst * self.unit
+    }
+
+    /// Credits that giving back so many hits is worth: no more than the largest debt.
+    fn back(&self, hits: Hits) -> u64 {
         hits.0.saturating_mul(self.unit).min(self.cap)
     }
 
-    /// The debt beyond which that many hits do not fit; -1 where they never do.
-    fn room(&self, hits: Hits) -> i64 {
-        let left = self.burst.checked_sub(hits.0).map(|left| left * self.unit);
-        left.and_then(|left| i64::try_from(left).ok()).unwrap_or(-1)
+    /// Credits that so many hits take: no more than the largest debt, and more than the capacity
+    /// where they never fit.
+    fn need(&self, hits: Hits) -> u64 {
+        let never_fits = if hits.0 > self.burst { self.capacity() + 1 } else { 0 };
+        self.back(hits).max(never_fits)
+    }
+}
+
+/// Which script decides a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// The algorithm's own: one check that takes and is charged when admitted.
+    Alone,
+    /// `takes.lua`: several such checks of different counters, where no roles matter.
+    Takes,
+    /// `apply.lua`.
+    Any,
+}
+
+impl Plan {
+    pub(super) fn of(checks: &[Check<'_>], accounting: Accounting) -> Plan {
+        let takes = |check: &Check<'_>| {
+            matches!(check.op, Op::Take { cost: Hits(1..) })
+                && check.limit.charge == Charge::Admitted
+        };
+        let all_say = |check: &Check<'_>| {
+            accounting == Accounting::Independent || check.role == Role::Required
+        };
+        // Quadratic, and a fraction of what Redis spends on as many checks.
+        let other = |(at, check): (usize, &Check<'_>)| {
+            checks[..at].iter().all(|earlier| earlier.key != check.key)
+        };
+        match checks {
+            [check] if takes(check) => Plan::Alone,
+            [_, _, ..]
+                if checks.iter().all(|check| takes(check) && all_say(check))
+                    && checks.iter().enumerate().all(other) =>
+            {
+                Plan::Takes
+            }
+            _ => Plan::Any,
+        }
+    }
+
+    /// The order in which the script gets and answers the checks, by their number in the call.
+    pub(super) fn order<'a>(
+        self,
+        checks: &'a [Check<'_>],
+    ) -> impl Iterator<Item = usize> + Clone + 'a {
+        (0..3).flat_map(move |rank| {
+            (0..checks.len()).filter(move |at| self.rank(&checks[*at]) == rank)
+        })
+    }
+
+    fn rank(self, check: &Check<'_>) -> u8 {
+        match (self, check.op) {
+            (Plan::Takes, _) => match form(check) {
+                Form::Window => 0,
+                Form::Arrival => 1,
+                Form::Credits => 2,
+            },
+            (Plan::Alone | Plan::Any, Op::GiveBack { .. }) => 0,
+            (Plan::Alone | Plan::Any, Op::Take { .. } | Op::Peek) => 1,
+        }
+    }
+}
+
+/// How a check is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Window,
+    Arrival,
+    Credits,
+}
+
+/// The form in which a script gets a check: a debt is always in credit form.
+pub(super) fn form(check: &Check<'_>) -> Form {
+    match &check.limit.counting {
+        Counting::FixedWindow(_) => Form::Window,
+        Counting::Bucket(bucket) => match bucket.refill {
+            Refill::Arrival { .. } if !is_debt(check) => Form::Arrival,
+            Refill::Arrival { .. } | Refill::Credits { .. } => Form::Credits,
+        },
     }
 }
 
@@ -104,35 +192,50 @@ impl Encoder {
     /// The call of a script that decides these checks. On a cluster all of them must be in one
     /// slot. `now`: `None` in production, where the server's clock counts.
     pub fn call(&self, checks: &[Check<'_>], accounting: Accounting, now: Option<Micros>) -> Item {
-        if let [check] = checks
-            && let Some(item) = self.alone(check, now)
-        {
-            return item;
-        }
-        let script = &self.scripts.apply;
-        let stride = checks.iter().map(stride).max().unwrap_or(0);
-        let count = checks.len();
-        let mut command = self.begin(script, count, 3 + count * stride);
-        for at in order(checks) {
-            self.key(&mut command, &checks[at]);
+        let plan = Plan::of(checks, accounting);
+        let (script, numbers) = match (plan, checks) {
+            (Plan::Alone, [check, ..]) if form(check) == Form::Window => {
+                (&self.scripts.fixed_window, 4)
+            }
+            (Plan::Alone, _) => (&self.scripts.bucket, 4),
+            (Plan::Takes, _) => (&self.scripts.takes, 3),
+            (Plan::Any, _) => (&self.scripts.apply, 5),
+        };
+        let mut command = begin(script, checks.len(), 4 + checks.len() * numbers);
+        for at in plan.order(checks) {
+            let Check { key, limit, .. } = &checks[at];
+            command.arg(self.prefix.key(key, &limit.counting).as_slice());
         }
         time(&mut command, now);
-        command.arg(match accounting {
-            Accounting::AllOrNothing => "a",
-            Accounting::Independent => "i",
-        });
-        command.arg(stride);
-        for at in order(checks) {
-            write_check(&mut command, &checks[at], stride);
+        match plan {
+            Plan::Alone => {}
+            Plan::Takes => {
+                let of = |wanted| checks.iter().filter(|check| form(check) == wanted).count();
+                command.arg(letter(accounting)).arg(of(Form::Window)).arg(of(Form::Arrival));
+            }
+            Plan::Any => {
+                command.arg(letter(accounting));
+            }
         }
-        self.item(script, command, checks.first().map(|check| keys::slot(&check.key)))
+        if plan == Plan::Any {
+            let stride = checks.iter().map(stride).max().unwrap_or(0);
+            command.arg(stride);
+            for at in plan.order(checks) {
+                write_any(&mut command, &checks[at], stride);
+            }
+        } else {
+            for at in plan.order(checks) {
+                write_take(&mut command, &checks[at]);
+            }
+        }
+        self.item(script, command, checks.first().map(|check| &check.key))
     }
 
     /// The call of a script that gives back what these receipts say. On a cluster all of their
     /// counters must be in one slot.
     pub fn give_back(&self, receipts: &[Receipt], now: Option<Micros>) -> Item {
         let script = &self.scripts.give_back;
-        let mut command = self.begin(script, receipts.len(), 1 + receipts.len() * 6);
+        let mut command = begin(script, receipts.len(), 1 + receipts.len() * 5);
         for receipt in receipts {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.counting).as_slice());
         }
@@ -140,70 +243,28 @@ impl Encoder {
         for Receipt { limit, taken, .. } in receipts {
             match &limit.counting {
                 Counting::FixedWindow(window) => {
-                    let Window::Epoch { length } = window.window;
                     command.arg("w").arg(taken.hits.0.min(COUNT_MAX)).arg(taken.window.0);
-                    command.arg(length.0.max(1)).arg(0).arg(0);
+                    command.arg(length(&window.window)).arg(0);
                 }
                 Counting::Bucket(bucket) => {
                     let terms = Terms::of(bucket, limit.charge);
-                    command.arg("c").arg(terms.need(taken.hits)).arg(taken.at.0);
-                    command.arg(terms.cap / terms.rate).arg(terms.rate).arg(terms.cap % terms.rate);
+                    command.arg("c").arg(terms.back(taken.hits)).arg(taken.at.0);
+                    command.arg(terms.cap).arg(terms.rate);
                 }
             }
         }
-        self.item(script, command, receipts.first().map(|receipt| keys::slot(&receipt.key)))
+        self.item(script, command, receipts.first().map(|receipt| &receipt.key))
     }
 
-    /// The lean script for a call of one check that takes and is charged when admitted. Its role
-    /// and the accounting make no difference then.
-    fn alone(&self, check: &Check<'_>, now: Option<Micros>) -> Option<Item> {
-        let Op::Take { cost: cost @ Hits(1..) } = check.op else { return None };
-        if check.limit.charge != Charge::Admitted {
-            return None;
-        }
-        let script = match &check.limit.counting {
-            Counting::FixedWindow(_) => &self.scripts.fixed_window,
-            Counting::Bucket(_) => &self.scripts.bucket,
-        };
-        let mut command = self.begin(script, 1, 6);
-        self.key(&mut command, check);
-        time(&mut command, now);
-        match &check.limit.counting {
-            Counting::FixedWindow(window) => {
-                let Window::Epoch { length } = window.window;
-                let hits = window.hits.0.min(COUNT_MAX);
-                command.arg(cost.0.min(hits + 1)).arg(hits).arg(length.0.max(1));
-            }
-            Counting::Bucket(bucket) => {
-                let terms = Terms::of(bucket, Charge::Admitted);
-                command.arg(terms.need(cost)).arg(terms.room(cost)).arg(terms.cap / terms.rate);
-                if terms.credits {
-                    command.arg(terms.rate).arg(terms.cap % terms.rate);
-                }
-            }
-        }
-        Some(self.item(script, command, Some(keys::slot(&check.key))))
-    }
-
-    fn begin(&self, script: &Script, keys: usize, args: usize) -> Cmd {
-        let mut command = Cmd::with_capacity(3 + keys + args, 64 + keys * CHECK_BYTES);
-        command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
-        command
-    }
-
-    fn key(&self, command: &mut Cmd, check: &Check<'_>) {
-        command.arg(self.prefix.key(&check.key, &check.limit.counting).as_slice());
-    }
-
-    fn item(&self, script: &'static Script, command: Cmd, slot: Option<u16>) -> Item {
-        Item { script, command, slot: slot.filter(|_| self.slots) }
+    fn item(&self, script: &'static Script, command: Cmd, key: Option<&Key>) -> Item {
+        Item { script, command, slot: key.filter(|_| self.slots).map(keys::slot) }
     }
 }
 
-/// The order in which `lua/apply.lua` gets and answers the checks: give-backs first.
-pub(super) fn order<'a>(checks: &'a [Check<'_>]) -> impl Iterator<Item = usize> + 'a {
-    let gives = |at: &usize| matches!(checks[*at].op, Op::GiveBack { .. });
-    (0..checks.len()).filter(gives).chain((0..checks.len()).filter(move |at| !gives(at)))
+fn begin(script: &Script, keys: usize, args: usize) -> Cmd {
+    let mut command = Cmd::with_capacity(3 + keys + args, 64 + keys * CHECK_BYTES);
+    command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
+    command
 }
 
 /// Whether a check is charged whatever its verdict: a debt.
@@ -218,54 +279,87 @@ fn time(command: &mut Cmd, now: Option<Micros>) {
     };
 }
 
-/// How many arguments `apply.lua` needs of a check.
-fn stride(check: &Check<'_>) -> usize {
-    match &check.limit.counting {
-        Counting::FixedWindow(_) => 4 + usize::from(check.limit.charge == Charge::Always),
-        Counting::Bucket(_) if is_debt(check) => 7,
-        Counting::Bucket(bucket) => match bucket.refill {
-            Refill::Arrival { .. } => 4,
-            Refill::Credits { .. } => 6,
-        },
+fn letter(accounting: Accounting) -> &'static str {
+    match accounting {
+        Accounting::AllOrNothing => "a",
+        Accounting::Independent => "i",
     }
 }
 
-fn write_check(command: &mut Cmd, check: &Check<'_>, stride: usize) {
-    let debt = is_debt(check);
+/// What a script that only takes needs of a check.
+fn write_take(command: &mut Cmd, check: &Check<'_>) {
+    let cost = match check.op {
+        Op::Take { cost } | Op::GiveBack { cost } => cost,
+        Op::Peek => Hits::ONE,
+    };
+    match &check.limit.counting {
+        Counting::FixedWindow(window) => {
+            let hits = window.hits.0.min(COUNT_MAX);
+            command.arg(cost.0.min(hits + 1)).arg(hits).arg(length(&window.window));
+        }
+        Counting::Bucket(bucket) => {
+            let terms = Terms::of(bucket, check.limit.charge);
+            command.arg(terms.need(cost)).arg(terms.capacity());
+            if form(check) == Form::Credits {
+                command.arg(terms.rate);
+            }
+        }
+    }
+}
+
+/// How many arguments `apply.lua` needs of a check.
+fn stride(check: &Check<'_>) -> usize {
+    match (check.limit.charge, form(check)) {
+        (Charge::Always, _) => 5,
+        (Charge::Admitted, Form::Window | Form::Credits) => 4,
+        (Charge::Admitted, Form::Arrival) => 3,
+    }
+}
+
+fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize) {
     let (op, cost) = match check.op {
         Op::GiveBack { cost } => (b'g', cost),
         Op::Peek | Op::Take { cost: Hits::ZERO } => (b'p', Hits::ONE),
-        Op::Take { cost } => (if debt { b'd' } else { b't' }, cost),
+        Op::Take { cost } => (if is_debt(check) { b'd' } else { b't' }, cost),
     };
     let role = match check.role {
         Role::Required => b'r',
         Role::Quota => b'q',
         Role::Shadow => b's',
     };
-    match &check.limit.counting {
+    let form = form(check);
+    let cap = match &check.limit.counting {
         Counting::FixedWindow(window) => {
-            let Window::Epoch { length } = window.window;
-            let hits = window.hits.0.min(COUNT_MAX);
-            command.arg([b'w', op, role].as_slice()).arg(cost.0.min(COUNT_MAX + 1)).arg(hits);
-            command.arg(length.0.max(1));
-            if check.limit.charge == Charge::Always {
-                command.arg(COUNT_MAX);
-            }
+            command.arg([b'w', op, role].as_slice()).arg(cost.0.min(COUNT_MAX + 1));
+            command.arg(window.hits.0.min(COUNT_MAX)).arg(length(&window.window));
+            COUNT_MAX
         }
         Counting::Bucket(bucket) => {
             let terms = Terms::of(bucket, check.limit.charge);
-            let credits = terms.credits || debt;
-            command.arg([if credits { b'c' } else { b'a' }, op, role].as_slice());
-            command.arg(terms.need(cost)).arg(terms.room(cost)).arg(terms.cap / terms.rate);
-            if credits {
-                command.arg(terms.rate).arg(terms.cap % terms.rate);
+            let letter = if form == Form::Credits { b'c' } else { b'a' };
+            let need = if op == b'g' { terms.back(cost) } else { terms.need(cost) };
+            command.arg([letter, op, role].as_slice()).arg(need).arg(terms.capacity());
+            if form == Form::Credits {
+                command.arg(terms.rate);
             }
-            if debt {
-                command.arg(terms.cap);
-            }
+            terms.cap
         }
+    };
+    let mut written = if form == Form::Arrival { 3 } else { 4 };
+    if check.limit.charge == Charge::Always {
+        // Its place is the fifth.
+        if written == 3 {
+            command.arg("");
+        }
+        command.arg(cap);
+        written = 5;
     }
-    for _ in self::stride(check)..stride {
+    for _ in written..stride {
         command.arg("");
     }
+}
+
+fn length(window: &Window) -> u64 {
+    let Window::Epoch { length } = window;
+    length.0.max(1)
 }

@@ -9,7 +9,7 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::args::{COUNT_MAX, Terms, is_debt, order};
+use super::args::{COUNT_MAX, Form, Plan, Terms, form, is_debt};
 use crate::domain::{
     Accounting, Check, Counting, Hits, Micros, Op, Outcome, Role, Taken, Verdict, Window,
 };
@@ -91,7 +91,7 @@ fn line_of(line: &[u8], check: &Check<'_>) -> Result<Decoded, ReplyFault> {
     Ok(Decoded { outcomes: vec![outcome(check, told, true, now)], clamped })
 }
 
-/// The numbers that `apply.lua` answers with; its header says which.
+/// The numbers that `takes.lua` and `apply.lua` answer with; the latter's header says which.
 fn array_of(
     reply: &[Value],
     checks: &[Check<'_>],
@@ -102,21 +102,32 @@ fn array_of(
         _ => Err(ReplyFault::Number),
     });
     let mut next = || numbers.next().unwrap_or(Err(ReplyFault::Length));
-    let (now, clamped) = (micros(next()?)?, count(next()?)?);
+    let now = micros(next()?)?;
     let mut each = SmallVec::<[(usize, Told); 8]>::new();
-    for at in order(checks) {
-        let mut told = told(next()?, next()?)?;
+    for at in Plan::of(checks, accounting).order(checks) {
+        let used = next()?;
+        let rest = if form(&checks[at]) == Form::Credits { next()? } else { 0 };
+        let mut told = told(used, rest)?;
         if is_debt(&checks[at]) {
             told.charged = Some(count(next()?)?);
         }
         each.push((at, told));
     }
-    while let Some(number) = numbers.next().transpose()? {
+    let mut clamped = 0;
+    while let Some(which) = numbers.next().transpose()? {
         let mut next = || numbers.next().unwrap_or(Err(ReplyFault::Length));
-        let met = (count(next()?)?, count(next()?)?);
-        let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-        let told = at.and_then(|at| each.get_mut(at)).ok_or(ReplyFault::Number)?;
-        told.1.met = met;
+        let (which, a, b) = (count(which)?, count(next()?)?, count(next()?)?);
+        let Some(at) = which.checked_sub(1) else {
+            clamped = a;
+            continue;
+        };
+        let at = usize::try_from(at).ok().and_then(|at| each.get_mut(at));
+        let (at, told) = at.ok_or(ReplyFault::Number)?;
+        if form(&checks[*at]) == Form::Window {
+            told.more = a;
+        } else {
+            told.met = (a, b);
+        }
     }
     each.sort_unstable_by_key(|(at, _)| *at);
     let charges = accounting == Accounting::Independent || admitted(checks, &each);

@@ -26,6 +26,8 @@ pub mod files {
     pub const BUCKET: &str = include_str!("../../../lua/bucket.lua");
     /// Decides a call of one check of a fixed window.
     pub const FIXED_WINDOW: &str = include_str!("../../../lua/fixed_window.lua");
+    /// Decides a call of several checks that only take.
+    pub const TAKES: &str = include_str!("../../../lua/takes.lua");
     /// Decides every other call.
     pub const APPLY: &str = include_str!("../../../lua/apply.lua");
     /// Gives charges back by their receipts.
@@ -42,6 +44,8 @@ pub struct Scripts {
     pub bucket: Script,
     /// One check of a fixed window.
     pub fixed_window: Script,
+    /// Several checks that only take.
+    pub takes: Script,
     /// Any call.
     pub apply: Script,
     /// Receipts.
@@ -50,8 +54,8 @@ pub struct Scripts {
 
 impl Scripts {
     /// Every script, for SCRIPT LOAD on a new connection.
-    pub fn each(&self) -> [&Script; 4] {
-        [&self.fixed_window, &self.bucket, &self.apply, &self.give_back]
+    pub fn each(&self) -> [&Script; 5] {
+        [&self.fixed_window, &self.bucket, &self.takes, &self.apply, &self.give_back]
     }
 
     fn make(strict: bool) -> Scripts {
@@ -64,6 +68,7 @@ impl Scripts {
         Scripts {
             bucket: script("bucket", files::BUCKET),
             fixed_window: script("fixed_window", files::FIXED_WINDOW),
+            takes: script("takes", files::TAKES),
             apply: script("apply", files::APPLY),
             give_back: script("give_back", files::GIVE_BACK),
         }

@@ -124,3 +124,117 @@ pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt>
 fn stands(check: &Check<'_>) -> bool {
     matches!(check.op, Op::GiveBack { .. }) || is_debt(check)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{
+        Bucket, Charge, Counting, Key, Limit, Micros, OnStoreFailure, Rate, Refill, Taken, Unit,
+    };
+
+    fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
+        let refill = Refill::Arrival { emission: Micros(10) };
+        Arc::new(Limit {
+            counting: Counting::Bucket(Bucket { burst: Hits(burst), refill }),
+            rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
+            charge,
+            on_store_failure: OnStoreFailure::Local,
+            family: 1,
+        })
+    }
+
+    fn take(identity: u128, limit: &Arc<Limit>) -> Check<'_> {
+        let (key, op) = (Key { identity, tag: None }, Op::Take { cost: Hits(1) });
+        Check { key, limit, op, role: Role::Required, holder: None }
+    }
+
+    /// The slot is the identity's tens.
+    fn by_tens(check: &Check<'_>) -> u16 {
+        u16::try_from(check.key.identity / 10).unwrap()
+    }
+
+    fn decided(verdict: Verdict, charged: u64, available: u64) -> Answer {
+        let (retry_after, reset_after) = (None, Micros::ZERO);
+        let (hits, at, window) = (Hits(charged), Micros(1), Micros::ZERO);
+        let taken = (charged > 0).then_some(Taken { hits, at, window, entry: 0 });
+        let (charged, available) = (Hits(charged), Hits(available));
+        Answer::Decided(Outcome { verdict, charged, available, retry_after, reset_after, taken })
+    }
+
+    fn numbers(groups: &Groups) -> Vec<Vec<usize>> {
+        groups.iter().map(|group| group.checks.to_vec()).collect()
+    }
+
+    #[test]
+    fn checks_of_one_slot_go_together_in_the_calls_order() {
+        let limit = limit(9, Charge::Admitted);
+        let checks = [21, 11, 22, 31, 12].map(|identity| take(identity, &limit));
+        let groups = groups(&checks, by_tens);
+        assert_eq!(numbers(&groups), [vec![0, 2], vec![1, 4], vec![3]]);
+    }
+
+    #[test]
+    fn the_nearest_and_then_the_narrowest_goes_first() {
+        let (wide, narrow) = (limit(100, Charge::Admitted), limit(5, Charge::Admitted));
+        let checks = [take(10, &wide), take(20, &wide), take(30, &narrow)];
+        let groups = groups(&checks, by_tens);
+        let near = |places: [Option<u64>; 3]| {
+            let near = move |check: &Check<'_>| places[usize::from(by_tens(check)) - 1];
+            first(&checks, &groups, Accounting::AllOrNothing, near)
+        };
+        assert_eq!(near([None, None, None]), None, "far from every limit all go at once");
+        assert_eq!(near([Some(9), Some(2), Some(3)]), Some(1));
+        assert_eq!(near([Some(2), Some(2), Some(2)]), Some(2));
+        let near = |_: &Check<'_>| Some(0);
+        assert_eq!(first(&checks, &groups, Accounting::Independent, near), None);
+    }
+
+    #[test]
+    fn who_cannot_refuse_the_call_never_goes_first() {
+        let limit = limit(5, Charge::Admitted);
+        let roles = |roles: [Role; 3]| {
+            let at = |n: usize| Check { role: roles[n], ..take(10 * (n as u128 + 1), &limit) };
+            let checks = [at(0), at(1), at(2)];
+            let groups = groups(&checks, by_tens);
+            first(&checks, &groups, Accounting::AllOrNothing, |check| {
+                (by_tens(check) == 1).then_some(0)
+            })
+        };
+        assert_eq!(roles([Role::Shadow, Role::Required, Role::Required]), None);
+        assert_eq!(roles([Role::Quota, Role::Quota, Role::Required]), None);
+        assert_eq!(roles([Role::Quota, Role::Shadow, Role::Required]), Some(0));
+    }
+
+    #[test]
+    fn a_quota_check_refuses_only_with_all_others() {
+        let limit = limit(5, Charge::Admitted);
+        let quota = |identity| Check { role: Role::Quota, ..take(identity, &limit) };
+        let checks = [quota(10), quota(20), take(30, &limit)];
+        let (no, yes) = (decided(Verdict::Refuse, 0, 0), decided(Verdict::Pass, 1, 4));
+        assert!(!refused(&checks, &[no, yes, yes]));
+        assert!(!refused(&checks, &[no, Answer::NotAsked, yes]), "not known yet");
+        assert!(refused(&checks, &[no, no, yes]));
+        assert!(refused(&checks, &[yes, yes, no]));
+    }
+
+    #[test]
+    fn a_refused_call_keeps_its_debts_and_returns_the_rest() {
+        let (plain, debt) = (limit(5, Charge::Admitted), limit(5, Charge::Always));
+        let checks = [take(10, &plain), take(20, &debt), take(30, &plain)];
+        let mut answers = [
+            decided(Verdict::Pass, 1, 4),
+            decided(Verdict::Pass, 1, 4),
+            decided(Verdict::Refuse, 0, 0),
+        ];
+        let groups = groups(&checks, by_tens);
+        assert_eq!(numbers(&rest(&checks, groups.clone(), 2, false)), [vec![0], vec![1]]);
+        assert_eq!(numbers(&rest(&checks, groups, 2, true)), [vec![1]]);
+        let receipts = undo(&checks, &mut answers);
+        assert_eq!(receipts.len(), 1);
+        assert_eq!(receipts[0].key, checks[0].key);
+        assert_eq!(answers[0], decided(Verdict::Pass, 0, 5));
+        assert_eq!(answers[1], decided(Verdict::Pass, 1, 4));
+    }
+}
