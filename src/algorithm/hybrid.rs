@@ -253,7 +253,8 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
         }
     }
     let left = after.as_ref().unwrap_or(&read);
-    let until = |ticks: u64| Micros((at.saturating_add(ticks)).saturating_mul(terms.tick));
+    // From the state's time: a clock that stepped back has to make up for that first.
+    let until = |ticks| Micros(left.last.saturating_add(ticks).saturating_mul(terms.tick));
     Step {
         outcome: Outcome {
             verdict: if wait == Some(0) { Verdict::Pass } else { Verdict::Refuse },
