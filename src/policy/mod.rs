@@ -34,8 +34,11 @@ mod scalar;
 mod schema;
 mod source;
 pub mod spec;
+mod tiers;
 mod tree;
+mod values;
 mod warnings;
+mod words;
 mod yaml;
 
 pub use calendar::calendar;
