@@ -137,8 +137,7 @@ impl fmt::Display for Misfit {
             ),
             Misfit::HitsTooMany { algorithm, hits_max } => write!(
                 f,
-                "`requests_per_unit` is too large for `algorithm: {}`; with this window the \
-                 largest is {hits_max}",
+                "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
                 algorithm.word()
             ),
             Misfit::AlwaysOnSlots => f.write_str(

@@ -33,6 +33,7 @@ mod reader;
 mod rule;
 mod scalar;
 mod schema;
+mod shares;
 mod source;
 pub mod spec;
 mod tiers;

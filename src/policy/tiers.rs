@@ -2,39 +2,23 @@
 //!
 //! The methods are those of Seleznev, "Development of API rate limiting methods based on consumer
 //! classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), and the hybrid of both that it names as
-//! future work. Not here: the arithmetic (`algorithm`), which class a request has (`matcher`).
+//! future work. Not here: the parts that classes get (`shares`), the arithmetic (`algorithm`), which class a
+//! request has (`matcher`).
 
 use std::sync::Arc;
 
 use super::fault::{At, FaultKind, shown};
 use super::language::Key;
-use super::limit::{Algorithm, Misfit, Terms, bucket, hybrid_burst_max};
+use super::limit::{Algorithm, Terms};
 use super::reader::{Fields, Got, Reader, Reported};
-use super::rule::{Site, family, report};
+use super::rule::{Site, report};
+use super::shares::{WHOLE, Whole, Written, limits};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use super::words;
-use crate::domain::{Bucket, Charge, Counting, Hits, Hybrid, Limit, Micros, Rate};
-
-/// Shares and floors are in per cent.
-const WHOLE: u64 = 100;
+use crate::domain::{Bucket, Charge, Counting, Hits, Limit};
 
 /// The word for "unlisted values are not limited".
 const NONE: &str = "none";
-
-/// A class as it is written.
-struct Written {
-    name: String,
-    floor: Option<u32>,
-    share: Option<u32>,
-    burst: Option<u64>,
-    requests: Option<u64>,
-}
-
-/// The whole that classes divide.
-struct Whole<'a> {
-    terms: &'a Terms,
-    bucket: &'a Bucket,
-}
 
 /// Reads `tiers`. `whole` is the limit without them, `identity` what names its family.
 pub(super) fn read<'d>(
@@ -50,20 +34,23 @@ pub(super) fn read<'d>(
     }
     let bucket = place(reader, fields, site, terms, whole)?;
     let whole = Whole { terms, bucket };
-    reader.map(fields, &words::TIERS, |reader, fields| {
+    let read = reader.map(fields, &words::TIERS, |reader, fields| {
         let method = method(reader, fields);
         let classes = classes(reader, fields);
         let (method, classes) = (method?, classes?);
         fitting(reader, method, &classes, &whole)?;
         let default = default_class(reader, fields, &classes, bucket.burst.0)?;
-        let limits = limits(method, &classes, &whole, identity);
-        let limits = limits.map_err(|misfit| report(reader, fields, misfit))?;
-        let named = classes.into_iter().zip(limits);
-        let classes = named
-            .map(|(class, limit)| ClassSpec { name: class.name.into(), limit: Arc::new(limit) })
-            .collect();
-        Ok(TiersSpec { method, classes, default })
-    })
+        Ok((method, classes, default))
+    })?;
+    let Some((method, classes, default)) = read else { return Ok(None) };
+    let limits = limits(method, &classes, &whole, identity);
+    let limits = limits.map_err(|misfit| report(reader, fields, misfit))?;
+    let classes = classes
+        .into_iter()
+        .zip(limits)
+        .map(|(class, limit)| ClassSpec { name: class.name.into(), limit: Arc::new(limit) })
+        .collect();
+    Ok(Some(TiersSpec { method, classes, default }))
 }
 
 /// Where `tiers` may stand: on a token bucket that lets anything pass, on a node without a value,
@@ -316,100 +303,4 @@ fn default_class<'d>(
             Err(reader.note_at(&words::DEFAULT_CLASS, FaultKind::BadValue, message))
         }
     }
-}
-
-/// One limit for each class. Classes that count on one state are of one family.
-fn limits(
-    method: TierMethod,
-    classes: &[Written],
-    whole: &Whole<'_>,
-    identity: &mut Vec<Vec<u8>>,
-) -> Result<Vec<Limit>, Misfit> {
-    identity.push(method.word().into());
-    let shares: Arc<[u32]> = classes.iter().map(|class| class.share.unwrap_or(0)).collect();
-    let mut limits = Vec::new();
-    for (at, class) in classes.iter().enumerate() {
-        let (counting, rate) = match method {
-            TierMethod::Shared => whole.shared(class),
-            TierMethod::Separate => {
-                identity.push(class.name.clone().into());
-                whole.separate(class)?
-            }
-            TierMethod::Hybrid => whole.hybrid(class, at, &shares)?,
-        };
-        let limit = whole.terms.counted(counting, rate, family(identity));
-        if method == TierMethod::Separate {
-            identity.pop();
-        }
-        whole.terms.affordable(&limit)?;
-        limits.push(limit);
-    }
-    Ok(limits)
-}
-
-impl Whole<'_> {
-    /// The same bucket under another floor, rounded up to a whole hit.
-    fn shared(&self, class: &Written) -> (Counting, Rate) {
-        let burst = self.bucket.burst;
-        let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));
-        let floor = u64::try_from(floor.div_ceil(u128::from(WHOLE))).unwrap_or(burst.0);
-        let bucket = Bucket { floor: Hits(floor), ..self.bucket.clone() };
-        (Counting::Bucket(bucket), self.terms.rate)
-    }
-
-    /// A bucket of its own: the size rounded down to a whole hit, the rate exact.
-    fn separate(&self, class: &Written) -> Result<(Counting, Rate), Misfit> {
-        let (window, charge) = (self.terms.rate.window(), self.terms.charge);
-        if let (Some(burst), Some(requests)) = (class.burst, class.requests) {
-            let rate = Rate { requests_per_unit: wire_number(requests), ..self.terms.rate };
-            let bucket = bucket(requests, window, Some(burst), charge)?;
-            return Ok((Counting::Bucket(bucket), rate));
-        }
-        let share = u64::from(class.share.unwrap_or(0));
-        let burst =
-            self.bucket.burst.0 / WHOLE * share + self.bucket.burst.0 % WHOLE * share / WHOLE;
-        // requests · share per 100 windows, in lowest terms.
-        let hits = u64::from(self.terms.rate.requests_per_unit) * share;
-        let common = common_divisor(hits, WHOLE);
-        let window = Micros(window.0 * (WHOLE / common));
-        let bucket = bucket(hits / common, window, Some(burst), charge)?;
-        Ok((Counting::Bucket(bucket), self.rate_of(share)))
-    }
-
-    fn hybrid(
-        &self,
-        class: &Written,
-        at: usize,
-        shares: &Arc<[u32]>,
-    ) -> Result<(Counting, Rate), Misfit> {
-        let (burst, window) = (self.bucket.burst, self.terms.rate.window());
-        let burst_max = hybrid_burst_max(window);
-        if burst.0 > burst_max {
-            return Err(Misfit::BurstTooLarge { burst: burst.0, burst_max });
-        }
-        let hybrid = Hybrid {
-            burst,
-            hits: Hits(self.terms.rate.requests_per_unit.into()),
-            window,
-            shares: Arc::clone(shares),
-            class: at,
-            floor_percent: class.floor.unwrap_or(0),
-        };
-        Ok((Counting::Hybrid(hybrid), self.rate_of(u64::from(class.share.unwrap_or(0)))))
-    }
-
-    /// A class's rate as statuses show it: rounded down, at least 1.
-    fn rate_of(&self, share: u64) -> Rate {
-        let requests = u64::from(self.terms.rate.requests_per_unit) * share / WHOLE;
-        Rate { requests_per_unit: wire_number(requests.max(1)), ..self.terms.rate }
-    }
-}
-
-fn wire_number(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-/// Euclid's.
-fn common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a.max(1) } else { common_divisor(b, a % b) }
 }
