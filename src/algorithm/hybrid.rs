@@ -52,6 +52,13 @@ pub struct State {
     own: Arc<[u64]>,
 }
 
+impl State {
+    /// Bytes on the heap beside the state itself: an `Arc`'s two counts and its elements.
+    pub fn heap_bytes(&self) -> usize {
+        2 * size_of::<usize>() + size_of_val::<[u64]>(&self.own)
+    }
+}
+
 /// A limit's numbers, in credits and ticks.
 struct Terms<'a> {
     limit: &'a Hybrid,

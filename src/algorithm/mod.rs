@@ -48,6 +48,18 @@ pub enum State {
     Concurrency(Box<concurrency::State>),
 }
 
+impl State {
+    /// Bytes on the heap beside the state itself; 0 for windows and buckets.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            State::FixedWindow(_) | State::Bucket(_) | State::SlidingWindow(_) => 0,
+            State::SlidingLog(log) => size_of::<sliding_log::State>() + log.heap_bytes(),
+            State::Hybrid(classes) => size_of::<hybrid::State>() + classes.heap_bytes(),
+            State::Concurrency(slots) => size_of::<concurrency::State>() + slots.heap_bytes(),
+        }
+    }
+}
+
 const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
 
 /// What one operation on one counter answers, and what it leaves behind.

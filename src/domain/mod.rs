@@ -10,6 +10,7 @@ mod decision;
 mod limit;
 mod outcome;
 mod request;
+mod slot;
 mod time;
 
 pub use calendar::{Calendar, Span, Windows};
@@ -21,4 +22,5 @@ pub use limit::{
 };
 pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Verdict};
 pub use request::{Descriptor, Entry, Override, Request};
+pub use slot::Slot;
 pub use time::{Hits, Micros};

@@ -117,7 +117,7 @@ impl Node {
 
 /// A limit's place in a rule.
 pub fn spec(name: Option<&str>, limit: Arc<Limit>) -> LimitSpec {
-    LimitSpec { name: name.map(Box::from), in_list: false, per: None, limit, cost: 1 }
+    LimitSpec { name: name.map(Box::from), in_list: false, per: None, limit, tiers: None, cost: 1 }
 }
 
 /// One of a list of limits, with a key of those entries.
