@@ -13,8 +13,13 @@
 
 mod accounting;
 mod bench;
+mod classes;
 mod codes;
+mod edges;
+mod failures;
 mod hits;
+mod lists;
 mod overrides;
+mod slots;
 mod stats;
 mod statuses;

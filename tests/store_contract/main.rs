@@ -51,6 +51,7 @@ macro_rules! contract {
                 c13_there_is_one_answer_per_check_in_order,
             ]);
             contract!(@cases $bench, cases_counter: [
+                c02_slots_are_returned_by_their_holders_only,
                 c08_a_peek_takes_nothing,
                 c10_too_much_at_once_is_refused_without_a_wait,
                 c11_waiting_exactly_retry_after_passes_and_one_tick_less_does_not,
