@@ -18,6 +18,8 @@
 //! floor    ⌈floor% of P⌉ in whole hits; where P is room, at most that
 //! wait     the first tick t at which  pool + inflow(t) ≥ max(floor(t), c·u − own(t));  it is told
 //!          only if room(t) is as large, else the check never passes while nobody else calls
+//! returns  by the caller all of them; by a receipt c·u − 100·L credits for each tick since; into the
+//!          own bucket first, the rest into the pool
 //! available  single hits that pass one after the other
 //! reset    until every own bucket and all together are full
 //! ```
@@ -244,7 +246,8 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     let mut charged = 0;
     match op {
         Op::GiveBack { cost } => {
-            after = state.map(|_| terms.returned(&read, limit.class, cost.0));
+            let credits = cost.0.min(terms.burst) * terms.unit;
+            after = state.map(|_| terms.returned(&read, limit.class, credits));
         }
         Op::Take { cost } if cost.0 > terms.burst => wait = None,
         Op::Take { cost } if cost.0 > 0 => match terms.take(&read, cost.0 * terms.unit) {
@@ -284,10 +287,9 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
 }
 
 impl Terms<'_> {
-    /// Hits that come back go into the own bucket first, the rest into the pool; never above the
+    /// What comes back goes into the own bucket first, the rest into the pool; never above the
     /// caps.
-    fn returned(&self, state: &State, class: usize, hits: u64) -> State {
-        let credits = hits.min(self.burst) * self.unit;
+    fn returned(&self, state: &State, class: usize, credits: u64) -> State {
         let mut own = state.own.to_vec();
         let to_own = credits.min(self.cap(class).saturating_sub(own[class]));
         own[class] += to_own;
@@ -314,11 +316,13 @@ impl Terms<'_> {
 /// Returns a receipt's hits, less what can have refilled since they were taken.
 pub fn give_back(state: &State, limit: &Hybrid, taken: &Taken, now: Micros) -> Option<State> {
     let terms = Terms::of(limit);
-    let (read, _) = terms.read(Some(state), now.0 / terms.tick);
-    let elapsed = now.saturating_sub(taken.at).0 / terms.tick + 1;
-    let flowed = elapsed.saturating_mul(PARTS.saturating_mul(limit.hits.0)).div_ceil(terms.unit);
-    let hits = taken.hits.0.checked_sub(flowed).filter(|hits| *hits > 0)?;
-    Some(terms.returned(&read, limit.class, hits))
+    let at = now.0 / terms.tick;
+    let (read, _) = terms.read(Some(state), at);
+    let elapsed = at.saturating_sub(taken.at.0 / terms.tick);
+    let flowed = elapsed.saturating_mul(PARTS.saturating_mul(limit.hits.0));
+    let credits = taken.hits.0.min(terms.burst) * terms.unit;
+    let back = credits.checked_sub(flowed).filter(|back| *back > 0)?;
+    Some(terms.returned(&read, limit.class, back))
 }
 
 /// When everything is full again.

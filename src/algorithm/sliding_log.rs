@@ -67,7 +67,9 @@ impl State {
         let over = self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= now);
         let mut takes = VecDeque::with_capacity(self.takes.len() - over + 1);
         takes.extend(self.takes.iter().skip(over));
-        let mut state = State { takes, next: self.next };
+        // An empty log is the same as none.
+        let next = if takes.is_empty() { 0 } else { self.next };
+        let mut state = State { takes, next };
         let clamped = state.takes.back().is_some_and(|take| take.at > horizon);
         if clamped {
             for take in &mut state.takes {
