@@ -33,7 +33,9 @@ fn without_redis_it_starts_all_the_same_and_finds_it_later() {
     let port = free_port();
     let url = format!("127.0.0.1:{port}");
     let flags = ["--redis-url", &url, "--redis-timeout", "100ms", "--store-budget", "2s"];
-    let serving = Serving::policy(FIVE_A_DAY, &flags);
+    // Without a rule of its own it would be answered from the local store at once.
+    let policy = format!("on_store_failure: error\n{FIVE_A_DAY}");
+    let serving = Serving::policy(&policy, &flags);
     let ask = || {
         let address = serving.port("grpc").to_string();
         ran(tidegate().args(["ask", &address, "edge", "client=ann"])).code
@@ -41,6 +43,14 @@ fn without_redis_it_starts_all_the_same_and_finds_it_later() {
     assert_eq!(ask(), 69, "nobody counts, nobody answers");
     let _server = Server::try_start(port, &[], &[]).expect("the port is still free");
     until("it is answered", || (ask() == 0).then_some(()));
+}
+
+#[test]
+fn without_redis_a_rule_that_says_nothing_is_answered_from_the_local_store() {
+    let url = format!("127.0.0.1:{}", free_port());
+    let serving = Serving::policy(FIVE_A_DAY, &["--redis-url", &url, "--redis-timeout", "100ms"]);
+    let answers: Vec<bool> = (0..6).map(|_| serving.ask("ann").starts_with("OK")).collect();
+    assert_eq!(answers, [true, true, true, true, true, false]);
 }
 
 #[test]
