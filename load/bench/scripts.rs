@@ -178,6 +178,7 @@ pub fn bytes_per_key(scale: Scale) {
         let form = match limit.counting {
             Counting::FixedWindow(_) => "one integer",
             Counting::Bucket(_) => "one integer, arrival form",
+            _ => "not measured here",
         };
         println!("{name:<14} {:>6.0} ({form})", grown as f64 / keys as f64);
     }

@@ -105,6 +105,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
         source: Source::Memory,
         shadowed: false,
         domain_known: true,
+        slot: None,
     }
 }
 
