@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::descriptor::{self, value_text};
 use super::document::{Document, placed};
 use super::fault::{At, Draft, Fault, FaultKind, Faults, Path, Step};
-use super::language as words;
 use super::language::Key;
 use super::limit::stable_hash;
 use super::reader::{Fields, Reader};
 use super::rule::{Ground, on_store_failure};
 use super::source::{Options, Source, fault_at};
 use super::spec::{Body, DomainSpec, NodeSpec};
+use super::words;
 use super::{body, warnings};
 use crate::domain::{Accounting, OnStoreFailure};
 

@@ -11,6 +11,7 @@
 
 mod arrange;
 mod body;
+mod calendar;
 mod compile;
 mod descriptor;
 mod document;
@@ -33,10 +34,14 @@ mod scalar;
 mod schema;
 mod source;
 pub mod spec;
+mod tiers;
 mod tree;
+mod values;
 mod warnings;
+mod words;
 mod yaml;
 
+pub use calendar::calendar;
 pub use compile::{Compiled, compile};
 pub use explain::{Ending, Explained, ExplainedLimit, Explanation, How, Step};
 pub use fault::{Fault, FaultKind, Faults};

@@ -52,12 +52,15 @@ pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
 
 pub fn bucket_charged(burst: u64, emission_us: u64, charge: Charge) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission_us) };
-    Arc::new(vectors::limit(Counting::Bucket(Bucket { burst: Hits(burst), refill }), charge))
+    Arc::new(vectors::limit(
+        Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        charge,
+    ))
 }
 
 pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
     let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
-    let bucket = Bucket { burst: Hits(burst), refill };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
     Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
 }
 

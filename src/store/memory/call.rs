@@ -157,7 +157,7 @@ impl MemoryStore {
         // Give-backs come first, so an entry that is only claimed holds no hits of its own yet.
         let is_own = matches!(work.place, Place::At(_)) && !work.shared;
         let op = if is_own { op } else { on_shared(op) };
-        let step = algorithm::apply(work.state.as_ref(), check.limit, op, now);
+        let step = algorithm::apply_for(work.state.as_ref(), check.limit, op, check.holder, now);
         self.count(&step, check);
         if work.shared && step.outcome.charged.0 > 0 {
             self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -210,7 +210,7 @@ fn keep_only_always<'a>(
         if work.place == Place::Nowhere {
             continue;
         }
-        let step = algorithm::apply(work.state.as_ref(), check.limit, op, now);
+        let step = algorithm::apply_for(work.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
         outcome.taken = step.outcome.taken;
         work.note(step.write, check.limit);

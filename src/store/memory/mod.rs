@@ -245,7 +245,8 @@ impl MemoryStore {
         let shard = &mut *guard;
         shard.note(now);
         if let Some(slot) = shard.find(key) {
-            let step = algorithm::apply(Some(shard.state(slot)), check.limit, check.op, now);
+            let state = Some(shard.state(slot));
+            let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
             self.count(&step, check);
             if let Some(state) = step.write {
                 let expires = algorithm::expires_at(&state, check.limit);
@@ -257,7 +258,7 @@ impl MemoryStore {
         let shared = shard.find_shared(check.limit.family);
         let op = if shared.is_some() { on_shared(check.op) } else { check.op };
         let state = shared.map(|slot| shard.state(slot));
-        let step = algorithm::apply(state, check.limit, op, now);
+        let step = algorithm::apply_for(state, check.limit, op, check.holder, now);
         self.count(&step, check);
         let Some(state) = step.write else { return step.outcome };
         let expires = algorithm::expires_at(&state, check.limit);
