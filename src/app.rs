@@ -4,6 +4,7 @@
 //! Not here: decisions of any kind.
 
 mod descriptor;
+mod engine;
 mod environment;
 mod failure;
 mod files;
@@ -16,7 +17,8 @@ mod serve;
 
 pub use crate::settings;
 pub use descriptor::descriptor;
-pub use environment::{FileFault, environment, settings_file};
+pub use engine::Engine;
+pub use environment::{FileFault, environment, read_text, settings_file, write_text};
 pub use failure::Failure;
 pub use files::{Fingerprint, Places, ReadFault};
 pub use load::{Loaded, check, schema};

@@ -6,12 +6,12 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use super::engine::Engine;
 use super::failure::Failure;
 use crate::clock::Clock;
-use crate::decide::{Decider, Modes, REMAINING_UNLIMITED};
+use crate::decide::REMAINING_UNLIMITED;
 use crate::domain::{Code, Decision, Descriptor, Entry, Hits, Request, Status};
 use crate::policy::Policy;
-use crate::store::memory::MemoryStore;
 
 /// A request in plain words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) fn explained(policy: &Policy, asked: &Asked) -> String {
 ///
 /// # Errors
 ///
-/// [`Failure::Runtime`]; [`Failure::Bug`] if the memory store gives no answer.
+/// [`Failure::Bug`] if the memory store gives no answer.
 pub fn explain(policy: Arc<Policy>, asked: &Asked) -> Result<String, Failure> {
     let mut text = explained(&policy, asked);
     let entries: Vec<Vec<Entry<'_>>> =
@@ -57,11 +57,8 @@ pub fn explain(policy: Arc<Policy>, asked: &Asked) -> Result<String, Failure> {
         })
         .collect();
     let request = Request { domain: &asked.domain, descriptors: &descriptors };
-    let decider =
-        Decider::new(Arc::clone(&policy), MemoryStore::new(KEYS_MAX), (), Modes::default());
-    let decided = super::block_on(decider.decide(&policy, &request, Clock::System.now()))?;
-    let decision = decided.map_err(|_| Failure::Bug("the memory store gave no answer"))?;
-    told(&decision, &mut text);
+    let engine = Engine::new(policy, KEYS_MAX);
+    told(&engine.decide(&request, Clock::System.now())?, &mut text);
     Ok(text)
 }
 

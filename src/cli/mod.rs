@@ -8,6 +8,7 @@ mod check;
 mod explain;
 mod print;
 mod serve;
+pub mod simulate;
 
 use std::ffi::OsString;
 use std::panic;
@@ -45,6 +46,8 @@ enum Command {
     Explain(explain::Explain),
     /// Ask a running service, as Envoy would
     Ask(ask::Ask),
+    /// Try a policy on generated traffic, on simulated time
+    Simulate(simulate::Simulate),
     /// Print the JSON Schema of policy files, for editors
     Schema,
     /// Print completions for a shell
@@ -85,6 +88,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Check(check) => check.run(),
         Command::Explain(explain) => explain.run(),
         Command::Ask(ask) => ask.run(),
+        Command::Simulate(simulate) => simulate.run(),
         Command::Schema => print::out(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
     };
