@@ -60,12 +60,13 @@ pub struct Group {
     #[serde(default = "one_hit")]
     pub hits: u64,
     /// When they call.
+    #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
     /// Times at which the rate is another.
     #[serde(default)]
     pub phases: Vec<Phase>,
     /// What they do when they are refused.
-    #[serde(default)]
+    #[serde(default, with = "serde_yaml::with::singleton_map")]
     pub when_refused: WhenRefused,
 }
 

@@ -128,7 +128,7 @@ impl Iterator for Calls {
                 };
                 return Some(at_s);
             }
-            self.to_go -= until_edge;
+            self.to_go = (self.to_go - until_edge).max(0.0);
             self.now_s = edge;
         }
     }
