@@ -11,8 +11,8 @@ fn in_a_retry_storm_the_backend_sees_no_more_than_the_limit() {
     assert_eq!(insistent.admitted, insistent.offered);
     // ... the backend is never hit by more than burst and rate of both, ...
     assert!(ran.second_max <= 2 * (120 + 120), "{}", ran.second_max);
-    // ... and patience costs a fraction of the tries.
-    assert!(insistent.refused > 5 * patient.refused, "{} {}", insistent.refused, patient.refused);
+    // ... and patience costs a fifth of the tries: it asks each second, not each 200 ms.
+    assert!(insistent.refused > 4 * patient.refused, "{} {}", insistent.refused, patient.refused);
 }
 
 #[test]
