@@ -147,3 +147,22 @@ fn simulate_tells_what_is_wrong_and_where() {
     run(&["simulate", &path("none.yaml")]).with_code(64);
     run(&["simulate", &path("s.yaml"), &path("bad.yaml"), "--svg", &path("x.svg")]).with_code(64);
 }
+
+/// The command that the README gives for each chart.
+#[test]
+fn the_charts_are_what_simulate_draws() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sweep = ["--sweep", "method=shared,separate,hybrid"];
+    for (chart, scenario, more) in [
+        ("classes-gold-surges", "classes-1-gold-surges", &sweep[..]),
+        ("retry-storm", "retry-storm", &[]),
+    ] {
+        let files = directory(&[]);
+        let drawn = files.path().join("chart.svg").display().to_string();
+        let path = root.join(format!("load/scenarios/{scenario}.yaml")).display().to_string();
+        run(&[&["simulate", &path, "--svg", &drawn], more].concat()).with_code(0);
+        let kept = root.join(format!("load/charts/{chart}.svg"));
+        let [kept, drawn] = [kept, drawn.into()].map(|path| std::fs::read_to_string(path).unwrap());
+        assert!(kept == drawn, "load/charts/{chart}.svg is not what the command draws now");
+    }
+}
