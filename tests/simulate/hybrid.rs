@@ -8,6 +8,7 @@ fn nobody_is_starved_under_overload() {
     // A fifth of 40 a second is guaranteed to each class, whatever the others do.
     let hybrid = admitted(&ran("classes-2-overload", &[("method", "hybrid")]));
     assert!(hybrid.iter().all(|&count| count >= 8 * 60), "{hybrid:?}");
+    assert_eq!(hybrid, [1_473, 575, 549]);
     let shared = admitted(&ran("classes-2-overload", &[("method", "shared")]));
     assert!(shared[2] < 8 * 60, "without a share of its own free nearly starves: {shared:?}");
     assert!(hybrid[0] > hybrid[1] && hybrid[1] > hybrid[2], "and yet in order: {hybrid:?}");
