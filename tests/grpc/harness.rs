@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -44,10 +44,11 @@ pub async fn until(what: &str, met: impl Fn() -> bool) {
 }
 
 /// A judge whose answer is the domain's name: `refuse`, `unavailable`, `wait` (for a permit of
-/// `gate`); anything else passes.
+/// `gate`), `stall` (holds its whole thread until `stalled` is false); anything else passes.
 pub struct Bench {
     pub judged: AtomicU64,
     pub gate: Semaphore,
+    pub stalled: AtomicBool,
     pub threads: Mutex<BTreeSet<String>>,
     pub moments: Mutex<BTreeSet<Micros>>,
 }
@@ -76,6 +77,12 @@ impl Judge for Bench {
             "unavailable" => return Err(Unavailable),
             "wait" => {
                 self.gate.acquire().await.map_err(|_| Unavailable)?.forget();
+                false
+            }
+            "stall" => {
+                while self.stalled.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
                 false
             }
             domain => domain == "refuse",
@@ -160,6 +167,7 @@ impl Wanted {
         let bench = Arc::new(Bench {
             judged: AtomicU64::new(0),
             gate: Semaphore::new(0),
+            stalled: AtomicBool::new(true),
             threads: Mutex::default(),
             moments: Mutex::default(),
         });

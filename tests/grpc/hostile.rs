@@ -131,20 +131,48 @@ fn header_block() -> Vec<u8> {
     headers.into_iter().flat_map(literal).collect()
 }
 
-#[tokio::test]
-async fn rapid_resets_close_their_connection_and_no_other() {
-    let server = Server::start();
-    let bystander = connect(server.address).await;
-    let mut socket = socket(server.address).await;
+/// A connection's beginning and `calls` calls, each reset as soon as it was opened.
+fn resets(calls: u32) -> Vec<u8> {
     let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     let block = header_block();
-    for stream in (1..60_000).step_by(2) {
+    for stream in (0..calls).map(|call| 2 * call + 1) {
         bytes.extend(frame(HEADERS, END_HEADERS, stream, &block));
         bytes.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
-    let _ = soon("the flood", socket.write_all(&bytes)).await;
+    bytes
+}
+
+/// The server's only thread is held until all resets wait in the socket: a server that looks at
+/// calls as fast as they are reset has nothing to object to.
+#[tokio::test]
+async fn rapid_resets_close_their_connection_and_no_other() {
+    let server = Server::with(|limits| limits.pending_resets_max = 50);
+    let bystander = connect(server.address).await;
+    let other = bystander.clone();
+    let held =
+        tokio::spawn(async move { exchange(&other, call(), framed(&encoded("stall"))).await });
+    until("the thread is held", || server.judged() == 1).await;
+    let mut socket = socket(server.address).await;
+    soon("the flood", socket.write_all(&resets(100))).await.unwrap();
+    server.bench.stalled.store(false, Ordering::SeqCst);
+    assert_eq!(held.await.unwrap().unwrap().grpc_status, 0);
     until_closed(&mut socket).await;
     until("it is counted", || server.traffic.connections_broken.load(Ordering::SeqCst) == 1).await;
+    let answer = exchange(&bystander, call(), framed(&encoded("edge"))).await.unwrap();
+    assert_eq!(answer.grpc_status, 0);
+    server.left().await;
+}
+
+/// Whether the connection is closed depends on who is faster; that nothing is left does not.
+#[tokio::test]
+async fn a_flood_of_resets_leaves_nothing_behind() {
+    let server = Server::start();
+    let bystander = connect(server.address).await;
+    let mut socket = socket(server.address).await;
+    let _ = soon("the flood", socket.write_all(&resets(30_000))).await;
+    let _ = socket.shutdown().await;
+    until_closed(&mut socket).await;
+    until("only the bystander is left", || server.open() == 1).await;
     let answer = exchange(&bystander, call(), framed(&encoded("edge"))).await.unwrap();
     assert_eq!(answer.grpc_status, 0);
     server.left().await;
