@@ -12,8 +12,9 @@
 -- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
 --          counts. A number is a test's: then every expiry is a day longer
 -- ARGV[2]  need: credits to take; one more than the capacity where the hits never fit
--- ARGV[3]  capacity: credits of a full bucket
--- ARGV[4]  rate: credits per microsecond; absent in arrival form
+-- ARGV[3]  capacity: credits of a full bucket, less what a floor keeps from being looked at
+-- ARGV[4]  rate: credits per microsecond; absent, or empty, in arrival form
+-- ARGV[5]  cap: the largest debt in credits, where it is not the capacity
 --
 -- State    one integer, the time in microseconds at which the bucket is full ("theoretical arrival
 --          time"), in credit form followed by a colon and rest where that is not 0.
@@ -30,7 +31,7 @@ if not now then
   now, keep = time[1] * 1000000 + time[2], 0
 end
 local key, need, capacity = KEYS[1], ARGV[2] + 0, ARGV[3] + 0
-local rate = ARGV[4] and ARGV[4] + 0
+local rate = ARGV[4] and tonumber(ARGV[4])
 
 -- begin read: key, now -> ahead, rest. pcall, because a key of a wrong type counts as an absent one.
 local ahead, rest = 0, 0
@@ -50,7 +51,7 @@ else
 end
 -- end read
 
-local cap = capacity
+local cap = ARGV[5] and ARGV[5] + 0 or capacity
 -- begin fit: ahead, rest, cap (the largest debt), rate -> ahead, rest, far. Against the limit as it
 -- is now: a rest of another rate is rounded up; a debt of more than a second beyond the largest means
 -- that the clock jumped back or the limit was lowered, and is the largest from now on.

@@ -5,6 +5,7 @@
 
 mod debug_client;
 mod descriptor;
+mod engine;
 mod environment;
 mod failure;
 mod figures;
@@ -24,7 +25,8 @@ mod switching;
 pub use crate::settings;
 pub use debug_client::order;
 pub use descriptor::descriptor;
-pub use environment::{FileFault, environment, settings_file};
+pub use engine::Engine;
+pub use environment::{FileFault, environment, read_text, settings_file, write_text};
 pub use failure::Failure;
 pub use files::{Fingerprint, Places, ReadFault};
 pub use load::{Loaded, check, schema};

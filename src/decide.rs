@@ -3,6 +3,7 @@
 //! Generic over the store; the store call is the only await on a request's way. Not here: the
 //! wire, the policy's language, arithmetic of limits, time.
 
+mod holders;
 mod inspect;
 
 pub use inspect::{Standing, Standings};
@@ -10,11 +11,12 @@ pub use inspect::{Standing, Standings};
 use std::sync::Arc;
 use std::time::Instant;
 
+use self::holders::Holders;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::domain::{
-    Answer, Answers, Call, Check, Code, Decision, Descriptor, Facts, Hits, LimitedBy, Micros,
-    Observer, Op, Outcome, Request, Role, Shown, Source, Status, Verdict,
+    Answer, Answers, Call, Check, Code, Counting, Decision, Descriptor, Facts, Hits, Holder,
+    LimitedBy, Micros, Observer, Op, Outcome, Request, Role, Shown, Slot, Source, Status, Verdict,
 };
 use crate::policy::{Checks, Found, Matches, Policy, Rule};
 use crate::store::Store;
@@ -42,12 +44,14 @@ pub struct Decider<S, O> {
     store: S,
     observer: O,
     modes: Modes,
+    holders: Holders,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
     /// A decider that starts with `policy`.
     pub fn new(policy: Arc<Policy>, store: S, observer: O, modes: Modes) -> Self {
-        Decider { policy: ArcSwap::new(policy), store, observer, modes }
+        let holders = Holders::default();
+        Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
 
     /// The present policy. A request takes it once and sees no other.
@@ -99,6 +103,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
         correct_roles(&mut checks, &matches, self.modes);
+        let made_up = self.name_holders(policy, &mut checks);
         let answers = if checks.each.is_empty() {
             Answers { each: Vec::new(), source: Source::Policy }
         } else {
@@ -106,9 +111,34 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let call = Call { checks: &checks.each, accounting, now, deadline };
             self.store.apply(&call).await
         };
-        let decision = combine(&matches, &checks, &answers, self.modes)?;
+        let mut decision = combine(&matches, &checks, &answers, self.modes)?;
+        decision.slot = made_up
+            .filter(|made_up| took_slot(&checks, &answers, made_up, &decision))
+            .map(|m| m.slot);
         self.tell(request, &matches, &checks, &answers, &decision);
         Ok(decision)
+    }
+
+    /// Takes of slots without a holder get one, the same for the whole call.
+    fn name_holders(&self, policy: &Policy, checks: &mut Checks<'_, '_>) -> Option<MadeUp> {
+        let mut made_up = None;
+        for check in &mut checks.each {
+            if check.holder.is_some() || !matches!(check.limit.counting, Counting::Concurrency(_)) {
+                continue;
+            }
+            match check.op {
+                Op::Peek => {}
+                Op::GiveBack { .. } => self.observer.nobody_returned(),
+                Op::Take { .. } => {
+                    let made_up: &MadeUp = made_up.get_or_insert_with(|| {
+                        let slot = self.holders.draw();
+                        MadeUp { slot, holder: policy.holder(slot.as_str().as_bytes()) }
+                    });
+                    check.holder = Some(made_up.holder);
+                }
+            }
+        }
+        made_up
     }
 
     fn tell(
@@ -167,6 +197,28 @@ fn unlimited_facts(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> 
     }
 }
 
+/// A holder's name that the caller does not know yet.
+struct MadeUp {
+    slot: Slot,
+    holder: Holder,
+}
+
+/// Whether an admitted call took slots for that holder.
+fn took_slot(
+    checks: &Checks<'_, '_>,
+    answers: &Answers,
+    made_up: &MadeUp,
+    decision: &Decision<'_>,
+) -> bool {
+    let took = |(check, answer): (&Check<'_>, &Answer)| {
+        check.holder == Some(made_up.holder)
+            && answer.outcome().is_some_and(|outcome| outcome.charged > Hits::ZERO)
+    };
+    decision.code == Code::Ok
+        && !decision.shadowed
+        && checks.each.iter().zip(&answers.each).any(took)
+}
+
 fn rule_of<'p>(found: &Found<'p>) -> Option<&'p Rule> {
     match found {
         Found::Replaced(rule) | Found::Unlimited(rule) | Found::Limited(rule) => Some(rule),
@@ -187,11 +239,12 @@ fn cost(check: &Check<'_>) -> Hits {
 fn correct_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Modes) {
     let is_quota =
         |found: &Found<'_>| modes.quota || rule_of(found).is_some_and(|rule| rule.quota_mode);
-    let quota_is_sure = matches.found.iter().any(|found| {
+    let quota_is_sure = matches.found.iter().zip(&checks.spans).any(|(found, span)| {
         is_quota(found)
             && match found {
                 Found::Nothing | Found::Replaced(_) | Found::Unlimited(_) => true,
-                Found::Limited(rule) => rule.shadow_mode,
+                // No check: the value is in no consumer class, and such are not limited.
+                Found::Limited(rule) => rule.shadow_mode || span.is_empty(),
                 Found::Override(_) => false,
             }
     });
@@ -237,7 +290,7 @@ fn combine<'p>(
                 }
             }
         }
-        let mut status = bare_status(found);
+        let mut status = bare_status(found, span.is_empty());
         if let Some((at, outcome)) = worst {
             fill_status(&mut status, &checks.each[at], checks.names[at], outcome, shadow);
         }
@@ -252,6 +305,7 @@ fn combine<'p>(
         source: answers.source,
         shadowed,
         domain_known: matches.domain_known(),
+        slot: None,
     })
 }
 
@@ -311,11 +365,16 @@ fn longer(a: Option<Micros>, b: Option<Micros>) -> bool {
     }
 }
 
-fn bare_status<'p>(found: &Found<'p>) -> Status<'p> {
+fn bare_status<'p>(found: &Found<'p>, has_no_check: bool) -> Status<'p> {
+    let is_unlimited = match found {
+        Found::Unlimited(_) => true,
+        Found::Limited(_) => has_no_check,
+        Found::Nothing | Found::Replaced(_) | Found::Override(_) => false,
+    };
     Status {
         code: Code::Ok,
         shown: None,
-        remaining: if matches!(found, Found::Unlimited(_)) { REMAINING_UNLIMITED } else { 0 },
+        remaining: if is_unlimited { REMAINING_UNLIMITED } else { 0 },
         reset: None,
         rule: rule_of(found).map(|rule| rule.id),
         quota: rule_of(found).is_some_and(|rule| rule.quota_mode),

@@ -38,6 +38,8 @@ pub fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
             limit(Counting::Bucket(Bucket {
                 burst: Hits(1_000_000),
                 refill: Refill::Arrival { emission: Micros(3_600) },
+                floor: Hits::ZERO,
+                leaky: false,
             })),
         ),
     ]

@@ -15,9 +15,9 @@
 //! ```text
 //! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and where rem ≥ l: ahead + 1, 0
 //! far        ahead > ⌊cap / l⌋ + 1 s: ahead, rem = ⌊cap / l⌋, cap mod l, and that is written
-//! wait(c)    ahead − ⌊(C − c·u − rem) / l⌋ for c ≤ burst; it passes iff that is ≤ 0
+//! wait(c)    ahead − ⌊(C − max(c, floor)·u − rem) / l⌋ for c ≤ burst; it passes iff that is ≤ 0
 //! charge     rem + c·u, carried into ahead by l
-//! available  ⌊(C − debt) / u⌋, and 0 where ahead > ⌊C / l⌋
+//! available  ⌊(C − debt) / u⌋ + 1 − max(floor, 1), at least 0, and 0 where ahead > ⌊C / l⌋
 //! reset      ahead, + 1 where rem > 0
 //! write      tat = now + ahead, rem
 //! ```
@@ -67,6 +67,8 @@ struct Terms {
     cap: u64,
     /// The same in hits.
     cap_hits: u64,
+    /// Hits that must be there before any is taken.
+    floor: u64,
 }
 
 /// What is owed: `ahead` µs and `rem / flow` of one more.
@@ -165,7 +167,15 @@ impl Terms {
             Charge::Always => 2,
         };
         let capacity = burst * unit;
-        Terms { burst, unit, flow, capacity, cap: capacity * times, cap_hits: burst * times }
+        Terms {
+            burst,
+            unit,
+            flow,
+            capacity,
+            cap: capacity * times,
+            cap_hits: burst * times,
+            floor: limit.floor.0.min(burst),
+        }
     }
 
     /// The debt at `now`, and whether it had to be clamped.
@@ -187,7 +197,7 @@ impl Terms {
         if cost > self.burst {
             return None;
         }
-        let room = self.capacity - cost * self.unit;
+        let room = self.capacity - cost.max(self.floor) * self.unit;
         // `rem` is below `flow`: where there is no room for it, one microsecond makes some.
         let wait = match room.checked_sub(debt.rem) {
             Some(room) => debt.ahead.saturating_sub(room / self.flow),
@@ -227,7 +237,9 @@ impl Terms {
         if debt.ahead > self.capacity / self.flow {
             return 0;
         }
-        self.capacity.saturating_sub(debt.ahead * self.flow + debt.rem) / self.unit
+        let there = self.capacity.saturating_sub(debt.ahead * self.flow + debt.rem) / self.unit;
+        // Single hits pass until one more than the floor is no longer there.
+        (there + 1).saturating_sub(self.floor.max(1))
     }
 }
 

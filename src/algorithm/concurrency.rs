@@ -36,6 +36,11 @@ impl State {
         self.slots.len()
     }
 
+    /// Bytes on the heap beside the state itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+    }
+
     /// Whether nobody holds a slot.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
@@ -57,7 +62,10 @@ impl State {
             .map(|slot| {
                 let far = slot.until > latest;
                 clamped |= far;
-                Slot { until: if far { now.saturating_add(limit.lease) } else { slot.until }, ..*slot }
+                Slot {
+                    until: if far { now.saturating_add(limit.lease) } else { slot.until },
+                    ..*slot
+                }
             })
             .collect();
         if clamped {
@@ -67,16 +75,22 @@ impl State {
     }
 
     /// How long until `cost` passes for `holder`; zero if it does now, `None` if it never does.
-    fn wait(&self, limit: &Concurrency, cost: u64, holder: Holder, now: Micros) -> Option<Micros> {
+    fn wait(
+        &self,
+        limit: &Concurrency,
+        cost: u64,
+        holder: Option<Holder>,
+        now: Micros,
+    ) -> Option<Micros> {
         limit.slots.0.checked_sub(cost)?;
-        let own = self.slots.iter().find(|slot| slot.holder == holder);
-        let mut held = self.in_flight() - own.map_or(0, |slot| slot.hits.into());
-        if held + cost <= limit.slots.0 {
+        let others = || self.slots.iter().filter(|slot| Some(slot.holder) != holder);
+        let mut held: u64 = others().map(|slot| u64::from(slot.hits)).sum();
+        if held.saturating_add(cost) <= limit.slots.0 {
             return Some(Micros::ZERO);
         }
-        for slot in self.slots.iter().filter(|slot| slot.holder != holder) {
+        for slot in others() {
             held -= u64::from(slot.hits);
-            if held + cost <= limit.slots.0 {
+            if held.saturating_add(cost) <= limit.slots.0 {
                 return Some(Micros(slot.until.saturating_sub(now).0.max(1)));
             }
         }
@@ -99,8 +113,10 @@ pub fn apply(
     holder: Option<Holder>,
     now: Micros,
 ) -> Step<State> {
-    let (mut slots, clamped) = state.cloned().unwrap_or_default().at(limit, now);
-    let nobody = Holder(0);
+    let (mut slots, clamped) = match state {
+        Some(state) => state.at(limit, now),
+        None => (State::default(), false),
+    };
     let mut wait = Some(Micros::ZERO);
     let mut taken = None;
     let mut write = clamped;
@@ -111,10 +127,11 @@ pub fn apply(
             slots.slots.retain(|slot| slot.holder != holder);
             write |= slots.slots.len() != before;
         }
-        (Op::Peek | Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, nobody, now),
+        (Op::Peek | Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, None, now),
         (Op::Take { cost }, holder) => {
-            let holder = holder.unwrap_or(nobody);
-            wait = slots.wait(limit, cost.0, holder, now);
+            // Whoever decides a request names a holder; anonymous takes renew each other.
+            let holder = holder.unwrap_or(Holder(0));
+            wait = slots.wait(limit, cost.0, Some(holder), now);
             if wait == Some(Micros::ZERO) {
                 let newest = slots.slots.last().map_or(Micros::ZERO, |slot| slot.until);
                 let began = newest.saturating_sub(limit.lease).max(now);
@@ -124,8 +141,8 @@ pub fn apply(
                 // A renewal charges nothing: were it given back, a slot that was held before the
                 // call would be freed.
                 let window = Micros::ZERO;
-                taken = (!renewed)
-                    .then_some(Taken { hits: cost, at: began, window, entry: holder.0 });
+                taken =
+                    (!renewed).then_some(Taken { hits: cost, at: began, window, entry: holder.0 });
             }
         }
     }

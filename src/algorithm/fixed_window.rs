@@ -3,20 +3,23 @@
 //! The state is the window's beginning and the hits counted in it. It admits at most 2 L in any
 //! interval of one window's length: L just before a boundary and L just after it.
 //!
-//! With `w` = the beginning of the window that holds `now`, and `cap` = L (charge always: 2^32−1):
+//! With `w` = the beginning of the window that holds `now`, `w'` = its end, and `cap` = L (charge
+//! always: 2^32−1):
 //!
 //! ```text
-//! start > now + W        from the far future: start, count = w, max(count, L), and that is written
-//! w ≤ start ≤ now + W    counts (start > now: the clock stepped back over a boundary; it stands still)
-//! start < w              over: start, count = w, 0
+//! start > w'        from the far future: start, count = w, max(count, L), and that is written
+//! w ≤ start ≤ w'    counts (start = w': the clock stepped back over a boundary; it stands still)
+//! start < w         over: start, count = w, 0
 //! count = min(count, cap)
-//! passes iff count + c ≤ L;  retry-after = reset = start + W − now
+//! passes iff count + c ≤ L;  retry-after = reset = end of the window of `start` − now
 //! ```
+//!
+//! The windows of one length are aligned to the epoch; calendar windows are those of a time zone.
 //!
 //! Not here: calls of several checks, expiry of entries.
 
 use super::Step;
-use crate::domain::{Charge, FixedWindow, Hits, Micros, Op, Outcome, Taken, Verdict, Window};
+use crate::domain::{Charge, FixedWindow, Hits, Micros, Op, Outcome, Span, Taken, Verdict, Window};
 
 /// Hits counted in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +108,14 @@ pub fn give_back(state: State, taken: &Taken) -> Option<State> {
 
 /// The window's end.
 pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
-    state.start.saturating_add(length(&limit.window))
+    span(&limit.window, state.start).end
 }
 
 fn read(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Micros) -> Read {
-    let length = length(&limit.window);
-    let begins = Micros(now.0 - now.0 % length.0);
+    let present = span(&limit.window, now);
     let mut read = Read {
-        start: begins,
-        end: begins.saturating_add(length),
+        start: present.start,
+        end: present.end,
         count: 0,
         counted: false,
         clamped: false,
@@ -121,14 +123,16 @@ fn read(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
     };
     let Some(state) = state else { return read };
     let count = u64::from(state.count);
-    if state.start > now.saturating_add(length) {
+    if state.start > present.end {
         read.count = count.max(hits).min(cap);
         read.counted = true;
         read.clamped = true;
         read.stepped_back = true;
-    } else if state.start >= begins {
+    } else if state.start >= present.start {
         read.start = state.start;
-        read.end = state.start.saturating_add(length);
+        if state.start != present.start {
+            read.end = span(&limit.window, state.start).end;
+        }
         read.count = count.min(cap);
         read.counted = true;
         read.stepped_back = state.start > now;
@@ -144,10 +148,16 @@ fn cap(hits: u64, charge: Charge) -> u64 {
     }
 }
 
-/// At least 1 µs, so that nothing is ever divided by zero; the policy has none below a second.
-fn length(window: &Window) -> Micros {
+/// The window that holds a time. A length is at least 1 µs, so that nothing is ever divided by
+/// zero; the policy has none below a second.
+fn span(window: &Window, at: Micros) -> Span {
     match window {
-        Window::Epoch { length } => Micros(length.0.max(1)),
+        Window::Epoch { length } => {
+            let length = length.0.max(1);
+            let start = Micros(at.0 - at.0 % length);
+            Span { start, end: start.saturating_add(Micros(length)) }
+        }
+        Window::Calendar(calendar) => calendar.holding(at),
     }
 }
 

@@ -8,7 +8,11 @@
 //! | algorithm | passes iff | the most it admits in any interval of one window | retry after |
 //! |---|---|---|---|
 //! | [`fixed_window`] | count + c ≤ L in the present window | 2 L, at a boundary | the window's end |
+//! | [`sliding_window`] | the previous window's share + count + c ≤ L | below 2 L against an adversary, about L for steady traffic | exact |
+//! | [`sliding_log`] | hits in the last window + c ≤ L | L, exactly | until enough of the oldest have left |
 //! | [`bucket`] | debt + c ≤ B | B + r · W | until enough has refilled |
+//! | [`hybrid`] | own share, then the pool above its floor | B + r · W over all classes | until both hold enough |
+//! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
 //!
 //! Not here: which counters a call touches and whether it is admitted (`store`), what limits mean
 //! (`policy`).
@@ -16,10 +20,14 @@
 //! To add an algorithm: a file with `State`, `apply`, `give_back` and `expires_at`, and an arm in
 //! each `match` below. A state larger than 16 bytes is boxed, so that [`State`] keeps its size.
 
-use crate::domain::{Counting, Limit, Micros, Op, Outcome, Taken};
+use crate::domain::{Counting, Holder, Limit, Micros, Op, Outcome, Taken};
 
 pub mod bucket;
+pub mod concurrency;
 pub mod fixed_window;
+pub mod hybrid;
+pub mod sliding_log;
+pub mod sliding_window;
 
 /// What is stored of one counter.
 ///
@@ -30,6 +38,26 @@ pub enum State {
     FixedWindow(fixed_window::State),
     /// A bucket's debt.
     Bucket(bucket::State),
+    /// Hits of two neighbouring windows.
+    SlidingWindow(sliding_window::State),
+    /// Every take that still counts.
+    SlidingLog(Box<sliding_log::State>),
+    /// Shares and pool.
+    Hybrid(Box<hybrid::State>),
+    /// Slots and their leases.
+    Concurrency(Box<concurrency::State>),
+}
+
+impl State {
+    /// Bytes on the heap beside the state itself; 0 for windows and buckets.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            State::FixedWindow(_) | State::Bucket(_) | State::SlidingWindow(_) => 0,
+            State::SlidingLog(log) => size_of::<sliding_log::State>() + log.heap_bytes(),
+            State::Hybrid(classes) => size_of::<hybrid::State>() + classes.heap_bytes(),
+            State::Concurrency(slots) => size_of::<concurrency::State>() + slots.heap_bytes(),
+        }
+    }
 }
 
 const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
@@ -69,6 +97,8 @@ impl<S> Step<S> {
 /// let counting = Counting::Bucket(Bucket {
 ///     burst: Hits(3),
 ///     refill: Refill::Arrival { emission: Micros(100_000) },
+///     floor: Hits(0),
+///     leaky: false,
 /// });
 /// let rate = Rate { requests_per_unit: 10, unit: Some(Unit::Second), unit_multiplier: 1 };
 /// let (charge, on_store_failure) = Default::default();
@@ -82,20 +112,51 @@ impl<S> Step<S> {
 /// assert_eq!(refused.write, None);
 /// ```
 pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step {
+    apply_for(state, limit, op, None, now)
+}
+
+/// Applies an operation on behalf of a holder of slots; the same as [`apply`] for every limit
+/// other than concurrency.
+pub fn apply_for(
+    state: Option<&State>,
+    limit: &Limit,
+    op: Op,
+    holder: Option<Holder>,
+    now: Micros,
+) -> Step {
+    /// The state, if it is of that algorithm.
+    macro_rules! of {
+        ($algorithm:ident) => {
+            match state {
+                Some(State::$algorithm(state)) => Some(state),
+                _ => None,
+            }
+        };
+    }
+    let charge = limit.charge;
     match &limit.counting {
         Counting::FixedWindow(window) => {
-            let state = match state {
-                Some(State::FixedWindow(state)) => Some(*state),
-                _ => None,
-            };
-            fixed_window::apply(state, window, limit.charge, op, now).map(State::FixedWindow)
+            fixed_window::apply(of!(FixedWindow).copied(), window, charge, op, now)
+                .map(State::FixedWindow)
+        }
+        Counting::SlidingWindow(window) => {
+            sliding_window::apply(of!(SlidingWindow).copied(), window, charge, op, now)
+                .map(State::SlidingWindow)
+        }
+        Counting::SlidingLog(log) => {
+            sliding_log::apply(of!(SlidingLog).map(|state| &**state), log, charge, op, now)
+                .map(|state| State::SlidingLog(Box::new(state)))
         }
         Counting::Bucket(bucket) => {
-            let state = match state {
-                Some(State::Bucket(state)) => Some(*state),
-                _ => None,
-            };
-            bucket::apply(state, bucket, limit.charge, op, now).map(State::Bucket)
+            bucket::apply(of!(Bucket).copied(), bucket, charge, op, now).map(State::Bucket)
+        }
+        Counting::Hybrid(classes) => {
+            hybrid::apply(of!(Hybrid).map(|state| &**state), classes, op, now)
+                .map(|state| State::Hybrid(Box::new(state)))
+        }
+        Counting::Concurrency(slots) => {
+            concurrency::apply(of!(Concurrency).map(|state| &**state), slots, op, holder, now)
+                .map(|state| State::Concurrency(Box::new(state)))
         }
     }
 }
@@ -109,10 +170,23 @@ pub fn give_back(state: &State, limit: &Limit, taken: &Taken, now: Micros) -> Op
         (Counting::FixedWindow(_), State::FixedWindow(state)) => {
             fixed_window::give_back(*state, taken).map(State::FixedWindow)
         }
+        (Counting::SlidingWindow(window), State::SlidingWindow(state)) => {
+            sliding_window::give_back(*state, window, taken).map(State::SlidingWindow)
+        }
+        (Counting::SlidingLog(_), State::SlidingLog(state)) => {
+            sliding_log::give_back(state, taken).map(|state| State::SlidingLog(Box::new(state)))
+        }
         (Counting::Bucket(bucket), State::Bucket(state)) => {
             bucket::give_back(*state, bucket, limit.charge, taken, now).map(State::Bucket)
         }
-        (Counting::FixedWindow(_) | Counting::Bucket(_), _) => None,
+        (Counting::Hybrid(classes), State::Hybrid(state)) => {
+            hybrid::give_back(state, classes, taken, now)
+                .map(|state| State::Hybrid(Box::new(state)))
+        }
+        (Counting::Concurrency(_), State::Concurrency(state)) => {
+            concurrency::give_back(state, taken).map(|state| State::Concurrency(Box::new(state)))
+        }
+        _ => None,
     }
 }
 
@@ -123,8 +197,15 @@ pub fn expires_at(state: &State, limit: &Limit) -> Micros {
         (Counting::FixedWindow(window), State::FixedWindow(state)) => {
             fixed_window::expires_at(*state, window)
         }
-        (Counting::FixedWindow(_), _) => Micros::ZERO,
+        (Counting::SlidingWindow(window), State::SlidingWindow(state)) => {
+            sliding_window::expires_at(*state, window)
+        }
+        (Counting::SlidingLog(log), State::SlidingLog(state)) => {
+            sliding_log::expires_at(state, log)
+        }
         (Counting::Bucket(_), State::Bucket(state)) => bucket::expires_at(*state),
-        (Counting::Bucket(_), _) => Micros::ZERO,
+        (Counting::Hybrid(classes), State::Hybrid(state)) => hybrid::expires_at(state, classes),
+        (Counting::Concurrency(_), State::Concurrency(state)) => concurrency::expires_at(state),
+        _ => Micros::ZERO,
     }
 }

@@ -54,21 +54,27 @@ impl State {
         self.takes.iter().map(|take| u64::from(take.hits)).sum()
     }
 
-    /// What still counts at `now`, and whether a take had to be clamped.
+    /// Bytes on the heap beside the state itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.takes.capacity() * size_of::<Take>()
+    }
+
+    /// What still counts at `now`, with room for one take more, and whether a take had to be
+    /// clamped.
     fn at(&self, limit: &SlidingLog, now: Micros) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
-        let mut clamped = false;
-        let takes = self
-            .takes
-            .iter()
-            .filter(|take| take.at.saturating_add(limit.length) > now)
-            .map(|take| {
-                clamped |= take.at > horizon;
-                Take { at: if take.at > horizon { now } else { take.at }, ..*take }
-            })
-            .collect();
-        let mut state = State { takes, next: self.next };
+        // The oldest go first, so those that are over stand together.
+        let over = self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= now);
+        let mut takes = VecDeque::with_capacity(self.takes.len() - over + 1);
+        takes.extend(self.takes.iter().skip(over));
+        // An empty log is the same as none.
+        let next = if takes.is_empty() { 0 } else { self.next };
+        let mut state = State { takes, next };
+        let clamped = state.takes.back().is_some_and(|take| take.at > horizon);
         if clamped {
+            for take in &mut state.takes {
+                take.at = if take.at > horizon { now } else { take.at };
+            }
             state.takes.make_contiguous().sort_by_key(|take| take.at);
         }
         (state, clamped)
@@ -78,12 +84,12 @@ impl State {
     fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
         limit.hits.0.checked_sub(cost)?;
         let mut held = self.hits();
-        if held + cost <= limit.hits.0 {
+        if held.saturating_add(cost) <= limit.hits.0 {
             return Some(Micros::ZERO);
         }
         for take in &self.takes {
             held -= u64::from(take.hits);
-            if held + cost <= limit.hits.0 {
+            if held.saturating_add(cost) <= limit.hits.0 {
                 let opens = take.at.saturating_add(limit.length);
                 return Some(Micros(opens.saturating_sub(now).0.max(1)));
             }
@@ -101,7 +107,10 @@ pub fn apply(
     now: Micros,
 ) -> Step<State> {
     // A copy of the log: its length is bounded by the limit, and a take writes it anyway.
-    let (mut log, clamped) = state.cloned().unwrap_or_default().at(limit, now);
+    let (mut log, clamped) = match state {
+        Some(state) => state.at(limit, now),
+        None => (State::default(), false),
+    };
     let newest = log.takes.back().map_or(Micros::ZERO, |take| take.at);
     let stepped_back = clamped || newest > now;
     let mut wait = Some(Micros::ZERO);
@@ -171,7 +180,9 @@ impl State {
 
 /// Takes the receipt's entry out of the log, if it is still there.
 pub fn give_back(state: &State, taken: &Taken) -> Option<State> {
-    let at = state.takes.iter().position(|take| u128::from(take.entry) == taken.entry)?;
+    // The time as well: a log that was empty for a while counts its entries from 0 again.
+    let is_it = |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
+    let at = state.takes.iter().position(is_it)?;
     let mut state = state.clone();
     state.takes.remove(at);
     Some(state)

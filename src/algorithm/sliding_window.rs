@@ -164,11 +164,14 @@ impl Read {
         let window = limit.window_ticks();
         let spare = limit.hits.0.checked_sub(cost)?;
         let ticks = match spare.checked_sub(self.cur) {
-            Some(room) if self.prev * (window - self.elapsed) <= room * window => {
+            Some(room)
+                if self.prev.saturating_mul(window - self.elapsed)
+                    <= room.saturating_mul(window) =>
+            {
                 return Some(Micros::ZERO);
             }
-            Some(room) => window - room * window / self.prev,
-            None => 2 * window - (spare * window / self.cur).min(window),
+            Some(room) => window - (room.saturating_mul(window) / self.prev).min(window),
+            None => 2 * window - (spare.saturating_mul(window) / self.cur).min(window),
         };
         let opens = self.start.saturating_add(Micros(ticks.saturating_mul(limit.tick().0)));
         // At least 1 µs: where the clock has stepped back, the opening lies further ahead anyway.
@@ -177,7 +180,7 @@ impl Read {
 
     fn available(&self, limit: &SlidingWindow) -> u64 {
         let window = limit.window_ticks();
-        let carried = (self.prev * (window - self.elapsed)).div_ceil(window);
+        let carried = self.prev.saturating_mul(window - self.elapsed).div_ceil(window);
         limit.hits.0.saturating_sub(self.cur).saturating_sub(carried)
     }
 
@@ -258,7 +261,11 @@ mod tests {
                 None => assert!(step.outcome.verdict == Verdict::Pass || cost > 7),
                 Some(wait) => {
                     let verdict = |at| take(state, &limit, cost, at).outcome.verdict;
-                    assert_eq!(verdict(now + wait.0), Verdict::Pass, "{prev} {cur} {cost} {elapsed}");
+                    assert_eq!(
+                        verdict(now + wait.0),
+                        Verdict::Pass,
+                        "{prev} {cur} {cost} {elapsed}"
+                    );
                     assert_eq!(verdict(now + wait.0 - 1), Verdict::Refuse);
                 }
             }

@@ -1,5 +1,5 @@
-//! Everything that the process is told from outside besides its flags: the environment and the
-//! settings file. Read once, here; everybody else is handed values.
+//! Everything that the process is told from outside besides its flags: the environment, the
+//! settings file and texts that a flag names. Read once, here; everybody else is handed values.
 //!
 //! Not here: what the settings mean (`settings`).
 
@@ -14,6 +14,8 @@ const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 /// Largest file with a secret or with certificates: a system's whole bundle of authorities is a
 /// quarter of it.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
+/// Largest scenario: its policy and a group for each of a thousand sorts of callers fit in.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// The environment. Names and values that are not UTF-8 are left out: no setting has one.
 pub fn environment() -> Texts {
@@ -31,6 +33,13 @@ pub enum FileFault {
         /// What the system says.
         error: io::Error,
     },
+    /// It cannot be written.
+    Unwritable {
+        /// Which one.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
     /// It is not what it should be.
     Malformed {
         /// Which one.
@@ -43,7 +52,9 @@ pub enum FileFault {
 impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileFault::Unreadable { path, error } => write!(f, "{}: {error}", path.display()),
+            FileFault::Unreadable { path, error } | FileFault::Unwritable { path, error } => {
+                write!(f, "{}: {error}", path.display())
+            }
             FileFault::Malformed { path, wrong } => write!(f, "{}: {wrong}", path.display()),
         }
     }
@@ -93,6 +104,24 @@ fn wrong_yaml(error: &serde_yaml::Error) -> String {
 pub(super) fn secret_file(path: &Path) -> Result<String, FileFault> {
     let text = bounded(path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// Reads a text that the command line names.
+///
+/// # Errors
+///
+/// The file cannot be read, is not UTF-8 or is too large.
+pub fn read_text(path: &Path) -> Result<String, FileFault> {
+    bounded(path, TEXT_BYTES_MAX)
+}
+
+/// Writes a text to where the command line says, over what was there.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn write_text(path: &Path, text: &str) -> Result<(), FileFault> {
+    fs::write(path, text).map_err(|error| FileFault::Unwritable { path: path.to_owned(), error })
 }
 
 fn bounded(path: &Path, bytes_max: u64) -> Result<String, FileFault> {

@@ -6,12 +6,12 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use super::engine::Engine;
 use super::failure::Failure;
 use crate::clock::Clock;
-use crate::decide::{Decider, Modes, REMAINING_UNLIMITED};
+use crate::decide::REMAINING_UNLIMITED;
 use crate::domain::{Code, Decision, Descriptor, Entry, Hits, Request, Status};
 use crate::policy::{Ending, Policy};
-use crate::store::memory::MemoryStore;
 use crate::store::redis::keys::Prefix;
 use crate::wire::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
@@ -52,7 +52,7 @@ pub(super) fn explained(policy: &Policy, prefix: &Prefix, asked: &Asked) -> Stri
 /// # Errors
 ///
 /// [`Failure::Usage`] for a prefix that may not stand there, and for what a service would call
-/// invalid; [`Failure::Runtime`]; [`Failure::Bug`] if the memory store gives no answer.
+/// invalid; [`Failure::Bug`] if the memory store gives no answer.
 pub fn explain(policy: Arc<Policy>, prefix: &str, asked: &Asked) -> Result<String, Failure> {
     let prefix = Prefix::new(prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
     within_bounds(asked).map_err(Failure::Usage)?;
@@ -70,11 +70,8 @@ pub fn explain(policy: Arc<Policy>, prefix: &str, asked: &Asked) -> Result<Strin
         })
         .collect();
     let request = Request { domain: &asked.domain, descriptors: &descriptors };
-    let decider =
-        Decider::new(Arc::clone(&policy), MemoryStore::new(KEYS_MAX), (), Modes::default());
-    let decided = super::block_on(decider.decide(&policy, &request, Clock::System.now()))?;
-    let decision = decided.map_err(|_| Failure::Bug("the memory store gave no answer"))?;
-    told(&decision, &mut text);
+    let engine = Engine::new(policy, KEYS_MAX);
+    told(&engine.decide(&request, Clock::System.now())?, &mut text);
     Ok(text)
 }
 

@@ -9,6 +9,7 @@ mod explain;
 mod operate;
 mod print;
 mod serve;
+pub mod simulate;
 
 use std::ffi::OsString;
 use std::panic;
@@ -50,6 +51,8 @@ enum Command {
     Reset(operate::Reset),
     /// Switch a rule or a domain of a running service for now
     Switch(operate::Switch),
+    /// Try a policy on generated traffic, on simulated time
+    Simulate(simulate::Simulate),
     /// Print the JSON Schema of policy files, for editors
     Schema,
     /// Print completions for a shell
@@ -101,6 +104,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Ask(ask) => ask.run(),
         Command::Reset(reset) => reset.run(),
         Command::Switch(switch) => switch.run(),
+        Command::Simulate(simulate) => simulate.run(),
         Command::Schema => print::out(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
     };

@@ -2,7 +2,7 @@
 //!
 //! Not here: how it is reached (`decide`), how it is put on the wire (`wire::encode`).
 
-use super::{Hits, Micros, Outcome, Rate, Source};
+use super::{Hits, Micros, Outcome, Rate, Slot, Source};
 
 /// The answer's code, for the call and for each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,9 @@ pub struct Decision<'p> {
     pub shadowed: bool,
     /// The policy has the domain that the caller names.
     pub domain_known: bool,
+    /// The holder that was made up for the slots this call took: only where it was admitted, took a
+    /// slot, and the caller named no holder of its own. The caller names it to return them.
+    pub slot: Option<Slot>,
 }
 
 /// What an observer is told of one check: numbers only, and the rule's id.
@@ -104,6 +107,8 @@ pub struct Facts {
 pub trait Observer: Send + Sync + 'static {
     /// One check was decided.
     fn checked(&self, facts: &Facts);
+    /// A return of concurrency slots named no holder, so that it freed nothing.
+    fn nobody_returned(&self) {}
     /// A call was answered.
     fn decided(&self, decision: &Decision<'_>);
 }

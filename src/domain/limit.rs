@@ -2,7 +2,7 @@
 //!
 //! Not here: where the numbers come from (`policy`), what is done with them (`algorithm`, `lua`).
 
-use super::{Hits, Micros};
+use super::{Calendar, Hits, Micros};
 
 /// The unit of a rate, as in policy files and on the wire. Months and years are fixed lengths (30
 /// and 365 days), as envoyproxy/ratelimit has them.
@@ -93,7 +93,11 @@ impl Limit {
     pub fn capacity(&self) -> Hits {
         match &self.counting {
             Counting::FixedWindow(w) => w.hits,
+            Counting::SlidingWindow(w) => w.hits,
+            Counting::SlidingLog(w) => w.hits,
             Counting::Bucket(b) => b.burst,
+            Counting::Hybrid(h) => h.burst,
+            Counting::Concurrency(c) => c.slots,
         }
     }
 }
@@ -103,8 +107,16 @@ impl Limit {
 pub enum Counting {
     /// So many hits in each window; a window ends for everybody at the same time.
     FixedWindow(FixedWindow),
+    /// The two-window counter.
+    SlidingWindow(SlidingWindow),
+    /// Every hit remembered.
+    SlidingLog(SlidingLog),
     /// Token bucket, or leaky bucket: the same bucket seen as a level.
     Bucket(Bucket),
+    /// A bucket divided among classes: a share each, and a common pool with floors.
+    Hybrid(Hybrid),
+    /// So many in flight.
+    Concurrency(Concurrency),
 }
 
 /// Fixed window: `hits` in each window.
@@ -124,6 +136,8 @@ pub enum Window {
         /// Length of each window.
         length: Micros,
     },
+    /// Days, weeks, months or years as a time zone has them.
+    Calendar(Calendar),
 }
 
 /// A bucket: `burst` hits fit in; it refills evenly.
@@ -133,6 +147,59 @@ pub struct Bucket {
     pub burst: Hits,
     /// How it refills, which also says what its state is.
     pub refill: Refill,
+    /// A hit passes only while at least so many are there before it is taken: the threshold of a
+    /// consumer class that shares the bucket with others. 0 for a bucket without classes; at most
+    /// `burst`.
+    pub floor: Hits,
+    /// Written as a leaky bucket: the same arithmetic, under its own name in keys and listings.
+    pub leaky: bool,
+}
+
+/// Sliding window: `hits` in about any interval of `length`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlidingWindow {
+    /// Hits per window; `hits * window_ticks < 2^53`. 0 refuses everything.
+    pub hits: Hits,
+    /// The window; epoch-aligned, at least one second.
+    pub length: Micros,
+}
+
+/// Sliding log: `hits` in any interval of `length`, exactly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlidingLog {
+    /// Hits per window, at most 10,000; 0 refuses everything.
+    pub hits: Hits,
+    /// The window, at least one second.
+    pub length: Micros,
+}
+
+/// Concurrency: `slots` in flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Concurrency {
+    /// How many may be in flight, at most 10,000; 0 refuses everything.
+    pub slots: Hits,
+    /// A slot that is not returned frees itself after this long.
+    pub lease: Micros,
+}
+
+/// One class's view of a bucket that is divided among classes: each has a share of its own, and
+/// what a full share would get, and what the shares leave over, flows into a common pool. All
+/// classes of a rule count on one state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hybrid {
+    /// B: the capacity of shares and pool together, in hits.
+    pub burst: Hits,
+    /// L: hits that come back in each window, shares and pool together; at least 1.
+    pub hits: Hits,
+    /// W: the window. `100 * burst * window_ticks < 2^51`.
+    pub window: Micros,
+    /// The classes' guaranteed shares of B and of L, in per cent; together at most 100.
+    pub shares: std::sync::Arc<[u32]>,
+    /// Which of them this class is.
+    pub class: usize,
+    /// The class may take from the pool only while it holds at least this part of what it can hold,
+    /// in per cent, rounded up to a whole hit.
+    pub floor_percent: u32,
 }
 
 /// How a bucket refills.

@@ -4,20 +4,25 @@
 //! Not here: how anything is counted, matched, stored, encoded or configured. This room uses the
 //! standard library only and imports nothing else of ours.
 
+mod calendar;
 mod check;
 mod decision;
 mod limit;
 mod outcome;
 mod part;
 mod request;
+mod slot;
 mod time;
 
+pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
 pub use decision::{Code, Decision, Facts, LimitedBy, Observer, RuleId, Shown, Status};
 pub use limit::{
-    Bucket, Charge, Counting, FixedWindow, Limit, OnStoreFailure, Rate, Refill, Unit, Window,
+    Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
+    Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Verdict};
 pub use part::Part;
 pub use request::{Descriptor, Entry, Override, Request};
+pub use slot::Slot;
 pub use time::{Hits, Micros};

@@ -3,7 +3,10 @@
 //!
 //! Not here: when a part takes the whole's place (`resilience`, `policy`).
 
-use super::{Bucket, Counting, FixedWindow, Hits, Limit, Micros, Refill};
+use super::{
+    Bucket, Concurrency, Counting, FixedWindow, Hits, Hybrid, Limit, Micros, Refill, SlidingLog,
+    SlidingWindow,
+};
 
 /// The longest that a whole bucket may take to refill: 2^51 µs, seventy years. Half of what the
 /// arithmetic of buckets bears, because a bucket that is charged always may owe two capacities.
@@ -90,8 +93,25 @@ impl Limit {
                         Refill::Credits { hits, window: part.stretch(window, at_most) }
                     }
                 };
-                Counting::Bucket(Bucket { burst, refill })
+                let floor = part.of_hits(bucket.floor).min(burst);
+                Counting::Bucket(Bucket { burst, refill, floor, leaky: bucket.leaky })
             }
+            Counting::SlidingWindow(window) => Counting::SlidingWindow(SlidingWindow {
+                hits: part.of_hits(window.hits),
+                ..window.clone()
+            }),
+            Counting::SlidingLog(log) => {
+                Counting::SlidingLog(SlidingLog { hits: part.of_hits(log.hits), ..log.clone() })
+            }
+            Counting::Hybrid(classes) => Counting::Hybrid(Hybrid {
+                burst: part.of_hits(classes.burst),
+                hits: part.of_hits(classes.hits),
+                ..classes.clone()
+            }),
+            Counting::Concurrency(slots) => Counting::Concurrency(Concurrency {
+                slots: part.of_hits(slots.slots),
+                ..slots.clone()
+            }),
         };
         Limit { counting, ..self.clone() }
     }
@@ -135,7 +155,12 @@ mod tests {
 
         let emission = Micros(100);
         let refill = Refill::Arrival { emission };
-        let whole = limit(Counting::Bucket(Bucket { burst: Hits(10), refill }));
+        let whole = limit(Counting::Bucket(Bucket {
+            burst: Hits(10),
+            refill,
+            floor: Hits::ZERO,
+            leaky: false,
+        }));
         let Counting::Bucket(part) = whole.part(Part::percent(30)).counting else { panic!() };
         assert_eq!(part.burst, Hits(3));
         assert_eq!(part.refill, Refill::Arrival { emission: Micros(334) });
@@ -145,7 +170,12 @@ mod tests {
     fn a_parts_refill_stays_within_the_arithmetic() {
         let window = Micros::from_secs(10 * 365 * 86_400);
         let refill = Refill::Credits { hits: Hits(1), window };
-        let whole = limit(Counting::Bucket(Bucket { burst: Hits(2), refill }));
+        let whole = limit(Counting::Bucket(Bucket {
+            burst: Hits(2),
+            refill,
+            floor: Hits::ZERO,
+            leaky: false,
+        }));
         let Counting::Bucket(part) = whole.part(Part::one_of(10_000)).counting else { panic!() };
         let Refill::Credits { window, .. } = part.refill else { panic!() };
         assert!(part.burst.0 * window.0 <= REFILL_MAX);

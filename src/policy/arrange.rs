@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::key::{self, Secret};
 use super::path;
 use super::patterns::Patterns;
-use super::spec::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use super::spec::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec};
 use super::tree::hash_with;
 use super::tree::{Domain, Exact, Group, NameId, Node, NodeId, Part, Plan, Policy, Rule, Tree};
-use crate::domain::RuleId;
+use crate::domain::{Limit, RuleId};
 
 impl Policy {
     /// Arranges the domains for lookup. Rules are numbered in file order, a node's before those
@@ -206,9 +206,11 @@ impl Arranger {
 
     fn plan(&self, domain: &DomainSpec, path: &[&Node], spec: &LimitSpec) -> Plan {
         let name = spec.name.as_deref();
+        // The class is not part of the key: classes share a counter, or have their name before it.
+        let levels = path.len() - usize::from(spec.tiers.is_some());
         let mut positions: Vec<usize> = match &spec.per {
-            None => (0..path.len()).collect(),
-            Some(per) => per.iter().copied().filter(|at| *at < path.len()).collect(),
+            None => (0..levels).collect(),
+            Some(per) => per.iter().copied().filter(|at| *at < levels).collect(),
         };
         // `per` names a set: in whatever order it is written, it is the same counter.
         positions.sort_unstable();
@@ -217,8 +219,16 @@ impl Arranger {
         let tagged_by =
             |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(part);
         let tag = domain.hash_tag.iter().map(|key| tagged_by(key)).collect::<Option<Box<[Part]>>>();
+        let listed = name.filter(|_| spec.in_list);
+        let prefix =
+            |class: Option<&str>, limit: &Limit| key::prefix(&domain.name, listed, class, limit);
+        let classes = spec.tiers.iter().flat_map(|tiers| {
+            let is_separate = tiers.method == TierMethod::Separate;
+            tiers.classes.iter().map(move |class| (is_separate.then_some(&*class.name), class))
+        });
         Plan {
-            prefix: key::prefix(&domain.name, name.filter(|_| spec.in_list), &spec.limit),
+            prefix: prefix(None, &spec.limit),
+            classes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
             tag: tag.filter(|tag| !tag.is_empty()),
             parts: positions.iter().copied().map(part).collect(),
             replaced_as: name.and_then(|name| self.replaced_as(name)),

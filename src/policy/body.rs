@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::fault::{At, FaultKind};
-use super::language::{BODY_TEXT, CONTENT_TYPE};
 use super::reader::{Fields, Reader, Reported};
 use super::spec::Body;
+use super::words::{BODY_TEXT, CONTENT_TYPE};
 
 const CONTENT_TYPE_DEFAULT: &str = "application/json";
 

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use super::descriptor::{self, value_text};
 use super::document::{Document, placed};
 use super::fault::{At, Draft, Fault, FaultKind, Faults, Path, Step};
-use super::language as words;
 use super::language::Key;
 use super::limit::stable_hash;
+use super::matcher::CHECKS_MAX;
+use super::meetings::Meeting;
 use super::reader::{Fields, Reader};
 use super::rule::{Ground, on_store_failure};
 use super::source::{Options, Source, fault_at};
 use super::spec::{Body, DomainSpec, NodeSpec};
-use super::{body, warnings};
+use super::words;
+use super::{body, meetings, warnings};
 use crate::domain::{Accounting, OnStoreFailure};
 
 /// What a policy says.
@@ -26,6 +28,9 @@ pub struct Compiled {
     pub domains: Vec<DomainSpec>,
     /// What works, but perhaps not as meant; by file, then by place.
     pub warnings: Vec<Fault>,
+    /// Every pair of limits that can meet in a call, and whether a Redis Cluster keeps their
+    /// counters together.
+    pub meetings: Vec<Meeting>,
     /// The same number for the same files, names included, under the same options, and for hardly
     /// any others.
     pub fingerprint: u64,
@@ -64,6 +69,9 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Faults
     let (doubts, drafts): (Vec<Draft>, Vec<Draft>) =
         drafts.into_iter().partition(|draft| draft.kind.is_warning());
     faults.extend(drafts.iter().filter_map(place));
+    if faults.is_empty() {
+        faults.extend(domains.iter().filter_map(too_many_checks).filter_map(|d| place(&d)));
+    }
     if !faults.is_empty() {
         return Err(Faults(sorted(faults)));
     }
@@ -72,10 +80,23 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Faults
         found.extend(warnings::of(&domain.spec, &domain.origins).iter().filter_map(place));
     }
     Ok(Compiled {
+        meetings: domains.iter().flat_map(|domain| meetings::told(&domain.spec)).collect(),
         domains: domains.drain(..).map(|domain| domain.spec).collect(),
         warnings: sorted(found),
         fingerprint: fingerprint(&sources, options),
     })
+}
+
+/// A call could need more checks than one may have.
+fn too_many_checks(domain: &Domain) -> Option<Draft> {
+    let worst = meetings::too_many_checks(&domain.spec)?;
+    let message = format!(
+        "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
+         and may have {CHECKS_MAX}; remove some limits, or part them over several domains"
+    );
+    let (file, _) = domain.origins.first()?;
+    let (path, kind) = (Path::default().key(words::DESCRIPTORS.name), FaultKind::TooLarge);
+    Some(Draft { file: *file, path, at: At::Key, kind, message, first: None })
 }
 
 fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Fault>) {

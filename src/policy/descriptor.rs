@@ -6,11 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::fault::{At, FaultKind, shown};
-use super::language as words;
 use super::language::Key;
+use super::matcher::CHECKS_MAX;
 use super::reader::{Fields, Reader, Reported};
-use super::rule::{self, Ground};
+use super::rule::{self, Ground, RateLimit, Site};
 use super::spec::{NodeSpec, RuleSpec, ValueSpec};
+use super::words;
 use super::{body, metadata};
 
 /// Reads a list of descriptors and all below: each with its position in the list. Faulty ones are
@@ -132,15 +133,14 @@ fn rule_of<'d>(
     ground: Ground<'_>,
     trail: &[String],
 ) -> Result<Option<RuleSpec>, Reported> {
-    let rate_limit = reader.map(fields, &words::RATE_LIMIT, |reader, fields| {
-        rule::read(reader, fields, ground, trail)
-    });
+    let limits = limits(reader, fields, ground, trail);
     let shadow_mode = reader.truth(fields, &words::SHADOW_MODE);
     let quota_mode = reader.truth(fields, &words::QUOTA_MODE);
     let detailed_metric = reader.truth(fields, &words::DETAILED_METRIC);
     let metadata = reader.free(fields, &words::METADATA, metadata::read);
     let body = reader.map(fields, &words::RULE_BODY, body::read);
-    let lonely_body = fields.has(&words::RULE_BODY) && !fields.has(&words::RATE_LIMIT);
+    let has_limit = fields.has(&words::RATE_LIMIT) || fields.has(&words::RATE_LIMITS);
+    let lonely_body = fields.has(&words::RULE_BODY) && !has_limit;
     if lonely_body && body.is_ok() {
         let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
                        or remove the body";
@@ -149,15 +149,85 @@ fn rule_of<'d>(
     let (metadata, body) = (metadata?, body?);
     let (shadow_mode, quota_mode) = (shadow_mode?, quota_mode?);
     let detailed_metric = detailed_metric?;
-    Ok(rate_limit?.map(|rate_limit| RuleSpec {
-        unlimited: rate_limit.unlimited,
-        limits: rate_limit.limit.into_iter().collect(),
-        replaces: rate_limit.replaces,
-        name: rate_limit.name,
+    let limits = limits?;
+    if limits.is_empty() {
+        return Ok(None);
+    }
+    let single = |limit: &RateLimit| limit.name.clone();
+    Ok(Some(RuleSpec {
+        unlimited: limits.iter().any(|limit| limit.unlimited),
+        name: if fields.has(&words::RATE_LIMITS) { None } else { limits.first().and_then(single) },
+        replaces: limits.iter().flat_map(|limit| limit.replaces.iter().cloned()).collect(),
+        limits: limits.into_iter().filter_map(|limit| limit.limit).collect(),
         shadow_mode,
         quota_mode,
         detailed_metric,
         metadata: metadata.map(Arc::new),
         body,
     }))
+}
+
+/// What stands in `rate_limit`, or in `rate_limits`; empty where there is neither.
+fn limits<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    ground: Ground<'_>,
+    trail: &[String],
+) -> Result<Vec<RateLimit>, Reported> {
+    let site = Site { ground, trail, in_list: false };
+    let single =
+        reader.map(fields, &words::RATE_LIMIT, |reader, fields| rule::read(reader, fields, site));
+    let list = list(reader, fields, Site { in_list: true, ..site });
+    if fields.has(&words::RATE_LIMIT) && fields.has(&words::RATE_LIMITS) {
+        let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
+                       list";
+        let (key, kind) = (&words::RATE_LIMITS, FaultKind::Conflict);
+        return Err(reader.note_at(key, kind, message.to_owned()));
+    }
+    let (single, list) = (single?, list?);
+    Ok(single.into_iter().chain(list).collect())
+}
+
+fn list<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: Site<'_>,
+) -> Result<Vec<RateLimit>, Reported> {
+    let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let stands = reader.each(fields, &words::RATE_LIMITS, |reader, at, fields| {
+        entries += 1;
+        let limit = rule::read(reader, fields, site);
+        match limit.as_ref().map(|limit| limit.name.as_deref()) {
+            Ok(None) => {
+                let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
+                               its counters' keys";
+                let fault = reader.note(At::Value, FaultKind::Missing, message.to_owned());
+                reported = Some(fault);
+            }
+            Ok(Some(name)) => match seen.get(name) {
+                Some(first) => {
+                    let message = format!("a second limit of the name {}; rename it", shown(name));
+                    let first = reader.beside(*first);
+                    reader.note_same(FaultKind::Duplicate, message, first);
+                    reported = Some(Reported);
+                }
+                None => {
+                    seen.insert(name.to_owned(), at);
+                }
+            },
+            Err(fault) => reported = Some(*fault),
+        }
+        limits.extend(limit);
+    })?;
+    let message = match entries {
+        _ if stands.is_none() => None,
+        0 => Some("an empty `rate_limits` limits nothing; remove it".to_owned()),
+        1..=CHECKS_MAX => None,
+        _ => Some(format!("one call has at most {CHECKS_MAX} checks; remove some limits")),
+    };
+    if let Some(message) = message {
+        return Err(reader.note_at(&words::RATE_LIMITS, FaultKind::TooLarge, message));
+    }
+    reported.map_or(Ok(limits), Err)
 }

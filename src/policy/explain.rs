@@ -104,6 +104,10 @@ pub struct Explained {
 pub struct ExplainedLimit {
     /// Its name; empty where it has none.
     pub name: String,
+    /// The consumer class that it was found for.
+    pub class: Option<String>,
+    /// The most hits that can ever be there, for that class.
+    pub capacity: u64,
     /// What it says, as a line of the listing has it.
     pub says: String,
     /// The counter's key: `{tag}` or `{tag}:identity`. In Redis the prefix and the letter of the
@@ -185,15 +189,23 @@ impl Policy {
 
     fn explain_rule(&self, rule: &Rule, entries: &[Entry<'_>]) -> Explained {
         let mut identity = Identity::default();
-        let limits = rule.limits.iter().zip(rule.plans.iter()).map(|(spec, plan)| {
-            let key = self.key(&mut identity, plan, entries);
+        let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
+            // A value that is in no class is not limited, so there is nothing to tell.
+            let (limit, prefix) = plan.of(spec, entries)?;
+            let key = self.key(&mut identity, prefix, plan, entries);
+            let class = spec.tiers.as_ref().and_then(|tiers| {
+                let (class, _) = spec.class(entries.last()?.value)?;
+                Some(tiers.classes[class].name.to_string())
+            });
             let counter_of = plan.parts.iter().filter_map(|part| {
                 let entry = entries.get(part.at)?;
                 let value =
                     part.shared.as_deref().map_or_else(|| shown(entry.value), str::to_owned);
                 Some(format!("{}={value}", shown(entry.key)))
             });
-            ExplainedLimit {
+            Some(ExplainedLimit {
+                class,
+                capacity: limit.capacity().0,
                 name: spec.name.as_deref().unwrap_or("").to_owned(),
                 says: path::line(rule, spec),
                 key: key_text(key),
@@ -201,7 +213,7 @@ impl Policy {
                 counter: key,
                 counting: spec.limit.counting.clone(),
                 counter_of: counter_of.collect(),
-            }
+            })
         });
         Explained {
             rule: rule.id,
@@ -282,7 +294,13 @@ impl fmt::Display for Explained {
         }
         for limit in &self.limits {
             write!(f, "\n  limit {}", limit.says)?;
-            write!(f, "\n    counter of {}", limit.counter_of.join(", "))?;
+            if let Some(class) = &limit.class {
+                write!(f, "\n    class {class}, at most {} hits at once", limit.capacity)?;
+            }
+            match limit.counter_of.as_slice() {
+                [] => f.write_str("\n    one counter for all")?,
+                entries => write!(f, "\n    counter of {}", entries.join(", "))?,
+            }
             write!(f, "\n    key {} ({})", limit.key, limit.identity)?;
         }
         if !self.replaces.is_empty() {

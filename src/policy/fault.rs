@@ -70,8 +70,6 @@ pub enum FaultKind {
     UnknownKey,
     /// A key of the language in the wrong place.
     MisplacedKey,
-    /// A key or word of the language that this version does not have yet.
-    NotYet,
     /// Not the kind of value that the key takes.
     WrongType,
     /// A value that the key does not take.

@@ -1,7 +1,8 @@
 //! Counter keys: 128 bits of a keyed BLAKE3 over the length-prefixed parts of an identity.
 //!
-//! An identity is the domain, the limit's name where it stands in a list, the window where the
-//! algorithm has one, and the entries that make the counter. Never the numbers of the limit: a
+//! An identity is the domain, the limit's name where it stands in a list, the algorithm, the window
+//! where the algorithm has one, the consumer class where classes have a bucket each, and the entries
+//! that make the counter. Never the numbers of the limit: a
 //! raised limit meets the counter it had. No two identities are written as the same bytes, because
 //! every part is a varint length followed by that many bytes, and every choice is a byte of its own.
 //!
@@ -9,7 +10,7 @@
 
 use smallvec::SmallVec;
 
-use crate::domain::{Counting, Key, Limit, Micros, Window};
+use crate::domain::{Counting, Holder, Key, Limit, Window};
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,17 @@ mod tests;
 const LIMIT: u8 = 1;
 const OVERRIDE: u8 = 2;
 const TAG: u8 = 3;
+const HOLDER: u8 = 4;
+
+/// What precedes the window, one number for each algorithm.
+const FIXED_WINDOW: u8 = 1;
+const SLIDING_WINDOW: u8 = 2;
+const SLIDING_LOG: u8 = 3;
+const TOKEN_BUCKET: u8 = 4;
+const LEAKY_BUCKET: u8 = 5;
+const HYBRID: u8 = 6;
+const CONCURRENCY: u8 = 7;
+const CALENDAR: u8 = 8;
 
 /// What precedes an optional part.
 const ABSENT: u8 = 0;
@@ -113,7 +125,7 @@ impl Identity {
         self.bytes.clear();
         self.bytes.push(OVERRIDE);
         self.part(domain.as_bytes());
-        self.window(limit);
+        self.counting(limit);
     }
 
     /// Starts a tag. It has no domain: a call has only one.
@@ -140,12 +152,38 @@ impl Identity {
         hash.as_bytes()[..16].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte))
     }
 
-    fn window(&mut self, limit: &Limit) {
-        match window_of(limit) {
+    /// The algorithm, and its window: counters of two algorithms, or of windows that differ, never
+    /// meet. A bucket's rate is none of it, so that a changed rate keeps its counter.
+    fn counting(&mut self, limit: &Limit) {
+        let (algorithm, window) = match &limit.counting {
+            Counting::FixedWindow(fixed) => match &fixed.window {
+                Window::Epoch { length } => (FIXED_WINDOW, Some(*length)),
+                Window::Calendar(calendar) => {
+                    self.bytes.push(CALENDAR);
+                    self.part(calendar.unit().word().as_bytes());
+                    return self.part(calendar.zone().as_bytes());
+                }
+            },
+            Counting::SlidingWindow(sliding) => (SLIDING_WINDOW, Some(sliding.length)),
+            Counting::SlidingLog(log) => (SLIDING_LOG, Some(log.length)),
+            Counting::Bucket(bucket) if bucket.leaky => (LEAKY_BUCKET, None),
+            Counting::Bucket(_) => (TOKEN_BUCKET, None),
+            // Its state is in units of the window.
+            Counting::Hybrid(hybrid) => (HYBRID, Some(hybrid.window)),
+            Counting::Concurrency(_) => (CONCURRENCY, None),
+        };
+        self.bytes.push(algorithm);
+        if let Some(window) = window {
+            self.number(window.0);
+        }
+    }
+
+    fn optional(&mut self, name: Option<&str>) {
+        match name {
             None => self.bytes.push(ABSENT),
-            Some(window) => {
+            Some(name) => {
                 self.bytes.push(PRESENT);
-                self.number(window.0);
+                self.part(name.as_bytes());
             }
         }
     }
@@ -166,30 +204,30 @@ impl Identity {
     }
 }
 
-/// What is the same for every counter of a limit. `name` only where the limit stands in a list.
-pub(super) fn prefix(domain: &str, name: Option<&str>, limit: &Limit) -> Box<[u8]> {
+/// What is the same for every counter of a limit. `name` only where the limit stands in a list,
+/// `class` only where each consumer class has a bucket of its own.
+pub(super) fn prefix(
+    domain: &str,
+    name: Option<&str>,
+    class: Option<&str>,
+    limit: &Limit,
+) -> Box<[u8]> {
     let mut identity = Identity::default();
     identity.bytes.push(LIMIT);
     identity.part(domain.as_bytes());
-    match name {
-        None => identity.bytes.push(ABSENT),
-        Some(name) => {
-            identity.bytes.push(PRESENT);
-            identity.part(name.as_bytes());
-        }
-    }
-    identity.window(limit);
+    identity.optional(name);
+    identity.counting(limit);
+    identity.optional(class);
     identity.bytes.into_vec().into_boxed_slice()
 }
 
-/// The window that is part of an identity; a bucket has none, so a changed rate keeps its counter.
-fn window_of(limit: &Limit) -> Option<Micros> {
-    match &limit.counting {
-        Counting::FixedWindow(fixed) => match fixed.window {
-            Window::Epoch { length } => Some(length),
-        },
-        Counting::Bucket(_) => None,
-    }
+/// The holder that a caller's text stands for. Keyed like the counters, so that a store does not
+/// learn what callers call themselves.
+pub(super) fn holder(secret: &Secret, text: &[u8]) -> Holder {
+    let mut identity = Identity::default();
+    identity.bytes.push(HOLDER);
+    identity.part(text);
+    Holder(identity.hash(secret))
 }
 
 /// A key as operators see it: `{tag}`, followed by `:id` where the tag is not the identity. Each is

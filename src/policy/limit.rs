@@ -6,8 +6,8 @@
 use std::fmt;
 
 use crate::domain::{
-    Bucket, Charge, Counting, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Override, Rate,
-    Refill, Unit, Window,
+    Bucket, Calendar, Charge, Concurrency, Counting, FixedWindow, Hits, Limit, Micros,
+    OnStoreFailure, Override, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 
 /// The longest window, ten years of 365 days: nobody limits anything by more, and every product of
@@ -26,22 +26,65 @@ const CREDITS_BOUND: u64 = 1 << 53;
 /// one part in this many slower (0.1 %); else as credits, which are exact but twice the state.
 const ROUNDING_PARTS: u128 = 1_000;
 
-/// The algorithms of this version.
+/// A hybrid's products of credits, each a hundredth of a bucket's: two of them and a refill must stay
+/// exact together.
+const HYBRID_BOUND: u64 = 1 << 51;
+
+/// The most entries of a log or a slot table: each of them is kept, and looked at by every check.
+pub(super) const ENTRIES_MAX: u64 = 10_000;
+
+/// The lease of a slot where none is written: longer than requests take, short enough that a lost
+/// client is not missed for long.
+pub(super) const LEASE_DEFAULT_SECS: u64 = 60;
+
+/// The algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Algorithm {
     #[default]
     FixedWindow,
+    SlidingWindow,
+    SlidingLog,
     TokenBucket,
+    LeakyBucket,
+    Concurrency,
+}
+
+impl Algorithm {
+    const ALL: [Algorithm; 6] = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Concurrency,
+    ];
+
+    pub(super) fn of_word(word: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.word() == word)
+    }
+
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Algorithm::FixedWindow => "fixed_window",
+            Algorithm::SlidingWindow => "sliding_window",
+            Algorithm::SlidingLog => "sliding_log",
+            Algorithm::TokenBucket => "token_bucket",
+            Algorithm::LeakyBucket => "leaky_bucket",
+            Algorithm::Concurrency => "concurrency",
+        }
+    }
 }
 
 /// A limit as it was written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) rate: Rate,
     pub(super) algorithm: Algorithm,
     pub(super) burst: Option<u64>,
     pub(super) cost: u64,
     pub(super) charge: Charge,
+    pub(super) calendar: Option<Calendar>,
+    pub(super) lease: Micros,
     pub(super) on_store_failure: OnStoreFailure,
 }
 
@@ -58,6 +101,10 @@ pub(super) enum Misfit {
     BurstTooLarge { burst: u64, burst_max: u64 },
     /// No burst was written, and the rate itself does not fit as one.
     RateTooLargeForBurst { burst_max: u64 },
+    /// More hits than the algorithm can count, or keep.
+    HitsTooMany { algorithm: Algorithm, hits_max: u64 },
+    /// `charge: always` on slots: one is taken or it is not.
+    AlwaysOnSlots,
     /// One request costs more than can ever be there.
     CostAboveCapacity { capacity: u64 },
 }
@@ -72,7 +119,7 @@ impl fmt::Display for Misfit {
                 unit.word()
             ),
             Misfit::BurstOnWindow => f.write_str(
-                "`burst` is the capacity of a bucket, and this is a window; write `algorithm: \
+                "`burst` is the capacity of a bucket, and this is none; write `algorithm: \
                  token_bucket` or remove `burst`",
             ),
             Misfit::BurstBesideZero => f.write_str(
@@ -88,6 +135,15 @@ impl fmt::Display for Misfit {
                 "as a burst this rate is beyond the arithmetic; write `burst: {burst_max}`, the \
                  largest, or less beside it"
             ),
+            Misfit::HitsTooMany { algorithm, hits_max } => write!(
+                f,
+                "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
+                algorithm.word()
+            ),
+            Misfit::AlwaysOnSlots => f.write_str(
+                "a slot is taken or it is not, so `charge: always` has no meaning for \
+                 concurrency; remove it",
+            ),
             Misfit::CostAboveCapacity { capacity } => write!(
                 f,
                 "one request would cost more than the capacity, so that none ever passes; the \
@@ -100,53 +156,120 @@ impl fmt::Display for Misfit {
 impl Terms {
     /// The limit that these terms mean.
     pub(super) fn limit(&self, family: u64) -> Result<Limit, Misfit> {
-        let rate = self.rate;
-        let unit = rate.unit.unwrap_or(Unit::Second);
-        let window = rate.window();
-        if window > WINDOW_MAX {
-            let multiplier_max = WINDOW_MAX.0 / Micros::from_secs(unit.seconds()).0;
-            return Err(Misfit::WindowTooLong { unit, multiplier_max });
-        }
-        let counting = match self.algorithm {
-            Algorithm::FixedWindow if self.burst.is_some() => return Err(Misfit::BurstOnWindow),
-            Algorithm::FixedWindow => Counting::FixedWindow(FixedWindow {
-                hits: Hits(rate.requests_per_unit.into()),
-                window: Window::Epoch { length: window },
-            }),
-            Algorithm::TokenBucket => {
-                Counting::Bucket(bucket(rate.requests_per_unit.into(), window, self.burst)?)
-            }
-        };
+        let limit = self.counted(self.counting()?, self.rate, family);
+        self.affordable(&limit)?;
+        Ok(limit)
+    }
+
+    /// A limit that counts otherwise under these terms: a class's.
+    pub(super) fn counted(&self, counting: Counting, rate: Rate, family: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
-        let limit = Limit { counting, rate, charge, on_store_failure, family };
+        Limit { counting, rate, charge, on_store_failure, family }
+    }
+
+    /// One request must fit.
+    pub(super) fn affordable(&self, limit: &Limit) -> Result<(), Misfit> {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
             return Err(Misfit::CostAboveCapacity { capacity });
         }
-        Ok(limit)
+        Ok(())
+    }
+
+    fn counting(&self) -> Result<Counting, Misfit> {
+        let Rate { requests_per_unit, unit, .. } = self.rate;
+        let unit = unit.unwrap_or(Unit::Second);
+        let (hits, length) = (Hits(requests_per_unit.into()), self.rate.window());
+        if length > WINDOW_MAX {
+            let multiplier_max = WINDOW_MAX.0 / Micros::from_secs(unit.seconds()).0;
+            return Err(Misfit::WindowTooLong { unit, multiplier_max });
+        }
+        let is_bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        if self.burst.is_some() && !is_bucket {
+            return Err(Misfit::BurstOnWindow);
+        }
+        let at_most = |hits_max: u64| {
+            let algorithm = self.algorithm;
+            if hits.0 > hits_max {
+                Err(Misfit::HitsTooMany { algorithm, hits_max })
+            } else {
+                Ok(())
+            }
+        };
+        Ok(match self.algorithm {
+            Algorithm::FixedWindow => {
+                let calendar = self.calendar.clone().map(Window::Calendar);
+                let window = calendar.unwrap_or(Window::Epoch { length });
+                Counting::FixedWindow(FixedWindow { hits, window })
+            }
+            Algorithm::SlidingWindow => {
+                let window = SlidingWindow { hits, length };
+                at_most((CREDITS_BOUND - 1) / window.window_ticks())?;
+                Counting::SlidingWindow(window)
+            }
+            Algorithm::SlidingLog => {
+                at_most(ENTRIES_MAX)?;
+                Counting::SlidingLog(SlidingLog { hits, length })
+            }
+            Algorithm::Concurrency => {
+                if self.charge == Charge::Always {
+                    return Err(Misfit::AlwaysOnSlots);
+                }
+                at_most(ENTRIES_MAX)?;
+                Counting::Concurrency(Concurrency { slots: hits, lease: self.lease })
+            }
+            Algorithm::TokenBucket => {
+                Counting::Bucket(bucket(hits.0, length, self.burst, self.charge)?)
+            }
+            Algorithm::LeakyBucket => {
+                // A meter that paces: one at a time unless more is said.
+                let burst = self.burst.or((hits.0 > 0).then_some(1));
+                let bucket = bucket(hits.0, length, burst, self.charge)?;
+                Counting::Bucket(Bucket { leaky: true, ..bucket })
+            }
+        })
     }
 }
 
-fn bucket(hits: u64, window: Micros, burst: Option<u64>) -> Result<Bucket, Misfit> {
+/// A bucket that holds `burst` and gets `hits` back in each `window`.
+pub(super) fn bucket(
+    hits: u64,
+    window: Micros,
+    burst: Option<u64>,
+    charge: Charge,
+) -> Result<Bucket, Misfit> {
+    let plain = |burst, refill| Bucket { burst, refill, floor: Hits::ZERO, leaky: false };
     if hits == 0 {
         if burst.is_some() {
             return Err(Misfit::BurstBesideZero);
         }
         // Nothing ever refills an empty bucket of no size; the interval only has to be a valid one.
-        return Ok(Bucket { burst: Hits::ZERO, refill: Refill::Arrival { emission: window } });
+        return Ok(plain(Hits::ZERO, Refill::Arrival { emission: window }));
     }
+    // Charged always the debt may be twice as long.
+    let debts = match charge {
+        Charge::Admitted => 1,
+        Charge::Always => 2,
+    };
     let emission = window.0.div_ceil(hits);
     let lost = u128::from(emission) * u128::from(hits) - u128::from(window.0);
     let (refill, burst_max) = if lost * ROUNDING_PARTS < u128::from(window.0) {
-        (Refill::Arrival { emission: Micros(emission) }, (ARRIVAL_BOUND - 1) / emission)
+        let emission_of = Refill::Arrival { emission: Micros(emission) };
+        (emission_of, (ARRIVAL_BOUND / debts - 1) / emission)
     } else {
-        (Refill::Credits { hits: Hits(hits), window }, (CREDITS_BOUND - 1) / window.0)
+        (Refill::Credits { hits: Hits(hits), window }, (CREDITS_BOUND / debts - 1) / window.0)
     };
     match burst {
         Some(burst) if burst > burst_max => Err(Misfit::BurstTooLarge { burst, burst_max }),
         None if hits > burst_max => Err(Misfit::RateTooLargeForBurst { burst_max }),
-        burst => Ok(Bucket { burst: Hits(burst.unwrap_or(hits)), refill }),
+        burst => Ok(plain(Hits(burst.unwrap_or(hits)), refill)),
     }
+}
+
+/// The largest capacity that a hybrid of this window may have.
+pub(super) fn hybrid_burst_max(window: Micros) -> u64 {
+    let ticks = SlidingWindow { hits: Hits::ZERO, length: window }.window_ticks();
+    (HYBRID_BOUND - 1) / (100 * ticks)
 }
 
 /// A limit that a request brings along: a fixed window, charged when admitted; 0 refuses

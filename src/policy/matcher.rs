@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::key::{Held, Identity};
+use super::key::{self, Held, Identity};
 use super::limit::compile_override;
 use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
 use crate::domain::{
-    Accounting, Check, Descriptor, Entry, Hits, Key, Limit, Op, Request, Role, RuleId,
+    Accounting, Check, Counting, Descriptor, Entry, Hits, Holder, Key, Limit, Op, Request, Role,
+    RuleId,
 };
 
 /// The most checks of one call: what one script of a store decides at once. Policies that could
@@ -157,10 +158,13 @@ impl Policy {
                         if matches.takes_out(rule, plan) {
                             continue;
                         }
-                        let key = self.key(&mut identity, plan, descriptor.entries);
+                        let entries = descriptor.entries;
+                        let Some((limit, prefix)) = plan.of(spec, entries) else { continue };
+                        let key = self.key(&mut identity, prefix, plan, entries);
                         let op = op(descriptor, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
-                        checks.push(key, &spec.limit, op, role(rule), name);
+                        checks.push(key, limit, op, role(rule), name);
+                        self.name_holder(&mut checks, descriptor);
                     }
                 }
                 Found::Override(at) => {
@@ -179,15 +183,35 @@ impl Policy {
     }
 
     /// The counter of a limit for a path that ended at its rule.
-    pub(super) fn key(&self, identity: &mut Identity, plan: &Plan, entries: &[Entry<'_>]) -> Key {
+    pub(super) fn key(
+        &self,
+        identity: &mut Identity,
+        prefix: &[u8],
+        plan: &Plan,
+        entries: &[Entry<'_>],
+    ) -> Key {
         let tag = plan.tag.as_ref().map(|tag| {
             identity.begin_tag();
             add_parts(identity, tag, entries);
             identity.hash(&self.secret)
         });
-        identity.begin(&plan.prefix);
+        identity.begin(prefix);
         add_parts(identity, &plan.parts, entries);
         Key { identity: identity.hash(&self.secret), tag }
+    }
+
+    /// The latest check's holder, if it is of slots and the caller names one.
+    fn name_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
+        if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
+            && matches!(check.limit.counting, Counting::Concurrency(_))
+        {
+            check.holder = Some(self.holder(text));
+        }
+    }
+
+    /// The holder that a text stands for: what a caller names, or what it was given.
+    pub fn holder(&self, text: &[u8]) -> Holder {
+        key::holder(&self.secret, text)
     }
 
     fn override_key(

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use super::spec::{LimitSpec, ValueSpec};
 use super::tree::{Node, Policy, Rule};
-use crate::domain::{Charge, Counting, Entry};
+use crate::domain::{Charge, Counting, Entry, Limit, Window};
 
 /// The path as the policy writes it: `domain`, then per level `key_value` for a value, `key_a*` for
 /// a pattern, `key` for a node without either.
@@ -94,8 +94,10 @@ pub(super) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     if let Some(name) = &spec.name {
         let _ = write!(text, ", name: {name}");
     }
-    if let Counting::Bucket(bucket) = &limit.counting {
-        let _ = write!(text, ", algorithm: token_bucket, burst: {}", bucket.burst);
+    algorithm(&mut text, limit);
+    if let Some(tiers) = &spec.tiers {
+        let names: Vec<&str> = tiers.classes.iter().map(|class| &*class.name).collect();
+        let _ = write!(text, ", tiers: {} {}", tiers.method.word(), names.join(" "));
     }
     if spec.cost != 1 {
         let _ = write!(text, ", cost: {}", spec.cost);
@@ -104,6 +106,31 @@ pub(super) fn line(rule: &Rule, spec: &LimitSpec) -> String {
         text.push_str(", charge: always");
     }
     text
+}
+
+/// The algorithm with its own numbers; nothing for the one that needs no word.
+fn algorithm(text: &mut String, limit: &Limit) {
+    // Writing into a string cannot fail.
+    let _ = match &limit.counting {
+        Counting::FixedWindow(fixed) => match &fixed.window {
+            Window::Epoch { .. } => Ok(()),
+            Window::Calendar(calendar) => {
+                write!(text, ", align: calendar, time_zone: {}", calendar.zone())
+            }
+        },
+        Counting::SlidingWindow(_) => write!(text, ", algorithm: sliding_window"),
+        Counting::SlidingLog(_) => write!(text, ", algorithm: sliding_log"),
+        Counting::Bucket(bucket) => {
+            let word = if bucket.leaky { "leaky_bucket" } else { "token_bucket" };
+            write!(text, ", algorithm: {word}, burst: {}", bucket.burst)
+        }
+        Counting::Hybrid(hybrid) => {
+            write!(text, ", algorithm: token_bucket, burst: {}", hybrid.burst)
+        }
+        Counting::Concurrency(slots) => {
+            write!(text, ", algorithm: concurrency, lease: {} s", slots.lease.ceil_secs())
+        }
+    };
 }
 
 fn modes(rule: &Rule) -> String {

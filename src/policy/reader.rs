@@ -7,13 +7,10 @@ use serde_yaml::{Mapping, Value};
 
 use super::document::Document;
 use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, Step, shown};
-use super::hint::{kind_of, number_hint, stranger};
-use super::language::{Key, Level, NAME_BYTES_MAX, Shape, find};
-use super::scalar::{self, Scalar};
+use super::hint::{kind_of, stranger};
+use super::language::{Key, Level, Shape, find};
+use super::words::NAME_BYTES_MAX;
 use super::yaml::key_text;
-
-/// From here on a whole number is written as a float, for want of bits.
-const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
 
 /// The value is faulty, and the fault is noted already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +23,8 @@ pub(super) type Got<T> = Result<Option<T>, Reported>;
 #[derive(Debug)]
 pub(super) struct Reader<'d> {
     file: usize,
-    document: &'d Document<'d>,
-    path: Path,
+    pub(super) document: &'d Document<'d>,
+    pub(super) path: Path,
     drafts: Vec<Draft>,
     faults: usize,
     warnings: usize,
@@ -120,6 +117,38 @@ impl<'d> Reader<'d> {
         })
     }
 
+    /// The maps of a map below the present one, by name. `read` is called for each that is a map.
+    pub(super) fn each_named(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+        mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
+    ) -> Got<()> {
+        let Shape::MapOf(level) = key.shape else { return Ok(None) };
+        self.at(fields, key, |reader, value| {
+            let Value::Mapping(map) = value else {
+                let (name, kind) = (key.name, kind_of(value));
+                let message = format!("`{name}` is a map of names, not {kind}");
+                return Err(reader.note(At::Value, FaultKind::WrongType, message));
+            };
+            for (name, value) in map {
+                let text = key_text(name);
+                reader.within(Step::Key(text.into()), |reader| match name {
+                    Value::String(name) if !name.is_empty() => {
+                        if let Ok(fields) = reader.open(level, value) {
+                            read(reader, name, &fields);
+                        }
+                    }
+                    _ => {
+                        let message = format!("a name in `{}` is text; quote it", key.name);
+                        reader.note(At::Key, FaultKind::WrongType, message);
+                    }
+                });
+            }
+            Ok(Some(()))
+        })
+    }
+
     /// The maps of a list below the present map. `read` is called for each entry that is a map.
     pub(super) fn each(
         &mut self,
@@ -177,108 +206,6 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// A truth value; absent means false.
-    pub(super) fn truth(&mut self, fields: &Fields<'d>, key: &Key) -> Result<bool, Reported> {
-        let truth = self.at(fields, key, |reader, value| match reader.scalar(value) {
-            Scalar::Bool(value) => Ok(Some(value)),
-            _ => {
-                let hint = match value {
-                    Value::String(text) if matches!(scalar::read(text), Scalar::Bool(_)) => {
-                        "; remove the quotes"
-                    }
-                    _ => "",
-                };
-                let (name, source) = (key.name, reader.source(value));
-                let message = format!("`{name}` is true or false, not {source}{hint}");
-                Err(reader.note(At::Value, FaultKind::WrongType, message))
-            }
-        });
-        truth.map(Option::unwrap_or_default)
-    }
-
-    /// A whole number within the key's bounds.
-    pub(super) fn number(&mut self, fields: &Fields<'d>, key: &Key) -> Got<u64> {
-        let Shape::Number { least, most } = key.shape else { return Ok(None) };
-        self.at(fields, key, |reader, value| {
-            let number = match reader.scalar(value) {
-                Scalar::Int(number) => number,
-                // Beyond 64 bits: the cast keeps the sign, and saturates far outside any bound.
-                Scalar::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
-                    number as i128
-                }
-                _ => {
-                    let (name, source) = (key.name, reader.source(value));
-                    let hint = number_hint(value);
-                    let message = format!("`{name}` is a whole number, not {source}{hint}");
-                    return Err(reader.note(At::Value, FaultKind::WrongType, message));
-                }
-            };
-            match u64::try_from(number) {
-                Ok(number) if (least..=most).contains(&number) => Ok(Some(number)),
-                _ => {
-                    let bound = if number < i128::from(least) {
-                        format!("at least {least}")
-                    } else {
-                        format!("at most {most}")
-                    };
-                    let (name, source) = (key.name, reader.source(value));
-                    let message = format!("`{name}` must be {bound}, not {source}");
-                    Err(reader.note(At::Value, FaultKind::OutOfRange, message))
-                }
-            }
-        })
-    }
-
-    /// One of the key's words.
-    pub(super) fn word(&mut self, fields: &Fields<'d>, key: &Key) -> Got<&'static str> {
-        let Shape::Word { words, later, any_case } = key.shape else { return Ok(None) };
-        self.at(fields, key, |reader, value| {
-            let text = reader.read_text(key, value)?;
-            let same = |word: &&&str| {
-                if any_case { word.eq_ignore_ascii_case(&text) } else { **word == text }
-            };
-            if let Some(word) = words.iter().find(same) {
-                return Ok(Some(*word));
-            }
-            let words = words.join(", ");
-            let (name, text) = (key.name, shown(&text));
-            Err(if later.iter().any(|word| same(&word)) {
-                let message = format!(
-                    "`{name}: {}` is not available in this version yet; use one of: {words}",
-                    text.trim_matches('"')
-                );
-                reader.note(At::Value, FaultKind::NotYet, message)
-            } else {
-                let message = format!("`{name}` is one of: {words}; not {text}");
-                reader.note(At::Value, FaultKind::BadValue, message)
-            })
-        })
-    }
-
-    /// What a value means as a scalar of YAML 1.1; lists and maps are text.
-    pub(super) fn scalar(&self, value: &Value) -> Scalar {
-        match value {
-            Value::Null => Scalar::Null,
-            Value::Bool(value) => Scalar::Bool(*value),
-            Value::Number(number) => {
-                let whole = number.as_i64().map(i128::from);
-                match whole.or_else(|| number.as_u64().map(i128::from)) {
-                    Some(whole) => Scalar::Int(whole),
-                    None => Scalar::Float(number.as_f64().unwrap_or(f64::NAN)),
-                }
-            }
-            Value::String(text) => match scalar::read(text) {
-                Scalar::Text => Scalar::Text,
-                // Quoted text is text. Asked last, because the answer may cost a second reading.
-                special => match self.document.scalar(&self.path) {
-                    Some((_, false)) => Scalar::Text,
-                    Some((_, true)) | None => special,
-                },
-            },
-            Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => Scalar::Text,
-        }
-    }
-
     /// Goes a step down for as long as `read` runs.
     pub(super) fn within<T>(&mut self, step: Step, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.0.push(step);
@@ -287,7 +214,8 @@ impl<'d> Reader<'d> {
         result
     }
 
-    fn at<T>(
+    /// Reads the value of a key, unless there is none.
+    pub(super) fn at<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
@@ -328,21 +256,17 @@ impl<'d> Reader<'d> {
                 });
                 continue;
             };
-            let (kind, message) = match find(level, name) {
-                Some(known) if known.shape == Shape::NotYet => {
-                    let message =
-                        format!("`{name}` is not available in this version yet; remove it");
-                    (FaultKind::NotYet, message)
-                }
-                Some(_) => continue,
-                None => stranger(level, name),
-            };
+            if find(level, name).is_some() {
+                continue;
+            }
+            let (kind, message) = stranger(level, name);
             self.within(Step::Key(text.into()), |reader| reader.note(At::Key, kind, message));
         }
         Ok(Fields { map })
     }
 
-    fn read_text(&mut self, key: &Key, value: &Value) -> Result<String, Reported> {
+    /// The text that a value stands for.
+    pub(super) fn read_text(&mut self, key: &Key, value: &Value) -> Result<String, Reported> {
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Null => String::new(),

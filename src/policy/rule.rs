@@ -1,16 +1,17 @@
-//! `rate_limit`: what its keys mean together.
+//! `rate_limit`, and the entries of `rate_limits`: what their keys mean together.
 //!
-//! Not here: the descriptor that it stands on (`descriptor`), the arithmetic's bounds (`limit`).
+//! Not here: the descriptor that they stand on (`descriptor`), consumer classes (`tiers`), the
+//! arithmetic's bounds (`limit`).
 
 use std::sync::Arc;
 
-use super::fault::{At, FaultKind};
-use super::language as words;
+use super::fault::{At, FaultKind, Step, shown};
 use super::language::Key;
-use super::limit::{Algorithm, Misfit, Terms, stable_hash};
+use super::limit::{Algorithm, LEASE_DEFAULT_SECS, Misfit, Terms, stable_hash};
 use super::reader::{Fields, Got, Reader, Reported};
 use super::spec::LimitSpec;
-use crate::domain::{Charge, OnStoreFailure, Rate, Unit};
+use super::{tiers, words};
+use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
 
 /// What a rule takes from where it stands.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,31 @@ pub(super) struct Ground<'a> {
     pub(super) domain: &'a str,
     /// The domain's answer when the store cannot be asked.
     pub(super) on_store_failure: OnStoreFailure,
+}
+
+/// Where a limit stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site<'a> {
+    pub(super) ground: Ground<'a>,
+    /// The identity of its path: key and value of each level.
+    pub(super) trail: &'a [String],
+    /// It is an entry of `rate_limits`.
+    pub(super) in_list: bool,
+}
+
+impl Site<'_> {
+    /// The keys of the path.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.trail.iter().step_by(2).map(String::as_str)
+    }
+
+    /// Key and value of the node that the limit stands on.
+    pub(super) fn node(&self) -> (&str, &str) {
+        match self.trail {
+            [.., key, value] => (key, value),
+            _ => ("", ""),
+        }
+    }
 }
 
 /// What a `rate_limit` says.
@@ -31,29 +57,38 @@ pub(super) struct RateLimit {
 }
 
 /// Keys that say how something is counted, and so have no meaning beside `unlimited`.
-const COUNTING_KEYS: [Key; 6] = [
+const COUNTING_KEYS: [Key; 11] = [
     words::UNIT_MULTIPLIER,
     words::ALGORITHM,
     words::BURST,
     words::COST,
     words::CHARGE,
     words::RULE_FAILURE,
+    words::PER,
+    words::ALIGN,
+    words::TIME_ZONE,
+    words::LEASE,
+    words::TIERS,
 ];
 
-/// Reads a `rate_limit`. `trail` is the identity of its path: key and value of each level.
+/// Reads a `rate_limit`, or an entry of `rate_limits`.
 pub(super) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    ground: Ground<'_>,
-    trail: &[String],
+    site: Site<'_>,
 ) -> Result<RateLimit, Reported> {
     let name = reader.text(fields, &words::NAME);
     let own_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
     let replaces = replaces(reader, fields, &own_name);
     let unlimited = reader.truth(fields, &words::UNLIMITED);
     let limit = match unlimited {
+        Ok(true) if site.in_list => {
+            let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
+                           alone";
+            Err(reader.note_at(&words::UNLIMITED, FaultKind::Conflict, message.to_owned()))
+        }
         Ok(true) => unlimited_alone(reader, fields).map(|()| None),
-        Ok(false) => limit(reader, fields, ground, trail, &own_name).map(Some),
+        Ok(false) => limit(reader, fields, site, &own_name).map(Some),
         Err(reported) => Err(reported),
     };
     name?;
@@ -112,12 +147,56 @@ fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(
 fn limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    ground: Ground<'_>,
-    trail: &[String],
+    site: Site<'_>,
     name: &str,
 ) -> Result<LimitSpec, Reported> {
+    let per = per(reader, fields, site);
+    let terms = terms(reader, fields, site)?;
+    let per = per?;
+    let window = terms.rate.window().0.to_be_bytes();
+    let mut identity: Vec<Vec<u8>> = vec![
+        site.ground.domain.into(),
+        name.into(),
+        window.into(),
+        terms.algorithm.word().into(),
+        terms.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
+        per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
+    ];
+    identity.extend(site.trail.iter().map(|part| part.clone().into_bytes()));
+    let limit = match terms.limit(family(&identity)) {
+        Ok(limit) => limit,
+        Err(misfit) => return Err(report(reader, fields, misfit)),
+    };
+    let tiers = tiers::read(reader, fields, site, &terms, &limit, &mut identity)?;
+    Ok(LimitSpec {
+        name: (!name.is_empty()).then(|| name.into()),
+        in_list: site.in_list,
+        per,
+        limit: Arc::new(limit),
+        tiers: tiers.map(Arc::new),
+        cost: terms.cost,
+    })
+}
+
+/// The number of a family: the same for the same parts.
+pub(super) fn family(identity: &[Vec<u8>]) -> u64 {
+    let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
+    stable_hash(&parts)
+}
+
+/// The numbers, as they are written.
+fn terms<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: Site<'_>,
+) -> Result<Terms, Reported> {
+    let algorithm = reader.word(fields, &words::ALGORITHM);
+    let algorithm = algorithm.map(|word| word.and_then(Algorithm::of_word).unwrap_or_default());
+    let is_slots = algorithm == Ok(Algorithm::Concurrency);
     let unit = match reader.word(fields, &words::UNIT) {
+        Ok(Some(_)) if is_slots => Err(no_meaning(reader, &words::UNIT)),
         Ok(Some(word)) => Ok(unit_of(word)),
+        Ok(None) if is_slots => Ok(None),
         Ok(None) => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
                            year; or `unlimited: true`";
@@ -125,56 +204,138 @@ fn limit<'d>(
         }
         Err(reported) => Err(reported),
     };
-    let multiplier = reader.number(fields, &words::UNIT_MULTIPLIER);
+    let multiplier = match reader.number(fields, &words::UNIT_MULTIPLIER) {
+        Ok(Some(_)) if is_slots => Err(no_meaning(reader, &words::UNIT_MULTIPLIER)),
+        multiplier => multiplier,
+    };
     let requests = reader.number(fields, &words::REQUESTS_PER_UNIT);
     if requests == Ok(None) {
         let message = "without `requests_per_unit` this limit refuses everything; write \
                        `requests_per_unit: 0` if that is meant";
         reader.note(At::Key, FaultKind::DeniesAll, message.to_owned());
     }
-    let algorithm = reader.word(fields, &words::ALGORITHM);
+    let lease = match reader.number(fields, &words::LEASE) {
+        Ok(Some(_)) if algorithm.is_ok() && !is_slots => {
+            let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
+                           remove it";
+            Err(reader.note_at(&words::LEASE, FaultKind::Conflict, message.to_owned()))
+        }
+        lease => lease,
+    };
     let burst = reader.number(fields, &words::BURST);
     let cost = reader.number(fields, &words::COST);
     let charge = reader.word(fields, &words::CHARGE);
     let failure = on_store_failure(reader, fields, &words::RULE_FAILURE);
+    let calendar = calendar(reader, fields, algorithm, unit, multiplier);
     let wire_number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let terms = Terms {
+    Ok(Terms {
         rate: Rate {
             unit: unit?,
             requests_per_unit: wire_number(requests?.unwrap_or(0)),
             unit_multiplier: wire_number(multiplier?.unwrap_or(1)),
         },
-        algorithm: match algorithm? {
-            Some("token_bucket") => Algorithm::TokenBucket,
-            _ => Algorithm::default(),
-        },
+        algorithm: algorithm?,
         burst: burst?,
         cost: cost?.unwrap_or(1),
         charge: if charge? == Some("always") { Charge::Always } else { Charge::Admitted },
-        on_store_failure: failure?.unwrap_or(ground.on_store_failure),
+        calendar: calendar?,
+        lease: Micros::from_secs(lease?.unwrap_or(LEASE_DEFAULT_SECS)),
+        on_store_failure: failure?.unwrap_or(site.ground.on_store_failure),
+    })
+}
+
+fn no_meaning(reader: &mut Reader<'_>, key: &Key) -> Reported {
+    let message = format!(
+        "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
+        key.name
+    );
+    reader.note_at(key, FaultKind::Conflict, message)
+}
+
+/// `align` and `time_zone`.
+fn calendar<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    algorithm: Result<Algorithm, Reported>,
+    unit: Result<Option<Unit>, Reported>,
+    multiplier: Got<u64>,
+) -> Got<Calendar> {
+    let align = reader.word(fields, &words::ALIGN);
+    let zone = reader.text(fields, &words::TIME_ZONE);
+    if align? != Some("calendar") {
+        if fields.has(&words::TIME_ZONE) {
+            let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
+                           it";
+            let (key, kind) = (&words::TIME_ZONE, FaultKind::Conflict);
+            return Err(reader.note_at(key, kind, message.to_owned()));
+        }
+        return Ok(None);
+    }
+    let mut conflict =
+        |message: &str| Err(reader.note_at(&words::ALIGN, FaultKind::Conflict, message.to_owned()));
+    if algorithm? != Algorithm::FixedWindow {
+        return conflict("only a fixed_window can be aligned to the calendar; remove `align`");
+    }
+    let unit = match unit? {
+        Some(unit @ (Unit::Day | Unit::Week | Unit::Month | Unit::Year)) => unit,
+        _ => {
+            return conflict(
+                "calendar windows are days, weeks, months and years; shorter ones are the same \
+                 without `align`",
+            );
+        }
     };
-    let window = terms.rate.window().0.to_be_bytes();
-    let mut identity = vec![ground.domain.as_bytes(), name.as_bytes(), window.as_slice()];
-    identity.extend(trail.iter().map(String::as_bytes));
-    match terms.limit(stable_hash(&identity)) {
-        Ok(limit) => Ok(LimitSpec {
-            name: (!name.is_empty()).then(|| name.into()),
-            in_list: false,
-            per: None,
-            limit: Arc::new(limit),
-            cost: terms.cost,
-        }),
-        Err(misfit) => Err(report(reader, fields, misfit)),
+    if multiplier?.unwrap_or(1) != 1 {
+        return conflict("calendar windows are one unit long; remove `unit_multiplier`");
+    }
+    let zone = zone?.unwrap_or_else(|| "UTC".to_owned());
+    match super::calendar(unit, &zone) {
+        Some(calendar) => Ok(Some(calendar)),
+        None => {
+            let message =
+                format!("there is no time zone {}; name one as Europe/Berlin is", shown(&zone));
+            Err(reader.note_at(&words::TIME_ZONE, FaultKind::BadValue, message))
+        }
     }
 }
 
+/// `per`: positions on the path.
+fn per<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>, site: Site<'_>) -> Got<Box<[usize]>> {
+    let Some(names) = reader.names(fields, &words::PER)? else { return Ok(None) };
+    if !site.in_list {
+        let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
+                       its whole path";
+        return Err(reader.note_at(&words::PER, FaultKind::Conflict, message.to_owned()));
+    }
+    let (mut positions, mut reported) = (Vec::new(), None);
+    for (at, name) in names.iter().enumerate() {
+        let before = positions.len();
+        positions.extend(site.keys().enumerate().filter(|(_, key)| key == name).map(|(at, _)| at));
+        if positions.len() == before {
+            let keys: Vec<&str> = site.keys().collect();
+            let message =
+                format!("the path has no entry {}; it has: {}", shown(name), keys.join(", "));
+            reported = Some(reader.within(Step::Key(words::PER.name.into()), |reader| {
+                reader.within(Step::Index(at), |reader| {
+                    reader.note(At::Value, FaultKind::BadValue, message)
+                })
+            }));
+        }
+    }
+    positions.sort_unstable();
+    positions.dedup();
+    reported.map_or(Ok(Some(positions.into())), Err)
+}
+
 /// Notes a misfit at the key that has to change.
-fn report<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>, misfit: Misfit) -> Reported {
+pub(super) fn report<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>, misfit: Misfit) -> Reported {
     let (key, kind) = match misfit {
         Misfit::WindowTooLong { .. } => (words::UNIT_MULTIPLIER, FaultKind::OutOfRange),
         Misfit::BurstOnWindow | Misfit::BurstBesideZero => (words::BURST, FaultKind::Conflict),
         Misfit::BurstTooLarge { .. } => (words::BURST, FaultKind::OutOfRange),
         Misfit::RateTooLargeForBurst { .. } => (words::REQUESTS_PER_UNIT, FaultKind::OutOfRange),
+        Misfit::HitsTooMany { .. } => (words::REQUESTS_PER_UNIT, FaultKind::OutOfRange),
+        Misfit::AlwaysOnSlots => (words::CHARGE, FaultKind::Conflict),
         Misfit::CostAboveCapacity { .. } => (words::COST, FaultKind::OutOfRange),
     };
     if fields.has(&key) {

@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::language::{BODY_TEXT, DOMAIN};
-use super::language::{KEY, Key, Level, NAME_BYTES_MAX, REPLACED_NAME, Shape, keys_of};
+use super::language::{Key, Level, Shape, keys_of};
 use super::scalar::{FALSE_WORDS, TRUE_WORDS};
+use super::words::{BODY_TEXT, CLASSES, DOMAIN, KEY, METHOD, NAME_BYTES_MAX, REPLACED_NAME};
 
 /// The JSON Schema (draft 2020-12) of a policy file.
 ///
@@ -29,7 +29,7 @@ pub fn schema() -> Value {
 fn map(level: Level) -> Value {
     let properties: Map<String, Value> =
         keys_of(level).map(|key| (key.name.to_owned(), property(key))).collect();
-    let required: Vec<&str> = [DOMAIN, KEY, REPLACED_NAME, BODY_TEXT]
+    let required: Vec<&str> = [DOMAIN, KEY, REPLACED_NAME, METHOD, CLASSES, BODY_TEXT]
         .iter()
         .filter(|key| key.level == level)
         .map(|key| key.name)
@@ -44,11 +44,7 @@ fn map(level: Level) -> Value {
 
 fn property(key: &Key) -> Value {
     let mut property = shape(&key.shape);
-    property["description"] = if key.shape == Shape::NotYet {
-        json!(format!("{} Not available in this version yet.", key.about))
-    } else {
-        json!(key.about)
-    };
+    property["description"] = json!(key.about);
     property
 }
 
@@ -92,7 +88,14 @@ fn shape(shape: &Shape) -> Value {
             json!({"anyOf": [{"$ref": format!("#/$defs/{}", level.id())}, {"type": "null"}]})
         }
         Shape::Free => json!({"type": ["object", "null"]}),
-        Shape::NotYet => json!({"not": {}}),
+        Shape::MapOf(level) => json!({
+            "type": ["object", "null"],
+            "additionalProperties": {"$ref": format!("#/$defs/{}", level.id())},
+        }),
+        Shape::Percent => json!({"anyOf": [
+            {"type": "string", "pattern": "^0*(100|[0-9]{1,2})%$"},
+            {"type": "null"},
+        ]}),
     }
 }
 

@@ -83,10 +83,69 @@ pub struct LimitSpec {
     pub in_list: bool,
     /// Which entries of the path make the counter's key, as positions; `None`: all.
     pub per: Option<Box<[usize]>>,
-    /// The numbers.
+    /// The numbers; where there are classes, those of the whole bucket that they divide.
     pub limit: Arc<Limit>,
+    /// The consumer classes; the value of the last entry of the path is the class.
+    pub tiers: Option<Arc<TiersSpec>>,
     /// Hits that one hit of the caller counts for; at least 1.
     pub cost: u64,
+}
+
+impl LimitSpec {
+    /// The limit of the class that a value names: its position among the classes and its numbers.
+    /// `None` where unlisted values are not limited. Only for a limit with `tiers`.
+    pub(super) fn class(&self, value: &[u8]) -> Option<(usize, &Arc<Limit>)> {
+        let tiers = self.tiers.as_ref()?;
+        let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
+        let class = listed.or(tiers.default)?;
+        Some((class, &tiers.classes[class].limit))
+    }
+}
+
+/// Consumer classes that divide one bucket.
+#[derive(Clone, Debug)]
+pub struct TiersSpec {
+    /// How.
+    pub method: TierMethod,
+    /// The classes, the highest priority first; at most [`CLASSES_MAX`].
+    pub classes: Vec<ClassSpec>,
+    /// The class of an unlisted value; `None`: such values are not limited.
+    pub default: Option<usize>,
+}
+
+/// The most classes of one limit: people name three to five, and a hybrid's state has an integer for
+/// each.
+pub const CLASSES_MAX: usize = 16;
+
+/// How consumer classes divide a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierMethod {
+    /// One bucket, in which each class has a floor.
+    Shared,
+    /// A bucket for each class.
+    Separate,
+    /// A share for each class and a common pool with floors.
+    Hybrid,
+}
+
+impl TierMethod {
+    /// The word that policy files use.
+    pub const fn word(self) -> &'static str {
+        match self {
+            TierMethod::Shared => "shared",
+            TierMethod::Separate => "separate",
+            TierMethod::Hybrid => "hybrid",
+        }
+    }
+}
+
+/// One consumer class.
+#[derive(Clone, Debug)]
+pub struct ClassSpec {
+    /// Its name: the value that an entry has.
+    pub name: Box<str>,
+    /// Its numbers.
+    pub limit: Arc<Limit>,
 }
 
 /// A body for refusals: at most 1 KiB.

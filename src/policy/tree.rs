@@ -18,7 +18,7 @@ use hashbrown::HashTable;
 use super::key::Secret;
 use super::patterns::Patterns;
 use super::spec::{Body, LimitSpec, ValueSpec};
-use crate::domain::{Accounting, Entry, RuleId};
+use crate::domain::{Accounting, Entry, Limit, RuleId};
 
 /// A policy, ready to be matched against. Immutable: a reload makes another one.
 #[derive(Debug)]
@@ -75,12 +75,30 @@ pub(super) struct NameId(pub u32);
 pub(super) struct Plan {
     /// The beginning of the identity: domain, name, window.
     pub prefix: Box<[u8]>,
+    /// For a limit with consumer classes: the same for each class.
+    pub classes: Box<[Box<[u8]>]>,
     /// The entries that follow, in the path's order.
     pub parts: Box<[Part]>,
     /// The entries that make the tag, where the counter has all of the domain's `hash_tag`.
     pub tag: Option<Box<[Part]>>,
     /// The limit's name, if some rule replaces it.
     pub replaced_as: Option<NameId>,
+}
+
+impl Plan {
+    /// Under which limit a descriptor is counted, and how its key begins: the rule's, or that of the
+    /// class that the last entry names. `None` for a value that is in no class.
+    pub(super) fn of<'a>(
+        &'a self,
+        spec: &'a LimitSpec,
+        entries: &[Entry<'_>],
+    ) -> Option<(&'a Arc<Limit>, &'a [u8])> {
+        if spec.tiers.is_none() {
+            return Some((&spec.limit, &self.prefix));
+        }
+        let (class, limit) = spec.class(entries.last()?.value)?;
+        Some((limit, &self.classes[class]))
+    }
 }
 
 /// An entry's part in a key.

@@ -7,11 +7,12 @@
 use std::collections::HashSet;
 
 use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, shown};
-use super::spec::{DomainSpec, NodeSpec, RuleSpec, ValueSpec};
+use super::meetings::{self, Joint};
+use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 
 /// Every warning.
-const ALL: [fn(&mut Look<'_>); 4] =
-    [keys_and_depth, unreachable_siblings, replaces_nobody, no_limit_when_absent];
+const ALL: [fn(&mut Look<'_>); 5] =
+    [keys_and_depth, unreachable_siblings, replaces_nobody, no_limit_when_absent, split_over_slots];
 
 /// A request's descriptors have at most this many entries (longer ones are refused on arrival), so
 /// that a deeper rule is never reached.
@@ -135,18 +136,27 @@ fn keys_and_depth(look: &mut Look<'_>) {
             );
             look.note(&spot.at, |p| p, FaultKind::NeverMatches, message);
         }
-        if is_limited(rule) && !spot.nodes.iter().any(|node| names_a_client(node)) {
-            let message = "one counter for all callers: no entry of the path names a client; add \
-                           one such as remote_address, unless that is meant";
-            let path = |p: Path| p.key("rate_limit");
-            look.note(&spot.at, path, FaultKind::OneCounterForAll, message.to_owned());
+        for (nth, limit) in rule.limits.iter().enumerate() {
+            if limit.limit.capacity().0 > 0 && !is_tied_to_a_client(limit, &spot.nodes) {
+                let message = "one counter for all callers: no entry of its key names a client; \
+                               add one such as remote_address, unless that is meant";
+                let path = |p| of_limit(p, nth, limit.in_list);
+                look.note(&spot.at, path, FaultKind::OneCounterForAll, message.to_owned());
+            }
         }
     });
 }
 
-/// A rule that refuses some callers and not others. One that refuses everybody needs no counter.
-fn is_limited(rule: &RuleSpec) -> bool {
-    rule.limits.iter().any(|limit| limit.limit.capacity().0 > 0)
+/// Where a limit stands in its descriptor.
+fn of_limit(path: Path, nth: usize, in_list: bool) -> Path {
+    if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
+}
+
+/// Whether an entry of its counters' keys tells clients apart; a consumer class does not.
+fn is_tied_to_a_client(limit: &LimitSpec, path: &[&NodeSpec]) -> bool {
+    let levels = path.len() - usize::from(limit.tiers.is_some());
+    let is_own = |at: &usize| limit.per.as_ref().is_none_or(|per| per.contains(at));
+    (0..levels).filter(is_own).any(|at| names_a_client(path[at]))
 }
 
 /// Whether different clients get different counters by this entry.
@@ -281,6 +291,31 @@ fn no_limit_when_absent(look: &mut Look<'_>) {
             shown(key)
         );
         look.note(&at, |p| p.key("key"), FaultKind::NoLimitWhenAbsent, message);
+    }
+}
+
+/// Limits that meet in a call, and whose counters a Redis Cluster may hold in several slots: one
+/// warning at each, with the first other one.
+fn split_over_slots(look: &mut Look<'_>) {
+    let limits = meetings::limits(look.domain);
+    let mut warned = HashSet::new();
+    for (one, other, joint) in meetings::pairs(&look.domain.hash_tag, &limits) {
+        let way_out = match &joint {
+            Joint::Joined => continue,
+            Joint::JoinableBy(keys) => format!("`hash_tag: [{}]` joins them", keys.join(", ")),
+            Joint::NotJoinable => "they have no entry in common that could join them".to_owned(),
+        };
+        if !warned.insert(other) {
+            continue;
+        }
+        let met = &limits[other];
+        let message = format!(
+            "a Redis Cluster may keep this limit and {} in two slots, so that a call over both \
+             takes up to two rounds; {way_out}",
+            meetings::label(&limits[one])
+        );
+        let path = |p| of_limit(p, met.nth, met.in_list);
+        look.note(&met.at, path, FaultKind::SplitOverSlots, message);
     }
 }
 

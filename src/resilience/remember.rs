@@ -87,7 +87,7 @@ struct Refusal {
 struct What {
     key: Key,
     cost: Hits,
-    numbers: [u64; 4],
+    numbers: [u64; 5],
 }
 
 /// The checks of a call that still have to be asked, by their number.
@@ -232,22 +232,33 @@ impl What {
         if check.limit.charge == Charge::Always || check.holder.is_some() {
             return None;
         }
-        Some(What { key: check.key, cost, numbers: numbers(check.limit) })
+        Some(What { key: check.key, cost, numbers: numbers(check.limit)? })
     }
 }
 
-/// What tells one limit from another on the same counter.
-fn numbers(limit: &Limit) -> [u64; 4] {
-    match &limit.counting {
-        Counting::FixedWindow(window) => {
-            let Window::Epoch { length } = window.window;
-            [0, window.hits.0, length.0, 0]
-        }
-        Counting::Bucket(bucket) => match bucket.refill {
-            Refill::Arrival { emission } => [1, bucket.burst.0, emission.0, 0],
-            Refill::Credits { hits, window } => [2, bucket.burst.0, hits.0, window.0],
+/// What tells one limit from another on the same counter. `None` for slots: any call may return one.
+fn numbers(limit: &Limit) -> Option<[u64; 5]> {
+    Some(match &limit.counting {
+        Counting::FixedWindow(window) => match window.window {
+            Window::Epoch { length } => [0, window.hits.0, length.0, 0, 0],
+            // The unit and the zone are in the key.
+            Window::Calendar(_) => [3, window.hits.0, 0, 0, 0],
         },
-    }
+        Counting::SlidingWindow(window) => [4, window.hits.0, window.length.0, 0, 0],
+        Counting::SlidingLog(log) => [5, log.hits.0, log.length.0, 0, 0],
+        Counting::Bucket(bucket) => match bucket.refill {
+            Refill::Arrival { emission } => [1, bucket.burst.0, emission.0, 0, bucket.floor.0],
+            Refill::Credits { hits, window } => {
+                [2, bucket.burst.0, hits.0, window.0, bucket.floor.0]
+            }
+        },
+        // Shares that change with a policy drop what is remembered, as every reload does.
+        Counting::Hybrid(classes) => {
+            let class = (classes.class as u64) << 32 | u64::from(classes.floor_percent);
+            [6, classes.burst.0, classes.hits.0, classes.window.0, class]
+        }
+        Counting::Concurrency(_) => return None,
+    })
 }
 
 /// Whether a store that splits calls by tag asks these together.

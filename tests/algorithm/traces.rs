@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use tidegate::algorithm::{self, State};
 use tidegate::domain::{
-    Bucket, Charge, Counting, FixedWindow, Hits, Limit, Micros, Op, Outcome, Refill, Window,
+    Bucket, Charge, Counting, FixedWindow, Hits, Hybrid, Limit, Micros, Op, Outcome, Refill,
+    SlidingLog, SlidingWindow, Window,
 };
 
 use crate::vectors;
@@ -59,7 +60,7 @@ pub fn window(hits: u64, length: u64) -> Limit {
 }
 
 pub fn bucket(burst: u64, refill: Refill) -> Limit {
-    limit(Counting::Bucket(Bucket { burst: Hits(burst), refill }))
+    limit(Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }))
 }
 
 /// Credits per hit and credits per microsecond, as the bucket's file has them.
@@ -89,8 +90,64 @@ pub fn a_window() -> impl Strategy<Value = Limit> {
     (1..30_u64, 1..100_u64).prop_map(|(hits, seconds)| window(hits, seconds * SECOND))
 }
 
+pub fn a_sliding_window() -> impl Strategy<Value = Limit> {
+    (1..30_u64, prop_oneof![1..50_u64, 60..4_000_u64, 86_400..300_000_u64]).prop_map(
+        |(hits, seconds)| {
+            let length = Micros(seconds * SECOND);
+            limit(Counting::SlidingWindow(SlidingWindow { hits: Hits(hits), length }))
+        },
+    )
+}
+
+pub fn a_log() -> impl Strategy<Value = Limit> {
+    (1..30_u64, 1..100_u64).prop_map(|(hits, seconds)| {
+        let length = Micros(seconds * SECOND);
+        limit(Counting::SlidingLog(SlidingLog { hits: Hits(hits), length }))
+    })
+}
+
+/// A bucket seen by a class with a floor.
+pub fn a_floor() -> impl Strategy<Value = Limit> {
+    (a_bucket(), 0..100_u64).prop_map(|(mut limit, percent)| {
+        if let Counting::Bucket(bucket) = &mut limit.counting {
+            bucket.floor = Hits((bucket.burst.0 * percent).div_ceil(100));
+        }
+        limit
+    })
+}
+
+/// One class's view of a bucket that is divided.
+pub fn a_hybrid() -> impl Strategy<Value = Limit> {
+    let shares = prop_oneof![
+        Just(vec![100]),
+        Just(vec![50, 50]),
+        Just(vec![30, 20]),
+        Just(vec![0, 40, 25]),
+        Just(vec![33, 33, 34]),
+    ];
+    let window = prop_oneof![1..50_u64, 60..4_000_u64];
+    (1..30_u64, 1..500_u64, window, shares, 0..3_usize, 0..100_u32).prop_map(
+        |(burst, hits, seconds, shares, class, floor_percent)| {
+            limit(Counting::Hybrid(Hybrid {
+                burst: Hits(burst),
+                hits: Hits(hits),
+                window: Micros(seconds * SECOND),
+                class: class % shares.len(),
+                shares: shares.into(),
+                floor_percent,
+            }))
+        },
+    )
+}
+
+/// Limits for which a cost is the same as so many single hits.
+pub fn a_plain_limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![a_bucket(), a_window(), a_sliding_window()]
+}
+
+/// Limits of every kind that counts hits.
 pub fn a_limit() -> impl Strategy<Value = Limit> {
-    prop_oneof![a_bucket(), a_window()]
+    prop_oneof![a_bucket(), a_window(), a_sliding_window(), a_log(), a_floor(), a_hybrid()]
 }
 
 /// How long a trace pauses, in thousandths of the limit's own pace, and what it asks for.
@@ -101,15 +158,25 @@ pub fn a_trace() -> impl Strategy<Value = Vec<(u64, u64)>> {
 
 /// A limit's own pace: the time in which about one hit comes back.
 pub fn pace(limit: &Limit) -> u64 {
+    let even = |length: u64, hits: Hits| (length / hits.0.max(1)).max(1);
     match &limit.counting {
-        Counting::FixedWindow(w) => {
-            let Window::Epoch { length } = w.window;
-            (length.0 / w.hits.0.max(1)).max(1)
-        }
+        Counting::FixedWindow(w) => even(length(w), w.hits),
+        Counting::SlidingWindow(w) => even(w.length.0, w.hits),
+        Counting::SlidingLog(w) => even(w.length.0, w.hits),
+        Counting::Hybrid(h) => even(h.window.0, h.hits),
+        Counting::Concurrency(c) => even(c.lease.0, c.slots),
         Counting::Bucket(b) => {
             let (unit, flow) = flow(b.refill);
             (unit / flow).max(1)
         }
+    }
+}
+
+/// The length of an epoch-aligned window.
+pub fn length(window: &FixedWindow) -> u64 {
+    match &window.window {
+        Window::Epoch { length } => length.0,
+        Window::Calendar(_) => panic!("not of one length"),
     }
 }
 

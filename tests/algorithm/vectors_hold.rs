@@ -1,6 +1,6 @@
 //! The shared vectors against the pure functions.
 
-use tidegate::algorithm::{State, Step, apply, expires_at, give_back};
+use tidegate::algorithm::{State, Step, apply_for, expires_at, give_back};
 use tidegate::domain::{Op, Taken};
 
 use crate::vectors::{self, Expect, StepOp};
@@ -25,7 +25,8 @@ fn the_vectors_hold_for_the_pure_functions() {
                     continue;
                 }
             };
-            let Step { outcome, write, .. } = apply(state.as_ref(), &step.limit, op, step.at);
+            let Step { outcome, write, .. } =
+                apply_for(state.as_ref(), &step.limit, op, step.holder, step.at);
             state = write.or(state);
             receipts.push(outcome.taken);
             let got = Expect::of(&outcome);

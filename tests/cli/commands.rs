@@ -122,3 +122,73 @@ fn nothing_is_coloured_where_nobody_looks() {
     let ran = run(&["check", &files.path().display().to_string()]).with_code(65);
     assert!(!ran.err.contains('\x1b') && ran.err.starts_with("error: "), "{:?}", ran.err);
 }
+
+/// Twelve calls at once on five a day.
+fn burst_of_twelve() -> String {
+    let policy = FIVE_A_DAY
+        .replace('\n', "\n  ")
+        .replace("requests_per_unit: 5", "requests_per_unit: ${limit}");
+    format!(
+        "about: twelve at once\npolicy: |{policy}\nparameters: {{limit: 5}}\nlasts_s: 10\ngroups:\n  \
+         - {{name: ann, descriptor: client=ann, arrivals: {{burst: {{at_s: 1, count: 12}}}}}}\n"
+    )
+}
+
+#[test]
+fn simulate_prints_a_table_of_each_scenario_and_draws_a_chart() {
+    let files = directory(&[("s.yaml", &burst_of_twelve())]);
+    let path = files.path().join("s.yaml").display().to_string();
+    let chart = files.path().join("s.svg");
+    let drawn = run(&["simulate", &path, "--svg", &chart.display().to_string()]).with_code(0);
+    let line = drawn.out.lines().find(|line| line.starts_with("ann")).expect("a line of ann's");
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..5], ["12", "12", "5", "7"]);
+    assert!(drawn.out.contains("reached the backend: 5 calls, at most 5 within a second"));
+    let svg = std::fs::read_to_string(chart).expect("a chart");
+    assert!(svg.starts_with("<svg ") && svg.contains("ann: 5 of 12"), "{svg}");
+    let twice = run(&["simulate", &path, &path]).with_code(0);
+    assert_eq!(twice.out, format!("{}\n{}", drawn.out, drawn.out), "every run is the same");
+}
+
+#[test]
+fn simulate_sweeps_and_sets_a_parameter() {
+    let files = directory(&[("s.yaml", &burst_of_twelve())]);
+    let path = files.path().join("s.yaml").display().to_string();
+    let swept = run(&["simulate", &path, "--sweep", "limit=0,3,20"]).with_code(0).out;
+    let column = |line: &str| line.split_whitespace().nth(4).map(str::to_owned);
+    let admitted: Vec<_> = swept.lines().rev().take(3).filter_map(column).collect();
+    assert_eq!(admitted, ["12", "3", "0"], "{swept}");
+    assert!(run(&["simulate", &path, "--set", "limit=9"]).with_code(0).out.contains(": 9 calls"));
+}
+
+#[test]
+fn simulate_tells_what_is_wrong_and_where() {
+    let bad = burst_of_twelve().replace("domain: edge", "domain: ''");
+    let files = directory(&[("s.yaml", &burst_of_twelve()), ("bad.yaml", &bad)]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let fault = run(&["simulate", &path("bad.yaml")]).with_code(65).err;
+    assert!(fault.contains("the scenario's policy"), "{fault}");
+    let fault = run(&["simulate", &path("s.yaml"), "--set", "limt=1"]).with_code(64).err;
+    assert!(fault.contains("s.yaml") && fault.contains("`limt`"), "{fault}");
+    run(&["simulate", &path("s.yaml"), "--sweep", "limit"]).with_code(64);
+    run(&["simulate", &path("none.yaml")]).with_code(64);
+    run(&["simulate", &path("s.yaml"), &path("bad.yaml"), "--svg", &path("x.svg")]).with_code(64);
+}
+
+/// The command that the README gives for each chart.
+#[test]
+fn the_charts_are_what_simulate_draws() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sweep = ["--sweep", "method=shared,separate,hybrid"];
+    for (chart, scenario, more) in [
+        ("classes-gold-surges", "classes-1-gold-surges", &sweep[..]),
+        ("retry-storm", "retry-storm", &[]),
+    ] {
+        let files = directory(&[]);
+        let drawn = files.path().join("chart.svg").display().to_string();
+        let path = root.join(format!("load/scenarios/{scenario}.yaml")).display().to_string();
+        run(&[&["simulate", &path, "--svg", &drawn], more].concat()).with_code(0);
+        let kept = root.join(format!("load/charts/{chart}.svg"));
+        let [kept, drawn] = [kept, drawn.into()].map(|path| std::fs::read_to_string(path).unwrap());
+        assert!(kept == drawn, "load/charts/{chart}.svg is not what the command draws now");
+    }
+}

@@ -15,11 +15,14 @@ pub const NOON: Micros = Micros(1_800_014_417_300_000);
 
 /// Remembers what an observer was told.
 #[derive(Clone, Default)]
-pub struct Told(pub Arc<Mutex<Vec<Facts>>>);
+pub struct Told(pub Arc<Mutex<Vec<Facts>>>, pub Arc<Mutex<u32>>);
 
 impl Observer for Told {
     fn checked(&self, facts: &Facts) {
         self.0.lock().unwrap().push(*facts);
+    }
+    fn nobody_returned(&self) {
+        *self.1.lock().unwrap() += 1;
     }
     fn decided(&self, _: &Decision<'_>) {}
 }
@@ -49,6 +52,7 @@ pub struct Answered {
     pub retry_after: Option<Micros>,
     pub source: Source,
     pub shadowed: bool,
+    pub slot: Option<String>,
 }
 
 impl Answered {
@@ -64,6 +68,7 @@ pub struct D {
     pub hits: Option<u64>,
     pub give_back: bool,
     pub limit: Option<Override>,
+    pub holder: Option<String>,
 }
 
 /// `"a=1 > b"` as a descriptor.
@@ -88,6 +93,10 @@ impl D {
     pub fn give_back(mut self, hits: u64) -> D {
         self.hits = Some(hits);
         self.give_back = true;
+        self
+    }
+    pub fn holder(mut self, holder: &str) -> D {
+        self.holder = Some(holder.to_owned());
         self
     }
     pub fn limit(mut self, limit: Override) -> D {
@@ -121,6 +130,11 @@ impl Bench {
         *now = now.saturating_add(by);
     }
 
+    /// Sets the time.
+    pub fn set(&self, now: Micros) {
+        *self.now.lock().unwrap() = now;
+    }
+
     pub fn reload(&self, yaml: &str) {
         self.decider.replace_policy(Arc::new(compiled(yaml)));
     }
@@ -152,7 +166,7 @@ impl Bench {
                 hits: Hits(d.hits.unwrap_or(1)),
                 give_back: d.give_back,
                 limit: d.limit,
-                holder: None,
+                holder: d.holder.as_deref().map(str::as_bytes),
             })
             .collect();
         let request = Request { domain, descriptors: &descriptors };
@@ -180,6 +194,7 @@ impl Bench {
             retry_after: decision.limited_by.and_then(|by| by.retry_after),
             source: decision.source,
             shadowed: decision.shadowed,
+            slot: decision.slot.map(|slot| slot.as_str().to_owned()),
         }
     }
 }

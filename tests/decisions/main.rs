@@ -13,9 +13,14 @@
 
 mod accounting;
 mod bench;
+mod classes;
 mod codes;
+mod edges;
+mod failures;
 mod hits;
+mod lists;
 mod overrides;
 mod samples;
+mod slots;
 mod stats;
 mod statuses;

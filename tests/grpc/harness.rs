@@ -112,6 +112,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
         source: Source::Memory,
         shadowed: false,
         domain_known: true,
+        slot: None,
     }
 }
 

@@ -100,7 +100,7 @@ async fn a_full_server_still_refuses_and_only_a_charge_fails() {
         let refused = bench.one(take(key(n as u64), limit, 1), None).await;
         assert_eq!(refused.verdict, Verdict::Refuse);
         let fresh = take(key(9 + n as u64), limit, 1);
-        let item = bench.encoder.call(&[fresh, fresh], Accounting::AllOrNothing, None);
+        let item = bench.encoder.call(&[fresh, fresh], Accounting::AllOrNothing, None, START);
         assert!(bench.plain.run(&item).await.is_err(), "a charge cannot be written");
     }
     bench.command::<()>(&[b"CONFIG", b"SET", b"maxmemory", b"0"]).await;
@@ -117,7 +117,7 @@ async fn a_server_that_forbids_reading_is_an_error_not_an_empty_counter() {
     bench.command::<()>(&[b"ACL", b"SETUSER", b"default", b"-get"]).await;
     let checks = [take(key(1), &limit, 1), take(key(1), &limit, 1)];
     for checks in [&checks[..1], &checks[..]] {
-        let item = bench.encoder.call(checks, Accounting::AllOrNothing, None);
+        let item = bench.encoder.call(checks, Accounting::AllOrNothing, None, START);
         assert!(bench.plain.run(&item).await.is_err());
     }
 }

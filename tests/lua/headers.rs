@@ -91,14 +91,14 @@ fn sent(item: &Item) -> Vec<String> {
 fn the_commands_hold_what_the_lists_name() {
     let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
     let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
-    let alone = |check| sent(&encoder.call(&[check], Accounting::AllOrNothing, None));
+    let alone = |check| sent(&encoder.call(&[check], Accounting::AllOrNothing, None, START));
     assert_eq!(alone(take(key(1), &w, 2)), ["", "2", "5", "1000000"]);
     assert_eq!(alone(take(key(1), &a, 2)), ["", "20", "50"]);
     assert_eq!(alone(take(key(1), &a, 6)), ["", "51", "50"], "never fits");
     assert_eq!(alone(take(key(1), &c, 2)), ["", "2000000", "5000000", "7"]);
 
     let checks = [take(key(1), &c, 1), take(key(2), &a, 2), take(key(3), &w, 3)];
-    let call = encoder.call(&checks, Accounting::AllOrNothing, None);
+    let call = encoder.call(&checks, Accounting::AllOrNothing, None, START);
     #[rustfmt::skip]
     let expected = [
         "", "a", "1", "1",
@@ -109,7 +109,7 @@ fn the_commands_hold_what_the_lists_name() {
     assert_eq!(sent(&call), expected, "windows, arrivals, credits");
 
     let checks = [peek(key(1), &w), take(key(2), &c, 1), give_back(key(3), &a, 2)];
-    let call = encoder.call(&checks, Accounting::Independent, Some(Micros(9)));
+    let call = encoder.call(&checks, Accounting::Independent, Some(Micros(9)), START);
     #[rustfmt::skip]
     let expected = [
         "9", "i", "4",
@@ -122,7 +122,7 @@ fn the_commands_hold_what_the_lists_name() {
     let debts = [take(key(1), &always(&w), 9), take(key(2), &always(&a), 99)].map(|c| c.op);
     let (w, a) = (always(&w), always(&a));
     let checks = [check(key(1), &w, debts[0]), check(key(2), &a, debts[1])];
-    let call = encoder.call(&checks, Accounting::AllOrNothing, None);
+    let call = encoder.call(&checks, Accounting::AllOrNothing, None, START);
     #[rustfmt::skip]
     let expected = [
         "", "a", "5",

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Bucket, Charge, Check, Counting, FixedWindow, Hits, Key, Limit, Micros, Op,
-    Outcome, Refill, Role, Window,
+    Accounting, Bucket, Charge, Check, Concurrency, Counting, FixedWindow, Hits, Hybrid, Key,
+    Limit, Micros, Op, Outcome, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
 use tidegate::store::redis::args::Encoder;
 use tidegate::store::redis::keys::Prefix;
@@ -28,14 +28,57 @@ pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
 
 pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission_us) };
-    let bucket = Bucket { burst: Hits(burst), refill };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
     Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
 }
 
 pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
     let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
-    let bucket = Bucket { burst: Hits(burst), refill };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
     Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
+}
+
+/// The same bucket as a class with that floor sees it.
+pub fn floored(limit: &Arc<Limit>, floor: u64) -> Arc<Limit> {
+    let mut limit = Limit::clone(limit);
+    if let Counting::Bucket(bucket) = &mut limit.counting {
+        bucket.floor = Hits(floor);
+    }
+    Arc::new(limit)
+}
+
+pub fn calendar(hits: u64, unit: Unit, zone: &str) -> Arc<Limit> {
+    let window = Window::Calendar(tidegate::policy::calendar(unit, zone).unwrap());
+    let counting = Counting::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(counting, Charge::Admitted))
+}
+
+pub fn sliding(hits: u64, length_us: u64) -> Arc<Limit> {
+    let (hits, length) = (Hits(hits), Micros(length_us));
+    let counting = Counting::SlidingWindow(SlidingWindow { hits, length });
+    Arc::new(vectors::limit(counting, Charge::Admitted))
+}
+
+pub fn log(hits: u64, length_us: u64) -> Arc<Limit> {
+    let (hits, length) = (Hits(hits), Micros(length_us));
+    Arc::new(vectors::limit(Counting::SlidingLog(SlidingLog { hits, length }), Charge::Admitted))
+}
+
+pub fn slots(slots: u64, lease_us: u64) -> Arc<Limit> {
+    let (slots, lease) = (Hits(slots), Micros(lease_us));
+    Arc::new(vectors::limit(Counting::Concurrency(Concurrency { slots, lease }), Charge::Admitted))
+}
+
+pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usize) -> Arc<Limit> {
+    let classes = Hybrid {
+        burst: Hits(burst),
+        hits: Hits(hits),
+        window: Micros(window_us),
+        shares: shares.into(),
+        class,
+        floor_percent: [0, 24, 62][class % 3],
+    };
+    Arc::new(vectors::limit(Counting::Hybrid(classes), Charge::Admitted))
 }
 
 pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
@@ -97,7 +140,7 @@ impl Bench {
         accounting: Accounting,
         now: Option<Micros>,
     ) -> Vec<Outcome> {
-        let item = self.encoder.call(checks, accounting, now);
+        let item = self.encoder.call(checks, accounting, now, now.unwrap_or(START));
         let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
         decode(&reply, checks, accounting)
             .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))

@@ -270,10 +270,12 @@ async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
         let key = |n: u64| if joined { tagged(n, 7) } else { key(n) };
         limits.iter().enumerate().map(|(n, limit)| take(key(n as u64), limit, 1)).collect()
     };
-    let joined = encoder.call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)));
+    let joined =
+        encoder.call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)), START);
     assert_eq!(joined.slot, Some(slot(&tagged(0, 7))));
     plain.run(&joined).await.unwrap();
-    let apart = encoder.call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)));
+    let apart =
+        encoder.call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)), START);
     let error = plain.run(&apart).await.unwrap_err();
     assert_eq!(error.code(), Some("CROSSSLOT"), "{error}");
 }

@@ -130,7 +130,7 @@ fn the_longest_brought_window_stays_within_exact_arithmetic() {
     let descriptors = [one];
     let matches = policy.find(&request(&descriptors));
     let Counting::FixedWindow(fixed) = &matches.overrides[0].counting else { panic!() };
-    let Window::Epoch { length } = fixed.window;
+    let Window::Epoch { length } = fixed.window else { panic!("{fixed:?}") };
     assert!(length.0 < 1 << 53);
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tidegate::domain::{Charge, Counting, OnStoreFailure, Refill};
+use tidegate::domain::{Charge, Counting, Hybrid, Limit, OnStoreFailure, Refill, Window};
 use tidegate::policy::spec::{LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Compiled, Options, compile};
 
@@ -39,11 +39,11 @@ fn tell(node: &NodeSpec, above: &str, text: &mut String) {
 fn rule_told(rule: &RuleSpec) -> String {
     let mut told = match rule.limits.as_slice() {
         [] if rule.unlimited => "unlimited".to_owned(),
-        [limit] => limit_told(limit),
-        other => panic!("{other:?}"),
+        [limit] if !limit.in_list => limit_told(limit),
+        list => list.iter().map(listed_told).collect::<Vec<_>>().join(" + "),
     };
-    if let Some(name) = rule.name.as_deref().or(rule.limits.first().and_then(|l| l.name.as_deref()))
-    {
+    let single = rule.limits.first().filter(|limit| !limit.in_list);
+    if let Some(name) = rule.name.as_deref().or(single.and_then(|l| l.name.as_deref())) {
         write!(told, " named {name}").unwrap();
     }
     for replaced in &rule.replaces {
@@ -63,16 +63,56 @@ fn rule_told(rule: &RuleSpec) -> String {
     told
 }
 
+fn listed_told(spec: &LimitSpec) -> String {
+    let mut told = format!("{}: {}", spec.name.as_deref().unwrap(), limit_told(spec));
+    if let Some(per) = &spec.per {
+        write!(told, " per {per:?}").unwrap();
+    }
+    told
+}
+
+/// What is counted, in a few words.
+fn counting_told(limit: &Limit) -> String {
+    match &limit.counting {
+        Counting::FixedWindow(fixed) => match &fixed.window {
+            Window::Epoch { .. } => String::new(),
+            Window::Calendar(calendar) => format!(", {calendar:?}"),
+        },
+        Counting::SlidingWindow(_) => ", sliding".to_owned(),
+        Counting::SlidingLog(_) => ", log".to_owned(),
+        Counting::Bucket(bucket) => {
+            let kind = match bucket.refill {
+                Refill::Arrival { .. } => "arrival",
+                Refill::Credits { .. } => "credits",
+            };
+            let leaky = if bucket.leaky { ", leaky" } else { "" };
+            let floor = match bucket.floor.0 {
+                0 => String::new(),
+                floor => format!(", floor {floor}"),
+            };
+            format!(", burst {} as {kind}{leaky}{floor}", bucket.burst)
+        }
+        Counting::Hybrid(hybrid) => {
+            let Hybrid { burst, shares, class, floor_percent, .. } = hybrid;
+            format!(", burst {burst} shares {shares:?} class {class} floor {floor_percent}%")
+        }
+        Counting::Concurrency(slots) => format!(", in flight for {} s", slots.lease.ceil_secs()),
+    }
+}
+
 fn limit_told(spec: &LimitSpec) -> String {
     let rate = spec.limit.rate;
-    let unit = rate.unit.unwrap().word();
+    let unit = rate.unit.map_or("-", |unit| unit.word());
     let mut told = format!("{} per {} {unit}", rate.requests_per_unit, rate.unit_multiplier);
-    if let Counting::Bucket(bucket) = &spec.limit.counting {
-        let kind = match bucket.refill {
-            Refill::Arrival { .. } => "arrival",
-            Refill::Credits { .. } => "credits",
-        };
-        write!(told, ", burst {} as {kind}", bucket.burst).unwrap();
+    told.push_str(&counting_told(&spec.limit));
+    if let Some(tiers) = &spec.tiers {
+        let default = tiers.default.map_or("none", |at| &tiers.classes[at].name);
+        write!(told, ", {} (else {default}):", tiers.method.word()).unwrap();
+        for class in &tiers.classes {
+            let rate = class.limit.rate.requests_per_unit;
+            let counting = counting_told(&class.limit);
+            write!(told, " [{} {rate}{counting}]", class.name).unwrap();
+        }
     }
     if spec.cost != 1 {
         write!(told, ", cost {}", spec.cost).unwrap();

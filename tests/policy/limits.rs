@@ -189,3 +189,30 @@ fn an_absurd_override_is_capped() {
     let zero = compile_override("edge", &Override { unit_multiplier: 0, ..asked });
     assert_eq!(zero.rate.unit_multiplier, 1);
 }
+
+#[test]
+fn charged_always_half_of_each_bound_applies() {
+    for (rate, largest) in [
+        ("unit: second, requests_per_unit: 10", ((1_u64 << 51) - 1) / 100_000),
+        ("unit: second, requests_per_unit: 300000", ((1 << 52) - 1) / 1_000_000),
+    ] {
+        let rate = format!("algorithm: token_bucket, charge: always, {rate}");
+        assert_eq!(limit(&format!("{rate}, burst: {largest}")).capacity(), Hits(largest));
+        let faults = bad(rate_limit(&format!("{rate}, burst: {}", largest + 1)));
+        assert!(faults[0].message.ends_with(&largest.to_string()), "{}", faults[0]);
+    }
+}
+
+#[test]
+fn a_sliding_window_takes_what_its_ticks_leave_room_for() {
+    for (window, largest) in [
+        ("unit: second", u64::from(u32::MAX)),
+        ("unit: second, unit_multiplier: 59", ((1_u64 << 53) - 1) / 59_000_000),
+        ("unit: minute", u64::from(u32::MAX)),
+        ("unit: year, unit_multiplier: 10", ((1 << 53) - 1) / 315_360_000),
+    ] {
+        let text = |hits| format!("algorithm: sliding_window, {window}, requests_per_unit: {hits}");
+        assert_eq!(limit(&text(largest)).capacity(), Hits(largest));
+        assert_eq!(bad(rate_limit(&text(largest + 1))).len(), 1, "{window}");
+    }
+}

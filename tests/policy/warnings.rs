@@ -125,6 +125,93 @@ fn a_unit_without_effect_and_an_absent_number_are_warned_of() {
 }
 
 #[test]
+fn a_listed_limit_and_classes_without_a_client_are_one_counter_for_all() {
+    let text = "
+domain: edge
+descriptors:
+  - key: remote_address
+    descriptors:
+      - key: plan
+        rate_limits:
+          - {name: each, per: [remote_address], unit: second, requests_per_unit: 5}
+          - {name: all, per: [], unit: second, requests_per_unit: 5}
+  - key: tier
+    rate_limit:
+      algorithm: token_bucket
+      unit: second
+      requests_per_unit: 5
+      tiers: {method: shared, classes: {gold: {floor: 0%}}}
+";
+    let warnings = good(text).warnings;
+    let of_kind = warnings.iter().filter(|w| w.kind == FaultKind::OneCounterForAll);
+    let paths: Vec<&str> = of_kind.map(|warning| warning.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        ["descriptors[0].descriptors[0].rate_limits[1]", "descriptors[1].rate_limit"]
+    );
+}
+
+#[test]
+fn limits_that_a_cluster_may_split_are_warned_of_and_every_pair_is_told() {
+    let policy = |tag: &str| {
+        format!(
+            "
+domain: edge
+{tag}
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: remote_address
+        rate_limits:
+          - {{name: both, unit: second, requests_per_unit: 5}}
+          - {{name: tenants, per: [tenant], unit: day, requests_per_unit: 5}}
+          - {{name: ips, per: [remote_address], unit: day, requests_per_unit: 5}}
+  - {{key: remote_address, rate_limit: {{unit: second, requests_per_unit: 5}}}}
+  - {{key: remote_address, value: 10.0.0.1, rate_limit: {{unit: day, requests_per_unit: 5}}}}
+"
+        )
+    };
+    let told = |text: &str| {
+        let compiled = good(text);
+        let kind = FaultKind::SplitOverSlots;
+        let warned = compiled.warnings.iter().filter(|warning| warning.kind == kind).count();
+        (warned, compiled.meetings.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let (warned, meetings) = told(&policy(""));
+    assert_eq!(warned, 3, "each but the first, which is the others' first partner");
+    let path = "edge.tenant.remote_address";
+    assert_eq!(
+        meetings,
+        [
+            format!("{path} (both) and {path} (tenants): joinable by tenant"),
+            format!("{path} (both) and {path} (ips): joinable by remote_address"),
+            format!("{path} (tenants) and {path} (ips): not joinable"),
+            format!("{path} (both) and edge.remote_address: joinable by remote_address"),
+            format!("{path} (tenants) and edge.remote_address: not joinable"),
+            format!("{path} (ips) and edge.remote_address: joinable by remote_address"),
+        ]
+    );
+    let (warned, meetings) = told(&policy("hash_tag: [remote_address]"));
+    assert_eq!(warned, 3);
+    let joined = meetings.iter().filter(|meeting| meeting.ends_with(": joined")).count();
+    assert_eq!(joined, 3, "both, ips and the address alone");
+}
+
+#[test]
+fn entries_of_other_fixed_values_join_nothing() {
+    let text = "
+domain: edge
+hash_tag: [generic_key]
+descriptors:
+  - {key: generic_key, value: a, descriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 5}}]}
+  - {key: generic_key, value: b, descriptors: [{key: y, rate_limit: {unit: day, requests_per_unit: 5}}]}
+";
+    let meetings = good(text).meetings;
+    assert_eq!(meetings.len(), 1);
+    assert_eq!(meetings[0].joint, tidegate::policy::Joint::NotJoinable);
+}
+
+#[test]
 fn a_policy_as_meant_has_no_warnings() {
     let text = level(&[&format!("key: remote_address, {LIMIT}")]);
     assert!(good(text).warnings.is_empty());

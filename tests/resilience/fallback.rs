@@ -81,7 +81,10 @@ pub fn window(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
 
 fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission) };
-    of(Counting::Bucket(Bucket { burst: Hits(burst), refill }), OnStoreFailure::Local)
+    of(
+        Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        OnStoreFailure::Local,
+    )
 }
 
 fn of(counting: Counting, on_store_failure: OnStoreFailure) -> Arc<Limit> {

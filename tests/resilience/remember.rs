@@ -76,7 +76,7 @@ async fn source_at(bench: &Bench, limit: &Arc<Limit>, now: u64) -> Source {
 
 fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission) };
-    let bucket = Bucket { burst: Hits(burst), refill };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
     Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Answer, Bucket, Call, Charge, Check, Counting, FixedWindow, Hits, Key, Limit,
-    Micros, Op, Outcome, Receipt, Refill, Role, Source, Verdict, Window,
+    Accounting, Answer, Bucket, Call, Charge, Check, Concurrency, Counting, FixedWindow, Hits,
+    Holder, Hybrid, Key, Limit, Micros, Op, Outcome, Receipt, Refill, Role, SlidingLog,
+    SlidingWindow, Source, Verdict, Window,
 };
 use tidegate::store::Store;
 
@@ -52,18 +53,64 @@ pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
 
 pub fn bucket_charged(burst: u64, emission_us: u64, charge: Charge) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission_us) };
-    Arc::new(vectors::limit(Counting::Bucket(Bucket { burst: Hits(burst), refill }), charge))
+    Arc::new(vectors::limit(
+        Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        charge,
+    ))
 }
 
 pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
     let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
-    let bucket = Bucket { burst: Hits(burst), refill };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
     Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
 }
 
-/// One of each kind, all with the capacity given.
-pub fn of_each_kind(capacity: u64) -> [Arc<Limit>; 3] {
-    [window(capacity, MINUTE), bucket(capacity, 100_000), credits(capacity, 7, SECOND)]
+pub fn sliding_window(hits: u64, length_us: u64) -> Arc<Limit> {
+    let (hits, length) = (Hits(hits), Micros(length_us));
+    let counting = Counting::SlidingWindow(SlidingWindow { hits, length });
+    Arc::new(vectors::limit(counting, Charge::Admitted))
+}
+
+pub fn sliding_log(hits: u64, length_us: u64) -> Arc<Limit> {
+    let (hits, length) = (Hits(hits), Micros(length_us));
+    let counting = Counting::SlidingLog(SlidingLog { hits, length });
+    Arc::new(vectors::limit(counting, Charge::Admitted))
+}
+
+/// The only class of a hybrid: all of the bucket is its own.
+pub fn hybrid(burst: u64, hits: u64, length_us: u64) -> Arc<Limit> {
+    let counting = Counting::Hybrid(Hybrid {
+        burst: Hits(burst),
+        hits: Hits(hits),
+        window: Micros(length_us),
+        shares: [100].into(),
+        class: 0,
+        floor_percent: 0,
+    });
+    Arc::new(vectors::limit(counting, Charge::Admitted))
+}
+
+pub fn slots(slots: u64, lease_us: u64) -> Arc<Limit> {
+    let (slots, lease) = (Hits(slots), Micros(lease_us));
+    let counting = Counting::Concurrency(Concurrency { slots, lease });
+    Arc::new(vectors::limit(counting, Charge::Admitted))
+}
+
+/// One of each kind that counts hits, all with the capacity given.
+pub fn of_each_kind(capacity: u64) -> [Arc<Limit>; 6] {
+    [
+        window(capacity, MINUTE),
+        bucket(capacity, 100_000),
+        credits(capacity, 7, SECOND),
+        sliding_window(capacity, MINUTE),
+        sliding_log(capacity, MINUTE),
+        hybrid(capacity, 600, MINUTE),
+    ]
+}
+
+/// A check on behalf of a holder.
+pub fn held(holder: u128, check: Check<'_>) -> Check<'_> {
+    Check { holder: Some(Holder(holder)), ..check }
 }
 
 pub fn take<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {

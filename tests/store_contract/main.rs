@@ -59,6 +59,7 @@ macro_rules! cases {
             cases_call: c09_the_same_counter_twice_keeps_nothing_of_a_refused_call,
             cases_call: c13_what_is_left_is_told_as_of_after_the_call,
             cases_call: c13_there_is_one_answer_per_check_in_order,
+            cases_counter: c02_slots_are_returned_by_their_holders_only,
             cases_counter: c08_a_peek_takes_nothing,
             cases_counter: c10_too_much_at_once_is_refused_without_a_wait,
             cases_counter: c11_waiting_exactly_retry_after_passes_and_one_tick_less_does_not,

@@ -219,3 +219,51 @@ async fn keys_that_differ_in_one_bit_are_different_counters() {
     }
     assert_eq!(bench.store.len(), 129);
 }
+
+#[tokio::test]
+async fn logs_and_slots_count_by_their_size() {
+    let bench = MemoryBench::new(10_000);
+    let log = sliding_log(1_000, MINUTE);
+    for _ in 0..100 {
+        taken(&bench, bench.key(1), &log, 1).await;
+    }
+    assert!((50..60).contains(&bench.store.len()), "{}", bench.store.len());
+    let limit = slots(1_000, MINUTE);
+    for holder in 1..=100 {
+        one(&bench, held(holder, take(bench.key(2), &limit, 1))).await;
+    }
+    let both = bench.store.len();
+    assert!((120..140).contains(&both), "{both}");
+    for holder in 1..=100 {
+        one(&bench, held(holder, give_back(bench.key(2), &limit, 1))).await;
+    }
+    assert!(bench.store.len() < 60, "what is returned makes room: {}", bench.store.len());
+    // In calls of several checks as well.
+    let other = window(5, MINUTE);
+    for n in 0..50 {
+        let call = [take(bench.key(1), &log, 1), peek(bench.key(500 + n), &other)];
+        apply(&bench, &call).await;
+    }
+    assert!((76..90).contains(&bench.store.len()), "{}", bench.store.len());
+    bench.advance(2 * MINUTE);
+    bench.store.sweep(bench.now(), 100_000);
+    assert_eq!(bench.store.len(), 0, "nothing is lost count of");
+}
+
+#[tokio::test]
+async fn large_logs_stay_within_the_bound_and_the_footprint_tells_their_size() {
+    const MAX: usize = 3_000;
+    let bench = MemoryBench::new(MAX);
+    let log = sliding_log(10_000, MINUTE);
+    let (empty, mut refused) = (bench.store.footprint(), 0);
+    for n in 0..20_000 {
+        refused += u64::from(!passes(&one(&bench, take(bench.key(n % 3), &log, 1)).await));
+    }
+    assert!(bench.store.len() <= MAX, "{}", bench.store.len());
+    assert!(refused > 10_000, "a log that cannot grow refuses: {refused}");
+    let grown = bench.store.footprint() - empty;
+    assert!((100_000..200_000).contains(&grown), "{grown} bytes for some 2,900 keys' worth");
+    // Those of others are as they were.
+    let outcome = one(&bench, take(bench.key(99), &window(5, MINUTE), 1)).await;
+    assert!(passes(&outcome));
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidegate::algorithm::{State, apply, expires_at, give_back};
+use tidegate::algorithm::{State, apply, apply_for, expires_at, give_back};
 use tidegate::domain::{
     Accounting, Call, Charge, Check, Hits, Key, Micros, Op, Outcome, Receipt, Role, Verdict,
 };
@@ -59,7 +59,8 @@ impl Model {
     }
 
     fn step(&mut self, check: &Check<'_>, op: Op, now: Micros) -> Outcome {
-        let step = apply(self.states.get(&check.key), check.limit, op, now);
+        let state = self.states.get(&check.key);
+        let step = apply_for(state, check.limit, op, check.holder, now);
         if let Some(state) = step.write {
             self.states.insert(check.key, state);
         }

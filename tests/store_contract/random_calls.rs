@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Call, Charge, Check, Hits, Key, Limit, Micros, Op, Receipt, Role,
+    Accounting, Call, Charge, Check, Counting, Hits, Holder, Key, Limit, Micros, Op, Receipt, Role,
 };
 use tidegate::store::Store;
 
@@ -15,7 +15,7 @@ use crate::model::{Model, sane};
 
 const SEEDS: u64 = 160;
 const CALLS: u64 = 250;
-const KEYS: u64 = 6;
+const KEYS: u64 = 11;
 
 /// A small generator (xorshift64*): the same numbers everywhere, for ever.
 pub struct Random(u64);
@@ -92,7 +92,7 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
             // A counter that is over may be gone, and then a step back does not bring it back: so
             // it is asked no more.
             for (n, key) in (0..).zip(&mut keys) {
-                let limit = if is_window(n) { window(1, MINUTE) } else { bucket(1, 1) };
+                let limit = numbers(n, 0);
                 if model.is_over(&peek(bench.key(*key), &limit), before) {
                     *key += SEEDS * KEYS * 2;
                 }
@@ -144,7 +144,7 @@ fn moved(random: &mut Random, now: Micros) -> Micros {
 
 /// Which of a trace's counters are windows.
 fn is_window(n: u64) -> bool {
-    n.is_multiple_of(2)
+    n < 6 && n.is_multiple_of(2)
 }
 
 /// A check that owns its limit.
@@ -153,6 +153,43 @@ struct Drawn {
     limit: Arc<Limit>,
     op: Op,
     role: Role,
+    holder: Option<Holder>,
+}
+
+/// The n-th counter's limit. A counter keeps its algorithm and its charge; its numbers change now
+/// and then. (A hybrid keeps its size: what is there is cut by a smaller one.)
+fn numbers(n: u64, variant: u64) -> Arc<Limit> {
+    let hits = [5, 3, 20, 0][variant as usize];
+    let charge = if n == 4 || n == 5 { Charge::Always } else { Charge::Admitted };
+    let limit = match n {
+        _ if is_window(n) => window(hits, MINUTE),
+        6 => sliding_window(hits, MINUTE),
+        7 => sliding_log(hits, MINUTE),
+        8 => {
+            let mut limit = Limit::clone(&hybrid(10, 600, MINUTE));
+            if let Counting::Hybrid(hybrid) = &mut limit.counting {
+                hybrid.shares = [30, 20].into();
+                (hybrid.class, hybrid.floor_percent) =
+                    [(0, 0), (1, 60), (1, 60), (0, 0)][variant as usize];
+            }
+            Arc::new(limit)
+        }
+        9 => {
+            let mut limit = Limit::clone(&bucket(10, 70_000));
+            if let Counting::Bucket(bucket) = &mut limit.counting {
+                bucket.floor = Hits([0, 3, 7, 10][variant as usize]);
+            }
+            Arc::new(limit)
+        }
+        10 => slots(hits, MINUTE),
+        _ => match variant {
+            0 if n == 3 => credits(7, 7, SECOND),
+            0 | 1 => bucket(10, 70_000),
+            2 => credits(4, 3_000_001, 7 * SECOND),
+            _ => bucket(3, SECOND),
+        },
+    };
+    Arc::new(Limit { charge, ..Limit::clone(&limit) })
 }
 
 impl Drawn {
@@ -160,21 +197,8 @@ impl Drawn {
         let n = random.below(KEYS);
         let key = bench.key(keys[usize::try_from(n).unwrap()]);
         // A counter keeps its algorithm and its charge; its numbers change now and then.
-        let charge = if n >= 4 { Charge::Always } else { Charge::Admitted };
         let variant = if random.one_in(10) { random.below(4) } else { 0 };
-        let limit = if is_window(n) {
-            window_charged([5, 3, 20, 0][variant as usize], MINUTE, charge)
-        } else {
-            let numbers = match variant {
-                0 if n == 3 => credits(7, 7, SECOND),
-                0 | 1 => bucket(10, 70_000),
-                2 => credits(4, 3_000_001, 7 * SECOND),
-                _ => bucket(3, SECOND),
-            };
-            let mut limit = Limit::clone(&numbers);
-            limit.charge = charge;
-            Arc::new(limit)
-        };
+        let limit = numbers(n, variant);
         let cost = Hits(match random.below(20) {
             0 => 0,
             1 => u64::MAX,
@@ -192,10 +216,18 @@ impl Drawn {
             1 => Role::Quota,
             _ => Role::Required,
         };
-        Drawn { key, limit, op, role }
+        let holder =
+            (n == 10 && !random.one_in(4)).then(|| Holder(1 + u128::from(random.below(6))));
+        Drawn { key, limit, op, role, holder }
     }
 
     fn check(&self) -> Check<'_> {
-        Check { key: self.key, limit: &self.limit, op: self.op, role: self.role, holder: None }
+        Check {
+            key: self.key,
+            limit: &self.limit,
+            op: self.op,
+            role: self.role,
+            holder: self.holder,
+        }
     }
 }

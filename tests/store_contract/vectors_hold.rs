@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Micros, Op, Receipt};
+use tidegate::domain::{Check, Micros, Op, Receipt};
 use tidegate::store::Store;
 
 use crate::bench::*;
@@ -41,7 +41,7 @@ async fn run<B: Bench>(bench: &B, with_another: bool) {
                     continue;
                 }
             };
-            let asked = check(key, &step.limit, op);
+            let asked = Check { holder: step.holder, ..check(key, &step.limit, op) };
             let outcome = if with_another {
                 let another = bench.key(n * 1_000 + i as u64);
                 apply(bench, &[take(another, &beside, 1), asked]).await[1]

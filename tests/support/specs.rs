@@ -117,7 +117,7 @@ impl Node {
 
 /// A limit's place in a rule.
 pub fn spec(name: Option<&str>, limit: Arc<Limit>) -> LimitSpec {
-    LimitSpec { name: name.map(Box::from), in_list: false, per: None, limit, cost: 1 }
+    LimitSpec { name: name.map(Box::from), in_list: false, per: None, limit, tiers: None, cost: 1 }
 }
 
 /// One of a list of limits, with a key of those entries.
@@ -142,7 +142,10 @@ pub fn bucket(per_second: u32, burst: u64) -> Arc<Limit> {
     let rate = Rate { requests_per_unit: per_second, unit: Some(Unit::Second), unit_multiplier: 1 };
     let emission = Micros(1_000_000 / u64::from(per_second));
     let refill = Refill::Arrival { emission };
-    limit_of(rate, Counting::Bucket(Bucket { burst: Hits(burst), refill }))
+    limit_of(
+        rate,
+        Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+    )
 }
 
 fn limit_of(rate: Rate, counting: Counting) -> Arc<Limit> {

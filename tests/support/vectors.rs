@@ -12,11 +12,20 @@
 //! ```
 //!
 //! - `at`: now, in microseconds since the epoch. It may go back.
-//! - `limit`: `{"fixed_window": {hits, window_us}}`, `{"bucket": {burst, emission_us}}` (arrival
-//!   form) or `{"bucket": {burst, hits, window_us}}` (credit form), and optionally
-//!   `"charge": "always"` beside it. A step without one keeps the previous step's.
+//! - `limit`: one of the following, and optionally `"charge": "always"` beside it. A step without
+//!   one keeps the previous step's.
+//!   - `{"fixed_window": {hits, window_us}}`
+//!   - `{"calendar": {hits, unit, zone}}`: a fixed window of a calendar unit (`day`, `week`, `month`,
+//!     `year`) in an IANA zone
+//!   - `{"sliding_window": {hits, window_us}}`
+//!   - `{"sliding_log": {hits, window_us}}`
+//!   - `{"bucket": {burst, emission_us, floor?}}` (arrival form) or
+//!     `{"bucket": {burst, hits, window_us, floor?}}` (credit form); `floor` in hits, default 0
+//!   - `{"hybrid": {burst, hits, window_us, shares, class, floor_percent}}`: one class's view
+//!   - `{"concurrency": {slots, lease_us}}`
 //! - one operation: `take: n`, `peek: true`, `give_back: n` (the caller's own) or `return: k`
 //!   (give back by the receipt of step k, counted from 0; it has no outcome).
+//! - `holder: n`, beside `take` and `give_back` of a concurrency limit: who; absent: nobody.
 //! - `expect`: the outcome; all times in microseconds; `retry_after` null where it passes and where
 //!   waiting does not help.
 //! - `keeps_for`: how long after this step the counter must be kept at least (a window not longer
@@ -30,8 +39,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use tidegate::domain::{
-    Bucket, Charge, Counting, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Outcome, Rate,
-    Refill, Unit, Verdict, Window,
+    Bucket, Charge, Concurrency, Counting, FixedWindow, Hits, Holder, Hybrid, Limit, Micros,
+    OnStoreFailure, Outcome, Rate, Refill, SlidingLog, SlidingWindow, Unit, Verdict, Window,
 };
 
 /// A named sequence of steps on one counter.
@@ -50,6 +59,7 @@ pub struct Step {
     pub at: Micros,
     pub limit: Arc<Limit>,
     pub op: StepOp,
+    pub holder: Option<Holder>,
     pub expect: Option<Expect>,
     pub keeps_for: Option<Micros>,
 }
@@ -153,6 +163,7 @@ struct RawStep {
     peek: Option<bool>,
     give_back: Option<u64>,
     r#return: Option<usize>,
+    holder: Option<u128>,
     expect: Option<Expect>,
     keeps_for: Option<u64>,
 }
@@ -161,7 +172,12 @@ struct RawStep {
 #[serde(deny_unknown_fields)]
 struct RawLimit {
     fixed_window: Option<RawWindow>,
+    calendar: Option<RawCalendar>,
+    sliding_window: Option<RawWindow>,
+    sliding_log: Option<RawWindow>,
     bucket: Option<RawBucket>,
+    hybrid: Option<RawHybrid>,
+    concurrency: Option<RawSlots>,
     charge: Option<String>,
 }
 
@@ -174,8 +190,35 @@ struct RawWindow {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RawCalendar {
+    hits: u64,
+    unit: String,
+    zone: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHybrid {
+    burst: u64,
+    hits: u64,
+    window_us: u64,
+    shares: Vec<u32>,
+    class: usize,
+    floor_percent: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSlots {
+    slots: u64,
+    lease_us: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RawBucket {
     burst: u64,
+    floor: Option<u64>,
     emission_us: Option<u64>,
     hits: Option<u64>,
     window_us: Option<u64>,
@@ -196,6 +239,7 @@ impl RawStep {
             at: Micros(self.at),
             limit,
             op,
+            holder: self.holder.map(Holder),
             expect: self.expect,
             keeps_for: self.keeps_for.map(Micros),
         }
@@ -209,23 +253,67 @@ impl RawLimit {
             Some("always") => Charge::Always,
             Some(other) => panic!("{place}: unknown charge {other}"),
         };
-        let counting = match (&self.fixed_window, &self.bucket) {
-            (Some(w), None) => Counting::FixedWindow(FixedWindow {
-                hits: Hits(w.hits),
-                window: Window::Epoch { length: Micros(w.window_us) },
+        let mut forms = [
+            self.fixed_window.as_ref().map(|w| {
+                let window = Window::Epoch { length: Micros(w.window_us) };
+                Counting::FixedWindow(FixedWindow { hits: Hits(w.hits), window })
             }),
-            (None, Some(b)) => Counting::Bucket(Bucket {
-                burst: Hits(b.burst),
-                refill: match (b.emission_us, b.hits, b.window_us) {
-                    (Some(emission), None, None) => Refill::Arrival { emission: Micros(emission) },
-                    (None, Some(hits), Some(window)) => {
-                        Refill::Credits { hits: Hits(hits), window: Micros(window) }
-                    }
-                    _ => panic!("{place}: a bucket has emission_us, or hits and window_us"),
-                },
+            self.calendar.as_ref().map(|c| {
+                let unit = match c.unit.as_str() {
+                    "day" => Unit::Day,
+                    "week" => Unit::Week,
+                    "month" => Unit::Month,
+                    "year" => Unit::Year,
+                    other => panic!("{place}: no calendar unit: {other}"),
+                };
+                let calendar = tidegate::policy::calendar(unit, &c.zone)
+                    .unwrap_or_else(|| panic!("{place}: no such zone: {}", c.zone));
+                let window = Window::Calendar(calendar);
+                Counting::FixedWindow(FixedWindow { hits: Hits(c.hits), window })
             }),
-            _ => panic!("{place}: a limit is one of fixed_window, bucket"),
+            self.sliding_window.as_ref().map(|w| {
+                let (hits, length) = (Hits(w.hits), Micros(w.window_us));
+                Counting::SlidingWindow(SlidingWindow { hits, length })
+            }),
+            self.sliding_log.as_ref().map(|w| {
+                let (hits, length) = (Hits(w.hits), Micros(w.window_us));
+                Counting::SlidingLog(SlidingLog { hits, length })
+            }),
+            self.bucket.as_ref().map(|b| Counting::Bucket(b.compile(place))),
+            self.hybrid.as_ref().map(|h| {
+                Counting::Hybrid(Hybrid {
+                    burst: Hits(h.burst),
+                    hits: Hits(h.hits),
+                    window: Micros(h.window_us),
+                    shares: h.shares.clone().into(),
+                    class: h.class,
+                    floor_percent: h.floor_percent,
+                })
+            }),
+            self.concurrency.as_ref().map(|c| {
+                let (slots, lease) = (Hits(c.slots), Micros(c.lease_us));
+                Counting::Concurrency(Concurrency { slots, lease })
+            }),
+        ]
+        .into_iter()
+        .flatten();
+        let (Some(counting), None) = (forms.next(), forms.next()) else {
+            panic!("{place}: a limit is exactly one of the forms");
         };
         limit(counting, charge)
+    }
+}
+
+impl RawBucket {
+    fn compile(&self, place: &str) -> Bucket {
+        let refill = match (self.emission_us, self.hits, self.window_us) {
+            (Some(emission), None, None) => Refill::Arrival { emission: Micros(emission) },
+            (None, Some(hits), Some(window)) => {
+                Refill::Credits { hits: Hits(hits), window: Micros(window) }
+            }
+            _ => panic!("{place}: a bucket has emission_us, or hits and window_us"),
+        };
+        let floor = Hits(self.floor.unwrap_or(0));
+        Bucket { burst: Hits(self.burst), refill, floor, leaky: false }
     }
 }

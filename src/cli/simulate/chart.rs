@@ -1,81 +1,131 @@
-//! The chart of a run: one panel per group, admitted and refused calls over time, as SVG that
-//! reads on a light and on a dark page.
+//! The chart of a run or a sweep: a row of panels for each group, a column for each run, admitted
+//! and refused tries over time; as SVG that reads on a light and on a dark page.
 //!
 //! Not here: numbers in tables (`report`).
 
 use std::fmt::Write;
 
-use super::run::{GroupRan, Ran, Slice};
+use super::Shown;
+use super::run::{GroupRan, Slice};
 use super::scenario::Scenario;
 
-const WIDTH: f64 = 760.0;
-const PANEL: f64 = 120.0;
-const LEFT: f64 = 64.0;
-const TOP: f64 = 56.0;
-const GAP: f64 = 34.0;
+/// Pixels: as wide as a page of text on a code forge.
+const WIDTH: f64 = 840.0;
+const PANEL: f64 = 96.0;
+const LEFT: f64 = 56.0;
+const TOP: f64 = 64.0;
+const BETWEEN: f64 = 22.0;
+const BELOW: f64 = 40.0;
 
-/// The SVG text of a run.
-pub fn svg(scenario: &Scenario, ran: &Ran) -> String {
-    let height = TOP + (PANEL + GAP) * ran.groups.len() as f64 + 20.0;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>{title}</title>\n<style>text{{fill:#333}}.axis{{stroke:#999;stroke-width:1}}.yes{{fill:#2a7f62}}.no{{fill:#c8553d}}@media(prefers-color-scheme:dark){{text{{fill:#ddd}}.axis{{stroke:#777}}.yes{{fill:#54b892}}.no{{fill:#e88a73}}}}</style>\n<text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{title}</text>\n<rect class=\"yes\" x=\"{LEFT}\" y=\"31\" width=\"10\" height=\"10\"/><text x=\"{}\" y=\"40\">admitted per second</text>\n<rect class=\"no\" x=\"{}\" y=\"31\" width=\"10\" height=\"10\"/><text x=\"{}\" y=\"40\">refused per second</text>\n",
-        LEFT + 14.0,
-        LEFT + 150.0,
-        LEFT + 164.0,
-        title = escaped(scenario.about.trim()),
-    );
-    let slices = ran.groups.iter().map(|group| group.slices.len()).max().unwrap_or(1).max(1);
-    let highest = |slice: &Slice| (slice.admitted + slice.refused) as f64 / ran.slice_s;
-    let top = ran
-        .groups
-        .iter()
-        .flat_map(|group| group.slices.iter().map(highest))
-        .fold(f64::MIN_POSITIVE, f64::max);
-    for (nth, group) in ran.groups.iter().enumerate() {
-        let y = TOP + (PANEL + GAP) * nth as f64;
-        panel(&mut out, group, y, ran.slice_s, slices, top);
+/// Colours that people who see red and green alike tell apart, on white and on black.
+const STYLE: &str = "text{fill:#333}.axis{stroke:#999}.yes{fill:#2b7a9b}.no{fill:#e08a3c}\
+     @media(prefers-color-scheme:dark){text{fill:#ddd}.axis{stroke:#777}.yes{fill:#4fa3c7}}";
+
+/// Where one panel stands and what its axes mean.
+struct Panel {
+    x: f64,
+    y: f64,
+    width: f64,
+    slice_s: f64,
+    slices: usize,
+    /// Tries per second at the upper edge, the same in every panel.
+    top: f64,
+}
+
+/// The SVG text of runs of one scenario: one, or those of a sweep.
+pub(super) fn svg(scenario: &Scenario, shown: &[Shown]) -> String {
+    let groups = || shown.iter().flat_map(|shown| &shown.ran.groups);
+    let rows = shown.iter().map(|shown| shown.ran.groups.len()).max().unwrap_or_default();
+    let slices = groups().map(|group| group.slices.len()).max().unwrap_or_default().max(1);
+    let slice_s = shown.first().map_or(1.0, |shown| shown.ran.slice_s);
+    let rate = |slice: &Slice| (slice.admitted + slice.refused) as f64 / slice_s;
+    let top = groups().flat_map(|group| &group.slices).map(rate).fold(1.0, f64::max);
+    let columns = shown.len().max(1) as f64;
+    let width = (WIDTH - LEFT - BETWEEN * columns) / columns;
+
+    let mut out = frame(scenario, TOP + (PANEL + BELOW) * rows as f64);
+    for (column, shown) in shown.iter().enumerate() {
+        for (row, group) in shown.ran.groups.iter().enumerate() {
+            let x = LEFT + (width + BETWEEN) * column as f64;
+            let y = TOP + (PANEL + BELOW) * row as f64;
+            let panel = Panel { x, y, width, slice_s, slices, top };
+            panel.draw(&mut out, group, shown.label.as_deref());
+            if column == 0 {
+                panel.scale(&mut out);
+            }
+        }
     }
     out.push_str("</svg>\n");
     out
 }
 
-fn panel(out: &mut String, group: &GroupRan, y: f64, slice_s: f64, slices: usize, top: f64) {
-    let width = (WIDTH - LEFT - 16.0) / slices as f64;
-    let scale = PANEL / top / slice_s;
-    for (nth, slice) in group.slices.iter().enumerate() {
-        let x = LEFT + width * nth as f64;
-        let (yes, no) = (slice.admitted as f64 * scale, slice.refused as f64 * scale);
-        let mut bar = |class: &str, from: f64, tall: f64| {
-            if tall > 0.0 {
-                let _ = writeln!(
-                    out,
-                    "<rect class=\"{class}\" x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\"/>",
-                    x + width * 0.06,
-                    y + PANEL - from - tall,
-                    width * 0.88,
-                    tall
-                );
-            }
-        };
-        bar("yes", 0.0, yes);
-        bar("no", yes, no);
+fn frame(scenario: &Scenario, height: f64) -> String {
+    let title = escaped(scenario.about.lines().next().unwrap_or_default().trim());
+    let (second, word, second_word) = (LEFT + 160.0, LEFT + 15.0, LEFT + 175.0);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+         font-family=\"system-ui, sans-serif\" font-size=\"12\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n\
+         <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>\n\
+         <rect class=\"yes\" x=\"{LEFT}\" y=\"32\" width=\"10\" height=\"10\"/>\
+         <text x=\"{word}\" y=\"41\">admitted per second</text>\n\
+         <rect class=\"no\" x=\"{second}\" y=\"32\" width=\"10\" height=\"10\"/>\
+         <text x=\"{second_word}\" y=\"41\">refused per second</text>\n"
+    )
+}
+
+impl Panel {
+    fn draw(&self, out: &mut String, group: &GroupRan, label: Option<&str>) {
+        let step = self.width / self.slices as f64;
+        let scale = PANEL / self.top / self.slice_s;
+        let base = self.y + PANEL;
+        for (nth, slice) in group.slices.iter().enumerate() {
+            let x = self.x + step * nth as f64;
+            let admitted = slice.admitted as f64 * scale;
+            bar(out, "yes", (x, base), (step * 0.88, admitted));
+            bar(out, "no", (x, base - admitted), (step * 0.88, slice.refused as f64 * scale));
+        }
+        let label = label.map_or(String::new(), |label| format!("{}, ", escaped(label)));
+        let (x, right, below) = (self.x, self.x + self.width, base + 15.0);
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            out,
+            "<path class=\"axis\" fill=\"none\" d=\"M{x:.1} {:.1}V{base:.1}H{right:.1}\"/>\n\
+             <text x=\"{x:.1}\" y=\"{below:.1}\">{label}{}: {} of {}</text>",
+            self.y,
+            escaped(&group.name),
+            group.admitted,
+            group.tries,
+        );
     }
-    let base = y + PANEL;
-    let _ = writeln!(
-        out,
-        "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{base}\" x2=\"{}\" y2=\"{base}\"/>\n<line class=\"axis\" x1=\"{LEFT}\" y1=\"{y}\" x2=\"{LEFT}\" y2=\"{base}\"/>\n<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{top:.0}/s</text>\n<text x=\"{}\" y=\"{}\">{}: {} of {} calls admitted</text>\n<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{:.0} s</text>",
-        WIDTH - 16.0,
-        LEFT - 6.0,
-        y + 10.0,
-        LEFT + 6.0,
-        base + 16.0,
-        escaped(&group.name),
-        group.admitted,
-        group.tries,
-        WIDTH - 16.0,
-        base + 16.0,
-        slices as f64 * slice_s,
-    );
+
+    fn scale(&self, out: &mut String) {
+        let x = self.x - 6.0;
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            out,
+            "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"end\">{:.0}/s</text>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{:.0} s</text>",
+            self.y + 10.0,
+            self.top,
+            self.x + self.width,
+            self.y + PANEL + 15.0,
+            self.slices as f64 * self.slice_s,
+        );
+    }
+}
+
+/// A bar that stands on (x, y).
+fn bar(out: &mut String, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
+    if height > 0.0 {
+        let top = y - height;
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            out,
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" \
+             height=\"{height:.1}\"/>"
+        );
+    }
 }
 
 fn escaped(text: &str) -> String {

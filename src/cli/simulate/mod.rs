@@ -8,122 +8,146 @@ mod run;
 mod scenario;
 mod traffic;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::app;
-use crate::domain::{Code, Descriptor, Entry, Hits, Micros, Request};
+use crate::app::{self, Engine, Failure};
+use crate::domain::{Code, Descriptor, Entry, Hits, Request};
+use crate::policy::{self, Options, Policy, Secret};
 
-pub use run::{GroupRan, Ran, Said, Slice};
-pub use scenario::{Scenario, ScenarioFault};
+use super::print;
+pub use run::{GroupRan, Ran, Said, Slice, run};
+pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioFault, WhenRefused};
 
-/// Try a policy on generated traffic, on simulated time.
+/// Counters of one run: four for each caller of the largest scenario. The store takes memory only
+/// for those that are used.
+const KEYS_MAX: usize = 4_000_000;
+
+/// `tidegate simulate`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  tidegate simulate load/scenarios/window_edge.yaml
-  tidegate simulate load/scenarios/classes_even.yaml --svg classes.svg
-  tidegate simulate load/scenarios/classes_even.yaml --sweep floor=0,24,48,62,80")]
+#[command(after_help = AFTER_HELP)]
 pub struct Simulate {
-    /// The scenario: which policy, which callers, for how long
-    #[arg(value_name = "SCENARIO.yaml")]
-    pub scenario: PathBuf,
-    /// Write the chart of the run there
+    /// Scenarios: which policy, which callers, for how long
+    #[arg(required = true, value_name = "SCENARIO.yaml")]
+    scenarios: Vec<PathBuf>,
+    /// Write a chart there: a row of panels for each group, a column for each value of the sweep
     #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
+    svg: Option<PathBuf>,
     /// Run once for each value of one of the scenario's parameters
-    #[arg(long, value_name = "NAME=VALUE,VALUE…")]
-    pub sweep: Option<String>,
+    #[arg(long, value_name = "NAME=VALUE,VALUE…", value_parser = sweep)]
+    sweep: Option<(String, Vec<String>)>,
+    /// Give one of the scenario's parameters another value
+    #[arg(long, value_name = "NAME=VALUE", value_parser = set)]
+    set: Vec<(String, String)>,
 }
 
-/// What a simulation can fail with.
-#[derive(Debug)]
-pub enum SimulateFault {
-    /// A file cannot be read or written.
-    File(PathBuf, std::io::Error),
-    /// The scenario.
-    Scenario(ScenarioFault),
-    /// The scenario's policy: its faults, as `check` prints them.
-    Policy(String),
-    /// `--sweep` is not NAME=VALUE,VALUE.
-    Sweep,
+const AFTER_HELP: &str = "\
+Examples:
+  tidegate simulate load/scenarios/retry-storm.yaml
+  tidegate simulate load/scenarios/burst.yaml --sweep burst=100,300,1000
+  tidegate simulate load/scenarios/broken-bot.yaml --set lasts_s=60 --svg bot.svg";
+
+/// A run, and the word that tells it from the others of a sweep; none if it is alone.
+struct Shown {
+    label: Option<String>,
+    ran: Ran,
 }
 
-impl std::fmt::Display for SimulateFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            SimulateFault::File(path, fault) => write!(f, "{}: {fault}", path.display()),
-            SimulateFault::Scenario(fault) => fault.fmt(f),
-            SimulateFault::Policy(faults) => write!(f, "the scenario's policy has faults:\n{faults}"),
-            SimulateFault::Sweep => f.write_str("--sweep takes NAME=VALUE,VALUE…"),
+impl Simulate {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        if self.svg.is_some() && self.scenarios.len() > 1 {
+            let wrong = "--svg draws one scenario, but several are named";
+            return Err(Failure::Usage(wrong.to_owned()));
         }
+        for (nth, path) in self.scenarios.iter().enumerate() {
+            if nth > 0 {
+                print::out("\n")?;
+            }
+            self.one(path)?;
+        }
+        Ok(())
+    }
+
+    fn one(&self, path: &Path) -> Result<(), Failure> {
+        let text = app::read_text(path)?;
+        let read = |values: &[(&str, &str)]| {
+            let given = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let given: Vec<(&str, &str)> = given.chain(values.iter().copied()).collect();
+            let at = |fault| Failure::Usage(format!("{}: {fault}", path.display()));
+            Scenario::read(&text, &given).map_err(at)
+        };
+        let mut shown = Vec::new();
+        let scenario = if let Some((name, values)) = &self.sweep {
+            for value in values {
+                let ran = simulate(&read(&[(name, value)])?)?;
+                shown.push(Shown { label: Some(value.clone()), ran });
+            }
+            let scenario = read(&[])?;
+            print::out(&report::sweep(&scenario, name, &shown))?;
+            scenario
+        } else {
+            let scenario = read(&[])?;
+            shown.push(Shown { label: None, ran: simulate(&scenario)? });
+            print::out(&report::report(&scenario, &shown[0].ran))?;
+            scenario
+        };
+        if let Some(file) = &self.svg {
+            app::write_text(file, &chart::svg(&scenario, &shown))?;
+        }
+        Ok(())
     }
 }
 
-/// Runs the command and returns what it prints.
+fn set(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) | None => Err("it takes NAME=VALUE"),
+    }
+}
+
+fn sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
+    let (name, values) = set(text).map_err(|_| "it takes NAME=VALUE,VALUE…")?;
+    Ok((name, values.split(',').map(str::to_owned).collect()))
+}
+
+/// Runs a scenario on an embedded store of its own. The same scenario runs the same every time.
 ///
 /// # Errors
 ///
-/// [`SimulateFault`], in the words that the command prints.
-pub fn simulate(args: &Simulate) -> Result<String, SimulateFault> {
-    let text = app::read_text(&args.scenario)
-        .map_err(|fault| SimulateFault::File(args.scenario.clone(), fault))?;
-    let Some(sweep) = &args.sweep else {
-        let scenario = Scenario::read(&text, None).map_err(SimulateFault::Scenario)?;
-        let ran = ran(&scenario)?;
-        if let Some(path) = &args.svg {
-            app::write_text(path, &chart::svg(&scenario, &ran))
-                .map_err(|fault| SimulateFault::File(path.clone(), fault))?;
-        }
-        return Ok(report::report(&scenario, &ran));
+/// [`Failure::Policy`] with every fault of the scenario's policy.
+pub fn simulate(scenario: &Scenario) -> Result<Ran, Failure> {
+    let source = policy::Source {
+        name: "the scenario's policy".to_owned(),
+        text: scenario.policy.as_bytes().to_vec(),
     };
-    let (name, values) = sweep.split_once('=').ok_or(SimulateFault::Sweep)?;
-    let mut out = String::new();
-    for value in values.split(',') {
-        let scenario =
-            Scenario::read(&text, Some((name, value))).map_err(SimulateFault::Scenario)?;
-        let ran = ran(&scenario)?;
-        if out.is_empty() {
-            out = report::sweep_head(name, &ran) + "\n";
-        }
-        out += &(report::sweep_line(value, &ran) + "\n");
-    }
-    Ok(out)
-}
-
-/// Runs a scenario on the embedded store.
-///
-/// # Errors
-///
-/// [`SimulateFault::Policy`] if the scenario's policy has faults.
-pub fn ran(scenario: &Scenario) -> Result<Ran, SimulateFault> {
-    let engine = app::Engine::new(&scenario.policy)
-        .map_err(|faults| SimulateFault::Policy(faults.to_string()))?;
-    let paths: Vec<Vec<(String, String)>> = scenario
-        .groups
-        .iter()
-        .map(|group| {
-            let steps = group.descriptor.split(',').map(str::trim);
-            steps
-                .map(|step| step.split_once('=').unwrap_or((step, "")))
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .collect()
-        })
-        .collect();
-    Ok(run::run(scenario, |group, nth, client, now| {
+    let compiled = policy::compile(&[source], &Options::default()).map_err(Failure::Policy)?;
+    let domain = compiled.domains.first().map_or("", |domain| &*domain.name).to_owned();
+    let policy = Policy::build(compiled.domains, Secret::default());
+    let engine = Engine::new(Arc::new(policy), KEYS_MAX);
+    run(scenario, |group, client, now| {
         let client = client.to_string();
-        let path: Vec<(&str, String)> = paths[nth]
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.replace("{client}", &client)))
+        let pairs: Vec<(&str, String)> = group
+            .descriptor
+            .split(',')
+            .map(|pair| pair.trim().split_once('=').unwrap_or((pair.trim(), "")))
+            .map(|(key, value)| (key, value.replace("{client}", &client)))
             .collect();
-        let entries: Vec<Entry<'_>> = path
+        let entries: Vec<Entry<'_>> = pairs
             .iter()
             .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
             .collect();
-        ask(&engine, &entries, Hits(group.hits), now)
-    }))
-}
-
-fn ask(engine: &app::Engine, entries: &[Entry<'_>], hits: Hits, now: Micros) -> Said {
-    let descriptors = [Descriptor { entries, hits, give_back: false, limit: None, holder: None }];
-    let (code, retry_after) = engine.decide(&descriptors, now);
-    Said { admitted: code == Code::Ok, retry_after }
+        let descriptors = [Descriptor {
+            entries: &entries,
+            hits: Hits(group.hits),
+            give_back: false,
+            limit: None,
+            holder: None,
+        }];
+        let request = Request { domain: &domain, descriptors: &descriptors };
+        let decision = engine.decide(&request, now)?;
+        Ok(Said {
+            admitted: decision.code == Code::Ok,
+            retry_after: decision.limited_by.and_then(|by| by.retry_after),
+        })
+    })
 }

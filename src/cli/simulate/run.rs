@@ -34,11 +34,28 @@ pub struct GroupRan {
     pub refused: u64,
     /// When the first try was refused, in seconds after the beginning.
     pub first_refusal_s: Option<f64>,
-    /// Waits of the admitted calls, from the first try to the admitted one, in seconds, of those
-    /// that had to try again.
+    /// Waits of the calls that were admitted after a refusal, from the first try to the admitted
+    /// one, in seconds, the shortest first.
     pub waits_s: Vec<f64>,
     /// Admitted and refused tries by slice of time.
     pub slices: Vec<Slice>,
+}
+
+impl GroupRan {
+    /// The part of the tries that was admitted; 1 where nobody tried.
+    pub fn accepted(&self) -> f64 {
+        if self.tries == 0 { 1.0 } else { self.admitted as f64 / self.tries as f64 }
+    }
+
+    /// How long that share (0 to 1) of the admitted calls waited at most, in seconds; `None` if none
+    /// was admitted. Calls that were admitted at the first try waited for 0 s.
+    pub fn wait_s(&self, share: f64) -> Option<f64> {
+        let last = self.admitted.checked_sub(1)?;
+        let at_once = self.admitted.saturating_sub(self.waits_s.len() as u64);
+        let nth = (last as f64 * share).ceil() as u64;
+        let waited = nth.checked_sub(at_once).and_then(|nth| self.waits_s.get(nth as usize));
+        Some(waited.copied().unwrap_or(0.0))
+    }
 }
 
 /// A slice of time.
@@ -121,10 +138,14 @@ struct Run<'a> {
 /// Runs a scenario against `ask(group, client, now)`.
 ///
 /// Callers that retry are followed for as long again as calls are generated, and no longer.
-pub fn run(
+///
+/// # Errors
+///
+/// The first one of `ask`.
+pub fn run<E>(
     scenario: &Scenario,
-    mut ask: impl FnMut(&Group, usize, u32, Micros) -> Said,
-) -> Ran {
+    mut ask: impl FnMut(&Group, u32, Micros) -> Result<Said, E>,
+) -> Result<Ran, E> {
     let mut run = Run::new(scenario);
     let mut in_window = WindowMax::new(micros(scenario.window_s));
     let mut in_second = WindowMax::new(1_000_000);
@@ -134,7 +155,7 @@ pub fn run(
         }
         let group = &scenario.groups[due.group];
         let now = Micros(scenario.starts_at_s * 1_000_000 + due.at_us);
-        let said = ask(group, due.group, due.client, now);
+        let said = ask(group, due.client, now)?;
         if said.admitted {
             in_window.add(due.at_us, group.hits);
             in_second.add(due.at_us, 1);
@@ -144,7 +165,10 @@ pub fn run(
     }
     run.ran.window_max = (in_window.max.0, in_window.max.1 as f64 / 1e6);
     run.ran.second_max = in_second.max.0;
-    run.ran
+    for group in &mut run.ran.groups {
+        group.waits_s.sort_by(f64::total_cmp);
+    }
+    Ok(run.ran)
 }
 
 impl<'a> Run<'a> {
@@ -194,7 +218,8 @@ impl<'a> Run<'a> {
             WhenRefused::Honour { tries } | WhenRefused::Insist { tries, .. } => tries,
         };
         let at_us = micros(at_s);
-        let first = Due { at_us, planned: 0, group, client, first_us: at_us, tries_left, fresh: true };
+        let first =
+            Due { at_us, planned: 0, group, client, first_us: at_us, tries_left, fresh: true };
         self.push(first);
     }
 
@@ -232,9 +257,10 @@ impl<'a> Run<'a> {
             (WhenRefused::GiveUp, _) | (WhenRefused::Honour { .. }, None) => return,
             (WhenRefused::Insist { after_s, .. }, _) => after_s,
             (WhenRefused::Honour { .. }, Some(wait)) => {
+                // As the service writes the header: spread first, then whole seconds, rounded up.
                 let spread = f64::from(self.scenario.retry_after_spread_percent) / 100.0;
-                let told_s = wait.ceil_secs().max(1) as f64;
-                (told_s * (1.0 + spread * self.random.fraction())).ceil()
+                let more = wait.0 as f64 * spread * self.random.fraction();
+                Micros(wait.0.saturating_add(more as u64)).ceil_secs().max(1) as f64
             }
         };
         let at_us = due.at_us + micros(wait_s);
@@ -248,11 +274,17 @@ fn micros(seconds: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
+
+    fn said(admitted: bool, retry_after: Option<Micros>) -> Result<Said, Infallible> {
+        Ok(Said { admitted, retry_after })
+    }
 
     fn scenario(groups: &str) -> Scenario {
         let text = format!("{{about: t, policy: '', lasts_s: 10, window_s: 1, groups: {groups}}}");
-        Scenario::read(&text, None).unwrap()
+        Scenario::read(&text, &[]).unwrap()
     }
 
     #[test]
@@ -261,7 +293,7 @@ mod tests {
             "[{name: a, descriptor: 'k=v', arrivals: {constant: {rate: 10}},
                when_refused: {insist: {after_s: 0.5, tries: 3}}}]",
         );
-        let ran = run(&scenario, |_, _, _, _| Said { admitted: false, retry_after: None });
+        let ran = run(&scenario, |_, _, _| said(false, None)).unwrap();
         let group = &ran.groups[0];
         assert_eq!((group.offered, group.tries, group.admitted), (100, 400, 0));
         assert_eq!(group.first_refusal_s, Some(0.0));
@@ -274,12 +306,21 @@ mod tests {
                when_refused: {honour: {tries: 1}}}]",
         );
         let mut times = Vec::new();
-        let ran = run(&scenario, |_, _, _, now| {
+        let ran = run(&scenario, |_, _, now| {
             times.push(now.0);
-            Said { admitted: times.len() == 2, retry_after: Some(Micros(1_200_000)) }
-        });
+            said(times.len() == 2, Some(Micros(1_200_000)))
+        })
+        .unwrap();
         assert_eq!(times[1] - times[0], 2_000_000, "the header says whole seconds, rounded up");
         assert_eq!(ran.groups[0].waits_s, [2.0]);
+        assert_eq!(ran.groups[0].wait_s(0.99), Some(2.0));
+    }
+
+    #[test]
+    fn a_call_that_passed_at_once_waited_for_nothing() {
+        let waited = GroupRan { admitted: 10, waits_s: vec![1.0, 7.0], ..GroupRan::default() };
+        assert_eq!((waited.wait_s(0.5), waited.wait_s(0.99)), (Some(0.0), Some(7.0)));
+        assert_eq!(GroupRan::default().wait_s(0.5), None);
     }
 
     #[test]
@@ -289,7 +330,7 @@ mod tests {
               {name: b, descriptor: 'k=v', arrivals: {burst: {at_s: 3.1, count: 7}}},
               {name: c, descriptor: 'k=v', arrivals: {burst: {at_s: 3.95, count: 9}}}]",
         );
-        let ran = run(&scenario, |_, _, _, _| Said { admitted: true, retry_after: None });
+        let ran = run(&scenario, |_, _, _| said(true, None)).unwrap();
         assert_eq!(ran.window_max, (16, 3.1));
     }
 }

@@ -7,11 +7,18 @@ use std::fmt;
 
 use serde::Deserialize;
 
+/// What must be known of a scenario before its parameters stand in their places.
+#[derive(Debug, Deserialize)]
+struct Raw {
+    #[serde(default)]
+    parameters: BTreeMap<String, serde_yaml::Value>,
+}
+
 /// A scenario file. Unknown keys are refused.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows, in a sentence.
+    /// What it shows. The first line is the chart's title.
     pub about: String,
     /// The policy, as the text of a policy file.
     pub policy: String,
@@ -53,12 +60,13 @@ pub struct Group {
     #[serde(default = "one_hit")]
     pub hits: u64,
     /// When they call.
+    #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
     /// Times at which the rate is another.
     #[serde(default)]
     pub phases: Vec<Phase>,
     /// What they do when they are refused.
-    #[serde(default)]
+    #[serde(default, with = "serde_yaml::with::singleton_map")]
     pub when_refused: WhenRefused,
 }
 
@@ -135,12 +143,16 @@ pub enum WhenRefused {
     },
 }
 
+/// 2027-01-15, 12:00 UTC: a full hour, so that windows begin with the scenario.
 fn default_start() -> u64 {
-    1_800_014_400 // a full hour, so that windows begin with the scenario
+    1_800_014_400
 }
+
+/// A minute: the window of most limits in the scenarios.
 fn default_window() -> f64 {
     60.0
 }
+
 fn one() -> u32 {
     1
 }
@@ -158,19 +170,20 @@ pub enum ScenarioFault {
     Shape(String),
     /// A number is out of its range: which, and what is allowed.
     Range(String),
-    /// `--sweep` names a parameter that the scenario does not have.
+    /// A parameter is used or given a value that the scenario does not have.
     NoParameter(String),
 }
+
+impl std::error::Error for ScenarioFault {}
 
 impl fmt::Display for ScenarioFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ScenarioFault::Shape(what) => write!(f, "not a scenario: {what}"),
             ScenarioFault::Range(what) => f.write_str(what),
-            ScenarioFault::NoParameter(name) => write!(
-                f,
-                "--sweep varies `{name}`, but the scenario has no such entry under `parameters`"
-            ),
+            ScenarioFault::NoParameter(name) => {
+                write!(f, "the scenario has no entry `{name}` under `parameters`")
+            }
         }
     }
 }
@@ -182,29 +195,35 @@ const LASTS_S_MAX: f64 = 86_400.0;
 const CLIENTS_MAX: u32 = 1_000_000;
 
 impl Scenario {
-    /// Reads a scenario, with `${name}` replaced by the entries of `parameters`, or by `vary`.
+    /// Reads a scenario, with `${name}` replaced by the entries of `parameters`, or by those that
+    /// are `given` instead.
     ///
     /// # Errors
     ///
-    /// [`ScenarioFault`] says what is wrong and where.
-    pub fn read(text: &str, vary: Option<(&str, &str)>) -> Result<Scenario, ScenarioFault> {
+    /// [`ScenarioFault`] says what is wrong.
+    pub fn read(text: &str, given: &[(&str, &str)]) -> Result<Scenario, ScenarioFault> {
         let shape = |fault: serde_yaml::Error| ScenarioFault::Shape(fault.to_string());
-        let raw: serde_yaml::Value = serde_yaml::from_str(text).map_err(shape)?;
-        let mut text = text.to_owned();
-        if let Some((name, value)) = vary {
-            if raw.get("parameters").is_none_or(|map| map.get(name).is_none()) {
-                return Err(ScenarioFault::NoParameter(name.to_owned()));
+        let raw: Raw = serde_yaml::from_str(text).map_err(shape)?;
+        let mut values = BTreeMap::new();
+        for (name, value) in &raw.parameters {
+            let value = serde_yaml::to_string(value).map_err(shape)?;
+            values.insert(name.as_str(), value.trim().to_owned());
+        }
+        for &(name, value) in given {
+            match values.get_mut(name) {
+                Some(known) => value.clone_into(known),
+                None => return Err(ScenarioFault::NoParameter(name.to_owned())),
             }
-            text = text.replace(&format!("${{{name}}}"), value);
         }
-        let parameters = raw.get("parameters").and_then(serde_yaml::Value::as_mapping);
-        for (name, value) in parameters.into_iter().flatten() {
-            let (Some(name), Ok(value)) = (name.as_str(), serde_yaml::to_string(value)) else {
-                return Err(ScenarioFault::Shape("`parameters` maps names to scalars".to_owned()));
-            };
-            text = text.replace(&format!("${{{name}}}"), value.trim());
+        let mut filled = text.to_owned();
+        for (name, value) in values {
+            filled = filled.replace(&format!("${{{name}}}"), &value);
         }
-        let scenario: Scenario = serde_yaml::from_str(&text).map_err(shape)?;
+        if let Some((_, unknown)) = filled.split_once("${") {
+            let name = unknown.split_once('}').map_or(unknown, |(name, _)| name);
+            return Err(ScenarioFault::NoParameter(name.to_owned()));
+        }
+        let scenario: Scenario = serde_yaml::from_str(&filled).map_err(shape)?;
         scenario.checked()
     }
 
@@ -249,16 +268,18 @@ groups:
 
     #[test]
     fn parameters_stand_anywhere_and_a_sweep_varies_one() {
-        assert_eq!(Scenario::read(TEXT, None).unwrap().policy, "limit 7");
-        assert_eq!(Scenario::read(TEXT, Some(("limit", "9"))).unwrap().policy, "limit 9");
-        let fault = Scenario::read(TEXT, Some(("other", "9"))).unwrap_err();
+        assert_eq!(Scenario::read(TEXT, &[]).unwrap().policy, "limit 7");
+        assert_eq!(Scenario::read(TEXT, &[("limit", "9")]).unwrap().policy, "limit 9");
+        let fault = Scenario::read(TEXT, &[("other", "9")]).unwrap_err();
         assert_eq!(fault, ScenarioFault::NoParameter("other".to_owned()));
+        let fault = Scenario::read(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
+        assert_eq!(fault, ScenarioFault::NoParameter("limt".to_owned()));
     }
 
     #[test]
     fn unknown_keys_and_numbers_out_of_range_are_refused() {
-        assert!(Scenario::read(&TEXT.replace("about", "abuot"), None).is_err());
-        assert!(Scenario::read(&TEXT.replace("lasts_s: 10", "lasts_s: 0"), None).is_err());
-        assert!(Scenario::read(&TEXT.replace("rate: 2", "rate: -2"), None).is_err());
+        assert!(Scenario::read(&TEXT.replace("about", "abuot"), &[]).is_err());
+        assert!(Scenario::read(&TEXT.replace("lasts_s: 10", "lasts_s: 0"), &[]).is_err());
+        assert!(Scenario::read(&TEXT.replace("rate: 2", "rate: -2"), &[]).is_err());
     }
 }

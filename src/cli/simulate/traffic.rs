@@ -10,11 +10,11 @@ use super::scenario::{Arrivals, Group, Phase};
 
 /// Small and good enough for traffic: Steele, Lea and Flood's SplitMix64.
 #[derive(Debug, Clone)]
-pub struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
     /// A sequence of its own for each seed and stream.
-    pub fn new(seed: u64, stream: u64) -> Random {
+    pub(super) fn new(seed: u64, stream: u64) -> Random {
         Random(seed ^ stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
@@ -27,7 +27,7 @@ impl Random {
     }
 
     /// Evenly in [0, 1).
-    pub fn fraction(&mut self) -> f64 {
+    pub(super) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -39,7 +39,7 @@ impl Random {
 
 /// The calls of one caller, in seconds after the beginning, in order.
 #[derive(Debug, Clone)]
-pub struct Calls {
+pub(super) struct Calls {
     arrivals: Arrivals,
     /// Times at which the rate changes, in order, the end of the scenario last.
     edges: Vec<f64>,
@@ -53,7 +53,7 @@ pub struct Calls {
 
 impl Calls {
     /// The calls of caller number `client` of `group` until `lasts_s`.
-    pub fn of(group: &Group, client: u32, lasts_s: f64, mut random: Random) -> Calls {
+    pub(super) fn of(group: &Group, client: u32, lasts_s: f64, mut random: Random) -> Calls {
         let mut edges: Vec<f64> = vec![lasts_s];
         for phase in &group.phases {
             edges.extend([phase.from_s, phase.until_s].into_iter().filter(|&s| s < lasts_s));
@@ -61,7 +61,9 @@ impl Calls {
         if let Arrivals::OnOff { on_s, off_s, .. } = group.arrivals {
             let mut edge = 0.0;
             while edge < lasts_s {
-                edges.extend([edge + on_s, edge + on_s + off_s].into_iter().filter(|&s| s < lasts_s));
+                edges.extend(
+                    [edge + on_s, edge + on_s + off_s].into_iter().filter(|&s| s < lasts_s),
+                );
                 edge += on_s + off_s;
             }
         }
@@ -84,7 +86,11 @@ impl Calls {
         let base = match self.arrivals {
             Arrivals::Constant { rate } | Arrivals::Poisson { rate } => rate,
             Arrivals::OnOff { rate, on_s, off_s } => {
-                if at_s.rem_euclid(on_s + off_s) < on_s { rate } else { 0.0 }
+                if at_s.rem_euclid(on_s + off_s) < on_s {
+                    rate
+                } else {
+                    0.0
+                }
             }
             Arrivals::Burst { .. } => 0.0,
         };
@@ -122,7 +128,7 @@ impl Iterator for Calls {
                 };
                 return Some(at_s);
             }
-            self.to_go -= until_edge;
+            self.to_go = (self.to_go - until_edge).max(0.0);
             self.now_s = edge;
         }
     }

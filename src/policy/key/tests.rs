@@ -7,7 +7,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{Bucket, Charge, FixedWindow, Hits, OnStoreFailure, Rate, Refill, Unit};
+use crate::domain::{
+    Bucket, Charge, Concurrency, FixedWindow, Hits, Micros, OnStoreFailure, Rate, Refill,
+    SlidingLog, SlidingWindow, Unit,
+};
 
 /// What an identity is made of, owned, as the decoder below reads it back.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +19,7 @@ struct Parts {
     domain: Option<Vec<u8>>,
     name: Option<Vec<u8>>,
     window: Option<u64>,
+    class: Option<Vec<u8>>,
     entries: Vec<(Vec<u8>, bool, Vec<u8>)>,
 }
 
@@ -29,6 +33,8 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
         None => Counting::Bucket(Bucket {
             burst: hits,
             refill: Refill::Arrival { emission: Micros(5) },
+            floor: Hits::ZERO,
+            leaky: false,
         }),
     };
     Arc::new(Limit {
@@ -45,8 +51,15 @@ fn write(parts: &Parts) -> Identity {
     let domain = String::from_utf8(parts.domain.clone().unwrap_or_default()).unwrap();
     match parts.kind {
         LIMIT => {
-            let name = parts.name.clone().map(|name| String::from_utf8(name).unwrap());
-            identity.begin(&prefix(&domain, name.as_deref(), &limit(parts.window)));
+            let text =
+                |part: &Option<Vec<u8>>| part.clone().map(|part| String::from_utf8(part).unwrap());
+            let (name, class) = (text(&parts.name), text(&parts.class));
+            identity.begin(&prefix(
+                &domain,
+                name.as_deref(),
+                class.as_deref(),
+                &limit(parts.window),
+            ));
         }
         OVERRIDE => identity.begin_override(&domain, &limit(parts.window)),
         _ => identity.begin_tag(),
@@ -90,14 +103,15 @@ impl Reader<'_> {
         let kind = self.byte();
         let domain = (kind != TAG).then(|| self.part());
         let name = (kind == LIMIT && self.byte() == PRESENT).then(|| self.part());
-        let window = (kind != TAG && self.byte() == PRESENT).then(|| self.number());
+        let window = (kind != TAG && self.byte() == FIXED_WINDOW).then(|| self.number());
+        let class = (kind == LIMIT && self.byte() == PRESENT).then(|| self.part());
         let mut entries = Vec::new();
         while !self.0.is_empty() {
             let key = self.part();
             let shared = self.byte() == PATTERN;
             entries.push((key, shared, self.part()));
         }
-        Parts { kind, domain, name, window, entries }
+        Parts { kind, domain, name, window, class, entries }
     }
 }
 
@@ -124,12 +138,14 @@ fn parts() -> impl Strategy<Value = Parts> {
     let entries = vec((hostile(), any::<bool>(), hostile()), 0..5);
     let kind = prop_oneof![Just(LIMIT), Just(OVERRIDE), Just(TAG)];
     let window = proptest::option::of(prop_oneof![0..300u64, any::<u64>()]);
-    (kind, text(), proptest::option::of(text()), window, entries).prop_map(
-        |(kind, domain, name, window, entries)| Parts {
+    let optional = || proptest::option::of(text());
+    (kind, text(), optional(), window, optional(), entries).prop_map(
+        |(kind, domain, name, window, class, entries)| Parts {
             kind,
             domain: (kind != TAG).then_some(domain),
             name: name.filter(|_| kind == LIMIT),
             window: window.filter(|_| kind != TAG),
+            class: class.filter(|_| kind == LIMIT),
             entries,
         },
     )
@@ -170,7 +186,7 @@ fn values_that_look_alike_are_different_counters() {
     ];
     for entries in lookalikes {
         let mut identity = Identity::default();
-        identity.begin(&prefix("d", None, &limit(Some(1_000_000))));
+        identity.begin(&prefix("d", None, None, &limit(Some(1_000_000))));
         for (key, value) in entries {
             identity.entry(key, Held::Value(value));
         }
@@ -187,8 +203,8 @@ fn the_numbers_of_a_limit_are_not_part_of_its_keys() {
     });
     raised.rate.requests_per_unit = 70_000;
     raised.family = 9;
-    assert_eq!(prefix("d", None, &limit(Some(1_000_000))), prefix("d", None, &raised));
-    assert_ne!(prefix("d", None, &limit(Some(2_000_000))), prefix("d", None, &raised));
+    assert_eq!(prefix("d", None, None, &limit(Some(1_000_000))), prefix("d", None, None, &raised));
+    assert_ne!(prefix("d", None, None, &limit(Some(2_000_000))), prefix("d", None, None, &raised));
 }
 
 #[test]
@@ -201,8 +217,41 @@ fn another_secret_makes_other_keys() {
 #[test]
 fn an_ordinary_identity_needs_no_heap() {
     let mut identity = Identity::default();
-    identity.begin(&prefix("a-domain-of-ordinary-size", Some("per-token"), &limit(None)));
+    identity.begin(&prefix("a-domain-of-ordinary-size", Some("per-token"), None, &limit(None)));
     identity.entry(b"remote_address", Held::Value(b"2001:0db8:85a3:0000:0000:8a2e:0370:7334"));
     identity.entry(b"authorization", Held::Value(&[b'x'; 256]));
     assert!(!identity.bytes.spilled());
+}
+
+#[test]
+fn no_two_algorithms_share_a_counter() {
+    let window = || (Hits(5), Micros::SECOND);
+    let bucket = |leaky| {
+        let refill = Refill::Arrival { emission: Micros(5) };
+        Counting::Bucket(Bucket { burst: Hits(5), refill, floor: Hits::ZERO, leaky })
+    };
+    let calendar = |unit, zone: &str| {
+        let windows = crate::policy::calendar(unit, zone).unwrap();
+        Counting::FixedWindow(FixedWindow { hits: Hits(5), window: Window::Calendar(windows) })
+    };
+    let ((hits, length), slots) = (window(), Concurrency { slots: Hits(5), lease: Micros::SECOND });
+    let all = [
+        Counting::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
+        Counting::SlidingWindow(SlidingWindow { hits, length }),
+        Counting::SlidingLog(SlidingLog { hits, length }),
+        bucket(false),
+        bucket(true),
+        Counting::Concurrency(slots),
+        calendar(Unit::Day, "Europe/Berlin"),
+        calendar(Unit::Week, "Europe/Berlin"),
+        calendar(Unit::Day, "Europe/Paris"),
+    ];
+    let prefixes: HashSet<_> = all
+        .into_iter()
+        .map(|counting| {
+            let limit = Limit { counting, ..Limit::clone(&limit(None)) };
+            prefix("d", None, None, &limit)
+        })
+        .collect();
+    assert_eq!(prefixes.len(), 9);
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use super::shard::{EntryKey, Shard, Slot};
+use super::shard::{EntryKey, Shard, Slot, weight};
 use super::{MemoryStore, SHARDS_MAX, on_shared};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Answer, Charge, Check, Limit, Micros, Op, Outcome, Role, Verdict};
@@ -47,6 +47,9 @@ struct Work<'a> {
     key: EntryKey,
     place: Place,
     shared: bool,
+    /// Keys' worth that it had, and that are claimed for it.
+    had: usize,
+    claimed: usize,
     /// As the call found it.
     found: Option<State>,
     /// After the give-backs.
@@ -126,27 +129,34 @@ impl MemoryStore {
         let shard = &mut *locked.guards[guard];
         let family = check.limit.family;
         if let Some(slot) = shard.find(own) {
-            let state = Some(shard.state(slot).clone());
-            works.push(Work::new(guard, own, Place::At(slot), false, state, check.limit));
+            let state = shard.state(slot);
+            let (had, state) = (weight(state), Some(state.clone()));
+            let work = Work::new(guard, own, Place::At(slot), false, state, check.limit);
+            works.push(work.weighing(had, had));
             return works.len() - 1;
         }
         let held = |slot| works.iter().any(|w| w.guard == guard && w.place == Place::At(slot));
         self.make_room(shard, now, held);
-        if self.claim(false) {
+        if self.claim(false, 1) {
             let state = shard.find_shared(family).map(|slot| shard.state(slot).clone());
-            works.push(Work::new(guard, own, Place::Claimed, false, state, check.limit));
+            let work = Work::new(guard, own, Place::Claimed, false, state, check.limit);
+            works.push(work.weighing(0, 1));
             return works.len() - 1;
         }
         let key = EntryKey::shared(family);
         if let Some(at) = works.iter().position(|work| work.key == key && work.guard == guard) {
             return at;
         }
-        let (place, state) = match shard.find_shared(family) {
-            Some(slot) => (Place::At(slot), Some(shard.state(slot).clone())),
-            None if self.claim(true) => (Place::Claimed, None),
-            None => (Place::Nowhere, None),
+        let (place, state, (had, claimed)) = match shard.find_shared(family) {
+            Some(slot) => {
+                let (state, had) = (shard.state(slot).clone(), weight(shard.state(slot)));
+                (Place::At(slot), Some(state), (had, had))
+            }
+            None if self.claim(true, 1) => (Place::Claimed, None, (0, 1)),
+            None => (Place::Nowhere, None, (0, 0)),
         };
-        works.push(Work::new(guard, key, place, true, state, check.limit));
+        let work = Work::new(guard, key, place, true, state, check.limit);
+        works.push(work.weighing(had, claimed));
         works.len() - 1
     }
 
@@ -157,8 +167,15 @@ impl MemoryStore {
         // Give-backs come first, so an entry that is only claimed holds no hits of its own yet.
         let is_own = matches!(work.place, Place::At(_)) && !work.shared;
         let op = if is_own { op } else { on_shared(op) };
-        let step = algorithm::apply(work.state.as_ref(), check.limit, op, now);
+        let step = algorithm::apply_for(work.state.as_ref(), check.limit, op, check.holder, now);
         self.count(&step, check);
+        let keys = step.write.as_ref().map_or(0, weight);
+        if keys > work.claimed {
+            if !self.resize(work.shared, op, work.claimed, keys) {
+                return self.no_room(check.limit, now);
+            }
+            work.claimed = keys;
+        }
         if work.shared && step.outcome.charged.0 > 0 {
             self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
         }
@@ -170,20 +187,21 @@ impl MemoryStore {
     fn store(&self, work: Work<'_>, locked: &mut Locked<'_>) {
         let changed = work.state != work.found;
         let shard = &mut *locked.guards[work.guard];
-        match (work.place, work.state) {
+        let keys = match (work.place, work.state) {
             (Place::At(slot), Some(state)) if changed => {
-                let expires = algorithm::expires_at(&state, work.limit);
+                let (keys, expires) = (weight(&state), algorithm::expires_at(&state, work.limit));
                 shard.put(slot, state, expires);
+                keys
             }
             (Place::Claimed, Some(state)) if changed => {
-                let expires = algorithm::expires_at(&state, work.limit);
+                let (keys, expires) = (weight(&state), algorithm::expires_at(&state, work.limit));
                 shard.insert(work.key, state, expires);
+                keys
             }
-            (Place::Claimed, _) => {
-                self.counters.live.fetch_sub(1, Ordering::Relaxed);
-            }
-            (Place::At(_) | Place::Nowhere, _) => {}
-        }
+            (Place::At(_) | Place::Claimed | Place::Nowhere, _) => work.had,
+        };
+        // What was claimed for nothing, or is needed no more. (A give-back needs no room.)
+        self.resize(work.shared, Op::Peek, work.claimed, keys);
     }
 }
 
@@ -210,7 +228,7 @@ fn keep_only_always<'a>(
         if work.place == Place::Nowhere {
             continue;
         }
-        let step = algorithm::apply(work.state.as_ref(), check.limit, op, now);
+        let step = algorithm::apply_for(work.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
         outcome.taken = step.outcome.taken;
         work.note(step.write, check.limit);
@@ -263,7 +281,13 @@ impl<'a> Work<'a> {
         found: Option<State>,
         limit: &'a Limit,
     ) -> Work<'a> {
-        Work { guard, key, place, shared, base: None, state: found.clone(), found, limit }
+        let base = None;
+        let state = found.clone();
+        Work { guard, key, place, shared, had: 0, claimed: 0, found, base, state, limit }
+    }
+
+    fn weighing(self, had: usize, claimed: usize) -> Work<'a> {
+        Work { had, claimed, ..self }
     }
 
     fn note(&mut self, write: Option<State>, limit: &'a Limit) {

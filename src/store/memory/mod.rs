@@ -7,9 +7,13 @@
 //! 1.6 MB in all, weigh on less than a few hundred thousand keys.) [`MemoryStore::footprint`]
 //! measures it: 59.4 at one million keys, 56.7 at ten.
 //!
+//! Logs, slot tables and hybrids have more to remember than fits into an entry. Every 48 bytes of
+//! that count as one more key: a log of 100 takes is 52 keys' worth, one of 10,000 is 5,001.
+//!
 //! # When it is full
 //!
-//! `max_keys` bounds the entries of all shards together. An entry is reclaimed when an absent one
+//! `max_keys` bounds the entries of all shards together. A take that would make a log or a slot table
+//! grow beyond it is refused like that of a new key that finds no room. An entry is reclaimed when an absent one
 //! would mean the same (a full bucket, a window that is over): a few slots at every insertion, more
 //! when the store is full, and by [`MemoryStore::sweep`]. While all entries are live, a new key is
 //! counted on a counter that its family (the limit's rule and window) shares in that shard, so on
@@ -27,7 +31,7 @@ mod shard;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use self::shard::{ENTRY_BYTES, EntryKey, Shard, Slot};
+use self::shard::{ENTRY_BYTES, EntryKey, Shard, Slot, weight};
 use super::{AtHand, Store};
 use crate::algorithm;
 use crate::domain::{
@@ -67,9 +71,9 @@ const NO_ROOM_WAIT: Micros = Micros::SECOND;
 /// What happened in a memory store. They only grow, except `live`.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Entries, shared counters and expired ones included; at most `max_keys`.
+    /// Keys' worth of entries, shared counters and expired ones included; at most `max_keys`.
     pub live: AtomicU64,
-    /// Entries that were removed because an absent one means the same.
+    /// Keys' worth of entries that were removed because an absent one means the same.
     pub evicted: AtomicU64,
     /// Charges to a shared counter, because the store was full.
     pub overflowed: AtomicU64,
@@ -134,7 +138,7 @@ impl MemoryStore {
         }
     }
 
-    /// Entries, shared counters and expired ones included.
+    /// Keys' worth of entries, shared counters and expired ones included.
     pub fn len(&self) -> usize {
         usize::try_from(self.counters.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
@@ -157,7 +161,7 @@ impl MemoryStore {
     }
 
     /// Removes expired entries, looking at `budget` slots at most, and goes on where the last sweep
-    /// stopped; meant to be called every second. How many it removed.
+    /// stopped; meant to be called every second. How many keys' worth it removed.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;
@@ -196,11 +200,32 @@ impl MemoryStore {
         }
     }
 
-    /// Claims an entry for a key of its own, or for a shared counter, if there is room.
-    fn claim(&self, shared: bool) -> bool {
+    /// Claims so many keys' worth for a key of its own, or for a shared counter, if there is room.
+    fn claim(&self, shared: bool, keys: usize) -> bool {
         let max = if shared { self.max_keys } else { self.own_max };
-        let more = |live| (live < max).then_some(live + 1);
+        let keys = keys as u64;
+        let more = |live: u64| (live + keys <= max).then_some(live + keys);
         self.counters.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Claims what an entry grows by, or returns what it shrinks by. Only a take may be refused for
+    /// it: whatever else is written makes nothing grow by more than a rounding.
+    fn resize(&self, shared: bool, op: Op, from: usize, to: usize) -> bool {
+        match to.checked_sub(from) {
+            Some(0) => true,
+            Some(more) => {
+                let claimed = self.claim(shared, more);
+                if !claimed && !matches!(op, Op::Take { .. }) {
+                    self.counters.live.fetch_add(more as u64, Ordering::Relaxed);
+                    return true;
+                }
+                claimed
+            }
+            None => {
+                self.counters.live.fetch_sub((from - to) as u64, Ordering::Relaxed);
+                true
+            }
+        }
     }
 
     /// Removes a few expired entries before an insertion, more if the store is full. Never waits
@@ -245,9 +270,13 @@ impl MemoryStore {
         let shard = &mut *guard;
         shard.note(now);
         if let Some(slot) = shard.find(key) {
-            let step = algorithm::apply(Some(shard.state(slot)), check.limit, check.op, now);
+            let state = Some(shard.state(slot));
+            let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
             self.count(&step, check);
             if let Some(state) = step.write {
+                if !self.resize(false, check.op, weight(shard.state(slot)), weight(&state)) {
+                    return self.no_room(check.limit, now);
+                }
                 let expires = algorithm::expires_at(&state, check.limit);
                 shard.put(slot, state, expires);
             }
@@ -257,20 +286,26 @@ impl MemoryStore {
         let shared = shard.find_shared(check.limit.family);
         let op = if shared.is_some() { on_shared(check.op) } else { check.op };
         let state = shared.map(|slot| shard.state(slot));
-        let step = algorithm::apply(state, check.limit, op, now);
+        let step = algorithm::apply_for(state, check.limit, op, check.holder, now);
         self.count(&step, check);
         let Some(state) = step.write else { return step.outcome };
         let expires = algorithm::expires_at(&state, check.limit);
-        if self.claim(false) {
+        let keys = weight(&state);
+        if self.claim(false, keys) {
             shard.insert(key, state, expires);
-        } else if let Some(slot) = shared {
-            self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
-            shard.put(slot, state, expires);
-        } else if self.claim(true) {
-            self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
-            shard.insert(EntryKey::shared(check.limit.family), state, expires);
-        } else {
+            return step.outcome;
+        }
+        let found_room = match shared {
+            Some(slot) => self.resize(true, op, weight(shard.state(slot)), keys),
+            None => self.claim(true, keys),
+        };
+        if !found_room {
             return self.no_room(check.limit, now);
+        }
+        self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+        match shared {
+            Some(slot) => shard.put(slot, state, expires),
+            None => shard.insert(EntryKey::shared(check.limit.family), state, expires),
         }
         step.outcome
     }
@@ -298,6 +333,7 @@ impl MemoryStore {
         let state = shard.state(slot);
         if let Some(state) = algorithm::give_back(state, &receipt.limit, &receipt.taken, now) {
             let expires = algorithm::expires_at(&state, &receipt.limit);
+            self.resize(false, Op::Peek, weight(shard.state(slot)), weight(&state));
             shard.put(slot, state, expires);
         }
     }

@@ -74,6 +74,10 @@ struct Entry {
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
+/// Bytes of a state outside its entry that count as one key: an entry's own size, so that
+/// `max_keys` bounds memory whatever the limits are.
+const KEY_BYTES: usize = 48;
+
 const NEVER: Micros = Micros(u64::MAX);
 const VACANT: Entry = Entry {
     key: EntryKey([0, 0]),
@@ -93,8 +97,16 @@ pub(super) struct Shard {
     cursor: Slot,
     /// How many entries are shared counters.
     shared: u32,
+    /// Bytes of all entries' states outside the slab.
+    heap: usize,
     /// The time of the latest call.
     latest: Micros,
+}
+
+/// How many keys' worth a state is: 1 for the entry, and 1 for every [`KEY_BYTES`] that it has
+/// outside it.
+pub(super) fn weight(state: &State) -> usize {
+    1 + state.heap_bytes().div_ceil(KEY_BYTES)
 }
 
 impl Shard {
@@ -115,9 +127,11 @@ impl Shard {
 
     /// Replaces what an entry holds.
     pub(super) fn put(&mut self, slot: Slot, state: State, expires: Micros) {
+        let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
-        entry.state = state;
+        let before = std::mem::replace(&mut entry.state, state);
         entry.expires = before_never(expires);
+        self.heap = self.heap + bytes - before.heap_bytes();
     }
 
     /// Adds an entry; the key must have none.
@@ -126,6 +140,7 @@ impl Shard {
             Some(slot) => slot,
             None => self.grow(),
         };
+        self.heap += state.heap_bytes();
         *self.entry_mut(slot) = Entry { key, expires: before_never(expires), state };
         self.shared += u32::from(key.is_shared());
         let chunks = &self.chunks;
@@ -133,7 +148,7 @@ impl Shard {
     }
 
     /// Looks at the next `slots` slots and removes the entries that expired, except those that
-    /// `held` says are in use. How many it removed.
+    /// `held` says are in use. How many keys' worth it removed.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
@@ -145,8 +160,8 @@ impl Shard {
             let slot = if self.cursor < self.high { self.cursor } else { 0 };
             self.cursor = slot + 1;
             if self.entry(slot).expires <= now && !held(slot) {
+                removed += weight(self.state(slot));
                 self.remove(slot);
-                removed += 1;
             }
         }
         removed
@@ -176,6 +191,7 @@ impl Shard {
             + self.chunks.len() * CHUNK * ENTRY_BYTES
             + self.chunks.capacity() * size_of::<Box<[Entry]>>()
             + self.free.capacity() * size_of::<Slot>()
+            + self.heap
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -184,6 +200,7 @@ impl Shard {
             found.remove();
         }
         self.shared -= u32::from(entry.key.is_shared());
+        self.heap -= entry.state.heap_bytes();
         self.free.push(slot);
     }
 

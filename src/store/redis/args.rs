@@ -9,6 +9,7 @@ use redis::Cmd;
 
 use super::keys::{self, Prefix};
 use super::script::{Script, Scripts};
+use super::told;
 use super::transport::Item;
 use crate::domain::{
     Accounting, Bucket, Charge, Check, Counting, Hits, Key, Micros, Op, Receipt, Refill, Role,
@@ -26,8 +27,8 @@ pub(super) const COUNT_MAX: u64 = u32::MAX as u64;
 pub mod names {
     /// `fixed_window.lua`: ARGV.
     pub const FIXED_WINDOW: [&str; 4] = ["now_us", "cost", "limit", "length_us"];
-    /// `bucket.lua`: ARGV; the last in credit form only.
-    pub const BUCKET: [&str; 4] = ["now_us", "need", "capacity", "rate"];
+    /// `bucket.lua`: ARGV; the rate in credit form only, the cap beside a floor.
+    pub const BUCKET: [&str; 5] = ["now_us", "need", "capacity", "rate", "cap"];
     /// `takes.lua`: ARGV of the call.
     pub const TAKES: [&str; 4] = ["now_us", "accounting", "windows", "arrivals"];
     /// `takes.lua`: of each check of a fixed window.
@@ -103,6 +104,11 @@ impl Terms {
         let never_fits = if hits.0 > self.burst { self.capacity() + 1 } else { 0 };
         self.back(hits).max(never_fits)
     }
+
+    /// Credits that a floor keeps from a take of so many hits: what must be there and is not taken.
+    fn kept(&self, floor: Hits, hits: Hits) -> u64 {
+        floor.0.min(self.burst).saturating_sub(hits.0.max(1)) * self.unit
+    }
 }
 
 /// Which script decides a call.
@@ -129,10 +135,14 @@ impl Plan {
         let other = |(at, check): (usize, &Check<'_>)| {
             checks[..at].iter().all(|earlier| earlier.key != check.key)
         };
+        let plain = |check: &Check<'_>| match &check.limit.counting {
+            Counting::Bucket(bucket) => bucket.floor <= Hits::ONE,
+            counting => told::form(counting).is_none(),
+        };
         match checks {
-            [check] if takes(check) => Plan::Alone,
+            [check] if takes(check) && has_script(check) => Plan::Alone,
             [_, _, ..]
-                if checks.iter().all(|check| takes(check) && all_say(check))
+                if checks.iter().all(|check| takes(check) && all_say(check) && plain(check))
                     && checks.iter().enumerate().all(other) =>
             {
                 Plan::Takes
@@ -156,7 +166,7 @@ impl Plan {
             (Plan::Takes, _) => match form(check) {
                 Form::Window => 0,
                 Form::Arrival => 1,
-                Form::Credits => 2,
+                Form::Credits | Form::Told(_) => 2,
             },
             (Plan::Alone | Plan::Any, Op::GiveBack { .. }) => 0,
             (Plan::Alone | Plan::Any, Op::Take { .. } | Op::Peek) => 1,
@@ -170,16 +180,26 @@ pub(super) enum Form {
     Window,
     Arrival,
     Credits,
+    /// By that letter: the script tells the whole outcome.
+    Told(u8),
+}
+
+/// Whether the check's algorithm has a script of its own.
+fn has_script(check: &Check<'_>) -> bool {
+    !matches!(form(check), Form::Told(b'k' | b'l' | b'n' | b'h'))
 }
 
 /// The form in which a script gets a check: a debt is always in credit form.
 pub(super) fn form(check: &Check<'_>) -> Form {
+    if let Some(letter) = told::form(&check.limit.counting) {
+        return Form::Told(letter);
+    }
     match &check.limit.counting {
-        Counting::FixedWindow(_) => Form::Window,
         Counting::Bucket(bucket) => match bucket.refill {
             Refill::Arrival { .. } if !is_debt(check) => Form::Arrival,
             Refill::Arrival { .. } | Refill::Credits { .. } => Form::Credits,
         },
+        _ => Form::Window,
     }
 }
 
@@ -190,13 +210,19 @@ impl Encoder {
     }
 
     /// The call of a script that decides these checks. On a cluster all of them must be in one
-    /// slot. `now`: `None` in production, where the server's clock counts.
-    pub fn call(&self, checks: &[Check<'_>], accounting: Accounting, now: Option<Micros>) -> Item {
+    /// slot. `now`: `None` in production, where the server's clock counts; `clock`: now, by the
+    /// process, which finds the calendar windows that the server's clock may be in.
+    pub fn call(
+        &self,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        now: Option<Micros>,
+        clock: Micros,
+    ) -> Item {
         let plan = Plan::of(checks, accounting);
-        let (script, numbers) = match (plan, checks) {
-            (Plan::Alone, [check, ..]) if form(check) == Form::Window => {
-                (&self.scripts.fixed_window, 4)
-            }
+        let (script, numbers) = match (plan, checks.first().map(form)) {
+            (Plan::Alone, Some(Form::Window)) => (&self.scripts.fixed_window, 4),
+            (Plan::Alone, Some(Form::Told(_))) => (&self.scripts.sliding_window, 6),
             (Plan::Alone, _) => (&self.scripts.bucket, 4),
             (Plan::Takes, _) => (&self.scripts.takes, 3),
             (Plan::Any, _) => (&self.scripts.apply, 5),
@@ -221,7 +247,7 @@ impl Encoder {
             let stride = checks.iter().map(stride).max().unwrap_or(0);
             command.arg(stride);
             for at in plan.order(checks) {
-                write_any(&mut command, &checks[at], stride);
+                write_any(&mut command, &checks[at], stride, clock);
             }
         } else {
             for at in plan.order(checks) {
@@ -240,7 +266,11 @@ impl Encoder {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.counting).as_slice());
         }
         time(&mut command, now);
-        for Receipt { limit, taken, .. } in receipts {
+        for receipt @ Receipt { limit, taken, .. } in receipts {
+            if let Some(letter) = told::form(&limit.counting) {
+                told::write_receipt(&mut command, receipt, letter);
+                continue;
+            }
             match &limit.counting {
                 Counting::FixedWindow(window) => {
                     command.arg("w").arg(taken.hits.0.min(COUNT_MAX)).arg(taken.window.0);
@@ -251,6 +281,7 @@ impl Encoder {
                     command.arg("c").arg(terms.back(taken.hits)).arg(taken.at.0);
                     command.arg(terms.cap).arg(terms.rate);
                 }
+                _ => {}
             }
         }
         self.item(script, command, receipts.first().map(|receipt| &receipt.key))
@@ -269,7 +300,10 @@ fn begin(script: &Script, keys: usize, args: usize) -> Cmd {
 
 /// Whether a check is charged whatever its verdict: a debt.
 pub(super) fn is_debt(check: &Check<'_>) -> bool {
-    matches!(check.op, Op::Take { cost: Hits(1..) }) && check.limit.charge == Charge::Always
+    matches!(check.op, Op::Take { cost: Hits(1..) })
+        && check.limit.charge == Charge::Always
+        // A slot is held or it is not, and classes are charged what they were granted.
+        && !matches!(check.limit.counting, Counting::Concurrency(_) | Counting::Hybrid(_))
 }
 
 fn time(command: &mut Cmd, now: Option<Micros>) {
@@ -299,24 +333,43 @@ fn write_take(command: &mut Cmd, check: &Check<'_>) {
         }
         Counting::Bucket(bucket) => {
             let terms = Terms::of(bucket, check.limit.charge);
-            command.arg(terms.need(cost)).arg(terms.capacity());
+            let kept = terms.kept(bucket.floor, cost);
+            command.arg(terms.need(cost)).arg(terms.capacity() - kept);
             if form(check) == Form::Credits {
                 command.arg(terms.rate);
+            } else if kept > 0 {
+                command.arg("");
+            }
+            if kept > 0 {
+                command.arg(terms.cap);
             }
         }
+        // They need no clock: calendar windows have no script of their own.
+        _ => told::write(command, check.limit, cost, false, check.holder, Micros::ZERO),
     }
+}
+
+/// Whether the largest debt is not the capacity that the check is given.
+fn has_cap(check: &Check<'_>) -> bool {
+    let floored = match (&check.limit.counting, check.op) {
+        (_, Op::GiveBack { .. }) => false,
+        (Counting::Bucket(bucket), _) => bucket.floor > Hits::ONE,
+        _ => false,
+    };
+    floored || check.limit.charge == Charge::Always
 }
 
 /// How many arguments `apply.lua` needs of a check.
 fn stride(check: &Check<'_>) -> usize {
-    match (check.limit.charge, form(check)) {
-        (Charge::Always, _) => 5,
-        (Charge::Admitted, Form::Window | Form::Credits) => 4,
-        (Charge::Admitted, Form::Arrival) => 3,
+    match form(check) {
+        Form::Told(_) => 1 + told::arguments(&check.limit.counting),
+        _ if has_cap(check) => 5,
+        Form::Window | Form::Credits => 4,
+        Form::Arrival => 3,
     }
 }
 
-fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize) {
+fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize, clock: Micros) {
     let (op, cost) = match check.op {
         Op::GiveBack { cost } => (b'g', cost),
         Op::Peek | Op::Take { cost: Hits::ZERO } => (b'p', Hits::ONE),
@@ -328,25 +381,37 @@ fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize) {
         Role::Shadow => b's',
     };
     let form = form(check);
-    let cap = match &check.limit.counting {
-        Counting::FixedWindow(window) => {
-            command.arg([b'w', op, role].as_slice()).arg(cost.0.min(COUNT_MAX + 1));
+    let letter = match form {
+        Form::Window => b'w',
+        Form::Arrival => b'a',
+        Form::Credits => b'c',
+        Form::Told(letter) => letter,
+    };
+    command.arg([letter, op, role].as_slice());
+    let (cap, mut written) = match &check.limit.counting {
+        Counting::FixedWindow(window) if form == Form::Window => {
+            command.arg(cost.0.min(COUNT_MAX + 1));
             command.arg(window.hits.0.min(COUNT_MAX)).arg(length(&window.window));
-            COUNT_MAX
+            (COUNT_MAX, 4)
         }
         Counting::Bucket(bucket) => {
             let terms = Terms::of(bucket, check.limit.charge);
-            let letter = if form == Form::Credits { b'c' } else { b'a' };
-            let need = if op == b'g' { terms.back(cost) } else { terms.need(cost) };
-            command.arg([letter, op, role].as_slice()).arg(need).arg(terms.capacity());
+            let (need, kept) = match op {
+                b'g' => (terms.back(cost), 0),
+                _ => (terms.need(cost), terms.kept(bucket.floor, cost)),
+            };
+            command.arg(need).arg(terms.capacity() - kept);
             if form == Form::Credits {
                 command.arg(terms.rate);
             }
-            terms.cap
+            (terms.cap, if form == Form::Credits { 4 } else { 3 })
+        }
+        counting => {
+            told::write(command, check.limit, cost, op == b'g', check.holder, clock);
+            (0, 1 + told::arguments(counting))
         }
     };
-    let mut written = if form == Form::Arrival { 3 } else { 4 };
-    if check.limit.charge == Charge::Always {
+    if has_cap(check) && !matches!(form, Form::Told(_)) {
         // Its place is the fifth.
         if written == 3 {
             command.arg("");
@@ -359,7 +424,10 @@ fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize) {
     }
 }
 
+/// Only of windows of one length.
 fn length(window: &Window) -> u64 {
-    let Window::Epoch { length } = window;
-    length.0.max(1)
+    match window {
+        Window::Epoch { length } => length.0.max(1),
+        Window::Calendar(_) => 1,
+    }
 }

@@ -16,7 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
-use crate::domain::{Counting, Key};
+use crate::domain::{Counting, Key, Window};
 
 /// Hash slots of a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
@@ -112,8 +112,16 @@ impl Prefix {
 /// bucket share one state, so that a rate that no longer divides evenly keeps its counter.
 const fn letter(counting: &Counting) -> u8 {
     match counting {
-        Counting::FixedWindow(_) => b'w',
+        Counting::FixedWindow(window) => match window.window {
+            Window::Epoch { .. } => b'w',
+            Window::Calendar(_) => b'k',
+        },
+        Counting::SlidingWindow(_) => b's',
+        Counting::SlidingLog(_) => b'g',
+        Counting::Bucket(bucket) if bucket.leaky => b'l',
         Counting::Bucket(_) => b'b',
+        Counting::Hybrid(_) => b'h',
+        Counting::Concurrency(_) => b'c',
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`keys`] | where a counter lives |
 //! | [`script`] | `lua/` as the service runs it |
 //! | [`args`], [`reply`] | checks to arguments, replies to outcomes |
+//! | [`told`] | both, of the algorithms that keep more than a number or two |
 //! | `split`, `seen` | calls over several slots of a cluster |
 //! | [`transport`] | what the store asks of its connections |
 //! | [`config`], [`connections`], [`counters`] | the connections: made from, open, counted |
@@ -28,6 +29,7 @@ pub mod keys;
 pub mod reply;
 pub mod script;
 pub mod store;
+pub mod told;
 pub mod transport;
 
 mod backoff;

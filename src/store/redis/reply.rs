@@ -10,6 +10,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::args::{COUNT_MAX, Form, Plan, Terms, form, is_debt};
+use super::told;
 use crate::domain::{
     Accounting, Check, Counting, Hits, Micros, Op, Outcome, Role, Taken, Verdict, Window,
 };
@@ -25,7 +26,13 @@ pub enum ReplyFault {
     Length,
     /// A number out of range, or none at all.
     Number,
+    /// The server's time is in none of the calendar windows around the process's: nothing was
+    /// done.
+    Misfit,
 }
+
+/// What `apply.lua` answers then.
+const MISFIT: [Value; 1] = [Value::Int(-1)];
 
 /// A reply, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +45,24 @@ pub struct Decoded {
 }
 
 /// What a script says of one check.
+#[derive(Clone, Copy, Debug)]
+enum Said {
+    /// Its counter's state.
+    State(Told),
+    /// Everything.
+    Outcome(Outcome),
+}
+
+impl Said {
+    fn passes(&self) -> bool {
+        match self {
+            Said::State(told) => told.passes,
+            Said::Outcome(outcome) => outcome.verdict == Verdict::Pass,
+        }
+    }
+}
+
+/// What a script says of a counter that is a number or two.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     passes: bool,
@@ -64,6 +89,7 @@ pub fn decode(
 ) -> Result<Decoded, ReplyFault> {
     match (reply, checks) {
         (Value::BulkString(line), [check]) => line_of(line, check),
+        (Value::Array(numbers), _) if *numbers == MISFIT => Err(ReplyFault::Misfit),
         (Value::Array(numbers), _) => array_of(numbers, checks, accounting),
         (Value::ServerError(_), _) => Err(ReplyFault::Error),
         _ => Err(ReplyFault::Shape),
@@ -72,13 +98,23 @@ pub fn decode(
 
 /// `used now [more-or-start [far]]`, of a lean script.
 fn line_of(line: &[u8], check: &Check<'_>) -> Result<Decoded, ReplyFault> {
-    let mut numbers = SmallVec::<[i64; 4]>::new();
+    let mut numbers = SmallVec::<[i64; 8]>::new();
+    let whole = matches!(form(check), Form::Told(_));
+    let most = if whole { told::NUMBERS + 1 } else { 4 };
     for word in line.split(|byte| *byte == b' ') {
         let number = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
         numbers.push(number.ok_or(ReplyFault::Number)?);
-        if numbers.len() > 4 {
+        if numbers.len() > most {
             return Err(ReplyFault::Length);
         }
+    }
+    if whole {
+        let [available, wait, reset, charged, since, far, now] = numbers[..] else {
+            return Err(ReplyFault::Length);
+        };
+        let six = [available, wait, reset, charged, since, 0];
+        let outcome = told::outcome(six, check, micros(now)?)?;
+        return Ok(Decoded { outcomes: vec![outcome], clamped: u64::from(far == 1) });
     }
     let [used, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyFault::Length) };
     let now = micros(*now)?;
@@ -103,15 +139,20 @@ fn array_of(
     });
     let mut next = || numbers.next().unwrap_or(Err(ReplyFault::Length));
     let now = micros(next()?)?;
-    let mut each = SmallVec::<[(usize, Told); 8]>::new();
+    let mut each = SmallVec::<[(usize, Said); 8]>::new();
     for at in Plan::of(checks, accounting).order(checks) {
+        if let Form::Told(_) = form(&checks[at]) {
+            let six = [next()?, next()?, next()?, next()?, next()?, next()?];
+            each.push((at, Said::Outcome(told::outcome(six, &checks[at], now)?)));
+            continue;
+        }
         let used = next()?;
         let rest = if form(&checks[at]) == Form::Credits { next()? } else { 0 };
         let mut told = told(used, rest)?;
         if is_debt(&checks[at]) {
             told.charged = Some(count(next()?)?);
         }
-        each.push((at, told));
+        each.push((at, Said::State(told)));
     }
     let mut clamped = 0;
     while let Some(which) = numbers.next().transpose()? {
@@ -122,7 +163,7 @@ fn array_of(
             continue;
         };
         let at = usize::try_from(at).ok().and_then(|at| each.get_mut(at));
-        let (at, told) = at.ok_or(ReplyFault::Number)?;
+        let Some((at, Said::State(told))) = at else { return Err(ReplyFault::Number) };
         if form(&checks[*at]) == Form::Window {
             told.more = a;
         } else {
@@ -131,20 +172,25 @@ fn array_of(
     }
     each.sort_unstable_by_key(|(at, _)| *at);
     let charges = accounting == Accounting::Independent || admitted(checks, &each);
-    let outcomes =
-        each.iter().map(|(at, told)| outcome(&checks[*at], *told, charges, now)).collect();
+    let outcomes = each
+        .iter()
+        .map(|(at, said)| match said {
+            Said::State(told) => outcome(&checks[*at], *told, charges, now),
+            Said::Outcome(outcome) => *outcome,
+        })
+        .collect();
     Ok(Decoded { outcomes, clamped })
 }
 
 /// Whether the verdicts admit the call (contract, 3).
-fn admitted(checks: &[Check<'_>], each: &[(usize, Told)]) -> bool {
+fn admitted(checks: &[Check<'_>], each: &[(usize, Said)]) -> bool {
     let (mut quotas, mut quota_passes) = (false, false);
-    for (at, told) in each {
+    for (at, said) in each {
         match checks[*at].role {
-            Role::Required if !told.passes => return false,
+            Role::Required if !said.passes() => return false,
             Role::Quota => {
                 quotas = true;
-                quota_passes |= told.passes;
+                quota_passes |= said.passes();
             }
             Role::Required | Role::Shadow => {}
         }
@@ -171,7 +217,7 @@ fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome
     let (charged, window, available, wait, reset) = match &check.limit.counting {
         Counting::FixedWindow(limit) => {
             let hits = limit.hits.0.min(COUNT_MAX);
-            let Window::Epoch { length } = limit.window;
+            let length = length(&limit.window);
             let ahead = length.0.saturating_mul(told.more.min(1));
             let start = begins(&limit.window, now).saturating_add(Micros(ahead));
             let rest = start.saturating_add(length).saturating_sub(now);
@@ -182,9 +228,12 @@ fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome
             let terms = Terms::of(limit, check.limit.charge);
             let charged = told.charged.map_or(plain, |credits| credits / terms.unit);
             let debt = Debt::of(told.used, told.more, terms).fitted();
-            let wait = Debt::of(told.met.0, told.met.1, terms).wait(cost);
-            (charged, Micros::ZERO, debt.available(), wait, debt.reset())
+            let floor = limit.floor.0.min(terms.burst);
+            let wait = Debt::of(told.met.0, told.met.1, terms).wait(cost.max(floor));
+            (charged, Micros::ZERO, debt.available(floor), wait, debt.reset())
         }
+        // The script told the outcome itself.
+        _ => (0, Micros::ZERO, 0, None, Micros::ZERO),
     };
     Outcome {
         verdict: if told.passes { Verdict::Pass } else { Verdict::Refuse },
@@ -229,9 +278,11 @@ impl Debt {
         i128::from(self.terms.burst) * i128::from(self.terms.unit)
     }
 
-    fn available(&self) -> u64 {
+    /// Single hits pass until one more than the floor is no longer there.
+    fn available(&self, floor: u64) -> u64 {
         let owed = self.ahead * i128::from(self.terms.rate) + self.rest;
-        clamped((self.capacity() - owed) / i128::from(self.terms.unit))
+        let there = clamped((self.capacity() - owed) / i128::from(self.terms.unit));
+        (there + 1).saturating_sub(floor.max(1))
     }
 
     /// Until that many hits fit; `None` if they never do.
@@ -253,8 +304,15 @@ fn clamped(number: i128) -> u64 {
 
 /// The beginning of the window that holds `now`.
 fn begins(window: &Window, now: Micros) -> Micros {
-    let Window::Epoch { length } = window;
-    Micros(now.0 - now.0 % length.0.max(1))
+    Micros(now.0 - now.0 % length(window).0)
+}
+
+/// Of windows of one length; the scripts tell of others themselves.
+fn length(window: &Window) -> Micros {
+    match window {
+        Window::Epoch { length } => Micros(length.0.max(1)),
+        Window::Calendar(_) => Micros(1),
+    }
 }
 
 fn micros(number: i64) -> Result<Micros, ReplyFault> {

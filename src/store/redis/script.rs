@@ -26,6 +26,16 @@ pub mod files {
     pub const BUCKET: &str = include_str!("../../../lua/bucket.lua");
     /// Decides a call of one check of a fixed window.
     pub const FIXED_WINDOW: &str = include_str!("../../../lua/fixed_window.lua");
+    /// Decides a call of one check of a sliding window.
+    pub const SLIDING_WINDOW: &str = include_str!("../../../lua/sliding_window.lua");
+    /// Blocks: sliding logs.
+    pub const SLIDING_LOG: &str = include_str!("../../../lua/sliding_log.lua");
+    /// Blocks: slots and their leases.
+    pub const CONCURRENCY: &str = include_str!("../../../lua/concurrency.lua");
+    /// Blocks: hybrid classes.
+    pub const HYBRID: &str = include_str!("../../../lua/hybrid.lua");
+    /// Blocks: calendar windows.
+    pub const CALENDAR: &str = include_str!("../../../lua/calendar.lua");
     /// Decides a call of several checks that only take.
     pub const TAKES: &str = include_str!("../../../lua/takes.lua");
     /// Decides every other call.
@@ -37,6 +47,9 @@ pub mod files {
 /// What tests run strictly; production cuts it off.
 const STRICT: &str = "#!lua\n";
 
+/// A line that stands for a block, from here on `<file>.<block>`.
+const INSERT: &str = "-- insert ";
+
 /// The scripts of one way of running them.
 #[derive(Debug)]
 pub struct Scripts {
@@ -44,6 +57,8 @@ pub struct Scripts {
     pub bucket: Script,
     /// One check of a fixed window.
     pub fixed_window: Script,
+    /// One check of a sliding window.
+    pub sliding_window: Script,
     /// Several checks that only take.
     pub takes: Script,
     /// Any call.
@@ -54,8 +69,10 @@ pub struct Scripts {
 
 impl Scripts {
     /// Every script, for SCRIPT LOAD on a new connection.
-    pub fn each(&self) -> [&Script; 5] {
-        [&self.fixed_window, &self.bucket, &self.takes, &self.apply, &self.give_back]
+    pub fn each(&self) -> [&Script; 6] {
+        let alone = [&self.fixed_window, &self.bucket, &self.sliding_window];
+        let [window, bucket, sliding] = alone;
+        [window, bucket, sliding, &self.takes, &self.apply, &self.give_back]
     }
 
     fn make(strict: bool) -> Scripts {
@@ -68,6 +85,7 @@ impl Scripts {
         Scripts {
             bucket: script("bucket", files::BUCKET),
             fixed_window: script("fixed_window", files::FIXED_WINDOW),
+            sliding_window: script("sliding_window", files::SLIDING_WINDOW),
             takes: script("takes", files::TAKES),
             apply: script("apply", files::APPLY),
             give_back: script("give_back", files::GIVE_BACK),
@@ -84,28 +102,38 @@ pub static STRICTLY: LazyLock<Scripts> = LazyLock::new(|| Scripts::make(true));
 /// A file with every line `-- insert <file>.<block>` replaced by that block.
 fn joined(file: &str) -> String {
     let mut text = String::with_capacity(file.len() * 2);
-    for line in file.lines() {
+    join(&mut text, "", file.lines());
+    text
+}
+
+fn join<'a>(text: &mut String, indent: &str, lines: impl Iterator<Item = &'a str>) {
+    for line in lines {
         let code = line.trim_start();
-        let indent = &line[..line.len() - code.len()];
-        let Some((from, name)) =
-            code.strip_prefix("-- insert ").and_then(|place| place.split_once('.'))
-        else {
+        let place = code.strip_prefix(INSERT).and_then(|place| place.split_once('.'));
+        if let Some((from, name)) = place {
+            let indent = format!("{indent}{}", &line[..line.len() - code.len()]);
+            join(text, &indent, &mut block(source(from), name) as &mut dyn Iterator<Item = &str>);
+        } else {
+            if !code.is_empty() {
+                text.push_str(indent);
+            }
             text.push_str(line);
-            text.push('\n');
-            continue;
-        };
-        let source = match from {
-            "bucket" => files::BUCKET,
-            "fixed_window" => files::FIXED_WINDOW,
-            _ => files::GIVE_BACK,
-        };
-        for line in block(source, name) {
-            text.push_str(indent);
-            text.push_str(line.trim_start());
             text.push('\n');
         }
     }
-    text
+}
+
+fn source(name: &str) -> &'static str {
+    match name {
+        "bucket" => files::BUCKET,
+        "fixed_window" => files::FIXED_WINDOW,
+        "sliding_window" => files::SLIDING_WINDOW,
+        "sliding_log" => files::SLIDING_LOG,
+        "concurrency" => files::CONCURRENCY,
+        "hybrid" => files::HYBRID,
+        "calendar" => files::CALENDAR,
+        _ => files::GIVE_BACK,
+    }
 }
 
 /// The lines between `-- begin <name>: …` and `-- end <name>`.
@@ -120,5 +148,8 @@ fn block<'a>(file: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
         .skip_while(move |line| !is(line, "-- begin "))
         .skip(1)
         .take_while(move |line| !is(line, "-- end "))
-        .filter(|line| !line.trim_start().starts_with("--"))
+        .filter(|line| {
+            let code = line.trim_start();
+            !code.starts_with("--") || code.starts_with(INSERT)
+        })
 }

@@ -144,7 +144,12 @@ mod tests {
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
         let refill = Refill::Arrival { emission: Micros(10) };
         Arc::new(Limit {
-            counting: Counting::Bucket(Bucket { burst: Hits(burst), refill }),
+            counting: Counting::Bucket(Bucket {
+                burst: Hits(burst),
+                refill,
+                floor: Hits::ZERO,
+                leaky: false,
+            }),
             rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge,
             on_store_failure: OnStoreFailure::Local,

@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::args::Encoder;
 use super::keys::{self, Prefix};
-use super::reply;
+use super::reply::{self, ReplyFault};
 use super::script::{PRODUCTION, STRICTLY};
 use super::seen::Seen;
 use super::split::{self, Groups};
@@ -95,7 +95,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// One script call for all checks.
     async fn together(&self, call: &Call<'_>) -> Vec<Answer> {
-        let item = self.encoder.call(call.checks, call.accounting, self.now(call));
+        let item = self.encoder.call(call.checks, call.accounting, self.now(call), call.now);
         let reply = self.transport.send(smallvec![item]).await.pop();
         self.read(reply, call.checks, call.accounting)
     }
@@ -136,8 +136,10 @@ impl<T: Transport> RedisStore<T> {
         let parts: SmallVec<[Part<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(part).collect()).collect();
         let now = self.now(call);
-        let items: Items =
-            parts.iter().map(|part| self.encoder.call(part, call.accounting, now)).collect();
+        let items: Items = parts
+            .iter()
+            .map(|part| self.encoder.call(part, call.accounting, now, call.now))
+            .collect();
         if items.is_empty() {
             return;
         }
@@ -164,6 +166,7 @@ impl<T: Transport> RedisStore<T> {
                     self.counters.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                     return decoded.outcomes.into_iter().map(Answer::Decided).collect();
                 }
+                Err(ReplyFault::Misfit) => Executed::No,
                 Err(_) => {
                     self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
                     Executed::Unknown

@@ -90,6 +90,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
         source: Source::Memory,
         shadowed: false,
         domain_known: true,
+        slot: None,
     }
 }
 

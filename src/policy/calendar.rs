@@ -1,0 +1,178 @@
+//! Calendar windows in a time zone, with the database of zones that is part of the program: a day
+//! begins at its first instant there, a week on Monday, and a day on which clocks are set is 23 or
+//! 25 hours long.
+//!
+//! Not here: which limits have such windows (`limit`), how they are counted (`algorithm`).
+
+use std::sync::{Arc, LazyLock};
+
+use jiff::civil::{Date, Weekday};
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use jiff::{Span as Length, Timestamp};
+
+use crate::domain::{Calendar, Micros, Span, Unit, Windows};
+
+/// The bundled database and no other: the same policy means the same windows on every machine.
+static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+
+/// Dates that have no instant of their own follow each other at most this often (Samoa left out
+/// one day); only bounds a loop.
+const EMPTY_DATES_MAX: usize = 4;
+
+/// The windows of a unit in a zone of that IANA name (in any case); `None` if there is no such
+/// zone, or the unit is shorter than a day.
+///
+/// Costs about a third of a microsecond per window looked up, and no allocation.
+///
+/// ```
+/// use tidegate::domain::{Micros, Unit};
+/// let days = tidegate::policy::calendar(Unit::Day, "Europe/Berlin").unwrap();
+/// // 2026-03-29, when clocks there went forward.
+/// let day = days.holding(Micros(1_774_780_000_000_000));
+/// assert_eq!(day.end.0 - day.start.0, 23 * 3_600_000_000);
+/// ```
+pub fn calendar(unit: Unit, zone: &str) -> Option<Calendar> {
+    if !matches!(unit, Unit::Day | Unit::Week | Unit::Month | Unit::Year) {
+        return None;
+    }
+    let zone_found = ZONES.get(zone).ok()?;
+    let name = zone_found.iana_name().unwrap_or(zone).to_owned();
+    Some(Calendar::new(unit, &name, Arc::new(InZone { unit, zone: zone_found })))
+}
+
+/// The windows of one unit in one zone.
+struct InZone {
+    unit: Unit,
+    zone: TimeZone,
+}
+
+impl InZone {
+    fn find(&self, at: Micros) -> Option<Span> {
+        let instant = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?;
+        let mut first = self.first_date(self.zone.to_datetime(instant).date())?;
+        let mut start = self.first_instant(first)?;
+        // Where clocks were set back over midnight, some instants of the new window bear the old
+        // one's date: a window ends once. And a date that a zone left out makes no window.
+        for _ in 0..=EMPTY_DATES_MAX {
+            let next = self.next_date(first)?;
+            let end = self.first_instant(next)?;
+            if at < end {
+                return (start <= at).then_some(Span { start, end });
+            }
+            (first, start) = (next, end);
+        }
+        None
+    }
+
+    /// The date on which the window of a date begins.
+    fn first_date(&self, date: Date) -> Option<Date> {
+        match self.unit {
+            Unit::Week => {
+                let since_monday = i64::from(date.weekday().since(Weekday::Monday));
+                date.checked_sub(Length::new().days(since_monday)).ok()
+            }
+            Unit::Month => Some(date.first_of_month()),
+            Unit::Year => Some(date.first_of_year()),
+            Unit::Second | Unit::Minute | Unit::Hour | Unit::Day => Some(date),
+        }
+    }
+
+    fn next_date(&self, first: Date) -> Option<Date> {
+        let length = match self.unit {
+            Unit::Week => Length::new().weeks(1),
+            Unit::Month => Length::new().months(1),
+            Unit::Year => Length::new().years(1),
+            Unit::Second | Unit::Minute | Unit::Hour | Unit::Day => Length::new().days(1),
+        };
+        first.checked_add(length).ok()
+    }
+
+    /// Midnight; where clocks are set at midnight, the first instant that bears the date.
+    fn first_instant(&self, date: Date) -> Option<Micros> {
+        let midnight = date.at(0, 0, 0, 0);
+        let instant = self.zone.to_ambiguous_timestamp(midnight).compatible().ok()?;
+        u64::try_from(instant.as_microsecond()).ok().map(Micros)
+    }
+}
+
+impl Windows for InZone {
+    /// Before the first whole window of 1970 and after the year 9998 there are no zones: there
+    /// windows have the unit's fixed length, in UTC.
+    fn holding(&self, at: Micros) -> Span {
+        self.find(at).unwrap_or_else(|| {
+            let length = Micros::from_secs(self.unit.seconds());
+            let start = Micros(at.0 - at.0 % length.0);
+            Span { start, end: start.saturating_add(length) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Micros {
+        let instant: Timestamp = text.parse().unwrap();
+        Micros(u64::try_from(instant.as_microsecond()).unwrap())
+    }
+
+    fn window(unit: Unit, zone: &str, text: &str) -> [String; 2] {
+        let span = calendar(unit, zone).unwrap().holding(at(text));
+        let told = |at: Micros| {
+            Timestamp::from_microsecond(i64::try_from(at.0).unwrap()).unwrap().to_string()
+        };
+        [told(span.start), told(span.end)]
+    }
+
+    #[test]
+    fn windows_begin_when_the_zone_says_so() {
+        let now = "2026-03-04T23:30:00Z";
+        for (unit, zone, start, end) in [
+            (Unit::Day, "UTC", "2026-03-04T00:00:00Z", "2026-03-05T00:00:00Z"),
+            (Unit::Day, "Europe/Berlin", "2026-03-04T23:00:00Z", "2026-03-05T23:00:00Z"),
+            (Unit::Week, "UTC", "2026-03-02T00:00:00Z", "2026-03-09T00:00:00Z"),
+            (Unit::Month, "Asia/Kolkata", "2026-02-28T18:30:00Z", "2026-03-31T18:30:00Z"),
+            (Unit::Year, "America/New_York", "2026-01-01T05:00:00Z", "2027-01-01T05:00:00Z"),
+        ] {
+            assert_eq!(window(unit, zone, now), [start, end], "{unit:?} in {zone}");
+        }
+    }
+
+    #[test]
+    fn days_on_which_clocks_are_set_are_longer_or_shorter() {
+        let hours = |zone, text| {
+            let span = calendar(Unit::Day, zone).unwrap().holding(at(text));
+            (span.end.0 - span.start.0) / 3_600_000_000
+        };
+        assert_eq!(hours("Europe/Berlin", "2026-03-29T12:00:00Z"), 23);
+        assert_eq!(hours("Europe/Berlin", "2026-10-25T12:00:00Z"), 25);
+        assert_eq!(hours("America/Sao_Paulo", "2018-11-04T12:00:00Z"), 23, "at midnight itself");
+        assert_eq!(hours("Pacific/Apia", "2011-12-30T09:59:00Z"), 24, "before a day left out");
+        assert_eq!(hours("Pacific/Apia", "2011-12-30T10:01:00Z"), 24, "after it");
+    }
+
+    #[test]
+    fn windows_follow_each_other_without_gaps() {
+        for zone in ["America/Toronto", "America/Havana", "Africa/Cairo", "Pacific/Apia", "UTC"] {
+            for unit in [Unit::Day, Unit::Week, Unit::Month, Unit::Year] {
+                let calendar = calendar(unit, zone).unwrap();
+                let mut span = calendar.holding(at("1980-01-01T00:00:00Z"));
+                while span.end < at("2030-01-01T00:00:00Z") {
+                    let next = calendar.holding(span.end);
+                    assert_eq!(next.start, span.end, "{unit:?} in {zone}");
+                    assert_eq!(calendar.holding(Micros(span.end.0 - 1)), span, "{unit:?}, {zone}");
+                    span = next;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_time_has_a_window_that_holds_it() {
+        let calendar = calendar(Unit::Month, "Asia/Tokyo").unwrap();
+        for at in [0, 1, 86_400_000_000 * 40, 1 << 60, u64::MAX - 1] {
+            let span = calendar.holding(Micros(at));
+            assert!(span.start.0 <= at && at < span.end.0, "{at}: {span:?}");
+        }
+    }
+}
