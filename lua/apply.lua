@@ -245,6 +245,15 @@ for i = 1, checks do
 end
 
 local charges = not all_or_nothing or not refused and (quota_passes or not quotas)
+-- What these forms tell is read from what is stored, so before any of it changes.
+for i = 1, next(forms) and checks or 0 do
+  local o, at = (i - 1) * 12, 3 + (i - 1) * stride
+  local f, told, c = forms[byte(ARGV[at + 1])], m[o + 9], m[o + 8]
+  if f then
+    told[8], told[9] = f.tell(charges and m[c + 3] or m[c + 1], unpack(ARGV, at + 3, at + 6))
+  end
+end
+
 for i = 1, checks do
   local o = (i - 1) * 12
   local admitted = charges and m[o + 3]
@@ -276,9 +285,8 @@ for i = 1, checks do
   local c, passes = m[o + 8], m[o + 7]
   local used, rest = m[c + 1], m[c + 2]
   if forms[form] then
-    local told, available, reset = m[o + 9], forms[form].tell(used, unpack(ARGV, at + 3, at + 6))
-    local from = charges and 2 or 5
-    reply[r], reply[r + 1], reply[r + 2] = passes and available or -1 - available, told[1], reset
+    local told, from = m[o + 9], charges and 2 or 5
+    reply[r], reply[r + 1], reply[r + 2] = passes and told[8] or -1 - told[8], told[1], told[9]
     reply[r + 3], reply[r + 4], reply[r + 5] = told[from], told[from + 1], told[from + 2]
     r = r + 6
   elseif form == 119 then

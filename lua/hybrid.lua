@@ -176,12 +176,10 @@ end
 -- begin give_back: key, need (hits), at, terms -> lowered
 local t, s = f.terms(terms), f.load(key)
 if s and s.err then return s end
-local flowed = ((now > at and f.down(now - at, t.tick) or 0) + 1) * 100 * t.hits
-if s and flowed < need * t.unit then
-  local hits = need - f.up(flowed, t.unit)
-  if hits > 0 then
-    f.save(key, f.returned(t, (f.read(t, s)), math.min(hits * t.unit, t.total)), nil, terms)
-    lowered = lowered + 1
-  end
+local since = math.max(t.at - f.down(at, t.tick), 0)
+local back = need * t.unit - since * 100 * t.hits
+if s and back > 0 then
+  f.save(key, f.returned(t, (f.read(t, s)), back), nil, terms)
+  lowered = lowered + 1
 end
 -- end give_back

@@ -78,8 +78,10 @@ f.load = function(key, _, length)
   s.whole = n <= 200 and redis.call('GET', key)
   local newest, total, _, number = f.entry(s, n)
   s.total, s.next = total, number + 1
-  s.first = newest + length > now and f.first(1, n, function(nth)
-    return (f.entry(s, nth)) + length > now
+  -- A clock that stepped back stands still, so that what is over stays over.
+  local still = math.max(newest, now)
+  s.first = newest + length > still and f.first(1, n, function(nth)
+    return (f.entry(s, nth)) + length > still
   end) or n + 1
   if s.first > n then
     s.before = total
@@ -121,9 +123,11 @@ end
 f.push = function(s, hits)
   local t = f.copy(s)
   local at = s.newest > now and s.newest or now
-  t.total, t.newest, t.next = (s.total + hits) % f.round, at, (s.next + 1) % f.round
-  table.insert(t.more, { at, t.total, hits, s.next })
-  return t, at, s.next
+  -- An empty log is the same as none.
+  local number = f.held(s) > 0 and s.next or 0
+  t.total, t.newest, t.next = (s.total + hits) % f.round, at, (number + 1) % f.round
+  table.insert(t.more, { at, t.total, hits, number })
+  return t, at, number
 end
 -- The newest go first, as if they had not been.
 f.drop = function(s, hits)
@@ -166,7 +170,10 @@ f.step = function(s, op, cost, limit, length, cap)
   if room == 0 then return after, passes, wait, 0, 0, 0, far end
   local at, entry
   after, at, entry = f.push(s, room)
-  if not passes then _, wait = f.wait(after, cost, limit, length) end
+  if not passes then
+    local _, opens = f.wait(after, cost, limit, length)
+    wait = opens
+  end
   return after, passes, wait, room, at, entry, far
 end
 f.tell = function(s, limit, length)
@@ -197,7 +204,8 @@ end
 -- end functions
 
 -- begin give_back: key, at (when it was taken), number, length -> lowered. The takes after it are
--- written anew: in practice a few.
+-- written anew: in practice a few. What is over goes: were this the newest, a clock that stepped
+-- back would bring older ones to life again.
 local n = f.count(key)
 if type(n) == 'table' then return n end
 local nth = f.first(1, n, function(nth)
@@ -222,9 +230,14 @@ while nth <= n do
   nth = nth + 1
 end
 if back > 0 then
-  if nth > 1 then
-    table.insert(text, 1, redis.call('GETRANGE', key, 0, (nth - 1) * f.size - 1))
+  local still = math.max((f.raw(key, n)), now)
+  local first = f.first(1, n, function(nth)
+    return (f.raw(key, nth)) + length > still
+  end)
+  if first < nth then
+    table.insert(text, 1, redis.call('GETRANGE', key, (first - 1) * f.size, (nth - 1) * f.size - 1))
   end
+  for over = nth, math.min(first, n) - 1 do text[over - nth + 1] = '' end
   local left = (newest + length > now and newest + length - now or 0) + 1999
   redis.call('SET', key, table.concat(text), 'PX', (left - left % 1000) / 1000 + keep)
   lowered = lowered + 1

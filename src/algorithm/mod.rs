@@ -173,8 +173,9 @@ pub fn give_back(state: &State, limit: &Limit, taken: &Taken, now: Micros) -> Op
         (Counting::SlidingWindow(window), State::SlidingWindow(state)) => {
             sliding_window::give_back(*state, window, taken).map(State::SlidingWindow)
         }
-        (Counting::SlidingLog(_), State::SlidingLog(state)) => {
-            sliding_log::give_back(state, taken).map(|state| State::SlidingLog(Box::new(state)))
+        (Counting::SlidingLog(log), State::SlidingLog(state)) => {
+            sliding_log::give_back(state, log, taken, now)
+                .map(|state| State::SlidingLog(Box::new(state)))
         }
         (Counting::Bucket(bucket), State::Bucket(state)) => {
             bucket::give_back(*state, bucket, limit.charge, taken, now).map(State::Bucket)

@@ -6,11 +6,12 @@
 //! 10,000.
 //!
 //! ```text
-//! counts     takes with at > now − W   (a take at t stops counting at t + W)
+//! counts     takes with at > still − W   (a take at t stops counting at t + W)
+//! still      max(now, newest): a clock that stepped back stands still, so what is over stays over
 //! passes iff hits that count + c ≤ L
 //! opens at   t + W, t the take with whose end hits that count + c ≤ L for the first time
 //! reset      the newest take + W
-//! at         max(now, newest): a clock that stepped back stands still
+//! at         still, for a new take
 //! ```
 //!
 //! A take that lies more than W ahead comes from a clock that was far wrong; it is read as taken
@@ -59,12 +60,17 @@ impl State {
         self.takes.capacity() * size_of::<Take>()
     }
 
+    /// How many of the takes are over: the oldest go first, so they stand together.
+    fn over(&self, limit: &SlidingLog, now: Micros) -> usize {
+        let still = self.takes.back().map_or(now, |take| take.at.max(now));
+        self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= still)
+    }
+
     /// What still counts at `now`, with room for one take more, and whether a take had to be
     /// clamped.
     fn at(&self, limit: &SlidingLog, now: Micros) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
-        // The oldest go first, so those that are over stand together.
-        let over = self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= now);
+        let over = self.over(limit, now);
         let mut takes = VecDeque::with_capacity(self.takes.len() - over + 1);
         takes.extend(self.takes.iter().skip(over));
         // An empty log is the same as none.
@@ -178,13 +184,16 @@ impl State {
     }
 }
 
-/// Takes the receipt's entry out of the log, if it is still there.
-pub fn give_back(state: &State, taken: &Taken) -> Option<State> {
+/// Takes the receipt's entry out of the log, if it is still there, and with it what is over: were
+/// that the newest entry, a clock that stepped back would bring older ones to life again.
+pub fn give_back(state: &State, limit: &SlidingLog, taken: &Taken, now: Micros) -> Option<State> {
     // The time as well: a log that was empty for a while counts its entries from 0 again.
     let is_it = |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
     let at = state.takes.iter().position(is_it)?;
+    let over = state.over(limit, now);
     let mut state = state.clone();
     state.takes.remove(at);
+    state.takes.drain(..over - usize::from(at < over));
     Some(state)
 }
 
@@ -237,8 +246,21 @@ mod tests {
     fn a_receipt_takes_its_own_entry_out_and_no_other() {
         let a = take(None, 3, 1, 5_000_000);
         let b = take(a.write.as_ref(), 3, 2, 5_000_000);
-        let back = give_back(b.write.as_ref().unwrap(), &a.outcome.taken.unwrap()).unwrap();
+        let back = returned(b.write.as_ref().unwrap(), &a.outcome.taken.unwrap()).unwrap();
         assert_eq!(back.hits(), 2);
-        assert_eq!(give_back(&back, &a.outcome.taken.unwrap()), None, "once");
+        assert_eq!(returned(&back, &a.outcome.taken.unwrap()), None, "once");
+    }
+
+    fn returned(state: &State, taken: &Taken) -> Option<State> {
+        give_back(state, &limit(3), taken, Micros(5_000_000))
+    }
+
+    #[test]
+    fn what_is_over_stays_over_when_the_clock_steps_back() {
+        let old = take(None, 2, 2, 5_000_000).write;
+        let new = take(old.as_ref(), 2, 1, 6_500_000).write.unwrap();
+        let early = Micros(5_900_000);
+        let step = apply(Some(&new), &limit(2), Charge::Admitted, Op::Peek, early);
+        assert_eq!(step.outcome.available, Hits(1));
     }
 }

@@ -116,7 +116,10 @@ impl Transport for Plain {
         let mut replies = Replies::new();
         for item in &items {
             let failed = SendError { executed: Executed::Unknown, fault: SendFault::Script };
-            replies.push(self.run(item).await.map_err(|_| failed));
+            replies.push(self.run(item).await.map_err(|error| {
+                println!("{}: {error}", item.script.name);
+                failed
+            }));
         }
         replies
     }
