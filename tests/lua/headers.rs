@@ -4,6 +4,7 @@ use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken};
 use tidegate::store::redis::args::{Encoder, names};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::{PRODUCTION, STRICTLY, files};
+use tidegate::store::redis::told;
 use tidegate::store::redis::transport::Item;
 
 use crate::limits::*;
@@ -23,11 +24,19 @@ fn argv(file: &str) -> Vec<&str> {
 
 /// The names after `+1`, `+2`, … in the left column, and in the right one where there are two.
 fn columns(file: &str) -> (Vec<String>, Vec<String>) {
+    columns_from(file, 1)
+}
+
+/// The same of a file whose first number is `first`.
+fn columns_from(file: &str, first: usize) -> (Vec<String>, Vec<String>) {
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for line in file.lines().take_while(|line| line.starts_with("--") || line.starts_with("#!")) {
         let marks: Vec<usize> = line
             .match_indices('+')
-            .filter(|(at, _)| line[at + 1..].starts_with(|c: char| c.is_ascii_digit()))
+            .filter(|(at, _)| {
+                let rest = &line[at + 1..];
+                rest.starts_with(|c: char| c.is_ascii_digit()) && rest[1..].starts_with("  ")
+            })
             .map(|(at, _)| at)
             .collect();
         for at in &marks {
@@ -43,7 +52,7 @@ fn columns(file: &str) -> (Vec<String>, Vec<String>) {
                 &mut [&mut right]
             };
             for column in columns {
-                assert_eq!(number.parse(), Ok(column.len() + 1), "in order: {line}");
+                assert_eq!(number.parse(), Ok(column.len() + first), "in order: {line}");
                 column.push(name.clone());
             }
         }
@@ -69,6 +78,20 @@ fn the_headers_name_the_arguments_that_rust_sends() {
     assert_eq!(used, names::GIVE_BACK_WINDOW);
     assert_eq!(unused, ["not"], "not used");
     assert_eq!(bucket, names::GIVE_BACK_BUCKET);
+}
+
+#[test]
+fn the_headers_name_the_arguments_of_the_other_algorithms() {
+    assert_eq!(argv(files::SLIDING_WINDOW)[1..], told::names::SLIDING_WINDOW);
+    let blocks: [(&str, &[&str]); 4] = [
+        (files::CALENDAR, &told::names::CALENDAR),
+        (files::SLIDING_LOG, &told::names::SLIDING_LOG),
+        (files::CONCURRENCY, &told::names::CONCURRENCY),
+        (files::HYBRID, &told::names::HYBRID),
+    ];
+    for (file, expected) in blocks {
+        assert_eq!(columns_from(file, 2).0, expected);
+    }
 }
 
 /// The arguments after the keys.

@@ -363,8 +363,7 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
         prop_assert_eq!(unavailable, expected.is_none(), "{:?}", answers);
         let Some(admitted) = expected else { return Ok(()) };
         for _ in 0..10 {
-            // Give-backs are on their way in the background.
-            tokio::task::yield_now().await;
+            tokio::task::yield_now().await; // Give-backs are on their way in the background.
         }
         for ((one, check), answer) in asked.iter().zip(&checks).zip(&answers.each) {
             let id = check.key.identity;

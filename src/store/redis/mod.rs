@@ -41,6 +41,7 @@ mod guard;
 mod lane;
 mod master;
 mod node;
+mod plan;
 mod refresh;
 mod seen;
 mod sentinel;

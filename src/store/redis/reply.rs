@@ -9,7 +9,8 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::args::{COUNT_MAX, Form, Plan, Terms, form, is_debt};
+use super::args::{COUNT_MAX, Terms};
+use super::plan::{Form, Plan, form, is_debt};
 use super::told;
 use crate::domain::{
     Accounting, Check, Counting, Hits, Micros, Op, Outcome, Role, Taken, Verdict, Window,

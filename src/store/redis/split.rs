@@ -12,7 +12,7 @@
 
 use smallvec::SmallVec;
 
-use super::args::is_debt;
+use super::plan::is_debt;
 use super::seen::Nearness;
 use crate::domain::{Accounting, Answer, Check, Op, Receipt, Role, Verdict};
 
