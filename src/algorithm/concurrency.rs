@@ -161,12 +161,12 @@ pub fn apply(
     }
 }
 
-/// Frees the receipt's slot, if it is still held.
-pub fn give_back(state: &State, taken: &Taken) -> Option<State> {
-    let mut state = state.clone();
-    let before = state.slots.len();
-    state.slots.retain(|slot| slot.holder.0 != taken.entry);
-    (state.slots.len() != before).then_some(state)
+/// Frees the receipt's slot, if it is still held, and those whose lease has ended.
+pub fn give_back(state: &State, taken: &Taken, now: Micros) -> Option<State> {
+    let live = |slot: &&Slot| slot.until > now;
+    state.slots.iter().filter(live).find(|slot| slot.holder.0 == taken.entry)?;
+    let others = state.slots.iter().filter(live).filter(|slot| slot.holder.0 != taken.entry);
+    Some(State { slots: others.copied().collect() })
 }
 
 /// When the last lease ends.

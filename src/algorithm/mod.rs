@@ -185,7 +185,8 @@ pub fn give_back(state: &State, limit: &Limit, taken: &Taken, now: Micros) -> Op
                 .map(|state| State::Hybrid(Box::new(state)))
         }
         (Counting::Concurrency(_), State::Concurrency(state)) => {
-            concurrency::give_back(state, taken).map(|state| State::Concurrency(Box::new(state)))
+            concurrency::give_back(state, taken, now)
+                .map(|state| State::Concurrency(Box::new(state)))
         }
         _ => None,
     }
