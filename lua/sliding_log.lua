@@ -208,7 +208,11 @@ end
 -- back would bring older ones to life again.
 local n = f.count(key)
 if type(n) == 'table' then return n end
-local nth = f.first(1, n, function(nth)
+local still = n > 0 and math.max((f.raw(key, n)), now)
+local first = f.first(1, n, function(nth)
+  return (f.raw(key, nth)) + length > still
+end)
+local nth = f.first(first, n, function(nth)
   return (f.raw(key, nth)) >= at
 end)
 local text, back, newest = {}, 0, 0
@@ -216,7 +220,7 @@ while nth <= n do
   local time, _, hits, found = f.raw(key, nth)
   if time ~= at then break end
   if found == number and hits > 0 then
-    if nth > 1 then newest = f.raw(key, nth - 1) end
+    if nth > first then newest = f.raw(key, nth - 1) end
     for other = nth, n do
       local time, sum, hits, number = f.raw(key, other)
       if other == nth then
@@ -230,14 +234,9 @@ while nth <= n do
   nth = nth + 1
 end
 if back > 0 then
-  local still = math.max((f.raw(key, n)), now)
-  local first = f.first(1, n, function(nth)
-    return (f.raw(key, nth)) + length > still
-  end)
-  if first < nth then
+  if nth > first then
     table.insert(text, 1, redis.call('GETRANGE', key, (first - 1) * f.size, (nth - 1) * f.size - 1))
   end
-  for over = nth, math.min(first, n) - 1 do text[over - nth + 1] = '' end
   local left = (newest + length > now and newest + length - now or 0) + 1999
   redis.call('SET', key, table.concat(text), 'PX', (left - left % 1000) / 1000 + keep)
   lowered = lowered + 1

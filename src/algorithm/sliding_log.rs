@@ -184,17 +184,16 @@ impl State {
     }
 }
 
-/// Takes the receipt's entry out of the log, if it is still there, and with it what is over: were
-/// that the newest entry, a clock that stepped back would bring older ones to life again.
+/// Takes the receipt's entry out of the log, if it still counts, and with it what is over: were that
+/// the newest entry, a clock that stepped back would bring older ones to life again.
 pub fn give_back(state: &State, limit: &SlidingLog, taken: &Taken, now: Micros) -> Option<State> {
     // The time as well: a log that was empty for a while counts its entries from 0 again.
     let is_it = |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
-    let at = state.takes.iter().position(is_it)?;
     let over = state.over(limit, now);
-    let mut state = state.clone();
-    state.takes.remove(at);
-    state.takes.drain(..over - usize::from(at < over));
-    Some(state)
+    let at = state.takes.range(over..).position(is_it)?;
+    let mut takes: VecDeque<Take> = state.takes.range(over..).copied().collect();
+    takes.remove(at);
+    Some(State { takes, next: state.next })
 }
 
 /// When nothing of it counts any more.
