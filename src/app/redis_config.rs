@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use super::environment::secret_file;
 use super::failure::Failure;
 use super::settings::{RedisAddress, RedisSettings, RedisTls, SecretText, Topology, login};
@@ -19,12 +21,16 @@ use crate::store::redis::keys::Prefix;
 /// The version of keys and states that this build writes: replicas that disagree count apart.
 const FORMAT: &str = "tg1";
 
-/// What connections are made from.
+/// What connections are made from; `homes` are the runtimes of their callers.
 ///
 /// # Errors
 ///
 /// A file that a setting names cannot be used, or the key prefix.
-pub(super) fn of(told: &RedisSettings, secret: &Secret) -> Result<RedisConfig, Failure> {
+pub(super) fn of(
+    told: &RedisSettings,
+    secret: &Secret,
+    homes: Vec<Handle>,
+) -> Result<RedisConfig, Failure> {
     let prefix =
         Prefix::new(&told.key_prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
     let (topology, addresses) = match &told.topology {
@@ -50,6 +56,7 @@ pub(super) fn of(told: &RedisSettings, secret: &Secret) -> Result<RedisConfig, F
         // A reply within its budget is never overdue.
         overdue: OVERDUE.max(told.budget * 2),
         breaker: Some(monotonic()),
+        homes,
     })
 }
 

@@ -85,7 +85,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
     let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
-    let store = AnyStore::open(settings, &loader.secret)?;
+    let store = AnyStore::open(settings, &loader.secret, listener.cores())?;
     let reloading = Reload::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use super::failure::Failure;
 use super::redis_config;
 use super::settings::Settings;
@@ -43,14 +45,18 @@ pub(super) enum AnyStore {
 }
 
 impl AnyStore {
-    /// The store that the settings choose. Redis is dialled in the background, on the present
-    /// runtime.
-    pub(super) fn open(settings: &Settings, secret: &Secret) -> Result<AnyStore, Failure> {
+    /// The store that the settings choose. Redis is dialled in the background; its lanes live on
+    /// `cores`, beside the calls that wait for them.
+    pub(super) fn open(
+        settings: &Settings,
+        secret: &Secret,
+        cores: Vec<Handle>,
+    ) -> Result<AnyStore, Failure> {
         if !settings.counts_in_redis() {
             return Ok(AnyStore::Memory(Box::new(MemoryStore::new(settings.max_keys))));
         }
         let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
-        let config = redis_config::of(&told, secret)?;
+        let config = redis_config::of(&told, secret, cores)?;
         let prefix = config.prefix.clone();
         let connections = Connections::open(config, PRODUCTION.each().to_vec())
             .map_err(|fault| Failure::Usage(fault.to_string()))?;

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use futures_util::future;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time;
 
 use super::connection::{Host, Phase, Socket};
-use super::cores::Cores;
+use super::cores::{Cores, Idle};
 use super::error::WireError;
 use super::front::Front;
 use super::limits::ServerLimits;
@@ -82,6 +83,7 @@ pub struct Drained {
 pub struct Listener {
     settings: ListenSettings,
     bound: Vec<Bound>,
+    cores: Idle,
     traffic: Arc<Traffic>,
 }
 
@@ -92,17 +94,26 @@ enum Bound {
 }
 
 impl Listener {
-    /// Binds every address.
+    /// Binds every address, and starts the threads that will serve them.
     ///
     /// # Errors
     ///
-    /// [`WireError::Bind`] for the first one that is taken or does not exist here.
+    /// [`WireError::Bind`] for the first one that is taken or does not exist here;
+    /// [`WireError::Thread`] if the system grants no thread.
     pub fn bind(settings: ListenSettings) -> Result<Self, WireError> {
         let bound = settings.addresses.iter().map(|address| {
             bind(address).map_err(|source| WireError::Bind { address: address.to_string(), source })
         });
         let bound = bound.collect::<Result<_, _>>()?;
-        Ok(Listener { settings, bound, traffic: Arc::default() })
+        let cores = Idle::start(settings.threads)?;
+        Ok(Listener { settings, bound, cores, traffic: Arc::default() })
+    }
+
+    /// The single-threaded runtimes that will serve, one per core: what a call waits for is best
+    /// done by a task on the same one, because then nobody has to wake another thread. They end
+    /// with the last connection.
+    pub fn cores(&self) -> Vec<Handle> {
+        self.cores.handles()
     }
 
     /// The addresses as they were bound: port 0 has become a number.
@@ -126,21 +137,21 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`WireError::Bind`] or [`WireError::Thread`] if it cannot start.
+    /// [`WireError::Bind`] if it cannot start.
     pub async fn serve<J: Judge>(
         self,
         front: Front<J>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, WireError> {
-        let Listener { settings, bound, traffic } = self;
+        let Listener { settings, bound, cores, traffic } = self;
         let (phase, of_cores) = watch::channel(Phase::Serving);
-        let mut cores = Cores::start(settings.threads, || Host {
+        let mut cores = cores.serve(|| Host {
             front: Arc::new(front.clone()),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
             traffic: Arc::clone(&traffic),
             phase: of_cores.clone(),
-        })?;
+        });
         let limits = &settings.limits;
         let acceptor = Acceptor { cores: &cores, limits, traffic: &traffic, ages: Ages::default() };
         let bound = bound.into_iter().map(Accepting::from_bound).collect::<Result<Vec<_>, _>>()?;

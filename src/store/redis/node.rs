@@ -2,6 +2,7 @@
 //!
 //! Not here: what a lane does (`lane`), which node a key lies on (`cluster`).
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -16,13 +17,18 @@ use super::lane::{Lane, QUEUE_MAX};
 use super::ticket::{Parcel, Ticket};
 use super::transport::{Item, SendFault};
 
+thread_local! {
+    /// Which of the homes this thread is; set by the lanes that live here.
+    static HOME: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
 /// One server. Its lanes dial in the background from the moment it is opened, and end when it is
 /// dropped.
 #[derive(Debug)]
 pub(super) struct Node {
     address: Address,
     lanes: Box<[LaneEnd]>,
-    /// Whose turn it is.
+    /// Whose turn it is, among callers who are at home nowhere.
     turn: AtomicUsize,
     counters: Arc<NodeCounters>,
     trouble: Arc<Notify>,
@@ -37,11 +43,12 @@ struct LaneEnd {
 }
 
 impl Node {
-    /// Opens the node's lanes on the present runtime. `trouble` is told whenever a lane loses its
+    /// Opens the node's lanes, on their homes or else the present runtime. `trouble` is told whenever a lane loses its
     /// connection or cannot get one.
     pub(super) fn open(context: &Arc<Context>, address: Address, trouble: &Arc<Notify>) -> Node {
         let counters = Arc::new(NodeCounters::default());
-        let lane = |_| {
+        let homes = &context.config.homes;
+        let lane = |at: usize| {
             let (queue, receiver) = mpsc::channel(QUEUE_MAX);
             let connected = Arc::new(AtomicBool::new(false));
             let lane = Lane {
@@ -51,7 +58,13 @@ impl Node {
                 counters: Arc::clone(&counters),
                 trouble: Arc::clone(trouble),
             };
-            tokio::spawn(lane.run());
+            match at.checked_rem(homes.len()) {
+                None => drop(tokio::spawn(lane.run())),
+                Some(home) => drop(homes[home].spawn(async move {
+                    HOME.set(Some(home));
+                    lane.run().await;
+                })),
+            }
             LaneEnd { queue, connected }
         };
         let lanes = (0..context.config.lanes.max(1)).map(lane).collect();
@@ -82,7 +95,7 @@ impl Node {
         if parcel.is_empty() {
             return;
         }
-        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let first = HOME.get().unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
         let mut fault = SendFault::NotConnected;
         for step in 0..self.lanes.len() {
             let lane = &self.lanes[first.wrapping_add(step) % self.lanes.len()];
