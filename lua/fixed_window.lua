@@ -33,8 +33,14 @@ local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 -- far (it is from the far future). pcall, because a key of a wrong type counts as an absent one.
 local window, count, held, far = (now - now % length) / length, 0, false, false
 local value = redis.pcall('GET', key)
-if tonumber(value) then
-  local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - window) % 900000000
+local number = tonumber(value)
+if number then
+  -- All digits are too many for a double, but not to tell whether this is its window: the rounding
+  -- is below 5,000, and a count below half of what a window is worth.
+  local above, ahead = number - window % 900000000 * 10000000000, 0
+  if above < -5000 or above > 5000000000 then
+    ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - window) % 900000000
+  end
   if ahead < 450000000 then
     count = tonumber(string.sub(value, -10)) or 0
     if not (count >= 0) then

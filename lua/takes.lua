@@ -46,8 +46,10 @@ for i = 1, checks do
     end
     -- The limit is spent: in its place, the window's number; negative where the key holds none.
     ARGV[at + 2] = held and window or -window
-    if count + ARGV[at + 1] <= limit then
-      reply[r] = count
+    -- Counted as if admitted: most calls are, and numbers of arguments are dear.
+    local after = count + ARGV[at + 1]
+    if after <= limit then
+      reply[r] = after
     else
       reply[r], refused = -1 - count, true
     end
@@ -81,13 +83,9 @@ if not (refused and all_or_nothing) then
   for i = 1, checks do
     local key, passes = KEYS[i], reply[r] >= 0
     if i <= windows then
-      if passes then
-        local count, window, length = reply[r] + ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] + 0
-        reply[r] = count
-        if window < 0 or not tonumber(redis.pcall('INCRBY', key, ARGV[at + 1])) then
-          window = window < 0 and -window or window
-          -- insert fixed_window.write
-        end
+      if passes and (ARGV[at + 2] < 0 or not tonumber(redis.pcall('INCRBY', key, ARGV[at + 1]))) then
+        local count, window, length = reply[r], math.abs(ARGV[at + 2]), ARGV[at + 3] + 0
+        -- insert fixed_window.write
       end
       at, r = at + 3, r + 1
     else
@@ -106,6 +104,13 @@ if not (refused and all_or_nothing) then
   end
 end
 
+if refused and all_or_nothing then
+  for i = 1, windows do
+    if reply[1 + i] >= 0 then
+      reply[1 + i] = reply[1 + i] - ARGV[2 + 3 * i]
+    end
+  end
+end
 for n = 1, more and #more or 0 do
   reply[r], reply[r + 1], reply[r + 2], r = more[n], 1, 0, r + 3
 end

@@ -82,4 +82,7 @@ fn run(part: Option<&str>, scale: Scale) {
     if wanted("redis") {
         redis::run(scale);
     }
+    if part == Some("scripts") {
+        scripts::run(scale);
+    }
 }
