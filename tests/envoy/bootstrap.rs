@@ -39,6 +39,20 @@ impl Bootstrap {
         self
     }
 
+    /// A route before all others of the first host.
+    pub fn with_first_route(mut self, yaml: &str) -> Bootstrap {
+        let route = serde_yaml::from_str(yaml).expect("a route");
+        let routes = self.hcm("route_config.virtual_hosts.0.routes");
+        routes.as_sequence_mut().expect("a list of routes").insert(0, route);
+        self
+    }
+
+    /// Sets a field of the rate limit filter. After [`aimed_at`](Self::aimed_at), which sets some.
+    pub fn with_filter(mut self, field: &str, value: impl Into<Value>) -> Bootstrap {
+        set(self.hcm(RATE_LIMIT), field, value.into());
+        self
+    }
+
     /// Believes the last address in X-Forwarded-For: for clients with an IPv6 address, of which a
     /// machine has one only.
     pub fn behind_a_load_balancer(mut self) -> Bootstrap {

@@ -17,6 +17,9 @@ pub struct Request {
     from: Ipv4Addr,
 }
 
+/// A request under way.
+pub struct Begun(TcpStream);
+
 /// The answer to a request.
 #[derive(Clone, Debug)]
 pub struct Reply {
@@ -48,11 +51,14 @@ impl Request {
 
     /// Sends it on a connection of its own and waits for the answer.
     pub fn send(&self, to: SocketAddr) -> Reply {
+        self.begin(to).finish()
+    }
+
+    /// Sends it on a connection of its own. The client gives up if what this returns is dropped.
+    pub fn begin(&self, to: SocketAddr) -> Begun {
         let mut stream = self.connect(to);
         stream.write_all(&self.bytes()).expect("the edge takes the request");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("the edge answers and closes");
-        Reply::parse(&answer)
+        Begun(stream)
     }
 
     fn connect(&self, to: SocketAddr) -> TcpStream {
@@ -76,6 +82,15 @@ impl Request {
         }
         bytes.extend_from_slice(b"content-length: 0\r\n\r\n");
         bytes
+    }
+}
+
+impl Begun {
+    /// Waits for the answer.
+    pub fn finish(mut self) -> Reply {
+        let mut answer = Vec::new();
+        self.0.read_to_end(&mut answer).expect("the edge answers and closes");
+        Reply::parse(&answer)
     }
 }
 
