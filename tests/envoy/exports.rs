@@ -6,14 +6,11 @@
 //! that nobody is counted whose slot somebody else could have by now.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use socket2::SockRef;
-
-use crate::wait;
+use crate::client::{Look, look};
 
 /// How an export ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +30,7 @@ struct UnderWay {
 
 impl UnderWay {
     fn forget_the_gone(&mut self) {
-        self.each.retain(|(_, stream)| !is_closed(stream));
+        self.each.retain(|(_, stream)| look(stream) != Look::Closed);
     }
 }
 
@@ -70,14 +67,9 @@ impl Exports {
         self.lock().most
     }
 
-    /// Waits until so many are under way.
-    pub fn wait_for(&self, count: usize) {
-        wait::until(&format!("{count} exports"), || (self.now() == count).then_some(()));
-    }
-
-    /// Waits until the export with this path has arrived.
-    pub fn wait_for_path(&self, path: &str) {
-        wait::until(path, || self.lock().each.iter().any(|(held, _)| held == path).then_some(()));
+    /// Whether the export with this path is under way.
+    pub fn has(&self, path: &str) -> bool {
+        self.lock().each.iter().any(|(held, _)| held == path)
     }
 
     /// Ends the export that began first, if there is one; its path.
@@ -134,15 +126,4 @@ fn serve(stream: &TcpStream, under_way: &Mutex<UnderWay>) {
 
 fn answer(stream: &mut TcpStream, status: u16) -> std::io::Result<()> {
     write!(stream, "HTTP/1.1 {status} As Asked\r\ncontent-length: 2\r\n\r\nok")
-}
-
-/// Whether the peer has closed, without taking a byte or waiting for one.
-fn is_closed(stream: &TcpStream) -> bool {
-    /// `MSG_PEEK | MSG_DONTWAIT`, as Linux numbers them.
-    const LOOK_ONLY: i32 = 0x02 | 0x40;
-    let mut byte = [MaybeUninit::uninit()];
-    match SockRef::from(stream).recv_with_flags(&mut byte, LOOK_ONLY) {
-        Ok(count) => count == 0,
-        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
-    }
 }

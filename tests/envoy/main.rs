@@ -17,6 +17,7 @@
 mod backend;
 mod bootstrap;
 mod client;
+mod dice;
 mod edge;
 mod exports;
 mod oracle;
