@@ -15,8 +15,10 @@ const fn in_minutes(minutes: u64, hits: u64) -> Stated {
     Stated::Window { hits, seconds: minutes * 60 }
 }
 
-const EXAMPLES: [&str; 10] = [
+const EXAMPLES: [&str; 12] = [
     "api-key-else-ip",
+    "failed-logins",
+    "failed-logins-given-back",
     "in-flight",
     "ip-user-endpoint",
     "ipv6-prefix",

@@ -1,5 +1,5 @@
 //! A service behind Envoy whose answers last until the test ends them, and which knows how many of
-//! them were ever under way at once. What is not below `/export/` it answers at once.
+//! them were ever under way at once. Paths that begin otherwise it answers at once.
 //!
 //! A request that Envoy has given up is over, although the service may learn of it late; so whoever
 //! counts looks at the connections first. Envoy closes one before it says that the request ended, so
@@ -41,7 +41,8 @@ pub struct Exports {
 }
 
 impl Exports {
-    pub fn start() -> Exports {
+    /// A service for which requests of paths that begin like this are exports.
+    pub fn start(prefix: &'static str) -> Exports {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("the bound address");
         let under_way = Arc::<Mutex<UnderWay>>::default();
@@ -49,7 +50,7 @@ impl Exports {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
-                thread::spawn(move || serve(&stream, &shared));
+                thread::spawn(move || serve(&stream, prefix, &shared));
             }
         });
         Exports { address, under_way }
@@ -96,7 +97,7 @@ impl Exports {
 }
 
 /// Requests have no body, so a request ends where its head does.
-fn serve(stream: &TcpStream, under_way: &Mutex<UnderWay>) {
+fn serve(stream: &TcpStream, prefix: &str, under_way: &Mutex<UnderWay>) {
     let Ok(reading) = stream.try_clone() else { return };
     let mut path = None;
     for line in BufReader::new(reading).lines() {
@@ -109,7 +110,7 @@ fn serve(stream: &TcpStream, under_way: &Mutex<UnderWay>) {
         }
         let Ok(mut answering) = stream.try_clone() else { return };
         match path.take() {
-            Some(path) if path.starts_with("/export/") => {
+            Some(path) if path.starts_with(prefix) => {
                 let mut under_way = under_way.lock().expect("nobody panics while holding it");
                 under_way.forget_the_gone();
                 under_way.each.push((path, answering));

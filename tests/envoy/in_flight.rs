@@ -26,20 +26,6 @@ const LEASE: &str = "lease: 60";
 const ENDS: [(End, u16); 4] =
     [(End::Answer(200), 200), (End::Answer(500), 500), (End::Answer(404), 404), (End::Closed, 503)];
 
-/// Requests whose call is an error, because their descriptor has more entries than a call may have,
-/// and which pass all the same. Their end is told like that of an export.
-fn undecided() -> String {
-    let routes = fs::read_to_string(repository("config/examples/in-flight/routes.yaml")).unwrap();
-    let routes: serde_yaml::Value = serde_yaml::from_str(&routes).expect("the example");
-    let mut export = routes["virtual_hosts"][0]["routes"][0].clone();
-    export["match"] = serde_yaml::from_str("{prefix: /undecided}").expect("a match");
-    let filter = &mut export["typed_per_filter_config"]["envoy.filters.http.ratelimit"];
-    let taking = filter["rate_limits"][0]["actions"].as_sequence_mut().expect("actions");
-    let first = taking[0].clone();
-    taking.extend(std::iter::repeat_n(first, tidegate::wire::ENTRIES_MAX));
-    serde_yaml::to_string(&export).expect("YAML")
-}
-
 /// The example behind one or more Envoys. Calls that fail let their request pass.
 struct Stand {
     edges: Vec<Edge>,
@@ -55,10 +41,10 @@ impl Stand {
         let policy = fs::read_to_string(policy).expect("the example");
         assert!(policy.contains(LEASE), "{policy}");
         let policy = written(&policy.replace(LEASE, lease));
-        let (exports, tidegate) = (Exports::start(), Tidegate::start(policy.path(), &[]));
+        let (exports, tidegate) = (Exports::start("/export/"), Tidegate::start(policy.path(), &[]));
         let bootstrap = || {
             example("in-flight")
-                .with_first_route(&undecided())
+                .with_undecided("/undecided")
                 .aimed_at(exports.address, &[tidegate.grpc])
                 .with_filter("failure_mode_deny", false)
         };

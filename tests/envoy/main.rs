@@ -32,6 +32,7 @@ mod answers;
 mod awkward_values;
 mod charged_afterwards;
 mod examples;
+mod failed_logins;
 mod failover;
 mod in_flight;
 mod several_at_once;
