@@ -142,3 +142,19 @@ fn of_logins_at_the_same_time_no_more_than_the_limit_pass_if_they_are_charged_be
     assert_eq!(stand.edge.ask(&post("/login?refused")).status, 429);
     assert_eq!(stand.left(), 0);
 }
+
+#[test]
+fn a_guess_that_hangs_up_is_charged_only_if_it_was_charged_before() {
+    let service = Exports::start("/login?held");
+    for (name, left) in EXAMPLES.into_iter().zip([LIMIT, LIMIT - 1]) {
+        let stand = Stand::new(name, FAILURES, service.address);
+        let begun = post("/login?held").begin(stand.edge.address);
+        wait::until("the guess", || service.has("/login?held").then_some(()));
+        drop(begun);
+        wait::until("the end of the guess", || (service.now() == 0).then_some(()));
+        // Without an answer there is no code, and Envoy sends nothing at the end; nor does this one
+        // change anything, but it comes after.
+        stand.log_in("/login", 200);
+        assert_eq!(stand.left(), left, "{name}");
+    }
+}
