@@ -36,3 +36,4 @@ mod failed_logins;
 mod failover;
 mod in_flight;
 mod several_at_once;
+mod who_is_at_fault;

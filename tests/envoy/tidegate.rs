@@ -75,8 +75,23 @@ impl Tidegate {
 
     /// Asks it to stop, as an orchestrator does.
     pub fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    /// Lets it run no further: its sockets stay open, and nothing answers.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child that runs");
+        self.wait_for_exit();
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        let kill = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
         assert!(kill.success());
     }
 
