@@ -60,6 +60,14 @@ impl Bootstrap {
         self
     }
 
+    /// An HTTP filter before all others. After [`aimed_at`](Self::aimed_at), which knows their places.
+    pub fn with_first_filter(mut self, yaml: &str) -> Bootstrap {
+        let filter = serde_yaml::from_str(yaml).expect("a filter");
+        let filters = self.hcm("http_filters");
+        filters.as_sequence_mut().expect("a list of filters").insert(0, filter);
+        self
+    }
+
     /// Believes the last address in X-Forwarded-For: for clients with an IPv6 address, of which a
     /// machine has one only.
     pub fn behind_a_load_balancer(mut self) -> Bootstrap {

@@ -7,12 +7,10 @@ const SEED: u64 = 1;
 pub struct Dice(u64);
 
 impl Dice {
-    /// The numbers of the seed, which is shown where the test fails.
+    /// The numbers of the seed.
     pub fn seeded() -> Dice {
         let given = std::env::var("TIDEGATE_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = given.unwrap_or(SEED);
-        println!("TIDEGATE_SEED={seed}");
-        Dice(seed)
+        Dice(given.unwrap_or(SEED))
     }
 
     /// Others, that depend on the same seed.

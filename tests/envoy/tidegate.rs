@@ -42,8 +42,7 @@ impl Tidegate {
             .spawn()
             .expect("tidegate starts");
         let unbound = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut tidegate =
-            Tidegate { child, grpc: unbound, debug: unbound, _directory: directory };
+        let mut tidegate = Tidegate { child, grpc: unbound, debug: unbound, _directory: directory };
         (tidegate.grpc, tidegate.debug) = wait::until("tidegate to serve", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
             if let Some(status) = tidegate.child.try_wait().expect("a child") {

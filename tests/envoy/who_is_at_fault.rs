@@ -27,7 +27,11 @@ const ROWS: [(&str, &str, Asked); 10] = [
     ("nothing limits it, or its limits let it pass", "free", Asked::Sound),
     ("it is over a limit in `shadow_mode`", "shadowed", Asked::Sound),
     ("it is over a limit", "over", Asked::Sound),
-    ("Redis is away, `on_store_failure: local`, within this replica's share", "local", Asked::WithoutRedis),
+    (
+        "Redis is away, `on_store_failure: local`, within this replica's share",
+        "local",
+        Asked::WithoutRedis,
+    ),
     ("the same, beyond the share", "local", Asked::WithoutRedis),
     ("Redis is away, `allow`", "allow", Asked::WithoutRedis),
     ("Redis is away, `deny`", "deny", Asked::WithoutRedis),

@@ -200,7 +200,8 @@ descriptors:
 
 #[test]
 fn limits_that_nothing_could_join_are_told_of_but_not_warned_of() {
-    let text = level(&[&format!("key: api_token, {LIMIT}"), &format!("key: remote_address, {LIMIT}")]);
+    let text =
+        level(&[&format!("key: api_token, {LIMIT}"), &format!("key: remote_address, {LIMIT}")]);
     let compiled = good(&text);
     assert!(compiled.warnings.is_empty(), "{:?}", compiled.warnings);
     let meetings: Vec<String> = compiled.meetings.iter().map(ToString::to_string).collect();
