@@ -14,6 +14,7 @@ use crate::dice::Dice;
 use crate::edge::Edge;
 use crate::exports::{End, Exports};
 use crate::oracle::now;
+use crate::redis_server::Server;
 use crate::stand::{example, written};
 use crate::tidegate::Tidegate;
 use crate::wait;
@@ -37,11 +38,17 @@ struct Stand {
 
 impl Stand {
     fn new(edges: usize, lease: &str) -> Stand {
+        Stand::with_settings(edges, lease, &[])
+    }
+
+    /// With settings for Tidegate's environment.
+    fn with_settings(edges: usize, lease: &str, settings: &[(&str, &str)]) -> Stand {
         let policy = repository("config/examples/in-flight/policy.yaml");
         let policy = fs::read_to_string(policy).expect("the example");
         assert!(policy.contains(LEASE), "{policy}");
         let policy = written(&policy.replace(LEASE, lease));
-        let (exports, tidegate) = (Exports::start("/export/"), Tidegate::start(policy.path(), &[]));
+        let (exports, tidegate) =
+            (Exports::start("/export/"), Tidegate::start(policy.path(), settings));
         let bootstrap = || {
             example("in-flight")
                 .with_undecided("/undecided")
@@ -90,7 +97,19 @@ impl Stand {
 
 #[test]
 fn a_slot_comes_back_however_its_export_ends_and_no_other_request_returns_one() {
-    let stand = Stand::new(1, LEASE);
+    slots_come_back(&Stand::new(1, LEASE));
+}
+
+#[test]
+fn in_redis_too_a_slot_comes_back_however_its_export_ends() {
+    let redis = Server::start(&[]);
+    let url = format!("127.0.0.1:{}", redis.port);
+    // Redis' answer is waited for, however busy the machine is.
+    let settings = [("REDIS_URL", &*url), ("TIDEGATE_STORE_BUDGET", "20s")];
+    slots_come_back(&Stand::with_settings(1, LEASE, &settings));
+}
+
+fn slots_come_back(stand: &Stand) {
     let mut begun: Vec<Begun> =
         (0..LIMIT).map(|nth| stand.begin(&format!("/export/{nth}"))).collect();
     for (end, status) in ENDS {

@@ -24,6 +24,9 @@ mod nginx;
 mod oracle;
 mod pages;
 mod policies;
+#[path = "../support/process.rs"]
+#[allow(dead_code, reason = "shared with other test crates")]
+mod redis_server;
 mod settings_page;
 mod stand;
 mod tidegate;
