@@ -20,7 +20,7 @@ build: ## the service, optimised
 run: build ## serve config/first.yaml, counting in memory
 	$(BIN) serve --policy config/first.yaml
 
-tools: ## what the tests need: redis-server, and Envoy in .venv
+tools: ## what the tests need: redis-server, nginx, and Envoy in .venv
 	@.ci/tools
 	@$(MAKE) --no-print-directory $(ENVOY)
 

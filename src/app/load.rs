@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::files::{Fingerprint, Places};
 use super::settings::{Settings, Sources};
 use crate::domain::RuleId;
-use crate::policy::{self, Fault, Options, Policy, Secret, Source};
+use crate::policy::{self, Fault, Meeting, Options, Policy, Secret, Source};
 
 /// A policy that was loaded.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct Loaded {
     pub policy: Policy,
     /// What works, but perhaps not as meant.
     pub warnings: Vec<Fault>,
+    /// Which limits can meet in a call, and whether a Redis Cluster keeps their counters together.
+    pub meetings: Vec<Meeting>,
     /// How many files it is from.
     pub files: usize,
     /// Their content.
@@ -57,6 +59,7 @@ impl Loader {
         Ok(Loaded {
             policy: Policy::build_numbered(compiled.domains, self.secret.clone(), first),
             warnings: compiled.warnings,
+            meetings: compiled.meetings,
             files: files.len(),
             fingerprint: Fingerprint::of(files),
         })

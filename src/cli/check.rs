@@ -27,7 +27,11 @@ pub(super) struct Check {
 const AFTER_HELP: &str = "\
 Examples:
   tidegate check limits.yaml
-  tidegate check --strict limits/        in CI: warnings fail too (exit code 65)";
+  tidegate check --strict limits/        in CI: warnings fail too (exit code 65)
+
+Of each two limits that can meet in a call it says whether a Redis Cluster keeps their counters on one
+node: joined (a call over both is one step), joinable (by naming one of these entries as hash_tag), or
+not joinable (both stay exact; a call over both takes up to two rounds).";
 
 impl Check {
     pub(super) fn run(self) -> Result<(), Failure> {
@@ -37,6 +41,9 @@ impl Check {
         }
         if self.strict && !loaded.warnings.is_empty() {
             return Err(Failure::Strict { warnings: loaded.warnings.len() });
+        }
+        for meeting in &loaded.meetings {
+            print::out(&format!("on a Redis Cluster: {meeting}\n"))?;
         }
         let word = Paint::Good.on("ok", print::colour());
         let (files, rules) = (loaded.files, loaded.policy.rules().len());

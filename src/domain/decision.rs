@@ -117,6 +117,9 @@ impl<T: Observer> Observer for std::sync::Arc<T> {
     fn checked(&self, facts: &Facts) {
         T::checked(self, facts);
     }
+    fn nobody_returned(&self) {
+        T::nobody_returned(self);
+    }
     fn decided(&self, decision: &Decision<'_>) {
         T::decided(self, decision);
     }

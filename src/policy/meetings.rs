@@ -116,6 +116,10 @@ fn met<'a>(
     if let Some(name) = &spec.name {
         label.push_str(&format!(" ({name})"));
     }
+    if label.contains(char::is_control) {
+        // It goes to terminals.
+        label = label.escape_debug().to_string();
+    }
     Met {
         at: at.to_vec(),
         nth,

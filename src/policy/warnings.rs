@@ -294,25 +294,30 @@ fn no_limit_when_absent(look: &mut Look<'_>) {
     }
 }
 
-/// Limits that meet in a call, and whose counters a Redis Cluster may hold in several slots: one
-/// warning at each, with the first other one.
+/// Limits that meet in a call, and whose counters a Redis Cluster may hold in several slots although
+/// an entry of theirs could join them: one warning at each, with the first other one.
+///
+/// Not of those that nothing could join: there would be no way out but to do without a limit. And not
+/// where `hash_tag` joins some: its author has chosen, and what it leaves apart another entry would
+/// join only instead. Of both `check` tells as meetings.
 fn split_over_slots(look: &mut Look<'_>) {
     let limits = meetings::limits(look.domain);
+    let pairs: Vec<_> = meetings::pairs(&look.domain.hash_tag, &limits).collect();
+    if pairs.iter().any(|(.., joint)| *joint == Joint::Joined) {
+        return;
+    }
     let mut warned = HashSet::new();
-    for (one, other, joint) in meetings::pairs(&look.domain.hash_tag, &limits) {
-        let way_out = match &joint {
-            Joint::Joined => continue,
-            Joint::JoinableBy(keys) => format!("`hash_tag: [{}]` joins them", keys.join(", ")),
-            Joint::NotJoinable => "they have no entry in common that could join them".to_owned(),
-        };
+    for (one, other, joint) in pairs {
+        let Joint::JoinableBy(keys) = joint else { continue };
         if !warned.insert(other) {
             continue;
         }
         let met = &limits[other];
         let message = format!(
             "a Redis Cluster may keep this limit and {} in two slots, so that a call over both \
-             takes up to two rounds; {way_out}",
-            meetings::label(&limits[one])
+             takes up to two rounds; `hash_tag: [{}]` joins them",
+            meetings::label(&limits[one]),
+            keys.join(", ")
         );
         let path = |p| of_limit(p, met.nth, met.in_list);
         look.note(&met.at, path, FaultKind::SplitOverSlots, message);

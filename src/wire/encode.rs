@@ -51,7 +51,7 @@ impl Answer<'_, '_> {
             response.raw_body = text.into_bytes();
             headers.push(content_type);
         }
-        if refused || self.answering.request_metadata {
+        if refused || self.answering.request_metadata || decision.slot.is_some() {
             response.dynamic_metadata = Some(self.metadata());
         }
         response
@@ -65,6 +65,9 @@ impl Answer<'_, '_> {
         }
         if self.decision.code == Code::OverLimit {
             metadata::of_refusal(self.decision, &mut all);
+        }
+        if let Some(slot) = &self.decision.slot {
+            metadata::of_slot(slot, &mut all);
         }
         all
     }

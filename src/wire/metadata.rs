@@ -1,5 +1,6 @@
-//! Dynamic metadata: what Envoy can put into its access log. Every refusal says which limit it was
-//! and who decided; envoyproxy/ratelimit's own keys, which repeat the request, by setting.
+//! Dynamic metadata: what Envoy can put into its access log, and into a later call. Every refusal says
+//! which limit it was and who decided; whoever took slots in flight is told their holder;
+//! envoyproxy/ratelimit's own keys, which repeat the request, by setting.
 //!
 //! Not here: which of them are wanted (`answering`).
 
@@ -10,10 +11,14 @@ use serde_json::Value as Json;
 use super::decode::Asked;
 use super::headers::name_of;
 use super::rules::Rules;
-use crate::domain::{Code, Decision, Descriptor, Override};
+use crate::domain::{Code, Decision, Descriptor, Override, Slot};
 
 /// The key of our own metadata.
 const OURS: &str = "tidegate";
+
+/// The key of the holder's name. Not below [`OURS`]: Envoy's `metadata` action reads it by this path,
+/// and finds it only where slots were taken, so that nothing else is ever returned.
+const SLOT: &str = "slot";
 
 /// `{limited_by, retry_after_ms, source}` under [`OURS`]; `retry_after_ms` is left out where
 /// waiting does not help.
@@ -27,6 +32,11 @@ pub(super) fn of_refusal(decision: &Decision<'_>, into: &mut Struct) {
     }
     put(&mut ours, "source", text(decision.source.word()));
     put(into, OURS, Kind::StructValue(ours));
+}
+
+/// The holder of the slots that the call took, under [`SLOT`].
+pub(super) fn of_slot(slot: &Slot, into: &mut Struct) {
+    put(into, SLOT, text(slot.as_str()));
 }
 
 /// envoyproxy/ratelimit's keys: `domain`, `descriptors`, `hitsAddend` and the merged `metadata` of

@@ -14,6 +14,32 @@ fn check_counts_what_it_read() {
 }
 
 #[test]
+fn check_says_of_each_two_limits_whether_a_cluster_keeps_them_together() {
+    let policy = r#"
+domain: edge
+hash_tag: [remote_address]
+descriptors:
+  - key: generic_key
+    value: "a\e"
+    descriptors:
+      - {key: remote_address, rate_limit: {name: a, unit: day, requests_per_unit: 5}}
+  - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: token, rate_limit: {unit: day, requests_per_unit: 5}}
+"#;
+    let files = directory(&[("p.yaml", policy)]);
+    let ran = run(&["check", "--strict", &files.path().display().to_string()]).with_code(0);
+    let (a, address, token) =
+        (r"edge.generic_key_a\u{1b}.remote_address (a)", "edge.remote_address", "edge.token");
+    let expected = [
+        format!("on a Redis Cluster: {a} and {address}: joined"),
+        format!("on a Redis Cluster: {a} and {token}: not joinable"),
+        format!("on a Redis Cluster: {address} and {token}: not joinable"),
+        "ok: 1 file, 3 rules, 0 warnings".to_owned(),
+    ];
+    assert_eq!(ran.out.lines().collect::<Vec<_>>(), expected, "{}", ran.err);
+}
+
+#[test]
 fn check_takes_files_of_one_domain_together_only_where_told_to() {
     let other = FIVE_A_DAY.replace("client", "other");
     let files = directory(&[("a.yaml", FIVE_A_DAY), ("b.yaml", &other)]);

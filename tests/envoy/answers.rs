@@ -1,8 +1,9 @@
 //! What a client, and the access log, see of a decision.
 
+use crate::bootstrap::Bootstrap;
 use crate::client::{Request, get};
 use crate::oracle::{Row, Stated, assert_limited};
-use crate::stand::Stand;
+use crate::stand::{Stand, written};
 use crate::wait;
 
 /// By the client's address.
@@ -91,7 +92,12 @@ fn retry_after_stands_there_once_as_seconds_or_as_a_date() {
     assert!(at.ends_with(" GMT"), "{at}");
     let off = [("TIDEGATE_RETRY_AFTER", "off")];
     let stand = Stand::of_with_settings(THREE_A_YEAR, BY_ADDRESS, &off);
-    // Then Envoy writes its own.
+    assert_eq!(four(&get("/"), &stand).refusal().header("retry-after"), None);
+    // Envoy can write its own then.
+    let policy = written(THREE_A_YEAR);
+    let bootstrap = Bootstrap::shipped().with_rate_limits(BY_ADDRESS);
+    let bootstrap = bootstrap.with_filter("enable_retry_after_header", true);
+    let stand = Stand::with_settings(bootstrap, policy.path(), &off);
     let row = four(&get("/"), &stand);
     assert!((1..=A_YEAR_SECONDS).contains(&row.refusal().number("retry-after")));
 }

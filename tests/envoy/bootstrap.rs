@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_yaml::Value;
+use tidegate::wire::ENTRIES_MAX;
 
 const HCM: &str = "static_resources.listeners.0.filter_chains.0.filters.0.typed_config";
 const RATE_LIMIT: &str = "http_filters.0.typed_config";
@@ -36,6 +37,34 @@ impl Bootstrap {
     pub fn with_rate_limits(mut self, yaml: &str) -> Bootstrap {
         *self.hcm("route_config.virtual_hosts.0.rate_limits") =
             serde_yaml::from_str(yaml).expect("rate_limits");
+        self
+    }
+
+    /// A copy of the first route for paths that begin like this, whose calls fail: its first
+    /// descriptor gets more entries than a call may have. What happens at the end of a stream stays.
+    pub fn with_undecided(mut self, prefix: &str) -> Bootstrap {
+        let routes = self.hcm("route_config.virtual_hosts.0.routes");
+        let mut copy = routes[0].clone();
+        set(&mut copy, "match", serde_yaml::from_str(&format!("prefix: {prefix}")).expect("YAML"));
+        let filter = &mut copy["typed_per_filter_config"]["envoy.filters.http.ratelimit"];
+        let actions = filter["rate_limits"][0]["actions"].as_sequence_mut().expect("actions");
+        let first = actions[0].clone();
+        actions.extend(std::iter::repeat_n(first, ENTRIES_MAX));
+        routes.as_sequence_mut().expect("a list of routes").insert(0, copy);
+        self
+    }
+
+    /// Sets a field of the rate limit filter. After [`aimed_at`](Self::aimed_at), which sets some.
+    pub fn with_filter(mut self, field: &str, value: impl Into<Value>) -> Bootstrap {
+        set(self.hcm(RATE_LIMIT), field, value.into());
+        self
+    }
+
+    /// An HTTP filter before all others. After [`aimed_at`](Self::aimed_at), which knows their places.
+    pub fn with_first_filter(mut self, yaml: &str) -> Bootstrap {
+        let filter = serde_yaml::from_str(yaml).expect("a filter");
+        let filters = self.hcm("http_filters");
+        filters.as_sequence_mut().expect("a list of filters").insert(0, filter);
         self
     }
 

@@ -1,10 +1,11 @@
 //! A client of the edge: HTTP/1.1 by hand, because the tests send bytes that no library lets
 //! through, and from addresses of their own.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::wait::PATIENCE;
 
@@ -16,6 +17,9 @@ pub struct Request {
     headers: Vec<(&'static str, Vec<u8>)>,
     from: Ipv4Addr,
 }
+
+/// A request under way.
+pub struct Begun(TcpStream);
 
 /// The answer to a request.
 #[derive(Clone, Debug)]
@@ -48,11 +52,14 @@ impl Request {
 
     /// Sends it on a connection of its own and waits for the answer.
     pub fn send(&self, to: SocketAddr) -> Reply {
+        self.begin(to).finish()
+    }
+
+    /// Sends it on a connection of its own. The client gives up if what this returns is dropped.
+    pub fn begin(&self, to: SocketAddr) -> Begun {
         let mut stream = self.connect(to);
         stream.write_all(&self.bytes()).expect("the edge takes the request");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("the edge answers and closes");
-        Reply::parse(&answer)
+        Begun(stream)
     }
 
     fn connect(&self, to: SocketAddr) -> TcpStream {
@@ -76,6 +83,20 @@ impl Request {
         }
         bytes.extend_from_slice(b"content-length: 0\r\n\r\n");
         bytes
+    }
+}
+
+impl Begun {
+    /// Whether an answer has begun to come.
+    pub fn is_answered(&self) -> bool {
+        look(&self.0) != Look::Silent
+    }
+
+    /// Waits for the answer.
+    pub fn finish(mut self) -> Reply {
+        let mut answer = Vec::new();
+        self.0.read_to_end(&mut answer).expect("the edge answers and closes");
+        Reply::parse(&answer)
     }
 }
 
@@ -114,6 +135,27 @@ impl Reply {
     pub fn number(&self, name: &str) -> u64 {
         let value = self.header(name).unwrap_or_else(|| panic!("no {name} in {self:?}"));
         value.parse().unwrap_or_else(|_| panic!("{name} is no number in {self:?}"))
+    }
+}
+
+/// What a connection has for whoever reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    Silent,
+    Bytes,
+    Closed,
+}
+
+/// Looks, without taking a byte or waiting for one.
+pub fn look(stream: &TcpStream) -> Look {
+    /// `MSG_PEEK | MSG_DONTWAIT`, as Linux numbers them.
+    const LOOK_ONLY: i32 = 0x02 | 0x40;
+    let mut byte = [MaybeUninit::uninit()];
+    match SockRef::from(stream).recv_with_flags(&mut byte, LOOK_ONLY) {
+        Ok(0) => Look::Closed,
+        Ok(_) => Look::Bytes,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Look::Silent,
+        Err(_) => Look::Closed,
     }
 }
 

@@ -15,13 +15,17 @@ const fn in_minutes(minutes: u64, hits: u64) -> Stated {
     Stated::Window { hits, seconds: minutes * 60 }
 }
 
-const EXAMPLES: [&str; 8] = [
+const EXAMPLES: [&str; 12] = [
     "api-key-else-ip",
+    "failed-logins",
+    "failed-logins-given-back",
+    "in-flight",
     "ip-user-endpoint",
     "ipv6-prefix",
     "organisation-over-tokens",
     "public-api",
     "roles",
+    "several-at-once",
     "steady-and-peaks",
     "thirty-per-ten-seconds",
 ];

@@ -17,17 +17,29 @@
 mod backend;
 mod bootstrap;
 mod client;
+mod dice;
 mod edge;
+mod exports;
+mod nginx;
 mod oracle;
 mod pages;
 mod policies;
+#[path = "../support/process.rs"]
+#[allow(dead_code, reason = "shared with other test crates")]
+mod redis_server;
 mod settings_page;
 mod stand;
 mod tidegate;
 mod wait;
 
 mod answers;
+mod api_users;
 mod awkward_values;
 mod charged_afterwards;
 mod examples;
+mod failed_logins;
 mod failover;
+mod in_flight;
+mod layers;
+mod several_at_once;
+mod who_is_at_fault;

@@ -1,5 +1,6 @@
 //! A running `tidegate serve`: the real binary, on ports of its own.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,12 +9,14 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::client::get;
 use crate::wait;
 
 /// A Tidegate; is killed when dropped.
 pub struct Tidegate {
     child: Child,
     pub grpc: SocketAddr,
+    debug: SocketAddr,
     _directory: TempDir,
 }
 
@@ -39,13 +42,13 @@ impl Tidegate {
             .spawn()
             .expect("tidegate starts");
         let unbound = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut tidegate = Tidegate { child, grpc: unbound, _directory: directory };
-        tidegate.grpc = wait::until("tidegate to serve", || {
+        let mut tidegate = Tidegate { child, grpc: unbound, debug: unbound, _directory: directory };
+        (tidegate.grpc, tidegate.debug) = wait::until("tidegate to serve", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
             if let Some(status) = tidegate.child.try_wait().expect("a child") {
                 panic!("tidegate ended with {status}: {text}");
             }
-            text.lines().find_map(bound_address)
+            text.lines().find_map(bound_addresses)
         });
         tidegate
     }
@@ -61,10 +64,33 @@ impl Tidegate {
             .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
     }
 
+    /// What is left of each limit of a descriptor (`k=v,k2=v2`), by the limit's name. Charges nothing.
+    pub fn left(&self, domain: &str, descriptor: &str) -> BTreeMap<String, u64> {
+        let reply =
+            get(&format!("/counter?domain={domain}&descriptor={descriptor}")).send(self.debug);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.body.lines().filter_map(standing).collect()
+    }
+
     /// Asks it to stop, as an orchestrator does.
     pub fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    /// Lets it run no further: its sockets stay open, and nothing answers.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child that runs");
+        self.wait_for_exit();
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        let kill = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
         assert!(kill.success());
     }
 
@@ -75,10 +101,17 @@ impl Tidegate {
     }
 }
 
-/// The gRPC address, in the line of the log that says where it listens.
-fn bound_address(line: &str) -> Option<SocketAddr> {
+/// `rule (name): 3 of 4 left, …` as the name and 3.
+fn standing(line: &str) -> Option<(String, u64)> {
+    let (name, left) = line.split_once(" (")?.1.split_once("): ")?;
+    Some((name.to_owned(), left.split(' ').next()?.parse().ok()?))
+}
+
+/// The addresses of gRPC and of the debug side, in the line of the log that says where it listens.
+fn bound_addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     let line: Value = serde_json::from_str(line).ok()?;
-    (line["message"] == "listening").then(|| line["grpc"].as_str()?.parse().ok())?
+    let address = |name: &str| line[name].as_str()?.parse().ok();
+    (line["message"] == "listening").then(|| Some((address("grpc")?, address("debug")?)))?
 }
 
 impl Drop for Tidegate {

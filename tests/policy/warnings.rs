@@ -179,6 +179,7 @@ descriptors:
     };
     let (warned, meetings) = told(&policy(""));
     assert_eq!(warned, 3, "each but the first, which is the others' first partner");
+    assert_eq!(told(&policy("hash_tag: [tenants]")).0, 3, "an entry that nobody has joins nothing");
     let path = "edge.tenant.remote_address";
     assert_eq!(
         meetings,
@@ -192,9 +193,19 @@ descriptors:
         ]
     );
     let (warned, meetings) = told(&policy("hash_tag: [remote_address]"));
-    assert_eq!(warned, 3);
+    assert_eq!(warned, 0, "joining others would part these");
     let joined = meetings.iter().filter(|meeting| meeting.ends_with(": joined")).count();
     assert_eq!(joined, 3, "both, ips and the address alone");
+}
+
+#[test]
+fn limits_that_nothing_could_join_are_told_of_but_not_warned_of() {
+    let text =
+        level(&[&format!("key: api_token, {LIMIT}"), &format!("key: remote_address, {LIMIT}")]);
+    let compiled = good(&text);
+    assert!(compiled.warnings.is_empty(), "{:?}", compiled.warnings);
+    let meetings: Vec<String> = compiled.meetings.iter().map(ToString::to_string).collect();
+    assert_eq!(meetings, ["edge.api_token and edge.remote_address: not joinable"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::{Accounting, Hits, LimitedBy, Rate, RuleId, Source};
+use crate::domain::{Accounting, Hits, LimitedBy, Rate, RuleId, Slot, Source};
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::answering::{AnsweringSettings, LimitNames, ResetAs, RetryAs};
@@ -197,6 +197,20 @@ fn every_refusal_says_in_metadata_which_limit_it_was() {
     let mut brought_along = refused.clone();
     brought_along.limited_by.as_mut().unwrap().name = "";
     assert_eq!(metadata(&brought_along).unwrap()["tidegate"]["limited_by"], "override");
+}
+
+#[test]
+fn whoever_took_slots_is_told_their_holder_whatever_else_is_told() {
+    let taken = || Decision { slot: Some(Slot::new(7)), ..decision(vec![passing(5, 4, 1)]) };
+    let slot = format!("{:032x}", 7);
+    let metadata = |settings| {
+        let answer = answered(settings, &taken(), vec![], 0);
+        struct_json(&answer.dynamic_metadata.unwrap())
+    };
+    assert_eq!(metadata(AnsweringSettings::default()), json!({"slot": slot}));
+    let all = AnsweringSettings { request_metadata: true, ..AnsweringSettings::default() };
+    let all = metadata(all);
+    assert_eq!((&all["slot"], &all["domain"]), (&json!(slot), &json!("edge")));
 }
 
 #[test]
