@@ -16,6 +16,7 @@
     reason = "a bench measures time, prints, and stops at the first surprise"
 )]
 
+mod algorithms;
 mod calls;
 mod cpu;
 mod drive;
@@ -81,6 +82,9 @@ fn run(part: Option<&str>, scale: Scale) {
     }
     if wanted("redis") {
         redis::run(scale);
+    }
+    if wanted("algorithms") {
+        algorithms::run(scale);
     }
     if part == Some("scripts") {
         scripts::run(scale);
