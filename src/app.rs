@@ -11,6 +11,7 @@ mod failure;
 mod figures;
 mod files;
 mod load;
+mod node_figures;
 mod open_files;
 mod operate;
 mod pages;

@@ -11,7 +11,7 @@ use super::{Asked, Configured, descriptor, figures, ports, rehearse};
 use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};
 use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
-use crate::telemetry::{Scrape, Telemetry};
+use crate::telemetry::{Scrape, Shown, Telemetry};
 use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, Traffic};
 
 /// The parts that pages are made from.
@@ -27,8 +27,13 @@ pub(super) struct Parts<'a> {
 impl Parts<'_> {
     /// The metrics: what telemetry counts, and what store and listener count themselves.
     pub(super) fn scrape(&self) -> Arc<Scrape> {
-        let kept = figures::kept(&self.decider, &self.traffic);
-        Arc::new(Scrape::new(Arc::clone(&self.telemetry), kept))
+        Arc::new(Scrape::new(self.shown()))
+    }
+
+    /// The same for whoever writes it down otherwise.
+    pub(super) fn shown(&self) -> Arc<Shown> {
+        let figures = figures::of(&self.decider, &self.traffic);
+        Arc::new(Shown::new(Arc::clone(&self.telemetry), figures))
     }
 
     /// What the HTTP port shows.

@@ -50,6 +50,7 @@ pub(super) fn of(told: &RedisSettings, secret: &Secret) -> Result<RedisConfig, F
         // A reply within its budget is never overdue.
         overdue: OVERDUE.max(told.budget * 2),
         breaker: Some(monotonic()),
+        census: told.census,
     })
 }
 

@@ -71,8 +71,8 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let loader = Loader::of(settings)?;
     let loaded = loader.load(RuleId(0))?;
     reload::log_warnings(&loaded.warnings);
-    let telemetry = Arc::new(Telemetry::new(settings.near_limit_ratio));
-    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy));
+    let telemetry = Arc::new(Telemetry::new(settings.near_limit_ratio).counting(settings.metrics));
+    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy), loaded.fingerprint);
 
     // Everything that can be refused is asked for before anything is served.
     let answering = ports::answering(settings)?;

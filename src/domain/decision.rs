@@ -2,6 +2,9 @@
 //!
 //! Not here: how it is reached (`decide`), how it is put on the wire (`wire::encode`).
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::{Hits, Micros, Outcome, Rate, Slot, Source};
 
 /// The answer's code, for the call and for each descriptor.
@@ -99,6 +102,37 @@ pub struct Facts {
     pub admitted: bool,
     /// The hits were returned, not asked for.
     pub gives_back: bool,
+    /// Who decided.
+    pub source: Source,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With a decision, whichever.
+    Decided,
+    /// It asked for what cannot be decided.
+    Invalid,
+    /// Its deadline was over first.
+    Late,
+    /// The store gave no answer, and nothing stood in for it.
+    Unavailable,
+}
+
+impl Ending {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Ending; 4] =
+        [Ending::Decided, Ending::Invalid, Ending::Late, Ending::Unavailable];
+
+    /// The word used in metrics: the gRPC status that the caller gets.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Ending::Decided => "ok",
+            Ending::Invalid => "invalid_argument",
+            Ending::Late => "deadline_exceeded",
+            Ending::Unavailable => "unavailable",
+        }
+    }
 }
 
 /// Somebody who is told of every decision and alters none (metrics, traces).
@@ -109,16 +143,31 @@ pub trait Observer: Send + Sync + 'static {
     fn checked(&self, facts: &Facts);
     /// A return of concurrency slots named no holder, so that it freed nothing.
     fn nobody_returned(&self) {}
-    /// A call was answered.
+    /// A call was decided.
     fn decided(&self, decision: &Decision<'_>);
+    /// Whether [`answered`](Self::answered) wants to know; else nobody asks for the time.
+    fn times(&self) -> bool {
+        false
+    }
+    /// A call was answered, so long after it had been read.
+    fn answered(&self, _: Ending, _: Duration) {}
 }
 
-impl<T: Observer> Observer for std::sync::Arc<T> {
+impl<T: Observer> Observer for Arc<T> {
     fn checked(&self, facts: &Facts) {
         T::checked(self, facts);
     }
+    fn nobody_returned(&self) {
+        T::nobody_returned(self);
+    }
     fn decided(&self, decision: &Decision<'_>) {
         T::decided(self, decision);
+    }
+    fn times(&self) -> bool {
+        T::times(self)
+    }
+    fn answered(&self, ending: Ending, took: Duration) {
+        T::answered(self, ending, took);
     }
 }
 

@@ -7,6 +7,7 @@
 mod calendar;
 mod check;
 mod decision;
+mod histogram;
 mod limit;
 mod outcome;
 mod part;
@@ -16,7 +17,8 @@ mod time;
 
 pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
-pub use decision::{Code, Decision, Facts, LimitedBy, Observer, RuleId, Shown, Status};
+pub use decision::{Code, Decision, Ending, Facts, LimitedBy, Observer, RuleId, Shown, Status};
+pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits};
 pub use limit::{
     Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,

@@ -195,6 +195,8 @@ settings! {
     redis_pool_size "redis-pool-size": usize = "2", number(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Time for connecting to Redis (a call has --store-budget).
     redis_timeout "redis-timeout": Duration = "1s", duration(10, 60_000), Plain, ["REDIS_TIMEOUT"];
+    /// How often Redis is asked for its own figures (INFO), in the background; 0s never.
+    redis_info_poll "redis-info-poll": Duration = "10s", duration(0, 3_600_000), Plain, [];
 
     /// Decide and count as if limits held, then let every call pass.
     shadow_mode "shadow-mode": bool = "false", flag, Plain, ["SHADOW_MODE"];
@@ -225,6 +227,8 @@ settings! {
     /// Dynamic metadata in the form of envoyproxy/ratelimit beside ours.
     response_dynamic_metadata "response-dynamic-metadata": bool = "false", flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
+    /// Count decisions and measure how long they take; false only to find out what that costs.
+    metrics "metrics": bool = "true", flag, Plain, [];
     /// Least level of logs: off, error, warn, info, debug, trace.
     log_level "log-level": LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
     /// text or json.

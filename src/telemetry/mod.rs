@@ -5,9 +5,14 @@
 
 mod cells;
 mod log;
+mod metrics;
+mod rules;
 mod scrape;
+mod shown;
 mod tally;
 
-pub use cells::{RuleName, Telemetry};
+pub use cells::Telemetry;
 pub use log::{Format, Level, start_logs};
-pub use scrape::{CONTENT_TYPE, Kept, Scrape};
+pub use metrics::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value, single};
+pub use rules::RuleName;
+pub use scrape::{CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape, Shown};

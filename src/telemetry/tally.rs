@@ -68,7 +68,7 @@ pub(super) fn tally(facts: &Facts, near_ratio: f64) -> Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Hits, Micros, Outcome, RuleId};
+    use crate::domain::{Hits, Micros, Outcome, RuleId, Source};
 
     /// A check on a limit of 10 with a near threshold of 8.
     fn facts(verdict: Verdict, hits: u64, charged: u64, available: u64) -> Facts {
@@ -87,6 +87,7 @@ mod tests {
             shadow: false,
             admitted: verdict == Verdict::Pass,
             gives_back: false,
+            source: Source::Memory,
         }
     }
 

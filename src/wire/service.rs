@@ -10,7 +10,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::answering::Answering;
 use super::decode::Asked;
@@ -20,7 +20,7 @@ use super::messages::RateLimitResponse;
 use super::rules::Rules;
 use crate::clock::Clock;
 use crate::decide::{Decider, Unavailable};
-use crate::domain::{Decision, Micros, Observer, Request};
+use crate::domain::{Decision, Ending, Micros, Observer, Request};
 use crate::store::Store;
 
 /// The service's full name: what health checks and reflection call it.
@@ -49,6 +49,11 @@ pub trait Judge: Send + Sync + 'static {
         deadline: Option<Instant>,
         tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
     ) -> impl Future<Output = Result<R, Unavailable>> + Send;
+
+    /// Who is told how calls ended.
+    fn observer(&self) -> &dyn Observer {
+        &()
+    }
 }
 
 impl<S: Store, O: Observer> Judge for Decider<S, O> {
@@ -62,6 +67,10 @@ impl<S: Store, O: Observer> Judge for Decider<S, O> {
         let policy = self.policy();
         let decision = self.decide_by(&policy, request, now, deadline).await?;
         Ok(tell(&decision, &**policy))
+    }
+
+    fn observer(&self) -> &dyn Observer {
+        Decider::<S, O>::observer(self)
     }
 }
 
@@ -88,6 +97,21 @@ impl<J: Judge> RateLimit<J> {
     /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, DEADLINE_EXCEEDED,
     /// UNAVAILABLE. None of them because of anything that a downstream client put into a header.
     pub(super) async fn answer(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<RateLimitResponse, Status> {
+        let observer = self.judge.observer();
+        if !observer.times() {
+            return self.untimed(message, deadline).await;
+        }
+        let began = self.clock.monotonic();
+        let answered = self.untimed(message, deadline).await;
+        observer.answered(ending(&answered), self.clock.monotonic() - began);
+        answered
+    }
+
+    async fn untimed(
         &self,
         message: &[u8],
         deadline: Option<Duration>,
@@ -136,6 +160,15 @@ impl<J: Judge> RateLimit<J> {
             Ok(response) => JsonReply::of(&response),
             Err(status) => JsonReply::bad_request(status.message()),
         }
+    }
+}
+
+fn ending(answered: &Result<RateLimitResponse, Status>) -> Ending {
+    match answered.as_ref().map_err(Status::code) {
+        Ok(_) => Ending::Decided,
+        Err(Code::DeadlineExceeded) => Ending::Late,
+        Err(Code::Unavailable) => Ending::Unavailable,
+        Err(_) => Ending::Invalid,
     }
 }
 

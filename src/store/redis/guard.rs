@@ -81,6 +81,11 @@ impl Guard {
         Some(Watch { guard: Arc::clone(self), pass, sent, told: false })
     }
 
+    /// What the breaker does now.
+    pub(super) fn state(&self) -> State {
+        self.lock().state()
+    }
+
     /// Everything is sent: for items that nobody waits for, which are no probes.
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
@@ -132,29 +137,39 @@ impl Guard {
 }
 
 impl Watch {
+    /// How long it has been under way; noted.
+    fn waited(&self) -> Micros {
+        let waited = self.guard.now.now().saturating_sub(self.sent);
+        self.guard.counters.waits.note(waited.0);
+        waited
+    }
+
     fn tell(mut self, reply: &Reply) {
         self.told = true;
-        match reply {
-            Reply::Value(_) | Reply::Redirect(..) => self.guard.answered(self.pass),
-            Reply::Failed(SendError { fault, .. }) => match fault {
-                SendFault::Lost => self.guard.failed(self.pass, Failure::Unanswered),
-                SendFault::Moving | SendFault::NotMaster | SendFault::Busy => {
-                    self.guard.failed(self.pass, Failure::Refused);
-                }
-                // The node answers; a full one still tells refusals from passes.
-                SendFault::NotWritable | SendFault::Denied | SendFault::Script => {
-                    self.guard.answered(self.pass);
-                }
-                // Nobody waited, and nothing was learned of the node.
-                SendFault::NotConnected | SendFault::QueueFull | SendFault::Tripped => {}
-            },
+        let Reply::Failed(SendError { fault, .. }) = reply else {
+            self.waited();
+            return self.guard.answered(self.pass);
+        };
+        match fault {
+            // Nobody waited, and nothing was learned of the node.
+            SendFault::NotConnected | SendFault::QueueFull | SendFault::Tripped => return,
+            SendFault::Lost => self.guard.failed(self.pass, Failure::Unanswered),
+            SendFault::Moving | SendFault::NotMaster | SendFault::Busy => {
+                self.guard.failed(self.pass, Failure::Refused);
+            }
+            // The node answers; a full one still tells refusals from passes.
+            SendFault::NotWritable | SendFault::Denied | SendFault::Script => {
+                self.guard.answered(self.pass);
+            }
         }
+        self.waited();
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if !self.told && self.guard.now.now().saturating_sub(self.sent) >= IN_VAIN {
+        // A caller who gives up has waited too: without those the slowest would not be seen.
+        if !self.told && self.waited() >= IN_VAIN {
             self.guard.failed(self.pass, Failure::Unanswered);
         }
     }

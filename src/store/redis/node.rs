@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
@@ -15,6 +16,7 @@ use super::guard::{Awaited, Guard};
 use super::lane::{Lane, QUEUE_MAX};
 use super::ticket::{Parcel, Ticket};
 use super::transport::{Item, SendFault};
+use super::vitals::Vitals;
 
 /// One server. Its lanes dial in the background from the moment it is opened, and end when it is
 /// dropped.
@@ -27,6 +29,7 @@ pub(super) struct Node {
     counters: Arc<NodeCounters>,
     trouble: Arc<Notify>,
     breaker: Option<Arc<Guard>>,
+    vitals: ArcSwapOption<Vitals>,
 }
 
 /// The callers' end of a lane.
@@ -50,6 +53,7 @@ impl Node {
                 connected: Arc::clone(&connected),
                 counters: Arc::clone(&counters),
                 trouble: Arc::clone(trouble),
+                now: context.config.breaker.clone(),
             };
             tokio::spawn(lane.run());
             LaneEnd { queue, connected }
@@ -60,7 +64,8 @@ impl Node {
             let (counters, trouble) = (Arc::clone(&counters), Arc::clone(&trouble));
             Arc::new(Guard::new(now, address.to_string(), counters, trouble))
         });
-        Node { address, lanes, turn: AtomicUsize::new(0), counters, trouble, breaker }
+        let (turn, vitals) = (AtomicUsize::new(0), ArcSwapOption::empty());
+        Node { address, lanes, turn, counters, trouble, breaker, vitals }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -74,7 +79,17 @@ impl Node {
 
     /// The node's counters, live.
     pub(super) fn report(&self) -> NodeReport {
-        NodeReport { address: self.address.to_string(), counters: Arc::clone(&self.counters) }
+        NodeReport {
+            address: self.address.to_string(),
+            counters: Arc::clone(&self.counters),
+            breaker: self.breaker.as_ref().map(|breaker| breaker.state()),
+            vitals: self.vitals.load_full(),
+        }
+    }
+
+    /// What the server said of itself last.
+    pub(super) fn say(&self, vitals: Option<Vitals>) {
+        self.vitals.store(vitals.map(Arc::new));
     }
 
     /// Queues what one call asks of this node, or refuses it at once.
