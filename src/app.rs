@@ -14,6 +14,7 @@ mod load;
 mod node_figures;
 mod open_files;
 mod operate;
+mod otlp;
 mod pages;
 mod ports;
 mod redis_config;

@@ -42,6 +42,9 @@ const SWEEP_SLOTS: usize = 131_072;
 /// How long the HTTP ports may take to finish what is under way, once gRPC has finished.
 const SIDE_STOP_MAX: Duration = Duration::from_millis(250);
 
+/// How long the last metrics and traces may take: nobody waits for the process any more.
+const LAST_SEND_MAX: Duration = Duration::from_secs(1);
+
 /// Serves until told to stop.
 ///
 /// # Errors
@@ -105,7 +108,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     };
     let mut side = tokio::task::JoinSet::new();
     let limits = admin::Limits::default();
-    let scrape = parts.scrape();
+    let (scrape, sending) = parts.metrics()?;
     announce(&listener, &http, &debug, prometheus.as_ref());
     side.spawn(admin::serve(
         http,
@@ -135,9 +138,9 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
 
     watched.end();
     stop_side.send_replace(true);
-    let _ =
-        tokio::time::timeout(SIDE_STOP_MAX, async { while side.join_next().await.is_some() {} })
-            .await;
+    let ended = async { while side.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(SIDE_STOP_MAX, ended).await;
+    let _ = tokio::time::timeout(LAST_SEND_MAX, sending.end()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Hits, Micros, Outcome, Rate, Slot, Source};
+use super::{Hits, Micros, Outcome, Parent, Rate, Slot, Source, Trace};
 
 /// The answer's code, for the call and for each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +151,17 @@ pub trait Observer: Send + Sync + 'static {
     }
     /// A call was answered, so long after it had been read.
     fn answered(&self, _: Ending, _: Duration) {}
+    /// Whether any call may be traced; else nobody looks for its caller's place in a trace.
+    fn traces(&self) -> bool {
+        false
+    }
+    /// Whether a call is to be traced, by its caller's place in a trace: asked before anything is
+    /// written down of it.
+    fn samples(&self, _: Option<&Parent>) -> bool {
+        false
+    }
+    /// A traced call was answered. The one that may take its time, since few calls are.
+    fn traced(&self, _: &Trace, _: Ending) {}
 }
 
 impl<T: Observer> Observer for Arc<T> {
@@ -168,6 +179,15 @@ impl<T: Observer> Observer for Arc<T> {
     }
     fn answered(&self, ending: Ending, took: Duration) {
         T::answered(self, ending, took);
+    }
+    fn traces(&self) -> bool {
+        T::traces(self)
+    }
+    fn samples(&self, parent: Option<&Parent>) -> bool {
+        T::samples(self, parent)
+    }
+    fn traced(&self, trace: &Trace, ending: Ending) {
+        T::traced(self, trace, ending);
     }
 }
 

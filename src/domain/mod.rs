@@ -14,6 +14,7 @@ mod part;
 mod request;
 mod slot;
 mod time;
+mod trace;
 
 pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
@@ -28,3 +29,4 @@ pub use part::Part;
 pub use request::{Descriptor, Entry, Override, Request};
 pub use slot::Slot;
 pub use time::{Hits, Micros};
+pub use trace::{NodeCall, Parent, Seen, Told, Trace};

@@ -4,15 +4,18 @@
 //! has lines of its own. Not here: the arithmetic (`tally`), what is shown of it (`shown`).
 
 use std::cell::Cell as LocalCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use super::otlp::Traces;
 use super::rules::{ByCode, RuleCell, RuleName, SOURCES, Table, Tables, place};
 use super::tally::tally;
-use crate::domain::{Code, Decision, Distribution, Ending, Facts, Observer, RuleId, Waits};
+use crate::domain::{
+    Code, Decision, Distribution, Ending, Facts, Observer, Parent, RuleId, Trace, Waits,
+};
 
 /// Workers whose counters of the whole process have a line of their own; more share.
 const SHARDS: usize = 64;
@@ -55,6 +58,7 @@ pub struct Telemetry {
     shards: Box<[Shard]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
+    traces: OnceLock<Traces>,
 }
 
 /// The next worker's shard. Workers are few and live as long as the process.
@@ -75,7 +79,19 @@ impl Telemetry {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
+            traces: OnceLock::new(),
         }
+    }
+
+    /// From now on calls are traced. Only the first call has an effect.
+    pub fn trace(&self, traces: Traces) {
+        // A second start in one process keeps the first one's traces.
+        let _ = self.traces.set(traces);
+    }
+
+    /// What traces are made by, if any are.
+    pub fn traced_by(&self) -> Option<&Traces> {
+        self.traces.get()
     }
 
     /// Counts decisions, or (to measure what that costs) does not.
@@ -181,9 +197,26 @@ impl Observer for Telemetry {
     }
 
     fn answered(&self, ending: Ending, took: Duration) {
+        if !self.on {
+            return;
+        }
         let shard = self.shard();
         shard.ended[ending as usize].fetch_add(1, Ordering::Relaxed);
         shard.took.took(took);
+    }
+
+    fn traces(&self) -> bool {
+        self.traces.get().is_some_and(Traces::is_any)
+    }
+
+    fn samples(&self, parent: Option<&Parent>) -> bool {
+        self.traces.get().is_some_and(|traces| traces.takes(parent))
+    }
+
+    fn traced(&self, trace: &Trace, ending: Ending) {
+        if let Some(traces) = self.traces.get() {
+            traces.record(trace, ending);
+        }
     }
 }
 

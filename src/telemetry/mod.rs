@@ -1,4 +1,4 @@
-//! What operators see: counters per rule and for the whole process, and logs.
+//! What operators see: counters per rule and for the whole process, traces, and logs.
 //!
 //! It is told of decisions and alters none. Labels come from the policy's names, never from what a
 //! caller sends. Not here: how the counters are served (`admin`), what is counted by stores.
@@ -6,6 +6,7 @@
 mod cells;
 mod log;
 mod metrics;
+pub mod otlp;
 mod rules;
 mod scrape;
 mod shown;

@@ -14,6 +14,7 @@ use super::counters::NodeCounters;
 use super::ticket::{Reply, Ticket};
 use super::transport::{Item, SendError, SendFault};
 use crate::domain::{Executed, Micros};
+use crate::store::traced;
 
 /// A caller who goes away sooner than this did not wait in vain: it was cancelled. A healthy node
 /// answers within 1 ms, and a call's budget is 6.
@@ -137,9 +138,13 @@ impl Guard {
 }
 
 impl Watch {
+    fn so_far(&self) -> Micros {
+        self.guard.now.now().saturating_sub(self.sent)
+    }
+
     /// How long it has been under way; noted.
     fn waited(&self) -> Micros {
-        let waited = self.guard.now.now().saturating_sub(self.sent);
+        let waited = self.so_far();
         self.guard.counters.waits.note(waited.0);
         waited
     }
@@ -147,9 +152,12 @@ impl Watch {
     fn tell(mut self, reply: &Reply) {
         self.told = true;
         let Reply::Failed(SendError { fault, .. }) = reply else {
-            self.waited();
+            let waited = self.waited();
+            traced::note(|trace| trace.asked(&self.guard.address, waited, None));
             return self.guard.answered(self.pass);
         };
+        // Whoever traces wants to know of calls that were not sent, too.
+        traced::note(|trace| trace.asked(&self.guard.address, self.so_far(), Some(fault.word())));
         match fault {
             // Nobody waited, and nothing was learned of the node.
             SendFault::NotConnected | SendFault::QueueFull | SendFault::Tripped => return,
@@ -169,7 +177,12 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // A caller who gives up has waited too: without those the slowest would not be seen.
-        if !self.told && self.waited() >= IN_VAIN {
+        if self.told {
+            return;
+        }
+        let waited = self.waited();
+        traced::note(|trace| trace.asked(&self.guard.address, waited, Some("unheard")));
+        if waited >= IN_VAIN {
             self.guard.failed(self.pass, Failure::Unanswered);
         }
     }
