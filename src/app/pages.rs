@@ -40,9 +40,12 @@ impl Parts<'_> {
         let sent = vec![Arc::clone(&signals.metrics), Arc::clone(&signals.traces)];
         figures.push(sent_figures(sent));
         let shown = Arc::new(Shown::new(Arc::clone(&self.telemetry), figures));
-        let scrape = Arc::new(Scrape::new(Arc::clone(&shown)));
         let settings = &self.configured.settings;
-        Ok((scrape, otlp::begin(settings, &self.telemetry, shown, &signals)?))
+        let mut scrape = Scrape::new(Arc::clone(&shown));
+        if settings.ratelimit_metric_names {
+            scrape = scrape.with_their_names(Arc::clone(&self.telemetry));
+        }
+        Ok((Arc::new(scrape), otlp::begin(settings, &self.telemetry, shown, &signals)?))
     }
 
     /// What the HTTP port shows.

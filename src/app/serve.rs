@@ -219,7 +219,8 @@ fn exit_at_the_latest(hard_limit: Duration) {
     });
 }
 
-/// What is done every second: expired counters go, and switches whose time is up.
+/// What is done every second: expired counters go, and switches whose time is up; a line about
+/// refusals.
 async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
     let memory = decider.store().memory();
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
@@ -228,6 +229,7 @@ async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
         let now = Clock::System.now();
         memory.sweep(now, SWEEP_SLOTS);
         switching.expire(now);
+        decider.observer().tell_refusals();
     }
 }
 

@@ -104,6 +104,8 @@ settings! {
     prometheus_addr "prometheus-addr": (String, u16) = ":9090", address, Plain, ["PROMETHEUS_ADDR"];
     /// Path of the metrics on that port.
     prometheus_path "prometheus-path": String = "/metrics", text, Plain, ["PROMETHEUS_PATH"];
+    /// Show metrics under the Prometheus names of envoyproxy/ratelimit, too.
+    ratelimit_metric_names "ratelimit-metric-names": bool = "false", flag, Plain, [];
     /// Answer /json on the HTTP port: auto (off when client certificates are required), on, off.
     json "json": OnOff = "auto", OnOff::read, Plain, [];
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::otlp::Traces;
+use super::refusals::Refusals;
 use super::rules::{ByCode, RuleCell, RuleName, SOURCES, Table, Tables, place};
 use super::tally::tally;
 use crate::domain::{
@@ -59,6 +60,7 @@ pub struct Telemetry {
     loads: AtomicU64,
     load_errors: AtomicU64,
     traces: OnceLock<Traces>,
+    refusals: Refusals,
 }
 
 /// The next worker's shard. Workers are few and live as long as the process.
@@ -80,6 +82,7 @@ impl Telemetry {
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
             traces: OnceLock::new(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -92,6 +95,14 @@ impl Telemetry {
     /// What traces are made by, if any are.
     pub fn traced_by(&self) -> Option<&Traces> {
         self.traces.get()
+    }
+
+    /// Logs that calls were refused, if any were since the last time. To be called every so often.
+    pub fn tell_refusals(&self) {
+        let refused = |shard: &Shard| {
+            shard.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
+        };
+        self.refusals.tell(self.shards.iter().map(refused).sum());
     }
 
     /// Counts decisions, or (to measure what that costs) does not.
@@ -184,6 +195,9 @@ impl Observer for Telemetry {
         let shard = self.shard();
         let refused = usize::from(decision.code == Code::OverLimit);
         shard.decided[refused][place(decision.source)].fetch_add(1, Ordering::Relaxed);
+        if decision.code == Code::OverLimit {
+            self.refusals.note(decision);
+        }
         if decision.shadowed {
             shard.shadowed.fetch_add(1, Ordering::Relaxed);
         }

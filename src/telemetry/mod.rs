@@ -7,10 +7,12 @@ mod cells;
 mod log;
 mod metrics;
 pub mod otlp;
+mod refusals;
 mod rules;
 mod scrape;
 mod shown;
 mod tally;
+mod theirs;
 
 pub use cells::Telemetry;
 pub use log::{Format, Level, start_logs};

@@ -15,6 +15,7 @@ use prometheus_client::registry::{self, Registry};
 
 use super::cells::Telemetry;
 use super::metrics::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value};
+use super::theirs::Theirs;
 
 /// The media type of a scrape.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -66,6 +67,13 @@ impl Scrape {
         let mut registry = Registry::default();
         registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(Ours(shown)));
         Scrape(registry)
+    }
+
+    /// The same, and besides what is counted under the names of envoyproxy/ratelimit.
+    #[must_use]
+    pub fn with_their_names(mut self, telemetry: Arc<Telemetry>) -> Self {
+        self.0.register_collector(Box::new(Theirs(telemetry)));
+        self
     }
 
     /// The text, in OpenMetrics. `Err` never in practice: writing into a string does not fail.

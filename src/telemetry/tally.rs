@@ -23,6 +23,19 @@ pub(super) struct Tally {
     pub(super) given_back: u64,
 }
 
+impl Tally {
+    /// Adds another's sums.
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.total += other.total;
+        self.within += other.within;
+        self.over += other.over;
+        self.near += other.near;
+        self.shadow += other.shadow;
+        self.uncharged += other.uncharged;
+        self.given_back += other.given_back;
+    }
+}
+
 /// Counts a check. With *before* and *after* the hits in use around the call, n the hits asked
 /// for, L the capacity and N = floor(L · ratio):
 ///

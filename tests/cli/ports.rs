@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use crate::http::{get, post, send};
-use crate::process::{FIVE_A_DAY, Serving, directory};
+use crate::process::{FIVE_A_DAY, Serving, directory, until};
 
 const ASK: &str =
     r#"{"domain":"edge","descriptors":[{"entries":[{"key":"client","value":"ann"}]}]}"#;
@@ -170,4 +170,45 @@ fn something_else_than_http_is_closed_and_disturbs_nobody() {
     // Closed with a reset or with 400: both are an end.
     let _ = stream.read_to_end(&mut answer);
     assert_eq!(get(serving.port("http"), "/healthz").status, 200);
+}
+
+#[test]
+fn metrics_have_the_names_of_envoyproxy_ratelimit_where_they_are_asked_for() {
+    let plain = Serving::policy(FIVE_A_DAY, &[]);
+    assert!(!get(plain.port("http"), "/metrics").body.contains("\nratelimit_"));
+    let serving = Serving::policy(FIVE_A_DAY, &["--ratelimit-metric-names"]);
+    for _ in 0..7 {
+        serving.ask("ann");
+    }
+    let body = get(serving.port("http"), "/metrics").body;
+    for line in [
+        r#"ratelimit_service_rate_limit_total_hits{domain="edge",key1="client"} 7"#,
+        r#"ratelimit_service_rate_limit_within_limit{domain="edge",key1="client"} 5"#,
+        r#"ratelimit_service_rate_limit_over_limit{domain="edge",key1="client"} 2"#,
+        r#"ratelimit_service_rate_limit_near_limit{domain="edge",key1="client"} 1"#,
+        r#"ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="client"} 0"#,
+        r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 7"#,
+        r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 7"#,
+        r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0"#,
+        "ratelimit_service_config_load_success 1",
+        r#"tidegate_rule_hits_total{domain="edge",rule="edge.client"} 7"#,
+    ] {
+        assert!(body.contains(&format!("{line}\n")), "{line} in\n{body}");
+    }
+}
+
+#[test]
+fn refusals_are_logged_one_a_second_with_their_number_and_without_what_the_caller_sent() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let ask = ASK.replace("ann", "somebody-private");
+    let refused = until("a line about refusals", || {
+        for _ in 0..20 {
+            post(serving.port("http"), "/json", &ask);
+        }
+        serving.logged("a call was refused")
+    });
+    assert_eq!((&refused["limit"], &refused["source"]), (&"daily".into(), &"memory".into()));
+    assert!(refused["refusals"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
+    assert!(serving.log().lines().count() < 20, "{}", serving.log());
+    assert!(!serving.log().contains("somebody-private"));
 }
