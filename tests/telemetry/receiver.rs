@@ -117,10 +117,7 @@ impl Receiver {
         self.look(|kept| {
             let all = kept.metrics.iter().flat_map(|message| &message.resource_metrics);
             let all = all.flat_map(|resource| &resource.scope_metrics);
-            all.flat_map(|scope| &scope.metrics)
-                .filter(|metric| metric.name == name)
-                .next_back()
-                .cloned()
+            all.flat_map(|scope| &scope.metrics).rfind(|metric| metric.name == name).cloned()
         })
     }
 }
