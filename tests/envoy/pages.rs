@@ -15,8 +15,13 @@ use crate::edge::validate;
 use crate::policies::assert_flawless;
 use crate::tidegate::Tidegate;
 
-const PAGES: [&str; 4] =
-    ["README.md", "config/README.md", "config/MIGRATION.md", "config/SETTINGS.md"];
+const PAGES: [&str; 5] = [
+    "README.md",
+    "config/README.md",
+    "config/MIGRATION.md",
+    "config/SETTINGS.md",
+    "config/METRICS.md",
+];
 
 /// A person who decides in five minutes reads no more than this.
 const README_LINES_MAX: usize = 450;

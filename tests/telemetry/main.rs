@@ -13,6 +13,7 @@
 
 mod call;
 mod metrics;
+mod page;
 mod receiver;
 mod traces;
 
