@@ -6,12 +6,14 @@
 //! flags as clap sees them (`cli`).
 
 mod compat;
+mod otlp;
 mod redis;
 mod row;
 mod source;
 mod table;
 mod value;
 
+pub use self::otlp::{OtlpSettings, TraceSampler};
 pub use self::redis::{RedisAddress, RedisSettings, RedisTls, Topology, login};
 pub use compat::{Notice, notices};
 pub use row::Row;

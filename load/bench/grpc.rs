@@ -87,11 +87,11 @@ pub fn cost(server: &Server, bodies: &[Bytes], calls: usize) -> f64 {
     spent.as_secs_f64() * 1e6 / seen.answered as f64
 }
 
-fn bodies(descriptors: usize) -> Vec<Bytes> {
+pub fn bodies(descriptors: usize) -> Vec<Bytes> {
     (0..1_000).map(|client| calls::framed(&calls::request(DOMAIN, descriptors, client))).collect()
 }
 
-fn write_policy(dir: &Path, name: &str, text: &str) -> std::path::PathBuf {
+pub fn write_policy(dir: &Path, name: &str, text: &str) -> std::path::PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, text).unwrap();
     path

@@ -28,6 +28,7 @@ mod paced;
 mod redis;
 mod redis_server;
 mod scripts;
+mod telemetry;
 
 use std::time::Duration;
 
@@ -79,6 +80,9 @@ fn run(part: Option<&str>, scale: Scale) {
     }
     if wanted("grpc") {
         grpc::run(scale);
+    }
+    if wanted("telemetry") {
+        telemetry::run(scale);
     }
     if wanted("redis") {
         redis::run(scale);

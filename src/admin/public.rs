@@ -9,13 +9,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 
 use super::{Ready, plain};
-use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, Scrape};
+use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
 
 /// The answer to a JSON call.
 #[derive(Clone, Debug)]
@@ -86,13 +86,18 @@ pub fn public_routes(public: Public) -> Router {
     .layer(DefaultBodyLimit::max(public.body_bytes_max))
 }
 
-/// A route with the metrics.
+/// A route with the metrics: in OpenMetrics for those that ask for it, as Prometheus does, else in
+/// the older format, which every tool reads.
 pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
-    let metrics = move || {
-        let text = scrape.text();
+    let metrics = move |headers: HeaderMap| {
+        let wanted = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let (kind, text) = match wanted {
+            Some(wanted) if wanted.contains("openmetrics") => (OPENMETRICS, scrape.text()),
+            Some(_) | None => (PLAIN, scrape.plain_text()),
+        };
         async move {
             match text {
-                Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+                Ok(text) => ([(CONTENT_TYPE, kind)], text).into_response(),
                 Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             }
         }

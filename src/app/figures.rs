@@ -1,18 +1,18 @@
-//! What store, lanes and listener count themselves, as a scrape shows it: one table each.
+//! What stores and listener count themselves, as a scrape shows it: one table each.
 //!
-//! Not here: what telemetry counts (decisions), the counting itself.
+//! Not here: what telemetry counts (decisions), Redis' nodes (`node_figures`), the counting itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::node_figures;
 use super::serve::Deciding;
-use super::store::{Shared, connections};
+use super::store::Shared;
 use crate::clock::Clock;
 use crate::resilience::degraded::Reason;
 use crate::store::memory;
-use crate::store::redis::counters::{Counter, NodeCounters};
 use crate::store::redis::store;
-use crate::telemetry::Kept;
+use crate::telemetry::{Family, Figures, Kind, single};
 use crate::wire::Traffic;
 
 /// A figure: its metric's name, its help, whether it only grows, and where it is kept.
@@ -90,7 +90,7 @@ const REDIS: [Figure<Shared>; 8] = [
 ];
 
 /// Of what stands in for Redis.
-const DEGRADED: [Figure<Shared>; 10] = [
+const DEGRADED: [Figure<Shared>; 13] = [
     ("degraded", "1 while calls are answered without Redis", false, |kept| {
         u64::from(kept.degraded().outage(Clock::System.now()).is_some())
     }),
@@ -109,6 +109,21 @@ const DEGRADED: [Figure<Shared>; 10] = [
     ("degraded_admitted_calls", "Calls admitted without Redis", true, |kept| {
         seen(&kept.counters().admitted)
     }),
+    (
+        "degraded_admitted_hits",
+        "Hits admitted without Redis: so many may be beyond their limits",
+        true,
+        |kept| seen(&kept.counters().admitted_hits),
+    ),
+    (
+        "degraded_over_admission_bound",
+        "Hits that this replica admitted beyond limits at most, in the present outage",
+        false,
+        |kept| kept.over_admitted_max(Clock::System.now()),
+    ),
+    ("degraded_replicas", "Replicas among which limits are shared without Redis", false, |kept| {
+        u64::from(kept.replicas())
+    }),
     ("degraded_refused_calls", "Calls refused without Redis", true, |kept| {
         seen(&kept.counters().refused)
     }),
@@ -123,68 +138,33 @@ const DEGRADED: [Figure<Shared>; 10] = [
     }),
 ];
 
-/// Of a node; shown as the sum over the nodes that are known now.
-type OfNode = (&'static str, &'static str, bool, fn(&NodeCounters) -> &Counter);
-
-const NODES: [OfNode; 19] = [
-    ("redis_lanes", "Open connections to Redis", false, |node| &node.connected),
-    ("redis_connects", "Connections made to Redis", true, |node| &node.connects),
-    ("redis_dial_failures", "Dials of Redis that failed", true, |node| &node.dial_failures),
-    ("redis_losses", "Connections to Redis that were lost or dropped", true, |node| &node.losses),
-    ("redis_writes", "Writes to Redis, each one pipeline", true, |node| &node.pipelines),
-    ("redis_items", "Script calls written to Redis", true, |node| &node.items),
-    ("redis_stale", "Script calls not written: their callers had gone", true, |node| &node.stale),
-    ("redis_not_connected", "Script calls without a connection", true, |node| &node.not_connected),
-    ("redis_queue_full", "Script calls that found the queue full", true, |node| &node.queue_full),
-    ("redis_noscript", "Scripts loaded again", true, |node| &node.noscript),
-    ("redis_moved", "Script calls answered with MOVED", true, |node| &node.moved),
-    ("redis_ask", "Script calls answered with ASK", true, |node| &node.ask),
-    ("redis_tryagain", "Script calls answered with TRYAGAIN", true, |node| &node.tryagain),
-    ("redis_errors", "Script calls answered with another error", true, |node| &node.refused),
-    ("redis_timeouts", "Connections dropped: a reply was overdue", true, |node| &node.timeouts),
-    ("redis_unknown", "Script calls whose outcome nobody knows; never sent again", true, |node| {
-        &node.unknown
-    }),
-    ("redis_breakers_tripped", "Breakers that are tripped or probing", false, |node| {
-        &node.tripped_now
-    }),
-    ("redis_breaker_trips", "How often a breaker tripped", true, |node| &node.trips),
-    ("redis_tripped", "Script calls not sent, because a breaker was tripped", true, |node| {
-        &node.tripped
-    }),
-];
-
 fn counters(shared: &Shared) -> &store::Counters {
     shared.remote().store().inner().counters()
 }
 
+/// A table as figures; nothing where there is no such part.
+fn figures<P: ?Sized + Send + Sync + 'static, T: 'static>(
+    part: &Arc<P>,
+    table: &'static [Figure<T>],
+    of: fn(&P) -> Option<&T>,
+) -> Figures {
+    let part = Arc::clone(part);
+    Box::new(move |sink| {
+        let Some(kept) = of(&part) else { return Ok(()) };
+        table.iter().try_for_each(|(name, help, grows, read)| {
+            let kind = if *grows { Kind::Counter } else { Kind::Gauge };
+            single(sink, &Family::new(name, help, kind), read(kept))
+        })
+    })
+}
+
 /// The figures of the store that decides, and of the listener.
-pub(super) fn kept(decider: &Arc<Deciding>, traffic: &Arc<Traffic>) -> Vec<Kept> {
-    let mut kept = Vec::new();
-    for (name, help, grows, read) in TRAFFIC {
-        let traffic = Arc::clone(traffic);
-        kept.push(Kept { name, help, grows, read: Box::new(move || read(&traffic)) });
-    }
-    for (name, help, grows, read) in MEMORY {
-        let decider = Arc::clone(decider);
-        let of_store = move || read(decider.store().memory().counters());
-        kept.push(Kept { name, help, grows, read: Box::new(of_store) });
-    }
-    if decider.store().redis().is_none() {
-        return kept;
-    }
-    for (name, help, grows, read) in REDIS.into_iter().chain(DEGRADED) {
-        let decider = Arc::clone(decider);
-        let of_store = move || decider.store().redis().map_or(0, read);
-        kept.push(Kept { name, help, grows, read: Box::new(of_store) });
-    }
-    for (name, help, grows, read) in NODES {
-        let decider = Arc::clone(decider);
-        let of_nodes = move || {
-            let nodes = decider.store().redis().map(|shared| connections(shared).report());
-            nodes.iter().flatten().map(|node| read(&node.counters).get()).sum()
-        };
-        kept.push(Kept { name, help, grows, read: Box::new(of_nodes) });
-    }
-    kept
+pub(super) fn of(decider: &Arc<Deciding>, traffic: &Arc<Traffic>) -> Vec<Figures> {
+    vec![
+        figures(traffic, &TRAFFIC, |traffic| Some(traffic)),
+        figures(decider, &MEMORY, |decider| Some(decider.store().memory().counters())),
+        figures(decider, &REDIS, |decider| decider.store().redis()),
+        figures(decider, &DEGRADED, |decider| decider.store().redis()),
+        node_figures::of(decider),
+    ]
 }

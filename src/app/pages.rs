@@ -6,12 +6,15 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use super::failure::Failure;
+use super::otlp::{Sending, Signals};
 use super::serve::Deciding;
-use super::{Asked, Configured, descriptor, figures, ports, rehearse};
+use super::{Asked, Configured, descriptor, figures, otlp, ports, rehearse};
 use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};
 use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
-use crate::telemetry::{Scrape, Telemetry};
+use crate::telemetry::otlp::sent_figures;
+use crate::telemetry::{Scrape, Shown, Telemetry};
 use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, Traffic};
 
 /// The parts that pages are made from.
@@ -25,10 +28,24 @@ pub(super) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The metrics: what telemetry counts, and what store and listener count themselves.
-    pub(super) fn scrape(&self) -> Arc<Scrape> {
-        let kept = figures::kept(&self.decider, &self.traffic);
-        Arc::new(Scrape::new(Arc::clone(&self.telemetry), kept))
+    /// The metrics, on a page and on their way to a receiver: what telemetry counts, and what store
+    /// and listener count themselves.
+    ///
+    /// # Errors
+    ///
+    /// A receiver that nothing can be sent to at all.
+    pub(super) fn metrics(&self) -> Result<(Arc<Scrape>, Sending), Failure> {
+        let signals = Signals::default();
+        let mut figures = figures::of(&self.decider, &self.traffic);
+        let sent = vec![Arc::clone(&signals.metrics), Arc::clone(&signals.traces)];
+        figures.push(sent_figures(sent));
+        let shown = Arc::new(Shown::new(Arc::clone(&self.telemetry), figures));
+        let settings = &self.configured.settings;
+        let mut scrape = Scrape::new(Arc::clone(&shown));
+        if settings.ratelimit_metric_names {
+            scrape = scrape.with_their_names(Arc::clone(&self.telemetry));
+        }
+        Ok((Arc::new(scrape), otlp::begin(settings, &self.telemetry, shown, &signals)?))
     }
 
     /// What the HTTP port shows.

@@ -57,6 +57,7 @@ pub(super) fn of(
         overdue: OVERDUE.max(told.budget * 2),
         breaker: Some(monotonic()),
         homes,
+        census: told.census,
     })
 }
 

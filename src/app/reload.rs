@@ -114,7 +114,7 @@ impl Reload {
             fingerprint = %loaded.fingerprint,
             "policy reloaded"
         );
-        self.telemetry.loaded(self.next, rule_names(&loaded.policy));
+        self.telemetry.loaded(self.next, rule_names(&loaded.policy), loaded.fingerprint);
         self.next = next_number(&loaded.policy, self.next);
         Arc::new(loaded.policy)
     }

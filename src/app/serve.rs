@@ -42,6 +42,9 @@ const SWEEP_SLOTS: usize = 131_072;
 /// How long the HTTP ports may take to finish what is under way, once gRPC has finished.
 const SIDE_STOP_MAX: Duration = Duration::from_millis(250);
 
+/// How long the last metrics and traces may take: nobody waits for the process any more.
+const LAST_SEND_MAX: Duration = Duration::from_secs(1);
+
 /// Serves until told to stop.
 ///
 /// # Errors
@@ -71,8 +74,8 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let loader = Loader::of(settings)?;
     let loaded = loader.load(RuleId(0))?;
     reload::log_warnings(&loaded.warnings);
-    let telemetry = Arc::new(Telemetry::new(settings.near_limit_ratio));
-    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy));
+    let telemetry = Arc::new(Telemetry::new(settings.near_limit_ratio).counting(settings.metrics));
+    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy), loaded.fingerprint);
 
     // Everything that can be refused is asked for before anything is served.
     let answering = ports::answering(settings)?;
@@ -105,7 +108,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     };
     let mut side = tokio::task::JoinSet::new();
     let limits = admin::Limits::default();
-    let scrape = parts.scrape();
+    let (scrape, sending) = parts.metrics()?;
     announce(&listener, &http, &debug, prometheus.as_ref());
     side.spawn(admin::serve(
         http,
@@ -135,9 +138,9 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
 
     watched.end();
     stop_side.send_replace(true);
-    let _ =
-        tokio::time::timeout(SIDE_STOP_MAX, async { while side.join_next().await.is_some() {} })
-            .await;
+    let ended = async { while side.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(SIDE_STOP_MAX, ended).await;
+    let _ = tokio::time::timeout(LAST_SEND_MAX, sending.end()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
 }
@@ -216,7 +219,8 @@ fn exit_at_the_latest(hard_limit: Duration) {
     });
 }
 
-/// What is done every second: expired counters go, and switches whose time is up.
+/// What is done every second: expired counters go, and switches whose time is up; a line about
+/// refusals.
 async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
     let memory = decider.store().memory();
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
@@ -225,6 +229,7 @@ async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
         let now = Clock::System.now();
         memory.sweep(now, SWEEP_SLOTS);
         switching.expire(now);
+        decider.observer().tell_refusals();
     }
 }
 

@@ -2,7 +2,10 @@
 //!
 //! Not here: how it is reached (`decide`), how it is put on the wire (`wire::encode`).
 
-use super::{Hits, Micros, Outcome, Rate, Slot, Source};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Hits, Micros, Outcome, Parent, Rate, Slot, Source, Trace};
 
 /// The answer's code, for the call and for each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +102,37 @@ pub struct Facts {
     pub admitted: bool,
     /// The hits were returned, not asked for.
     pub gives_back: bool,
+    /// Who decided.
+    pub source: Source,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With a decision, whichever.
+    Decided,
+    /// It asked for what cannot be decided.
+    Invalid,
+    /// Its deadline was over first.
+    Late,
+    /// The store gave no answer, and nothing stood in for it.
+    Unavailable,
+}
+
+impl Ending {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Ending; 4] =
+        [Ending::Decided, Ending::Invalid, Ending::Late, Ending::Unavailable];
+
+    /// The word used in metrics: the gRPC status that the caller gets.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Ending::Decided => "ok",
+            Ending::Invalid => "invalid_argument",
+            Ending::Late => "deadline_exceeded",
+            Ending::Unavailable => "unavailable",
+        }
+    }
 }
 
 /// Somebody who is told of every decision and alters none (metrics, traces).
@@ -109,11 +143,28 @@ pub trait Observer: Send + Sync + 'static {
     fn checked(&self, facts: &Facts);
     /// A return of concurrency slots named no holder, so that it freed nothing.
     fn nobody_returned(&self) {}
-    /// A call was answered.
+    /// A call was decided.
     fn decided(&self, decision: &Decision<'_>);
+    /// Whether [`answered`](Self::answered) wants to know; else nobody asks for the time.
+    fn times(&self) -> bool {
+        false
+    }
+    /// A call was answered, so long after it had been read.
+    fn answered(&self, _: Ending, _: Duration) {}
+    /// Whether any call may be traced; else nobody looks for its caller's place in a trace.
+    fn traces(&self) -> bool {
+        false
+    }
+    /// Whether a call is to be traced, by its caller's place in a trace: asked before anything is
+    /// written down of it.
+    fn samples(&self, _: Option<&Parent>) -> bool {
+        false
+    }
+    /// A traced call was answered. The one that may take its time, since few calls are.
+    fn traced(&self, _: &Trace, _: Ending) {}
 }
 
-impl<T: Observer> Observer for std::sync::Arc<T> {
+impl<T: Observer> Observer for Arc<T> {
     fn checked(&self, facts: &Facts) {
         T::checked(self, facts);
     }
@@ -122,6 +173,21 @@ impl<T: Observer> Observer for std::sync::Arc<T> {
     }
     fn decided(&self, decision: &Decision<'_>) {
         T::decided(self, decision);
+    }
+    fn times(&self) -> bool {
+        T::times(self)
+    }
+    fn answered(&self, ending: Ending, took: Duration) {
+        T::answered(self, ending, took);
+    }
+    fn traces(&self) -> bool {
+        T::traces(self)
+    }
+    fn samples(&self, parent: Option<&Parent>) -> bool {
+        T::samples(self, parent)
+    }
+    fn traced(&self, trace: &Trace, ending: Ending) {
+        T::traced(self, trace, ending);
     }
 }
 

@@ -7,16 +7,19 @@
 mod calendar;
 mod check;
 mod decision;
+mod histogram;
 mod limit;
 mod outcome;
 mod part;
 mod request;
 mod slot;
 mod time;
+mod trace;
 
 pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
-pub use decision::{Code, Decision, Facts, LimitedBy, Observer, RuleId, Shown, Status};
+pub use decision::{Code, Decision, Ending, Facts, LimitedBy, Observer, RuleId, Shown, Status};
+pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits};
 pub use limit::{
     Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
@@ -26,3 +29,4 @@ pub use part::Part;
 pub use request::{Descriptor, Entry, Override, Request};
 pub use slot::Slot;
 pub use time::{Hits, Micros};
+pub use trace::{NodeCall, Parent, Seen, Told, Trace};

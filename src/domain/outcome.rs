@@ -118,6 +118,8 @@ pub enum Source {
     Redis,
     /// The local store, because Redis could not be asked in time.
     Local,
+    /// The local store, because too many calls waited for Redis already.
+    Shed,
     /// A refusal that was remembered.
     Remembered,
     /// No limit applied: no store was asked.
@@ -131,6 +133,7 @@ impl Source {
             Source::Memory => "memory",
             Source::Redis => "redis",
             Source::Local => "local",
+            Source::Shed => "shed",
             Source::Remembered => "remembered",
             Source::Policy => "policy",
         }

@@ -84,8 +84,8 @@ impl Degraded {
         (!is_over).then_some(Outage { since, latest, reason: *reason })
     }
 
-    /// A call was not answered by the store.
-    pub(super) fn note(&self, reason: Reason, now: Micros) {
+    /// A call was not answered by the store. Says whether an outage began with it.
+    pub(super) fn note(&self, reason: Reason, now: Micros) -> bool {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.latest.fetch_max(now.0, Ordering::Relaxed);
         let former = self.reason.swap(reason as u64, Ordering::Relaxed);
@@ -97,6 +97,7 @@ impl Degraded {
         if is_first || rehearsal(former) != rehearsal(reason as u64) {
             tracing::warn!(reason = reason.word(), "answering without the store");
         }
+        is_first
     }
 
     /// A call was answered by the store. One load where there is no outage.

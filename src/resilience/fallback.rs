@@ -55,6 +55,9 @@ impl Default for StandIn {
 pub struct Counters {
     /// Calls admitted without the remote store's answer to every check.
     pub admitted: AtomicU64,
+    /// Hits of such calls that the remote store does not know of for certain: so many may have
+    /// been admitted beyond limits.
+    pub admitted_hits: AtomicU64,
     /// Such calls refused.
     pub refused: AtomicU64,
     /// Such calls answered with an error, because a rule wants that.
@@ -75,6 +78,9 @@ pub struct Fallback<S, L> {
     away: StoreAway,
     degraded: Degraded,
     counters: Counters,
+    /// What `admitted_hits` was when the present outage began.
+    admitted_before: AtomicU64,
+    replicas: u32,
     giving_back: Arc<AtomicUsize>,
 }
 
@@ -89,6 +95,8 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
             away: StoreAway::default(),
             degraded: Degraded::default(),
             counters: Counters::default(),
+            admitted_before: AtomicU64::new(0),
+            replicas: stand_in.replicas,
             giving_back: Arc::default(),
         }
     }
@@ -116,6 +124,19 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
     /// Calls in flight at the remote store.
     pub fn in_flight(&self) -> u32 {
         self.gate.in_flight()
+    }
+
+    /// How many replicas share the limits, as this one was told.
+    pub fn replicas(&self) -> u32 {
+        self.replicas
+    }
+
+    /// How many hits this replica has admitted beyond limits at most, in the present outage: all
+    /// that the remote store does not know of. Zero without an outage.
+    pub fn over_admitted_max(&self, now: Micros) -> u64 {
+        let so_far = self.counters.admitted_hits.load(Ordering::Relaxed);
+        let before = self.admitted_before.load(Ordering::Relaxed);
+        self.degraded.outage(now).map_or(0, |_| so_far.saturating_sub(before))
     }
 
     /// What went on so far.
@@ -182,7 +203,10 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
 
     /// Settles a call that the remote store did not answer whole.
     fn stand_in(&self, call: &Call<'_>, mut answers: Answers, reason: Reason) -> Answers {
-        self.degraded.note(reason, call.now);
+        if self.degraded.note(reason, call.now) {
+            let so_far = self.counters.admitted_hits.load(Ordering::Relaxed);
+            self.admitted_before.store(so_far, Ordering::Relaxed);
+        }
         let heard: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| answer.outcome().is_some()).collect();
         let settled = settle(call, &mut answers.each, |places| self.decide_locally(call, places));
@@ -192,7 +216,14 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
             Settled::Unavailable => &self.counters.unavailable,
             Settled::Decided { admitted, receipts } => {
                 self.send_back(receipts);
-                answers.source = Source::Local;
+                if admitted {
+                    let hits = unheard_hits(call.checks, &heard);
+                    self.counters.admitted_hits.fetch_add(hits, Ordering::Relaxed);
+                }
+                answers.source = match reason {
+                    Reason::Shed => Source::Shed,
+                    Reason::Unreachable | Reason::Late | Reason::Rehearsed => Source::Local,
+                };
                 if admitted { &self.counters.admitted } else { &self.counters.refused }
             }
         };
@@ -219,6 +250,15 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
             giving_back.fetch_sub(1, Ordering::Relaxed);
         });
     }
+}
+
+/// The hits that were taken without the remote store's word.
+fn unheard_hits(checks: &[Check<'_>], heard: &[bool]) -> u64 {
+    let hits = |(check, heard): (&Check<'_>, &bool)| match check.op {
+        Op::Take { cost } if !heard && check.role != Role::Shadow => cost.0,
+        Op::Take { .. } | Op::Peek | Op::GiveBack { .. } => 0,
+    };
+    checks.iter().zip(heard).map(hits).fold(0, u64::saturating_add)
 }
 
 impl<S: Store, L: AtHand> Store for Fallback<S, L> {

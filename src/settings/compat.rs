@@ -33,7 +33,9 @@ struct Theirs {
 
 /// Why their way of sending statistics has no effect.
 const NO_STATSD: &str = "statistics are not pushed; scrape /metrics on the HTTP port";
-const NO_TRACES: &str = "traces are not sent by this version";
+const OTLP_BY_ENDPOINT: &str =
+    "traces are sent where OTEL_EXPORTER_OTLP_ENDPOINT is set, over gRPC";
+const BY_RESOURCE: &str = "say it in OTEL_RESOURCE_ATTRIBUTES";
 const NO_MEMCACHED: &str = "there is no memcached store";
 const NO_XDS: &str = "policies come from files, not from a control plane";
 const ONE_STORE: &str = "one Redis serves all units; REDIS_URL is used for per-second limits too";
@@ -56,7 +58,10 @@ const NOT_HONOURED: &[Theirs] = &[
         name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
         why: "times are in seconds, as Prometheus asks",
     },
-    Theirs { name: "TRACING_*", why: NO_TRACES },
+    Theirs { name: "TRACING_ENABLED", why: OTLP_BY_ENDPOINT },
+    Theirs { name: "TRACING_EXPORTER_PROTOCOL", why: OTLP_BY_ENDPOINT },
+    Theirs { name: "TRACING_SERVICE_NAMESPACE", why: BY_RESOURCE },
+    Theirs { name: "TRACING_SERVICE_INSTANCE_ID", why: BY_RESOURCE },
     Theirs { name: "MEMCACHE_*", why: NO_MEMCACHED },
     Theirs { name: "CONFIG_GRPC_XDS_*", why: NO_XDS },
     Theirs { name: "XDS_CLIENT_*", why: NO_XDS },
@@ -125,6 +130,9 @@ pub fn notices(environment: &Texts, settings: &Settings) -> Vec<Notice> {
             "is not set: counting in this process's memory; replicas do not share limits"
                 .to_owned(),
         );
+    }
+    if !settings.otlp_is_grpc() {
+        notice("--otlp-protocol", "is not grpc: neither metrics nor traces are sent".to_owned());
     }
     if settings.counts_in_redis() {
         if settings.key_secret.is_empty() && settings.key_secret_file.is_none() {

@@ -80,6 +80,8 @@ pub struct RedisSettings {
     pub connections: usize,
     /// Time to connect.
     pub connect_timeout: Duration,
+    /// How often servers are asked for their own figures; `None`: never.
+    pub census: Option<Duration>,
     /// Time that a call has.
     pub budget: Duration,
     /// Start of every key.
@@ -174,6 +176,7 @@ impl Settings {
             }),
             connections: self.redis_pool_size,
             connect_timeout: self.redis_timeout,
+            census: Some(self.redis_info_poll).filter(|every| !every.is_zero()),
             budget: self.store_budget,
             key_prefix: self.cache_key_prefix.clone(),
         })

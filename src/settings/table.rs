@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Fault;
+use super::otlp::{TraceSampler, exporter};
 use super::row::{Row, Show};
 use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, address, bytes, duration, flag, host, key_prefix, number, path, paths, ratio,
-    secret, text,
+    StoreKind, address, bytes, duration, flag, host, key_prefix, number, or_millis, path, paths,
+    ratio, secret, text,
 };
 
 macro_rules! settings {
@@ -103,6 +104,8 @@ settings! {
     prometheus_addr "prometheus-addr": (String, u16) = ":9090", address, Plain, ["PROMETHEUS_ADDR"];
     /// Path of the metrics on that port.
     prometheus_path "prometheus-path": String = "/metrics", text, Plain, ["PROMETHEUS_PATH"];
+    /// Show metrics under the Prometheus names of envoyproxy/ratelimit, too.
+    ratelimit_metric_names "ratelimit-metric-names": bool = "false", flag, Plain, [];
     /// Answer /json on the HTTP port: auto (off when client certificates are required), on, off.
     json "json": OnOff = "auto", OnOff::read, Plain, [];
 
@@ -195,6 +198,8 @@ settings! {
     redis_pool_size "redis-pool-size": usize = "2", number(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Time for connecting to Redis (a call has --store-budget).
     redis_timeout "redis-timeout": Duration = "1s", duration(10, 60_000), Plain, ["REDIS_TIMEOUT"];
+    /// How often Redis is asked for its own figures (INFO), in the background; 0s never.
+    redis_info_poll "redis-info-poll": Duration = "10s", duration(0, 3_600_000), Plain, [];
 
     /// Decide and count as if limits held, then let every call pass.
     shadow_mode "shadow-mode": bool = "false", flag, Plain, ["SHADOW_MODE"];
@@ -225,6 +230,38 @@ settings! {
     /// Dynamic metadata in the form of envoyproxy/ratelimit beside ours.
     response_dynamic_metadata "response-dynamic-metadata": bool = "false", flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
+    /// Receiver of metrics and traces by OTLP, such as http://collector:4317; empty: none.
+    otlp_endpoint "otlp-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
+    /// Receiver of metrics, if another.
+    otlp_metrics_endpoint "otlp-metrics-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
+    /// Receiver of traces, if another.
+    otlp_traces_endpoint "otlp-traces-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+    /// Sent to receivers along with everything: name=value, with commas between them.
+    otlp_headers "otlp-headers": SecretText = "", secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
+    /// CA of the receivers' certificates, PEM; empty: that of the system.
+    otlp_certificate "otlp-certificate": Option<PathBuf> = "", path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
+    /// Only grpc is spoken; with anything else nothing is sent.
+    otlp_protocol "otlp-protocol": String = "grpc", text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL"];
+    /// Time that a receiver has; a number without a unit is in milliseconds.
+    otlp_timeout "otlp-timeout": Duration = "10s", or_millis(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
+    /// How often metrics are sent; a number without a unit is in milliseconds.
+    otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", or_millis(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
+    /// Send metrics to receivers (otlp) or not (none); they can be scraped anyway.
+    metrics_exporter "metrics-exporter": bool = "otlp", exporter, Plain, ["OTEL_METRICS_EXPORTER"];
+    /// Send traces to receivers (otlp) or not (none).
+    traces_exporter "traces-exporter": bool = "otlp", exporter, Plain, ["OTEL_TRACES_EXPORTER"];
+    /// Which calls are traced: those of traced callers, and of callers in no trace a share.
+    traces_sampler "traces-sampler": TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
+    /// That share.
+    traces_ratio "traces-ratio": f64 = "0.01", ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
+    /// The service's name in what is sent.
+    service_name "service-name": String = "tidegate", text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
+    /// What else is said of this process: name=value, with commas between them.
+    resource_attributes "resource-attributes": String = "", text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
+    /// Send nothing.
+    otel_sdk_disabled "otel-sdk-disabled": bool = "false", flag, Plain, ["OTEL_SDK_DISABLED"];
+    /// Count decisions and measure how long they take; false only to find out what that costs.
+    metrics "metrics": bool = "true", flag, Plain, [];
     /// Least level of logs: off, error, warn, info, debug, trace.
     log_level "log-level": LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
     /// text or json.
@@ -279,6 +316,7 @@ impl Settings {
         {
             faults.push(fault);
         }
+        faults.extend(self.otlp().err());
         faults
     }
 

@@ -216,6 +216,15 @@ pub(super) fn duration(min_ms: u64, max_ms: u64) -> impl Fn(&str) -> Result<Dura
     }
 }
 
+/// The same, and whole numbers are milliseconds: so write OpenTelemetry's variables them.
+pub(super) fn or_millis(min_ms: u64, max_ms: u64) -> impl Fn(&str) -> Result<Duration, Wrong> {
+    let read = duration(min_ms, max_ms);
+    move |given| match given.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => read(&format!("{given}ms")),
+        false => read(given),
+    }
+}
+
 /// A size such as `65536`, `64KiB`, `16MiB`, within bounds in bytes.
 pub(super) fn bytes<T: TryFrom<u64>>(min: u64, max: u64) -> impl Fn(&str) -> Result<T, Wrong> {
     move |given| {

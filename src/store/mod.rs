@@ -53,6 +53,7 @@ use crate::domain::{Answer, Answers, Call, Check, Micros, Outcome, Receipt};
 
 pub mod memory;
 pub mod redis;
+pub mod traced;
 
 /// Counts hits. The module's documentation is the contract.
 pub trait Store: Send + Sync + 'static {

@@ -1,135 +1,57 @@
-//! Where the counters are kept: a cell per rule, resolved when a policy is loaded, and a few
-//! counters of the whole process.
+//! Where the counters are kept: a cell per rule (`rules`), and a few counters of the whole process.
 //!
-//! A rule's cell is one cache line of relaxed atomics, not one line per worker: a hot rule's
-//! counter in the store is such a line too (and locked), so this at most doubles a cost that is
-//! there, while a line per worker would cost 100,000 rules 6 MB for every core. The counters of
-//! the whole process are touched by every call whatever its rule, so those do have a line per
-//! worker. Not here: the arithmetic (`tally`), the text of a scrape (`scrape`).
+//! The counters of the whole process are touched by every call whatever its rule, so each worker
+//! has lines of its own. Not here: the arithmetic (`tally`), what is shown of it (`shown`).
 
 use std::cell::Cell as LocalCell;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use super::tally::{Tally, tally};
-use crate::domain::{Code, Decision, Facts, Observer, RuleId, Source};
-
-/// A rule as metrics name it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RuleName {
-    /// The policy's domain.
-    pub domain: Box<str>,
-    /// The rule's printed path.
-    pub path: Box<str>,
-}
-
-/// One rule's sums, in hits.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(super) struct RuleCell {
-    total: AtomicU64,
-    within: AtomicU64,
-    over: AtomicU64,
-    near: AtomicU64,
-    shadow: AtomicU64,
-    uncharged: AtomicU64,
-    given_back: AtomicU64,
-}
-
-impl RuleCell {
-    fn add(&self, tally: &Tally) {
-        let pairs = [
-            (&self.total, tally.total),
-            (&self.within, tally.within),
-            (&self.over, tally.over),
-            (&self.near, tally.near),
-            (&self.shadow, tally.shadow),
-            (&self.uncharged, tally.uncharged),
-            (&self.given_back, tally.given_back),
-        ];
-        for (sum, hits) in pairs {
-            if hits != 0 {
-                sum.fetch_add(hits, Ordering::Relaxed);
-            }
-        }
-    }
-
-    pub(super) fn read(&self) -> Tally {
-        let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
-        Tally {
-            total: read(&self.total),
-            within: read(&self.within),
-            over: read(&self.over),
-            near: read(&self.near),
-            shadow: read(&self.shadow),
-            uncharged: read(&self.uncharged),
-            given_back: read(&self.given_back),
-        }
-    }
-}
-
-/// The cells of one policy.
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    /// The id of the policy's first rule; the others follow without a gap.
-    first: u32,
-    /// By id, from `first` on. Rules that print alike share a cell.
-    by_id: Vec<Arc<RuleCell>>,
-    /// By name, for scrapes and for the next policy.
-    pub(super) by_name: BTreeMap<RuleName, Arc<RuleCell>>,
-}
-
-impl Table {
-    fn cell(&self, id: RuleId) -> Option<&RuleCell> {
-        let at = id.0.wrapping_sub(self.first) as usize;
-        self.by_id.get(at).map(Arc::as_ref)
-    }
-}
-
-/// The present policy's cells and the ones before, for calls that were under way at the reload.
-#[derive(Debug, Default)]
-pub(super) struct Tables {
-    pub(super) present: Arc<Table>,
-    before: Arc<Table>,
-}
+use super::otlp::Traces;
+use super::refusals::Refusals;
+use super::rules::{ByCode, RuleCell, RuleName, SOURCES, Table, Tables, place};
+use super::tally::tally;
+use crate::domain::{
+    Code, Decision, Distribution, Ending, Facts, Observer, Parent, RuleId, Trace, Waits,
+};
 
 /// Workers whose counters of the whole process have a line of their own; more share.
 const SHARDS: usize = 64;
-
-/// Kinds of [`Source`].
-const SOURCES: usize = 5;
 
 /// Counters of the whole process, as one worker counts them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
-    admitted: [AtomicU64; SOURCES],
-    refused: [AtomicU64; SOURCES],
+    /// By code and source.
+    decided: [[AtomicU64; SOURCES]; 2],
     shadowed: AtomicU64,
     domain_not_found: AtomicU64,
+    nobody_returned: AtomicU64,
+    ended: [AtomicU64; Ending::ALL.len()],
+    took: Waits,
 }
 
 /// Sums of the whole process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Totals {
-    pub(super) admitted: [u64; SOURCES],
-    pub(super) refused: [u64; SOURCES],
+    pub(super) decided: ByCode,
     pub(super) shadowed: u64,
     pub(super) domain_not_found: u64,
+    pub(super) nobody_returned: u64,
+    pub(super) ended: [u64; Ending::ALL.len()],
+    pub(super) took: Distribution,
     pub(super) loads: u64,
     pub(super) load_errors: u64,
 }
 
-/// All sources, in the order of the arrays above.
-pub(super) const ALL_SOURCES: [Source; SOURCES] =
-    [Source::Memory, Source::Redis, Source::Local, Source::Remembered, Source::Policy];
-
 /// The counters of the process.
 #[derive(Debug)]
 pub struct Telemetry {
+    /// Decisions are counted. Off only to measure what that costs.
+    on: bool,
     near_ratio: f64,
     tables: ArcSwap<Tables>,
     /// Limits that callers brought along: one cell for all, since callers choose their number.
@@ -137,6 +59,8 @@ pub struct Telemetry {
     shards: Box<[Shard]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
+    traces: OnceLock<Traces>,
+    refusals: Refusals,
 }
 
 /// The next worker's shard. Workers are few and live as long as the process.
@@ -150,29 +74,55 @@ impl Telemetry {
     /// Counters at zero. `near_ratio`: the share of a limit, 0 to 1, from which hits are near it.
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
+            on: true,
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCell::default(),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
+            traces: OnceLock::new(),
+            refusals: Refusals::default(),
         }
     }
 
+    /// From now on calls are traced. Only the first call has an effect.
+    pub fn trace(&self, traces: Traces) {
+        // A second start in one process keeps the first one's traces.
+        let _ = self.traces.set(traces);
+    }
+
+    /// What traces are made by, if any are.
+    pub fn traced_by(&self) -> Option<&Traces> {
+        self.traces.get()
+    }
+
+    /// Logs that calls were refused, if any were since the last time. To be called every so often.
+    pub fn tell_refusals(&self) {
+        let refused = |shard: &Shard| {
+            shard.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
+        };
+        self.refusals.tell(self.shards.iter().map(refused).sum());
+    }
+
+    /// Counts decisions, or (to measure what that costs) does not.
+    #[must_use]
+    pub fn counting(self, on: bool) -> Self {
+        Telemetry { on, ..self }
+    }
+
     /// A policy was loaded whose rules are numbered from `first` on: rules of a name that is known
-    /// keep their sums. To be called before the policy decides its first call.
-    pub fn loaded(&self, first: RuleId, rules: impl IntoIterator<Item = RuleName>) {
-        let present = Arc::clone(&self.tables.load().present);
-        let mut table = Table { first: first.0, ..Table::default() };
-        for name in rules {
-            let cell = match table.by_name.get(&name).or_else(|| present.by_name.get(&name)) {
-                Some(cell) => Arc::clone(cell),
-                None => Arc::default(),
-            };
-            table.by_id.push(Arc::clone(&cell));
-            table.by_name.insert(name, cell);
-        }
-        self.tables.store(Arc::new(Tables { present: Arc::new(table), before: present }));
+    /// keep their sums. `fingerprint`: what its files hash to. To be called before the policy
+    /// decides its first call.
+    pub fn loaded(
+        &self,
+        first: RuleId,
+        rules: impl IntoIterator<Item = RuleName>,
+        fingerprint: impl ToString,
+    ) {
+        let before = Arc::clone(&self.tables.load().present);
+        let present = Arc::new(Table::new(first, rules, fingerprint.to_string(), &before));
+        self.tables.store(Arc::new(Tables { present, before }));
         self.loads.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -187,17 +137,24 @@ impl Telemetry {
 
     pub(super) fn totals(&self) -> Totals {
         let mut totals = Totals {
+            decided: ByCode::default(),
+            shadowed: 0,
+            domain_not_found: 0,
+            nobody_returned: 0,
+            ended: Default::default(),
+            took: Waits::default().read(),
             loads: self.loads.load(Ordering::Relaxed),
             load_errors: self.load_errors.load(Ordering::Relaxed),
-            ..Totals::default()
         };
+        let add = |sum: &mut u64, cell: &AtomicU64| *sum += cell.load(Ordering::Relaxed);
         for shard in &self.shards {
-            for at in 0..SOURCES {
-                totals.admitted[at] += shard.admitted[at].load(Ordering::Relaxed);
-                totals.refused[at] += shard.refused[at].load(Ordering::Relaxed);
-            }
-            totals.shadowed += shard.shadowed.load(Ordering::Relaxed);
-            totals.domain_not_found += shard.domain_not_found.load(Ordering::Relaxed);
+            let sums = totals.decided.as_flattened_mut().iter_mut();
+            sums.zip(shard.decided.as_flattened()).for_each(|(sum, cell)| add(sum, cell));
+            totals.ended.iter_mut().zip(&shard.ended).for_each(|(sum, cell)| add(sum, cell));
+            add(&mut totals.shadowed, &shard.shadowed);
+            add(&mut totals.domain_not_found, &shard.domain_not_found);
+            add(&mut totals.nobody_returned, &shard.nobody_returned);
+            totals.took.add(&shard.took.read());
         }
         totals
     }
@@ -214,31 +171,33 @@ impl Telemetry {
 
 impl Observer for Telemetry {
     fn checked(&self, facts: &Facts) {
+        if !self.on {
+            return;
+        }
         let tally = tally(facts, self.near_ratio);
         let Some(id) = facts.rule else {
-            self.overrides.add(&tally);
+            self.overrides.add(&tally, facts);
             return;
         };
-        let tables = self.tables.load();
-        if let Some(cell) = tables.present.cell(id).or_else(|| tables.before.cell(id)) {
-            cell.add(&tally);
+        if let Some(cell) = self.tables.load().cell(id) {
+            cell.add(&tally, facts);
         }
     }
 
+    fn nobody_returned(&self) {
+        self.shard().nobody_returned.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn decided(&self, decision: &Decision<'_>) {
+        if !self.on {
+            return;
+        }
         let shard = self.shard();
-        let at = match decision.source {
-            Source::Memory => 0,
-            Source::Redis => 1,
-            Source::Local => 2,
-            Source::Remembered => 3,
-            Source::Policy => 4,
-        };
-        let sum = match decision.code {
-            Code::Ok => &shard.admitted[at],
-            Code::OverLimit => &shard.refused[at],
-        };
-        sum.fetch_add(1, Ordering::Relaxed);
+        let refused = usize::from(decision.code == Code::OverLimit);
+        shard.decided[refused][place(decision.source)].fetch_add(1, Ordering::Relaxed);
+        if decision.code == Code::OverLimit {
+            self.refusals.note(decision);
+        }
         if decision.shadowed {
             shard.shadowed.fetch_add(1, Ordering::Relaxed);
         }
@@ -246,12 +205,39 @@ impl Observer for Telemetry {
             shard.domain_not_found.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    fn times(&self) -> bool {
+        self.on
+    }
+
+    fn answered(&self, ending: Ending, took: Duration) {
+        if !self.on {
+            return;
+        }
+        let shard = self.shard();
+        shard.ended[ending as usize].fetch_add(1, Ordering::Relaxed);
+        shard.took.took(took);
+    }
+
+    fn traces(&self) -> bool {
+        self.traces.get().is_some_and(Traces::is_any)
+    }
+
+    fn samples(&self, parent: Option<&Parent>) -> bool {
+        self.traces.get().is_some_and(|traces| traces.takes(parent))
+    }
+
+    fn traced(&self, trace: &Trace, ending: Ending) {
+        if let Some(traces) = self.traces.get() {
+            traces.record(trace, ending);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Hits, Micros, Outcome, Verdict};
+    use crate::domain::{Hits, Micros, Outcome, Source, Verdict};
 
     fn name(path: &str) -> RuleName {
         RuleName { domain: "d".into(), path: path.into() }
@@ -273,6 +259,7 @@ mod tests {
             shadow: false,
             admitted: true,
             gives_back: false,
+            source: Source::Memory,
         }
     }
 
@@ -283,9 +270,9 @@ mod tests {
     #[test]
     fn a_rules_sums_survive_a_reload_by_its_name() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")]);
+        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1");
         telemetry.checked(&pass(1));
-        telemetry.loaded(RuleId(2), [name("d.b"), name("d.c")]);
+        telemetry.loaded(RuleId(2), [name("d.b"), name("d.c")], "");
         telemetry.checked(&pass(2));
         assert_eq!(total(&telemetry, "d.b"), Some(2));
         assert_eq!(total(&telemetry, "d.a"), None, "a rule that is gone has no series");
@@ -294,8 +281,8 @@ mod tests {
     #[test]
     fn a_call_that_was_under_way_at_a_reload_is_counted_on_its_own_rule() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")]);
-        telemetry.loaded(RuleId(2), [name("d.c"), name("d.b")]);
+        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1");
+        telemetry.loaded(RuleId(2), [name("d.c"), name("d.b")], "");
         telemetry.checked(&pass(1));
         assert_eq!(total(&telemetry, "d.b"), Some(1));
         assert_eq!(total(&telemetry, "d.c"), Some(0));
@@ -304,7 +291,7 @@ mod tests {
     #[test]
     fn rules_that_print_alike_share_one_series() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a_b"), name("d.a_b")]);
+        telemetry.loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "");
         telemetry.checked(&pass(0));
         telemetry.checked(&pass(1));
         assert_eq!(total(&telemetry, "d.a_b"), Some(2));

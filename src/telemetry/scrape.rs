@@ -1,4 +1,5 @@
-//! The text of a scrape, in the OpenMetrics format.
+//! The text of a scrape: OpenMetrics, and the older format of Prometheus for whoever asks for no
+//! more than text.
 //!
 //! Not here: serving it (`admin`), counting (`cells`).
 
@@ -6,47 +7,76 @@ use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{self, Registry};
 
-use super::cells::{ALL_SOURCES, RuleName, Telemetry};
-use super::tally::Tally;
+use super::cells::Telemetry;
+use super::metrics::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value};
+use super::theirs::Theirs;
 
 /// The media type of a scrape.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The media type of a scrape in the older format.
+pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A number that somebody else keeps, read at each scrape.
-pub struct Kept {
-    /// The metric's name, without our prefix.
-    pub name: &'static str,
-    /// What it says, with its unit.
-    pub help: &'static str,
-    /// It only ever grows: a counter.
-    pub grows: bool,
-    /// Reads it.
-    pub read: Box<dyn Fn() -> u64 + Send + Sync>,
+/// What every name of ours begins with.
+pub(super) const PREFIX: &str = "tidegate";
+
+/// Microseconds are shown as seconds, the unit that Prometheus asks for.
+const MICROS: f64 = 1e6;
+
+/// Everything that is shown: by a scrape and by an export, from the same numbers.
+pub struct Shown {
+    telemetry: Arc<Telemetry>,
+    figures: Vec<Figures>,
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Shown").field("telemetry", &self.telemetry).finish_non_exhaustive()
     }
 }
 
-/// Everything that a scrape shows.
+impl Shown {
+    /// What telemetry counts, and other rooms' figures.
+    pub fn new(telemetry: Arc<Telemetry>, figures: Vec<Figures>) -> Self {
+        Shown { telemetry, figures }
+    }
+
+    /// Hands over everything.
+    ///
+    /// # Errors
+    ///
+    /// What the sink says.
+    pub fn show(&self, sink: &mut dyn Sink) -> fmt::Result {
+        self.telemetry.show(sink)?;
+        self.figures.iter().try_for_each(|figures| figures(sink))
+    }
+}
+
+/// A page of metrics.
 #[derive(Debug)]
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// A scrape of these counters and kept numbers; every name begins with `tidegate_`.
-    pub fn new(telemetry: Arc<Telemetry>, kept: Vec<Kept>) -> Self {
-        let mut registry = Registry::with_prefix("tidegate");
-        registry.register_collector(Box::new(Collected { telemetry, kept }));
+    /// A scrape of these numbers; every name begins with `tidegate_`.
+    pub fn new(shown: Arc<Shown>) -> Self {
+        let mut registry = Registry::default();
+        registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(Ours(shown)));
         Scrape(registry)
     }
 
-    /// The text. `Err` never in practice: writing into a string does not fail.
+    /// The same, and besides what is counted under the names of envoyproxy/ratelimit.
+    #[must_use]
+    pub fn with_their_names(mut self, telemetry: Arc<Telemetry>) -> Self {
+        self.0.register_collector(Box::new(Theirs(telemetry)));
+        self
+    }
+
+    /// The text, in OpenMetrics. `Err` never in practice: writing into a string does not fail.
     ///
     /// # Errors
     ///
@@ -56,140 +86,177 @@ impl Scrape {
         prometheus_client::encoding::text::encode(&mut text, &self.0)?;
         Ok(text)
     }
+
+    /// The same in the older format.
+    ///
+    /// # Errors
+    ///
+    /// As [`text`](Self::text).
+    pub fn plain_text(&self) -> Result<String, fmt::Error> {
+        Ok(plain(&self.text()?))
+    }
 }
 
 #[derive(Debug)]
-struct Collected {
-    telemetry: Arc<Telemetry>,
-    kept: Vec<Kept>,
+struct Ours(Arc<Shown>);
+
+impl Collector for Ours {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.show(&mut Text(&mut encoder))
+    }
 }
 
-struct Labels<'a, const N: usize>([(&'static str, &'a str); N]);
+/// Writes metrics as text.
+pub(super) struct Text<'a, 'e>(pub(super) &'a mut DescriptorEncoder<'e>);
 
-impl<const N: usize> EncodeLabelSet for Labels<'_, N> {
+struct Written<'a>(&'a Labels<'a>);
+
+impl EncodeLabelSet for Written<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), fmt::Error> {
         self.0.encode(encoder)
     }
 }
 
-/// A column of the rules' cells: its metric's name, its help, its value.
-type Column = (&'static str, &'static str, fn(&Tally) -> u64);
-
-const COLUMNS: [Column; 7] = [
-    ("rule_hits", "Hits asked for, by rule", |tally| tally.total),
-    ("rule_within_limit_hits", "Hits that passed", |tally| tally.within),
-    ("rule_over_limit_hits", "Hits that were refused", |tally| tally.over),
-    ("rule_near_limit_hits", "Hits above the near-limit share of the limit", |tally| tally.near),
-    ("rule_shadow_mode_hits", "Hits over a limit in shadow mode", |tally| tally.shadow),
-    (
-        "rule_uncharged_hits",
-        "Hits that fitted, of calls that another limit refused: they were not charged",
-        |tally| tally.uncharged,
-    ),
-    ("rule_given_back_hits", "Hits that callers returned", |tally| tally.given_back),
-];
-
-/// The label of limits that callers brought along.
-const OVERRIDES: &str = "(override)";
-
-impl Collector for Collected {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        self.rules(&mut encoder)?;
-        self.totals(&mut encoder)?;
-        for one in &self.kept {
-            let kind = if one.grows { MetricType::Counter } else { MetricType::Gauge };
-            let mut metric = encoder.encode_descriptor(one.name, one.help, None, kind)?;
-            match one.grows {
-                true => metric.encode_counter::<NoLabelSet, _, u64>(&(one.read)(), None)?,
-                false => metric.encode_gauge(&(one.read)())?,
+impl Sink for Text<'_, '_> {
+    fn family(
+        &mut self,
+        family: &Family,
+        fill: &mut dyn FnMut(Put<'_>) -> fmt::Result,
+    ) -> fmt::Result {
+        let kind = match family.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Histogram => MetricType::Histogram,
+            Kind::Bare => MetricType::Unknown,
+        };
+        let unit = family.unit.map(|unit| match unit {
+            Unit::Seconds => registry::Unit::Seconds,
+            Unit::Bytes => registry::Unit::Bytes,
+        });
+        let scale = if family.unit == Some(Unit::Seconds) { MICROS } else { 1.0 };
+        let mut metric = self.0.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
+        fill(&mut |labels, value| {
+            if labels.is_empty() {
+                return write(&mut metric, family.kind, scale, value);
             }
-        }
-        encoder
-            .encode_descriptor("build", "What is running", None, MetricType::Info)?
-            .encode_info(&Labels([("version", env!("CARGO_PKG_VERSION"))]))
+            write(&mut metric.encode_family(&Written(labels))?, family.kind, scale, value)
+        })
     }
 }
 
-impl Collected {
-    fn rules(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let table = self.telemetry.tables().present.clone();
-        let rows: Vec<(&RuleName, Tally)> =
-            table.by_name.iter().map(|(name, cell)| (name, cell.read())).collect();
-        let overrides = self.telemetry.overrides.read();
-        for (name, help, column) in COLUMNS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (rule, tally) in &rows {
-                let labels = Labels([("domain", &*rule.domain), ("rule", &*rule.path)]);
-                family
-                    .encode_family(&labels)?
-                    .encode_counter::<NoLabelSet, _, u64>(&column(tally), None)?;
-            }
-            let labels = Labels([("domain", ""), ("rule", OVERRIDES)]);
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&column(&overrides), None)?;
+fn write(
+    series: &mut MetricEncoder<'_>,
+    kind: Kind,
+    scale: f64,
+    value: Value,
+) -> Result<(), fmt::Error> {
+    match (value, kind) {
+        (Value::Whole(number), Kind::Counter) if scale == 1.0 => {
+            series.encode_counter::<NoLabelSet, _, u64>(&number, None)
         }
-        Ok(())
+        (Value::Whole(number), Kind::Counter) => {
+            series.encode_counter::<NoLabelSet, _, u64>(&(number as f64 / scale), None)
+        }
+        (Value::Whole(number), _) if scale == 1.0 => series.encode_gauge(&number),
+        (Value::Whole(number), _) => series.encode_gauge(&(number as f64 / scale)),
+        (Value::Buckets(held), _) => {
+            let bounds = held.bounds.iter().map(|bound| *bound as f64 / scale);
+            let buckets: Vec<(f64, u64)> =
+                bounds.chain([f64::INFINITY]).zip(held.counts.iter().copied()).collect();
+            let sum = held.sum as f64 / scale;
+            series.encode_histogram::<NoLabelSet>(sum, held.count(), &buckets, None)
+        }
     }
+}
 
-    fn totals(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let totals = self.telemetry.totals();
-        let mut decisions = encoder.encode_descriptor(
-            "decisions",
-            "Calls decided, by code and by who decided",
-            None,
-            MetricType::Counter,
-        )?;
-        for (code, sums) in [("ok", totals.admitted), ("over_limit", totals.refused)] {
-            for (source, sum) in ALL_SOURCES.iter().zip(sums) {
-                decisions
-                    .encode_family(&Labels([("code", code), ("source", source.word())]))?
-                    .encode_counter::<NoLabelSet, _, u64>(&sum, None)?;
+/// OpenMetrics in the older format's words: there a counter's name has its `_total`, and units and
+/// the end are not told.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut helps = String::new();
+    for line in text.lines() {
+        let told = line.strip_prefix("# ").and_then(|told| told.split_once(' '));
+        match told {
+            // Until its kind is known the counter's name is not.
+            Some(("HELP", help)) => help.clone_into(&mut helps),
+            Some(("TYPE", told)) => {
+                let (name, kind) = told.rsplit_once(' ').unwrap_or((told, "unknown"));
+                let help = helps.strip_prefix(name).unwrap_or_default();
+                let (suffix, kind) = match kind {
+                    "counter" => ("_total", kind),
+                    "unknown" => ("", "untyped"),
+                    kind => ("", kind),
+                };
+                out += &format!("# HELP {name}{suffix}{help}\n# TYPE {name}{suffix} {kind}\n");
+            }
+            Some(_) => {}
+            None if line == "# EOF" => {}
+            None => {
+                out += line;
+                out.push('\n');
             }
         }
-        let singles = [
-            ("domain_not_found", "Calls for a domain that no policy has", totals.domain_not_found),
-            (
-                "global_shadow_mode",
-                "Calls over a limit that global shadow mode let pass",
-                totals.shadowed,
-            ),
-            ("config_load_success", "Policies that were loaded", totals.loads),
-            ("config_load_error", "Policies that were refused at a reload", totals.load_errors),
-        ];
-        for (name, help, sum) in singles {
-            encoder
-                .encode_descriptor(name, help, None, MetricType::Counter)?
-                .encode_counter::<NoLabelSet, _, u64>(&sum, None)?;
-        }
-        Ok(())
     }
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::RuleId;
+    use crate::domain::{RuleId, Waits};
+    use crate::telemetry::{RuleName, single};
+
+    fn shown() -> Arc<Shown> {
+        let telemetry = Arc::new(Telemetry::new(0.8));
+        let path = "d.key_\"quoted\"\nvalue";
+        let rule = RuleName { domain: "d".into(), path: path.into() };
+        telemetry.loaded(RuleId(0), [rule], "abc");
+        let keys: Figures = Box::new(|sink| {
+            single(sink, &Family::new("keys", "Counters held", Kind::Gauge), 7)?;
+            let waits = Waits::default();
+            waits.note(6_000);
+            let family = Family::new("waits", "Waits", Kind::Histogram).in_unit(Unit::Seconds);
+            sink.family(&family, &mut |put| put(&[("node", "n")], Value::Buckets(waits.read())))?;
+            let family = Family::new("busy", "Busy", Kind::Counter).in_unit(Unit::Seconds);
+            single(sink, &family, 1_500_000)?;
+            single(sink, &Family::new("theirs", "Bare", Kind::Bare), 3)
+        });
+        Arc::new(Shown::new(telemetry, vec![keys]))
+    }
 
     #[test]
     fn a_scrape_is_openmetrics_with_labels_of_the_policy_only() {
-        let telemetry = Arc::new(Telemetry::new(0.8));
-        let path = "d.key_\"quoted\"\nvalue";
-        telemetry.loaded(RuleId(0), [RuleName { domain: "d".into(), path: path.into() }]);
-        let keys = Kept { name: "keys", help: "Counters held", grows: false, read: Box::new(|| 7) };
-        let text = Scrape::new(telemetry, vec![keys]).text().unwrap();
+        let text = Scrape::new(shown()).text().unwrap();
         assert!(text.ends_with("# EOF\n"), "{text}");
-        assert!(
-            text.contains(
-                r#"tidegate_rule_hits_total{domain="d",rule="d.key_\"quoted\"\nvalue"} 0"#
-            ),
-            "{text}"
-        );
-        assert!(text.contains("tidegate_keys 7"), "{text}");
-        assert!(text.contains("tidegate_config_load_success_total 1"), "{text}");
-        assert!(
-            text.contains(r#"tidegate_decisions_total{code="ok",source="memory"} 0"#),
-            "{text}"
-        );
+        for line in [
+            r#"tidegate_rule_hits_total{domain="d",rule="d.key_\"quoted\"\nvalue"} 0"#,
+            "tidegate_keys 7",
+            "tidegate_config_load_success_total 1",
+            r#"tidegate_decisions_total{code="ok",source="memory"} 0"#,
+            r#"tidegate_policy_info{fingerprint="abc"} 1"#,
+            r#"tidegate_waits_seconds_bucket{le="0.005",node="n"} 0"#,
+            r#"tidegate_waits_seconds_bucket{le="0.006",node="n"} 1"#,
+            r#"tidegate_waits_seconds_bucket{le="+Inf",node="n"} 1"#,
+            r#"tidegate_waits_seconds_sum{node="n"} 0.006"#,
+            "tidegate_busy_seconds_total 1.5",
+            "# TYPE tidegate_theirs unknown\ntidegate_theirs 3",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_older_format_has_the_same_series_under_the_names_that_it_wants() {
+        let scrape = Scrape::new(shown());
+        let (text, plain) = (scrape.text().unwrap(), scrape.plain_text().unwrap());
+        let series = |text: &str| {
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        let (new, old): (Vec<String>, Vec<String>) = (series(&text), series(&plain));
+        assert_eq!(new, old);
+        assert!(plain.contains("# TYPE tidegate_decisions_total counter\n"), "{plain}");
+        assert!(plain.contains("# HELP tidegate_decisions_total Calls decided"), "{plain}");
+        assert!(plain.contains("# TYPE tidegate_theirs untyped\n"), "{plain}");
+        assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"), "{plain}");
     }
 }

@@ -23,6 +23,19 @@ pub(super) struct Tally {
     pub(super) given_back: u64,
 }
 
+impl Tally {
+    /// Adds another's sums.
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.total += other.total;
+        self.within += other.within;
+        self.over += other.over;
+        self.near += other.near;
+        self.shadow += other.shadow;
+        self.uncharged += other.uncharged;
+        self.given_back += other.given_back;
+    }
+}
+
 /// Counts a check. With *before* and *after* the hits in use around the call, n the hits asked
 /// for, L the capacity and N = floor(L · ratio):
 ///
@@ -68,7 +81,7 @@ pub(super) fn tally(facts: &Facts, near_ratio: f64) -> Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Hits, Micros, Outcome, RuleId};
+    use crate::domain::{Hits, Micros, Outcome, RuleId, Source};
 
     /// A check on a limit of 10 with a near threshold of 8.
     fn facts(verdict: Verdict, hits: u64, charged: u64, available: u64) -> Facts {
@@ -87,6 +100,7 @@ mod tests {
             shadow: false,
             admitted: verdict == Verdict::Pass,
             gives_back: false,
+            source: Source::Memory,
         }
     }
 

@@ -76,8 +76,9 @@ impl<J: Judge> Front<J> {
         request: Request<Incoming>,
     ) -> Result<Response<Reply>, tonic::Status> {
         let deadline = unary::deadline(request.headers());
+        let traced = self.rate_limit.sampled(request.headers());
         let message = unary::read(&mut request.into_body()).await?;
-        let answer = self.rate_limit.answer(&message, deadline).await?;
+        let answer = self.rate_limit.answer(&message, deadline, traced).await?;
         Ok(unary::response(&answer))
     }
 }

@@ -38,6 +38,7 @@ mod rules;
 mod service;
 mod struct_json;
 mod tls;
+mod traceparent;
 mod traffic;
 mod unary;
 

@@ -10,7 +10,8 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tonic::Status;
+use http::HeaderMap;
+use tonic::{Code, Status};
 
 use super::answering::Answering;
 use super::decode::Asked;
@@ -18,10 +19,11 @@ use super::encode::Answer;
 use super::json::{self, JsonReply};
 use super::messages::RateLimitResponse;
 use super::rules::Rules;
+use super::traceparent;
 use crate::clock::Clock;
 use crate::decide::{Decider, Unavailable};
-use crate::domain::{Decision, Micros, Observer, Request};
-use crate::store::Store;
+use crate::domain::{Decision, Ending, Micros, Observer, Request, Trace};
+use crate::store::{Store, traced};
 
 /// The service's full name: what health checks and reflection call it.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -49,6 +51,11 @@ pub trait Judge: Send + Sync + 'static {
         deadline: Option<Instant>,
         tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
     ) -> impl Future<Output = Result<R, Unavailable>> + Send;
+
+    /// Who is told how calls ended.
+    fn observer(&self) -> &dyn Observer {
+        &()
+    }
 }
 
 impl<S: Store, O: Observer> Judge for Decider<S, O> {
@@ -62,6 +69,10 @@ impl<S: Store, O: Observer> Judge for Decider<S, O> {
         let policy = self.policy();
         let decision = self.decide_by(&policy, request, now, deadline).await?;
         Ok(tell(&decision, &**policy))
+    }
+
+    fn observer(&self) -> &dyn Observer {
+        Decider::<S, O>::observer(self)
     }
 }
 
@@ -81,7 +92,8 @@ impl<J: Judge> RateLimit<J> {
         RateLimit { judge, clock, answering, dice: RandomState::new() }
     }
 
-    /// Answers an encoded `RateLimitRequest`; `deadline` is how long the caller waits.
+    /// Answers an encoded `RateLimitRequest`; `deadline` is how long the caller waits, `traced` what
+    /// [`sampled`](Self::sampled) said.
     ///
     /// # Errors
     ///
@@ -91,6 +103,47 @@ impl<J: Judge> RateLimit<J> {
         &self,
         message: &[u8],
         deadline: Option<Duration>,
+        traced: Option<Arc<Trace>>,
+    ) -> Result<RateLimitResponse, Status> {
+        let observer = self.judge.observer();
+        if !observer.times() && traced.is_none() {
+            return self.decided(message, deadline, None).await;
+        }
+        let began = self.clock.monotonic();
+        let answered = match &traced {
+            None => self.decided(message, deadline, None).await,
+            // Boxed, so that the calls without a trace do not carry the room for it.
+            Some(trace) => {
+                let decided = self.decided(message, deadline, Some(trace));
+                Box::pin(traced::scope(Arc::clone(trace), decided)).await
+            }
+        };
+        let ending = ending(&answered);
+        observer.answered(ending, self.clock.monotonic() - began);
+        if let Some(trace) = &traced {
+            observer.traced(trace, ending);
+        }
+        answered
+    }
+
+    /// The trace of a call, if it is to be traced: decided by nothing but its headers.
+    pub(super) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
+        let observer = self.judge.observer();
+        if !observer.traces() {
+            return None;
+        }
+        let parent = traceparent::parent(headers);
+        observer.samples(parent.as_ref()).then(|| {
+            let clock = self.clock.clone();
+            Arc::new(Trace::begin(parent, move || clock.now()))
+        })
+    }
+
+    async fn decided(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+        trace: Option<&Trace>,
     ) -> Result<RateLimitResponse, Status> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(too_late());
@@ -104,6 +157,9 @@ impl<J: Judge> RateLimit<J> {
         let until = deadline.and_then(|left| self.clock.monotonic().checked_add(left));
         let judged = self.judge.judge(&request, now, until, |decision, rules| {
             let (asked, descriptors) = (&asked, &*descriptors);
+            if let Some(trace) = trace {
+                trace.decided(request.domain, descriptors.len(), decision);
+            }
             Answer { asked, descriptors, decision, rules, answering, now, dice }.message()
         });
         let judged = match deadline {
@@ -132,10 +188,19 @@ impl<J: Judge> RateLimit<J> {
             Ok(message) => message,
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };
-        match self.answer(&message, None).await {
+        match self.answer(&message, None, None).await {
             Ok(response) => JsonReply::of(&response),
             Err(status) => JsonReply::bad_request(status.message()),
         }
+    }
+}
+
+fn ending(answered: &Result<RateLimitResponse, Status>) -> Ending {
+    match answered.as_ref().map_err(Status::code) {
+        Ok(_) => Ending::Decided,
+        Err(Code::DeadlineExceeded) => Ending::Late,
+        Err(Code::Unavailable) => Ending::Unavailable,
+        Err(_) => Ending::Invalid,
     }
 }
 

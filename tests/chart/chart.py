@@ -109,8 +109,8 @@ class Running:
     """The program as the rendered container starts it, with its ConfigMap in a directory and free
     ports; ends with the with-block."""
 
-    def __init__(self, objects):
-        self.objects = objects
+    def __init__(self, objects, more=None):
+        self.objects, self.more = objects, more or {}
 
     def __enter__(self):
         self.directory = tempfile.TemporaryDirectory()
@@ -120,6 +120,7 @@ class Running:
         ports = {"GRPC_PORT": free_port(), "HTTP_PORT": self.http, "DEBUG_PORT": free_port()}
         given = {**environment(self.objects), "TIDEGATE_POLICY": self.directory.name, "TIDEGATE_DRAIN_DELAY": "0s"}
         given.update({f"TIDEGATE_{name}": str(port) for name, port in ports.items()})
+        given.update(self.more)
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
             [PROGRAM, *container(self.objects)["args"]], env=given, stdin=subprocess.DEVNULL,

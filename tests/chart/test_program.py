@@ -9,6 +9,7 @@ import unittest
 import yaml
 
 import chart
+import test_prometheus
 
 METRIC = re.compile(r"\btidegate_[a-z_]+")
 
@@ -49,7 +50,11 @@ class Program(unittest.TestCase):
         objects = chart.manifests(chart.cases()["redis"])
         rules = chart.one(objects, "PrometheusRule")["spec"]
         panels = json.loads(chart.one(objects, "ConfigMap", "-dashboard")["data"]["tidegate.json"])["panels"]
-        with chart.Running(chart.manifests(chart.cases()["embedded"])) as running:
+        # Counting in Redis it has every metric that it has in memory, and Redis' besides.
+        port, server = test_prometheus.redis()
+        with server, chart.Running(objects, test_prometheus.counting_in(port)) as running:
+            test_prometheus.ask(running)
+            chart.until("Redis' own figures", lambda: "tidegate_redis_keys{" in running.get("/metrics"))
             exist = {line.split("{")[0].split(" ")[0] for line in running.get("/metrics").splitlines()
                      if not line.startswith("#")}
         asked = set(METRIC.findall(yaml.safe_dump(rules)))
@@ -58,7 +63,7 @@ class Program(unittest.TestCase):
         self.assertEqual(asked - exist, set())
 
     def test_every_alert_has_a_line_in_the_runbook(self):
-        runbook = (chart.CHART / "README.md").read_text().lower()
+        runbook = (chart.CHART / "RUNBOOK.md").read_text().lower()
         groups = chart.one(chart.manifests(chart.cases()["redis"]), "PrometheusRule")["spec"]["groups"]
         alerts = [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
         self.assertGreater(len(alerts), 5)

@@ -132,7 +132,7 @@ class Render(unittest.TestCase):
         self.assertEqual(out("embedded"), [])
         self.assertEqual(ports("redis"), [53, 53, 6379])
         self.assertEqual(ports("sentinel"), [53, 53, 26379, 6379, 6380])
-        self.assertEqual(ports("cluster"), [53, 53, 7000])
+        self.assertEqual(ports("cluster"), [53, 53, 7000, 4317], "and the collector's")
 
     @each_case
     def test_a_policy_is_mounted_as_a_directory_so_that_a_change_arrives(self, values, objects):

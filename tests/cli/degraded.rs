@@ -61,6 +61,8 @@ fn a_killed_redis_is_seen_and_grants_nobody_a_fresh_burst() {
     assert!(ready(&serving).starts_with("ready, degraded"), "{}", ready(&serving));
     assert_eq!(metric(&serving, "degraded"), 1);
     assert_eq!(metric(&serving, "degraded_admitted_calls_total"), 2);
+    assert_eq!(metric(&serving, "degraded_over_admission_bound"), 2, "only these two");
+    assert_eq!(metric(&serving, "degraded_replicas"), 1);
     assert_eq!(lines(&serving, "answering without the store"), 1, "{}", serving.log());
     let counter = "/counter?domain=edge&descriptor=client=ann";
     let counter = http::get(serving.port("debug"), counter).body;

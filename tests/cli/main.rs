@@ -18,9 +18,14 @@ mod leaving;
 mod operating;
 mod ports;
 mod process;
+mod redis_figures;
 mod reloading;
 mod secured;
 mod settings;
+
+#[path = "../support/acl.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]
+mod acl;
 
 #[path = "../support/process.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]

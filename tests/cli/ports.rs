@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use crate::http::{get, post, send};
-use crate::process::{FIVE_A_DAY, Serving, directory};
+use crate::process::{FIVE_A_DAY, Serving, directory, until};
 
 const ASK: &str =
     r#"{"domain":"edge","descriptors":[{"entries":[{"key":"client","value":"ann"}]}]}"#;
@@ -55,7 +55,7 @@ fn metrics_count_by_rule_and_name_nothing_that_a_caller_sent() {
     }
     post(serving.port("http"), "/json", &ASK.replace("edge", "unheard-of"));
     let reply = get(serving.port("http"), "/metrics");
-    assert!(reply.head.contains("application/openmetrics-text"), "{}", reply.head);
+    assert!(reply.head.contains("text/plain; version=0.0.4"), "{}", reply.head);
     let labels = r#"{domain="edge",rule="edge.client"}"#;
     for (name, hits) in
         [("rule_hits", 7), ("rule_within_limit_hits", 5), ("rule_over_limit_hits", 2)]
@@ -65,7 +65,45 @@ fn metrics_count_by_rule_and_name_nothing_that_a_caller_sent() {
     }
     assert!(reply.body.contains("tidegate_domain_not_found_total 1\n"), "{}", reply.body);
     assert!(!reply.body.contains("ann") && !reply.body.contains("unheard-of"));
+    let head =
+        "Accept: application/openmetrics-text; version=1.0.0\r\nHost: x\r\nConnection: close";
+    let reply = send(serving.port("http"), &format!("GET /metrics HTTP/1.1\r\n{head}\r\n\r\n"));
+    assert!(reply.head.contains("application/openmetrics-text"), "{}", reply.head);
     assert!(reply.body.ends_with("# EOF\n"));
+}
+
+#[test]
+fn decisions_are_counted_by_rule_source_and_status_and_timed() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    for _ in 0..6 {
+        serving.ask("ann");
+    }
+    post(serving.port("http"), "/json", &ASK.replace("edge", ""));
+    let body = get(serving.port("http"), "/metrics").body;
+    let rule = r#"{domain="edge",rule="edge.client","#;
+    for line in [
+        format!(r#"tidegate_rule_decisions_total{rule}code="ok",source="memory"}} 5"#),
+        format!(r#"tidegate_rule_decisions_total{rule}code="over_limit",source="memory"}} 1"#),
+        r#"tidegate_calls_total{status="ok"} 6"#.to_owned(),
+        r#"tidegate_calls_total{status="invalid_argument"} 1"#.to_owned(),
+        "tidegate_decision_seconds_count 7".to_owned(),
+        r#"tidegate_decision_seconds_bucket{le="+Inf"} 7"#.to_owned(),
+    ] {
+        assert!(body.contains(&format!("{line}\n")), "{line} in\n{body}");
+    }
+    for le in ["0.006", "0.02"] {
+        assert!(
+            body.contains(&format!(r#"tidegate_decision_seconds_bucket{{le="{le}"}}"#)),
+            "{le}"
+        );
+    }
+    let fingerprint = serving.logged("ready").expect("a line")["fingerprint"].clone();
+    let policy = format!("tidegate_policy_info{{fingerprint={fingerprint}}} 1\n");
+    assert!(body.contains(&policy), "{policy} in\n{body}");
+    let off = Serving::policy(FIVE_A_DAY, &["--metrics", "false"]);
+    off.ask("ann");
+    let body = get(off.port("http"), "/metrics").body;
+    assert!(body.contains("tidegate_calls_total{status=\"ok\"} 0\n"), "{body}");
 }
 
 #[test]
@@ -132,4 +170,45 @@ fn something_else_than_http_is_closed_and_disturbs_nobody() {
     // Closed with a reset or with 400: both are an end.
     let _ = stream.read_to_end(&mut answer);
     assert_eq!(get(serving.port("http"), "/healthz").status, 200);
+}
+
+#[test]
+fn metrics_have_the_names_of_envoyproxy_ratelimit_where_they_are_asked_for() {
+    let plain = Serving::policy(FIVE_A_DAY, &[]);
+    assert!(!get(plain.port("http"), "/metrics").body.contains("\nratelimit_"));
+    let serving = Serving::policy(FIVE_A_DAY, &["--ratelimit-metric-names"]);
+    for _ in 0..7 {
+        serving.ask("ann");
+    }
+    let body = get(serving.port("http"), "/metrics").body;
+    for line in [
+        r#"ratelimit_service_rate_limit_total_hits{domain="edge",key1="client"} 7"#,
+        r#"ratelimit_service_rate_limit_within_limit{domain="edge",key1="client"} 5"#,
+        r#"ratelimit_service_rate_limit_over_limit{domain="edge",key1="client"} 2"#,
+        r#"ratelimit_service_rate_limit_near_limit{domain="edge",key1="client"} 1"#,
+        r#"ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="client"} 0"#,
+        r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 7"#,
+        r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 7"#,
+        r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0"#,
+        "ratelimit_service_config_load_success 1",
+        r#"tidegate_rule_hits_total{domain="edge",rule="edge.client"} 7"#,
+    ] {
+        assert!(body.contains(&format!("{line}\n")), "{line} in\n{body}");
+    }
+}
+
+#[test]
+fn refusals_are_logged_one_a_second_with_their_number_and_without_what_the_caller_sent() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let ask = ASK.replace("ann", "somebody-private");
+    let refused = until("a line about refusals", || {
+        for _ in 0..20 {
+            post(serving.port("http"), "/json", &ask);
+        }
+        serving.logged("a call was refused")
+    });
+    assert_eq!((&refused["limit"], &refused["source"]), (&"daily".into(), &"memory".into()));
+    assert!(refused["refusals"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
+    assert!(serving.log().lines().count() < 20, "{}", serving.log());
+    assert!(!serving.log().contains("somebody-private"));
 }

@@ -15,11 +15,12 @@ use crate::edge::validate;
 use crate::policies::assert_flawless;
 use crate::tidegate::Tidegate;
 
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "README.md",
     "config/README.md",
     "config/API-USERS.md",
     "config/LAYERS.md",
+    "config/METRICS.md",
     "config/MIGRATION.md",
     "config/SETTINGS.md",
     "config/examples/failed-logins/README.md",

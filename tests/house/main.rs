@@ -5,6 +5,7 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot read the source has nothing to say")]
 
+mod runbook;
 mod source;
 
 use source::{Line, SourceFile, all_files};

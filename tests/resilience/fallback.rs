@@ -290,7 +290,7 @@ async fn over_the_bound_calls_are_answered_locally_at_once() {
     }
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
-    assert_eq!(answers.source, Source::Local);
+    assert_eq!(answers.source, Source::Shed);
     assert_eq!(store.degraded().calls(Reason::Shed), 1);
     store.remote().0.add_permits(2);
     for call in waiting {

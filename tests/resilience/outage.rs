@@ -114,9 +114,9 @@ impl Load {
                 while !stop.load(Ordering::SeqCst) {
                     let (passes, source) = asked(&stack, identity, &limit).await;
                     admitted.fetch_add(u64::from(passes), Ordering::SeqCst);
-                    let here = passes && source == Source::Local;
+                    let here = passes && source != Source::Redis;
                     locally.fetch_add(u64::from(here), Ordering::SeqCst);
-                    let by = if source == Source::Local { &local } else { &remote };
+                    let by = if source == Source::Redis { &remote } else { &local };
                     by.fetch_add(1, Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }

@@ -15,6 +15,10 @@ it is rolled out. Secrets are not here: they are files.
     "log-level" .Values.log.level
     "log-format" .Values.log.format
 -}}
+{{- if .Values.otlp.endpoint -}}
+{{- $_ := set $settings "otlp-endpoint" .Values.otlp.endpoint -}}
+{{- $_ := set $settings "traces-ratio" .Values.otlp.tracesRatio -}}
+{{- end -}}
 {{- if eq .Values.mode "embedded" -}}
 {{- $_ := set $settings "store" "memory" -}}
 {{- $_ := set $settings "max-keys" .Values.embedded.maxKeys -}}
@@ -27,6 +31,7 @@ it is rolled out. Secrets are not here: they are files.
 {{- $_ := set $settings "redis-pool-size" $redis.connections -}}
 {{- $_ := set $settings "redis-timeout" $redis.connectTimeout -}}
 {{- $_ := set $settings "store-budget" $redis.budget -}}
+{{- $_ := set $settings "redis-info-poll" $redis.infoPoll -}}
 {{- $_ := set $settings "require-store" $redis.requireAtStart -}}
 {{- if $redis.keyPrefix -}}
 {{- $_ := set $settings "cache-key-prefix" $redis.keyPrefix -}}

@@ -34,13 +34,27 @@ pub(super) const CHANCES: u64 = 1_024;
 
 /// What the breaker does with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub enum State {
     /// They are sent.
     Flowing,
     /// They are refused.
     Tripped,
     /// They are refused, but for probes.
     Probing,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 3] = [State::Flowing, State::Tripped, State::Probing];
+
+    /// The word used in metrics.
+    pub const fn word(self) -> &'static str {
+        match self {
+            State::Flowing => "flowing",
+            State::Tripped => "tripped",
+            State::Probing => "probing",
+        }
+    }
 }
 
 /// Leave to send a call; its result is told with it. Results of calls that were sent before the

@@ -149,12 +149,15 @@ pub struct RedisConfig {
     pub connect_timeout: Duration,
     /// How late a reply may be before its connection is dropped.
     pub overdue: Duration,
-    /// The time by which each node's breaker judges; `None`: nodes have none.
+    /// The time by which each node's breaker judges and waits are measured; `None`: there is no
+    /// breaker, and nothing is measured.
     pub breaker: Option<Monotonic>,
     /// Single-threaded runtimes whose callers are served by a lane on the same one, where there is
     /// one: then no thread has to wake another, which is most of what a call costs. Lanes are dealt
     /// to them in turn; empty: lanes live on the runtime that opens them.
     pub homes: Vec<tokio::runtime::Handle>,
+    /// How often each node is asked what it says of itself; `None`: never.
+    pub census: Option<Duration>,
 }
 
 /// A clock that never steps back, in microseconds since whenever: handed in, because nobody here
@@ -163,7 +166,7 @@ pub struct RedisConfig {
 pub struct Monotonic(Arc<dyn Fn() -> Micros + Send + Sync>);
 
 impl Monotonic {
-    /// A clock that is read by a function. It is read twice for each item.
+    /// A clock that is read by a function. It is read twice for each item and for each write.
     pub fn new(read: impl Fn() -> Micros + Send + Sync + 'static) -> Self {
         Monotonic(Arc::new(read))
     }
@@ -195,6 +198,7 @@ impl Default for RedisConfig {
             overdue: OVERDUE,
             breaker: None,
             homes: Vec::new(),
+            census: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::census::keep_count;
 use super::cluster::Cluster;
 use super::config::{RedisConfig, RedisConfigError, Topology};
 use super::counters::NodeReport;
@@ -25,13 +26,22 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Open connections to Redis. Dropping them ends every lane.
 #[derive(Debug)]
 pub struct Connections {
-    way: Way,
+    way: Arc<Way>,
 }
 
 #[derive(Debug)]
-enum Way {
+pub(super) enum Way {
     Master(Arc<Master>),
     Cluster(Arc<Cluster>),
+}
+
+impl Way {
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        match self {
+            Way::Master(master) => master.node().into_iter().collect(),
+            Way::Cluster(cluster) => cluster.nodes(),
+        }
+    }
 }
 
 impl Connections {
@@ -60,22 +70,26 @@ impl Connections {
             }
             Topology::Sentinel { .. } => {
                 let master = Arc::new(Master::default());
-                tokio::spawn(follow(context, Arc::downgrade(&master), trouble));
+                tokio::spawn(follow(Arc::clone(&context), Arc::downgrade(&master), trouble));
                 Way::Master(master)
             }
             Topology::Cluster => {
-                let cluster = Arc::new(Cluster::new(context, trouble));
+                let cluster = Arc::new(Cluster::new(Arc::clone(&context), trouble));
                 tokio::spawn(keep_fresh(Arc::downgrade(&cluster)));
                 Way::Cluster(cluster)
             }
         };
+        let way = Arc::new(way);
+        if let Some(every) = context.config.census {
+            tokio::spawn(keep_count(Arc::downgrade(&way), context, every));
+        }
         Ok(Connections { way })
     }
 
     /// Whether every key can be reached: the master, or on a cluster the master of every slot, has
     /// a connection.
     pub fn is_connected(&self) -> bool {
-        match &self.way {
+        match &*self.way {
             Way::Master(master) => master.node().is_some_and(|node| node.is_connected()),
             Way::Cluster(cluster) => cluster.is_connected(),
         }
@@ -91,16 +105,13 @@ impl Connections {
 
     /// The present nodes with their counters.
     pub fn report(&self) -> Vec<NodeReport> {
-        match &self.way {
-            Way::Master(master) => master.node().iter().map(|node| node.report()).collect(),
-            Way::Cluster(cluster) => cluster.nodes().iter().map(|node| node.report()).collect(),
-        }
+        self.way.nodes().iter().map(|node| node.report()).collect()
     }
 }
 
 impl Transport for Connections {
     fn is_cluster(&self) -> bool {
-        matches!(self.way, Way::Cluster(_))
+        matches!(*self.way, Way::Cluster(_))
     }
 
     async fn send(&self, items: Items) -> Replies {
@@ -108,7 +119,7 @@ impl Transport for Connections {
     }
 
     async fn send_until(&self, items: Items, until: Option<Instant>) -> Replies {
-        match &self.way {
+        match &*self.way {
             // One item is all that a call sends here: there is nothing to tell apart.
             Way::Master(master) => master.send(items).await,
             Way::Cluster(cluster) => cluster.send(items, until).await,
@@ -116,7 +127,7 @@ impl Transport for Connections {
     }
 
     fn post(&self, item: Item) {
-        match &self.way {
+        match &*self.way {
             Way::Master(master) => master.post(item),
             Way::Cluster(cluster) => cluster.post(item),
         }

@@ -2,7 +2,12 @@
 //!
 //! Not here: names and labels of metrics (`telemetry` reads these and gives them theirs).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use super::breaker::State;
+pub use super::vitals::Vitals;
+use crate::domain::{Sizes, Waits};
 
 /// One number that only grows (or, for gauges, moves).
 #[derive(Debug, Default)]
@@ -68,6 +73,13 @@ pub struct NodeCounters {
     pub unknown: Counter,
     /// Connections that found another replica's secret or format: counters are not shared.
     pub meta_differs: Counter,
+    /// How long callers waited for an item, the queue included; for one who went away sooner, how
+    /// long until then.
+    pub waits: Waits,
+    /// How long from a write to the last of its replies: the network and the scripts.
+    pub round_trips: Waits,
+    /// How many items each write carried.
+    pub sizes: Sizes,
 }
 
 /// The counters of one node, with its address.
@@ -76,5 +88,9 @@ pub struct NodeReport {
     /// Where the node listens, as the process dials it.
     pub address: String,
     /// Its counters, live.
-    pub counters: std::sync::Arc<NodeCounters>,
+    pub counters: Arc<NodeCounters>,
+    /// What its breaker does; `None` where it has none.
+    pub breaker: Option<State>,
+    /// What the server says of itself; `None` until it has said anything.
+    pub vitals: Option<Arc<Vitals>>,
 }

@@ -14,6 +14,7 @@ use super::counters::NodeCounters;
 use super::ticket::{Reply, Ticket};
 use super::transport::{Item, SendError, SendFault};
 use crate::domain::{Executed, Micros};
+use crate::store::traced;
 
 /// A caller who goes away sooner than this did not wait in vain: it was cancelled. A healthy node
 /// answers within 1 ms, and a call's budget is 6.
@@ -81,6 +82,11 @@ impl Guard {
         Some(Watch { guard: Arc::clone(self), pass, sent, told: false })
     }
 
+    /// What the breaker does now.
+    pub(super) fn state(&self) -> State {
+        self.lock().state()
+    }
+
     /// Everything is sent: for items that nobody waits for, which are no probes.
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
@@ -132,29 +138,51 @@ impl Guard {
 }
 
 impl Watch {
+    fn so_far(&self) -> Micros {
+        self.guard.now.now().saturating_sub(self.sent)
+    }
+
+    /// How long it has been under way; noted.
+    fn waited(&self) -> Micros {
+        let waited = self.so_far();
+        self.guard.counters.waits.note(waited.0);
+        waited
+    }
+
     fn tell(mut self, reply: &Reply) {
         self.told = true;
-        match reply {
-            Reply::Value(_) | Reply::Redirect(..) => self.guard.answered(self.pass),
-            Reply::Failed(SendError { fault, .. }) => match fault {
-                SendFault::Lost => self.guard.failed(self.pass, Failure::Unanswered),
-                SendFault::Moving | SendFault::NotMaster | SendFault::Busy => {
-                    self.guard.failed(self.pass, Failure::Refused);
-                }
-                // The node answers; a full one still tells refusals from passes.
-                SendFault::NotWritable | SendFault::Denied | SendFault::Script => {
-                    self.guard.answered(self.pass);
-                }
-                // Nobody waited, and nothing was learned of the node.
-                SendFault::NotConnected | SendFault::QueueFull | SendFault::Tripped => {}
-            },
+        let Reply::Failed(SendError { fault, .. }) = reply else {
+            let waited = self.waited();
+            traced::note(|trace| trace.asked(&self.guard.address, waited, None));
+            return self.guard.answered(self.pass);
+        };
+        // Whoever traces wants to know of calls that were not sent, too.
+        traced::note(|trace| trace.asked(&self.guard.address, self.so_far(), Some(fault.word())));
+        match fault {
+            // Nobody waited, and nothing was learned of the node.
+            SendFault::NotConnected | SendFault::QueueFull | SendFault::Tripped => return,
+            SendFault::Lost => self.guard.failed(self.pass, Failure::Unanswered),
+            SendFault::Moving | SendFault::NotMaster | SendFault::Busy => {
+                self.guard.failed(self.pass, Failure::Refused);
+            }
+            // The node answers; a full one still tells refusals from passes.
+            SendFault::NotWritable | SendFault::Denied | SendFault::Script => {
+                self.guard.answered(self.pass);
+            }
         }
+        self.waited();
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if !self.told && self.guard.now.now().saturating_sub(self.sent) >= IN_VAIN {
+        // A caller who gives up has waited too: without those the slowest would not be seen.
+        if self.told {
+            return;
+        }
+        let waited = self.waited();
+        traced::note(|trace| trace.asked(&self.guard.address, waited, Some("unheard")));
+        if waited >= IN_VAIN {
             self.guard.failed(self.pass, Failure::Unanswered);
         }
     }

@@ -19,12 +19,13 @@ use redis::{Arg, Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, mpsc};
 
 use super::backoff::Backoff;
+use super::config::Monotonic;
 use super::counters::NodeCounters;
 use super::dial::{DialError, Dialer, load};
 use super::fault::{Fault, Redirect};
 use super::ticket::{Parcel, Reply, Ticket, Waiting};
 use super::transport::{SendError, SendFault};
-use crate::domain::Executed;
+use crate::domain::{Executed, Micros};
 
 /// One write carries at most so many items: at 128 a whole batch is answered in about half a
 /// millisecond, at 1024 in eight, which is more than the budget of the last one in it.
@@ -50,6 +51,8 @@ pub(super) struct Lane {
     pub(super) counters: Arc<NodeCounters>,
     /// Told when the topology may have changed.
     pub(super) trouble: Arc<Notify>,
+    /// The time, where round trips are measured.
+    pub(super) now: Option<Monotonic>,
 }
 
 /// Why a connection's service ended.
@@ -67,6 +70,7 @@ enum End {
 struct Flight {
     pipeline: Pipeline,
     waiting: Vec<Waiting>,
+    departed: Option<Micros>,
 }
 
 impl Lane {
@@ -213,7 +217,8 @@ impl Lane {
         }
         self.counters.pipelines.add(1);
         self.counters.items.add(waiting.len() as u64);
-        Some(Flight { pipeline, waiting })
+        self.counters.sizes.note(waiting.len() as u64);
+        Some(Flight { pipeline, waiting, departed: self.now.as_ref().map(Monotonic::now) })
     }
 
     /// Hands every reply to whoever waits for it. What has to be loaded goes back to `pending`.
@@ -223,7 +228,10 @@ impl Lane {
         result: RedisResult<Vec<Value>>,
         pending: &mut VecDeque<Ticket>,
     ) -> Result<(), End> {
-        let Flight { pipeline, waiting } = flight;
+        let Flight { pipeline, waiting, departed } = flight;
+        if let (Some(now), Some(departed)) = (&self.now, departed) {
+            self.counters.round_trips.note(now.now().saturating_sub(departed).0);
+        }
         let replies = match result {
             Ok(replies) if replies.len() == pipeline.len() => replies,
             Ok(_) => return Err(self.lost(&waiting)),

@@ -16,6 +16,7 @@
 //! | `master`, `sentinel` | one node holds every key; who it is |
 //! | `cluster`, `slots`, `refresh` | the router, its table, and how that stays fresh |
 //! | `node`, `lane`, `ticket` | one server; one connection; one item on its way |
+//! | [`vitals`], `census` | what a node says of itself, and asking for it |
 //! | `breaker`, `guard` | a node that does not answer is not asked; how that is noticed |
 //! | `dial`, `backoff`, `fault` | opening connections; waiting to; what error replies mean |
 //!
@@ -31,9 +32,11 @@ pub mod script;
 pub mod store;
 pub mod told;
 pub mod transport;
+pub mod vitals;
 
 mod backoff;
 mod breaker;
+mod census;
 mod cluster;
 mod dial;
 mod fault;

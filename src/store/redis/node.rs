@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
@@ -16,6 +17,7 @@ use super::guard::{Awaited, Guard};
 use super::lane::{Lane, QUEUE_MAX};
 use super::ticket::{Parcel, Ticket};
 use super::transport::{Item, SendFault};
+use super::vitals::Vitals;
 
 thread_local! {
     /// Which of the homes this thread is; set by the lanes that live here.
@@ -33,6 +35,7 @@ pub(super) struct Node {
     counters: Arc<NodeCounters>,
     trouble: Arc<Notify>,
     breaker: Option<Arc<Guard>>,
+    vitals: ArcSwapOption<Vitals>,
 }
 
 /// The callers' end of a lane.
@@ -57,6 +60,7 @@ impl Node {
                 connected: Arc::clone(&connected),
                 counters: Arc::clone(&counters),
                 trouble: Arc::clone(trouble),
+                now: context.config.breaker.clone(),
             };
             match at.checked_rem(homes.len()) {
                 None => drop(tokio::spawn(lane.run())),
@@ -73,7 +77,8 @@ impl Node {
             let (counters, trouble) = (Arc::clone(&counters), Arc::clone(&trouble));
             Arc::new(Guard::new(now, address.to_string(), counters, trouble))
         });
-        Node { address, lanes, turn: AtomicUsize::new(0), counters, trouble, breaker }
+        let (turn, vitals) = (AtomicUsize::new(0), ArcSwapOption::empty());
+        Node { address, lanes, turn, counters, trouble, breaker, vitals }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -87,7 +92,17 @@ impl Node {
 
     /// The node's counters, live.
     pub(super) fn report(&self) -> NodeReport {
-        NodeReport { address: self.address.to_string(), counters: Arc::clone(&self.counters) }
+        NodeReport {
+            address: self.address.to_string(),
+            counters: Arc::clone(&self.counters),
+            breaker: self.breaker.as_ref().map(|breaker| breaker.state()),
+            vitals: self.vitals.load_full(),
+        }
+    }
+
+    /// What the server said of itself last.
+    pub(super) fn say(&self, vitals: Option<Vitals>) {
+        self.vitals.store(vitals.map(Arc::new));
     }
 
     /// Queues what one call asks of this node, or refuses it at once.

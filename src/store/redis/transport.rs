@@ -66,6 +66,24 @@ pub enum SendFault {
     Script,
 }
 
+impl SendFault {
+    /// The word used in traces.
+    pub const fn word(self) -> &'static str {
+        match self {
+            SendFault::NotConnected => "not_connected",
+            SendFault::QueueFull => "queue_full",
+            SendFault::Tripped => "tripped",
+            SendFault::Lost => "lost",
+            SendFault::Moving => "moving",
+            SendFault::NotMaster => "not_master",
+            SendFault::NotWritable => "not_writable",
+            SendFault::Busy => "busy",
+            SendFault::Denied => "denied",
+            SendFault::Script => "script",
+        }
+    }
+}
+
 /// Carries items to the servers that hold their keys.
 pub trait Transport: Send + Sync + 'static {
     /// Whether the keys of a call may lie on different nodes, so that calls are split by slot and

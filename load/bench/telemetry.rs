@@ -1,0 +1,107 @@
+//! What telemetry costs: the same server with metrics on and one call in a hundred traced, sent to a
+//! receiver of OTLP, beside one that counts nothing.
+//!
+//! The embedded store: a decision costs least there, so that the share is largest.
+
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tonic::{Request, Response, Status};
+
+use super::grpc::{Server, bodies, paired, write_policy};
+use super::{Scale, calls};
+
+const DOMAIN: &str = "bench";
+
+/// Counts spans and drops everything; its time is not the server's.
+#[derive(Clone, Default)]
+struct Receiver(Arc<AtomicUsize>);
+
+#[tonic::async_trait]
+impl MetricsService for Receiver {
+    async fn export(
+        &self,
+        _: Request<ExportMetricsServiceRequest>,
+    ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Receiver {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let scopes = request.get_ref().resource_spans.iter().flat_map(|spans| &spans.scope_spans);
+        self.0.fetch_add(scopes.map(|scope| scope.spans.len()).sum(), Ordering::Relaxed);
+        Ok(Response::new(Default::default()))
+    }
+}
+
+impl Receiver {
+    /// Receives on a thread of this process; its address.
+    fn start(&self) -> String {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let this = self.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async move {
+                let socket = tokio::net::TcpListener::from_std(socket).unwrap();
+                let incoming = tonic::transport::server::TcpIncoming::from(socket);
+                tonic::transport::Server::builder()
+                    .add_service(MetricsServiceServer::new(this.clone()))
+                    .add_service(TraceServiceServer::new(this))
+                    .serve_with_incoming(incoming)
+                    .await
+                    .unwrap();
+            });
+        });
+        format!("http://{address}")
+    }
+}
+
+pub fn run(scale: Scale) {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::default();
+    let endpoint = receiver.start();
+    let on = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_TRACES_SAMPLER_ARG", "0.01"),
+        // As often as some scrape.
+        ("OTEL_METRIC_EXPORT_INTERVAL", "5000"),
+    ];
+    println!(
+        "\nCPU per decision, metrics on and traces at 1 % beside no telemetry (embedded store, median of {} pairs)",
+        scale.pairs
+    );
+    println!("{:<22} {:>12} {:>12} {:>10}", "call", "without us", "with us", "more");
+    for descriptors in [1, 2, 10] {
+        let text = calls::policy(DOMAIN, descriptors);
+        let policy = write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
+        let without = Server::tidegate(&policy, &[("TIDEGATE_METRICS", "false")]);
+        let with = Server::tidegate(&policy, &on);
+        let (without, with, ratio) = paired(&without, &with, &bodies(descriptors), scale);
+        let (name, more) = (format!("{descriptors} descriptors"), (ratio - 1.0) * 100.0);
+        println!("{name:<22} {without:>12.2} {with:>12.2} {more:>9.1}%");
+    }
+    let policy = write_policy(dir.path(), "same.yaml", &calls::policy(DOMAIN, 1));
+    let off = [("TIDEGATE_METRICS", "false")];
+    let (one, other) = (Server::tidegate(&policy, &off), Server::tidegate(&policy, &off));
+    let (_, _, ratio) = paired(&one, &other, &bodies(1), scale);
+    println!("two servers alike differ by {:.1}%", (ratio - 1.0) * 100.0);
+    println!("spans received: {}", receiver.0.load(Ordering::Relaxed));
+}

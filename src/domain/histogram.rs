@@ -1,0 +1,141 @@
+//! Numbers sorted into buckets, so that a share of them can be told without keeping each.
+//!
+//! Not here: what is measured, and under which name it is shown (`telemetry`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Upper bounds of waiting times, in microseconds. Close together around the two budgets that a
+/// decision has, 6 ms for the store and Envoy's 20 ms for all of it, so that the share of calls
+/// beyond either can be read off; wide elsewhere, since each bound is a series for each node.
+pub const WAITS_US: [u64; 25] = [
+    25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
+    7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
+];
+
+/// Upper bounds of how many items one write carries; a lane never writes more than 128.
+pub const SIZES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// Counts per bucket. Noting is two relaxed additions: no lock, no allocation.
+#[derive(Debug)]
+pub struct Histogram<const N: usize> {
+    bounds: &'static [u64; N],
+    counts: [AtomicU64; N],
+    /// Above the last bound.
+    above: AtomicU64,
+    sum: AtomicU64,
+}
+
+/// Waiting times.
+pub type Waits = Histogram<{ WAITS_US.len() }>;
+
+/// Sizes of writes.
+pub type Sizes = Histogram<{ SIZES.len() }>;
+
+impl Default for Waits {
+    fn default() -> Self {
+        Histogram::new(&WAITS_US)
+    }
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Histogram::new(&SIZES)
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    /// Empty buckets with these upper bounds, which ascend.
+    pub fn new(bounds: &'static [u64; N]) -> Self {
+        let counts = std::array::from_fn(|_| AtomicU64::new(0));
+        Histogram { bounds, counts, above: AtomicU64::new(0), sum: AtomicU64::new(0) }
+    }
+
+    /// One more number. A bound belongs to the bucket below it.
+    pub fn note(&self, number: u64) {
+        let at = self.bounds.partition_point(|bound| *bound < number);
+        self.counts.get(at).unwrap_or(&self.above).fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// What was noted so far. Not one moment: a number that is noted meanwhile may be in the sum
+    /// and not in its bucket.
+    pub fn read(&self) -> Distribution {
+        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let counts = self.counts.iter().chain([&self.above]).map(read).collect();
+        Distribution { bounds: self.bounds, counts, sum: read(&self.sum) }
+    }
+}
+
+impl Waits {
+    /// One more wait, to the microsecond, rounded down.
+    pub fn took(&self, wait: Duration) {
+        self.note(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
+/// What a histogram held when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distribution {
+    /// Upper bounds, ascending; each belongs to its bucket.
+    pub bounds: &'static [u64],
+    /// Per bucket, and at the end what was above the last bound: one more than bounds.
+    pub counts: Vec<u64>,
+    /// Of all numbers.
+    pub sum: u64,
+}
+
+impl Distribution {
+    /// How many numbers.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds what another histogram of the same bounds held.
+    pub fn add(&mut self, other: &Distribution) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.sum += other.sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_belongs_to_the_bucket_below_it() {
+        let sizes = Sizes::default();
+        for size in [0, 1, 2, 3, 128, 129] {
+            sizes.note(size);
+        }
+        let read = sizes.read();
+        assert_eq!(read.counts, [2, 1, 1, 0, 0, 0, 0, 1, 1]);
+        assert_eq!((read.count(), read.sum), (6, 263));
+    }
+
+    #[test]
+    fn bounds_ascend_and_both_budgets_are_among_them() {
+        assert!(WAITS_US.is_sorted() && SIZES.is_sorted());
+        assert!(WAITS_US.contains(&6_000) && WAITS_US.contains(&20_000));
+    }
+
+    #[test]
+    fn a_wait_beyond_every_bound_is_counted_above_them() {
+        let waits = Waits::default();
+        waits.took(Duration::from_secs(3_600));
+        assert_eq!(waits.read().counts.last(), Some(&1));
+    }
+
+    #[test]
+    fn distributions_of_the_same_bounds_add_up() {
+        let (one, other) = (Sizes::default(), Sizes::default());
+        one.note(1);
+        other.note(1);
+        other.note(100);
+        let mut both = one.read();
+        both.add(&other.read());
+        assert_eq!((both.count(), both.sum, both.counts[0]), (3, 102, 2));
+    }
+}

@@ -1,0 +1,84 @@
+//! Reads W3C's `traceparent`: who asks us, in which trace, and whether it is recorded.
+//!
+//! Not here: what is done about it (`telemetry`).
+
+use http::HeaderMap;
+
+use crate::domain::Parent;
+
+/// The caller's place in a trace. A malformed header is none, as W3C wants it.
+pub(super) fn parent(headers: &HeaderMap) -> Option<Parent> {
+    parse(headers.get("traceparent")?.as_bytes())
+}
+
+/// `version-trace-span-flags` in small hexadecimal digits; later versions may have more behind.
+fn parse(text: &[u8]) -> Option<Parent> {
+    let (head, rest) = text.split_at_checked(55)?;
+    let version = byte(&head[..2])?;
+    let further = match version {
+        0 => rest.is_empty(),
+        0xff => false,
+        _ => rest.is_empty() || rest[0] == b'-',
+    };
+    let dashes = [2, 35, 52].iter().all(|at| head[*at] == b'-');
+    let trace: [u8; 16] = bytes(&head[3..35])?;
+    let span: [u8; 8] = bytes(&head[36..52])?;
+    let flags = byte(&head[53..])?;
+    let valid = further && dashes && trace != [0; 16] && span != [0; 8];
+    valid.then_some(Parent { trace, span, sampled: flags & 1 == 1 })
+}
+
+fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+    let mut all = [0; N];
+    for (to, two) in all.iter_mut().zip(digits.chunks_exact(2)) {
+        *to = byte(two)?;
+    }
+    Some(all)
+}
+
+fn byte(two: &[u8]) -> Option<u8> {
+    let digit = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    Some(digit(two[0])? << 4 | digit(two[1])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_valid_parent_is_read() {
+        let parent = parse(VALID.as_bytes()).unwrap();
+        assert_eq!(parent.trace[..2], [0x4b, 0xf9]);
+        assert_eq!(parent.span, [0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
+        assert!(parent.sampled);
+        let not = VALID.replace("-01", "-00");
+        assert!(!parse(not.as_bytes()).unwrap().sampled);
+        let later = VALID.replacen("00", "cc", 1) + "-what-the-future-brings";
+        assert!(parse(later.as_bytes()).unwrap().sampled);
+    }
+
+    #[test]
+    fn a_malformed_one_is_none() {
+        let zeros = |from: &str| VALID.replace(from, &"0".repeat(from.len()));
+        for text in [
+            String::new(),
+            VALID[..54].to_owned(),
+            format!("{VALID}0"),
+            format!("{VALID}-more"),
+            VALID.replacen("00", "ff", 1),
+            VALID.to_uppercase(),
+            VALID.replace('-', "_"),
+            VALID.replace("4bf9", "4bg9"),
+            zeros("4bf92f3577b34da6a3ce929d0e0e4736"),
+            zeros("00f067aa0ba902b7"),
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

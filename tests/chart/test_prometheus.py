@@ -1,0 +1,143 @@
+"""A real Prometheus with the rendered rules scrapes the program, which counts in a real Redis: what
+it takes for counters, histograms and nodes, and what it sees when Redis is killed."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack
+
+import yaml
+
+import chart
+
+MISSING = "{} is missing (Debian: apt-get install {})"
+
+
+class Process:
+    """A program with a directory of its own; killed at the end of the with-block."""
+
+    def __init__(self, package, *command):
+        assert shutil.which(command[0]), MISSING.format(command[0], package)
+        self.command = command
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.child = subprocess.Popen(
+            self.command, cwd=self.directory.name, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return self
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+
+    def __exit__(self, *_):
+        self.kill()
+        self.directory.cleanup()
+
+
+def redis():
+    port = chart.free_port()
+    return port, Process("redis-server", "redis-server", "--port", str(port), "--save", "")
+
+
+def counting_in(port):
+    """What makes the redis case count in a Redis without a password."""
+    return {"TIDEGATE_REDIS_URL": f"127.0.0.1:{port}", "TIDEGATE_REDIS_AUTH_FILE": "",
+            "TIDEGATE_KEY_SECRET_FILE": "", "TIDEGATE_REDIS_INFO_POLL": "100ms"}
+
+
+def ask(running):
+    body = {"domain": "edge", "descriptors": [{"entries": [{"key": "api_token", "value": "a"}]}]}
+    request = urllib.request.Request(f"http://127.0.0.1:{running.http}/json", json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=5) as reply:
+            return reply.status
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+class Prometheus(unittest.TestCase):
+    def started(self, stack, running):
+        """A Prometheus that scrapes the program, under the chart's namespace and job; its port."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        here = pathlib.Path(directory.name)
+        objects = chart.manifests(chart.cases()["redis"])
+        rules = chart.one(objects, "PrometheusRule")["spec"]
+        (here / "rules.yaml").write_text(yaml.safe_dump(rules))
+        labels = {"namespace": chart.NAMESPACE, "pod": "a"}
+        config = {
+            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"},
+            "rule_files": ["rules.yaml"],
+            "scrape_configs": [{
+                "job_name": chart.RELEASE,
+                "static_configs": [{"targets": [f"127.0.0.1:{running.http}"], "labels": labels}]}],
+        }
+        (here / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        port = chart.free_port()
+        command = ["prometheus", f"--config.file={here}/prometheus.yaml", f"--storage.tsdb.path={here}/data",
+                   f"--web.listen-address=127.0.0.1:{port}"]
+        stack.enter_context(Process("prometheus", *command))
+        return port
+
+    def query(self, port, expression):
+        """The value of an expression; None while it has none."""
+        url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        try:
+            with urllib.request.urlopen(url, timeout=5) as reply:
+                found = json.load(reply)["data"]["result"]
+        except OSError:
+            return None
+        return float(found[0]["value"][1]) if found else None
+
+    def test_a_real_prometheus_takes_the_metrics_and_the_rules(self):
+        port, server = redis()
+        objects = chart.manifests(chart.cases()["redis"])
+        with ExitStack() as stack:
+            server = stack.enter_context(server)
+            running = stack.enter_context(chart.Running(objects, counting_in(port)))
+            for _ in range(30):
+                self.assertIn(ask(running), (200, 429))
+            prometheus = self.started(stack, running)
+            node = f'node="127.0.0.1:{port}"'
+            for expression, value in {
+                'sum(tidegate_calls_total{status="ok"})': 30,
+                'sum(tidegate_rule_decisions_total{rule="edge.api_token"})': 30,
+                'tidegate_decision_seconds_count': 30,
+                'tidegate_decision_seconds_bucket{le="+Inf"}': 30,
+                f'tidegate_redis_keys_without_expiry{{{node}}}': 0,
+                f'tidegate_redis_breaker_state{{{node},state="flowing"}}': 1,
+                f'count(tidegate_redis_wait_seconds_bucket{{{node},le="0.006"}})': 1,
+                'count(rate_limited_requests_total)': 2,
+                'count(ALERTS{alertname="TidegateNoReplica"}) or vector(0)': 0,
+            }.items():
+                with self.subTest(expression=expression):
+                    chart.until(f"{expression} is {value}", lambda: self.query(prometheus, expression) == value)
+            metadata = f"http://127.0.0.1:{prometheus}/api/v1/targets/metadata?metric=tidegate_decision_seconds"
+            with urllib.request.urlopen(metadata, timeout=5) as reply:
+                self.assertEqual(json.load(reply)["data"][0]["type"], "histogram")
+            server.kill()
+            chart.until("Redis' death is seen", lambda: ask(running) and self.query(prometheus, "tidegate_degraded") == 1)
+            # What the alert of a degraded service looks at, recorded from this very fault.
+            share = "tidegate:degraded:share5m > 0"
+            chart.until("the share of degraded answers", lambda: ask(running) and self.query(prometheus, share))
+
+    def test_promtool_finds_nothing_wrong_with_the_metrics(self):
+        assert shutil.which("promtool"), MISSING.format("promtool", "prometheus")
+        port, server = redis()
+        objects = chart.manifests(chart.cases()["redis"])
+        given = {**counting_in(port), "TIDEGATE_RATELIMIT_METRIC_NAMES": "true"}
+        with server, chart.Running(objects, given) as running:
+            ask(running)
+            chart.until("Redis' own figures", lambda: "tidegate_redis_keys{" in running.get("/metrics"))
+            text = running.get("/metrics")
+        checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
+        self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
+        self.assertIn("\nratelimit_service_rate_limit_total_hits{", text)
