@@ -3,20 +3,23 @@
 //! Generic over the store; the store call is the only await on a request's way. Not here: the
 //! wire, the policy's language, arithmetic of limits, time.
 
+mod facts;
 mod holders;
 mod inspect;
+mod refused;
 
 pub use inspect::{Standing, Standings};
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use self::facts::unlimited;
 use self::holders::Holders;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::domain::{
-    Answer, Answers, Call, Check, Code, Counting, Decision, Descriptor, Facts, Hits, Holder,
-    LimitedBy, Micros, Observer, Op, Outcome, Request, Role, Shown, Slot, Source, Status, Verdict,
+    Answer, Answers, Call, Check, Code, Counting, Decision, Facts, Hits, Holder, LimitedBy, Micros,
+    Observer, Op, Outcome, Request, Role, Shown, Slot, Source, Status, Verdict,
 };
 use crate::policy::{Checks, Found, Matches, Policy, Rule};
 use crate::store::Store;
@@ -154,7 +157,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         for ((found, span), descriptor) in descriptors {
             let rule = rule_of(found);
             if let Found::Unlimited(rule) = found {
-                self.observer.checked(&unlimited_facts(rule, descriptor, admitted));
+                self.observer.checked(&unlimited(rule, descriptor, admitted));
             }
             for at in span.clone() {
                 let (check, Some(Answer::Decided(outcome))) =
@@ -162,6 +165,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 else {
                     continue;
                 };
+                if outcome.verdict == Verdict::Refuse {
+                    self.tell_refused(rule, check, checks.names[at], descriptor);
+                }
                 self.observer.checked(&Facts {
                     rule: rule.map(|rule| rule.id),
                     hits: cost(check),
@@ -174,26 +180,6 @@ impl<S: Store, O: Observer> Decider<S, O> {
             }
         }
         self.observer.decided(decision);
-    }
-}
-
-/// A rule without a counter is told of as if its capacity were endless.
-fn unlimited_facts(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> Facts {
-    Facts {
-        rule: Some(rule.id),
-        hits: descriptor.hits,
-        capacity: Hits(u64::MAX),
-        outcome: Outcome {
-            verdict: Verdict::Pass,
-            charged: descriptor.hits,
-            available: Hits(u64::MAX),
-            retry_after: None,
-            reset_after: Micros::ZERO,
-            taken: None,
-        },
-        shadow: rule.shadow_mode,
-        admitted,
-        gives_back: descriptor.give_back,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Not here: how it is reached (`decide`), how it is put on the wire (`wire::encode`).
 
-use super::{Hits, Micros, Outcome, Rate, Slot, Source};
+use super::{Entry, Hits, Key, Micros, Outcome, Rate, Slot, Source};
 
 /// The answer's code, for the call and for each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +101,28 @@ pub struct Facts {
     pub gives_back: bool,
 }
 
+/// What an observer is told of a check that refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
+    /// The rule; `None` for a limit that the caller brought along.
+    pub rule: Option<RuleId>,
+    /// The limit's position among those of the rule.
+    pub limit: usize,
+    /// The counter.
+    pub counter: Key,
+    /// The entries that make the counter, as the caller sent them; where a pattern's values share
+    /// a counter, the pattern stands for the value.
+    pub entries: &'a [Entry<'a>],
+}
+
 /// Somebody who is told of every decision and alters none (metrics, traces).
 ///
 /// Called on the request path: an implementation must not allocate, lock or log.
 pub trait Observer: Send + Sync + 'static {
     /// One check was decided.
     fn checked(&self, facts: &Facts);
+    /// One check refused; told before [`checked`](Self::checked), also where it has no say.
+    fn refused(&self, _: &Refused<'_>) {}
     /// A return of concurrency slots named no holder, so that it freed nothing.
     fn nobody_returned(&self) {}
     /// A call was answered.
@@ -116,6 +132,12 @@ pub trait Observer: Send + Sync + 'static {
 impl<T: Observer> Observer for std::sync::Arc<T> {
     fn checked(&self, facts: &Facts) {
         T::checked(self, facts);
+    }
+    fn refused(&self, refused: &Refused<'_>) {
+        T::refused(self, refused);
+    }
+    fn nobody_returned(&self) {
+        T::nobody_returned(self);
     }
     fn decided(&self, decision: &Decision<'_>) {
         T::decided(self, decision);

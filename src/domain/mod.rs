@@ -16,7 +16,7 @@ mod time;
 
 pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
-pub use decision::{Code, Decision, Facts, LimitedBy, Observer, RuleId, Shown, Status};
+pub use decision::{Code, Decision, Facts, LimitedBy, Observer, Refused, RuleId, Shown, Status};
 pub use limit::{
     Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,

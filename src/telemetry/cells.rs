@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 
 use super::tally::{Tally, tally};
-use crate::domain::{Code, Decision, Facts, Observer, RuleId, Source};
+use super::top::{Top, Values};
+use crate::domain::{Code, Decision, Facts, Observer, Refused, RuleId, Source};
 
 /// A rule as metrics name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,6 +138,7 @@ pub struct Telemetry {
     shards: Box<[Shard]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
+    top: Top,
 }
 
 /// The next worker's shard. Workers are few and live as long as the process.
@@ -149,7 +151,13 @@ thread_local! {
 impl Telemetry {
     /// Counters at zero. `near_ratio`: the share of a limit, 0 to 1, from which hits are near it.
     pub fn new(near_ratio: f64) -> Self {
+        Telemetry::showing(near_ratio, Values::default())
+    }
+
+    /// The same; `values` says how refused keys are shown.
+    pub fn showing(near_ratio: f64, values: Values) -> Self {
         Telemetry {
+            top: Top::new(values),
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCell::default(),
@@ -179,6 +187,11 @@ impl Telemetry {
     /// A policy was not loaded, because it has faults.
     pub fn not_loaded(&self) {
         self.load_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Who is being refused.
+    pub fn top(&self) -> &Top {
+        &self.top
     }
 
     pub(super) fn tables(&self) -> Arc<Tables> {
@@ -223,6 +236,10 @@ impl Observer for Telemetry {
         if let Some(cell) = tables.present.cell(id).or_else(|| tables.before.cell(id)) {
             cell.add(&tally);
         }
+    }
+
+    fn refused(&self, refused: &Refused<'_>) {
+        self.top.note(refused);
     }
 
     fn decided(&self, decision: &Decision<'_>) {

@@ -7,7 +7,9 @@ mod cells;
 mod log;
 mod scrape;
 mod tally;
+mod top;
 
 pub use cells::{RuleName, Telemetry};
 pub use log::{Format, Level, start_logs};
 pub use scrape::{CONTENT_TYPE, Kept, Scrape};
+pub use top::{LimitName, Names, TAKE_IN_EVERY, Top, TopKey, TopLimit, TopReport, TopSpan, Values};
