@@ -3,6 +3,7 @@
 //!
 //! Not here: decisions of any kind.
 
+mod attempt;
 mod debug_client;
 mod descriptor;
 mod engine;
@@ -10,11 +11,14 @@ mod environment;
 mod failure;
 mod figures;
 mod files;
+mod levels;
+mod live;
 mod load;
 mod open_files;
 mod operate;
 mod pages;
 mod ports;
+mod rates;
 mod redis_config;
 mod rehearse;
 mod reload;

@@ -4,10 +4,12 @@
 //! wire, the policy's language, arithmetic of limits, time.
 
 mod facts;
+mod foresee;
 mod holders;
 mod inspect;
 mod refused;
 
+pub use foresee::{Foreseen, ForeseenLimit};
 pub use inspect::{Standing, Standings};
 
 use std::sync::Arc;

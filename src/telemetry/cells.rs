@@ -151,13 +151,8 @@ thread_local! {
 impl Telemetry {
     /// Counters at zero. `near_ratio`: the share of a limit, 0 to 1, from which hits are near it.
     pub fn new(near_ratio: f64) -> Self {
-        Telemetry::showing(near_ratio, Values::default())
-    }
-
-    /// The same; `values` says how refused keys are shown.
-    pub fn showing(near_ratio: f64, values: Values) -> Self {
         Telemetry {
-            top: Top::new(values),
+            top: Top::new(Values::default()),
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCell::default(),
@@ -165,6 +160,12 @@ impl Telemetry {
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
         }
+    }
+
+    /// The same; `values` says how refused keys are shown.
+    #[must_use]
+    pub fn showing(self, values: Values) -> Self {
+        Telemetry { top: Top::new(values), ..self }
     }
 
     /// A policy was loaded whose rules are numbered from `first` on: rules of a name that is known

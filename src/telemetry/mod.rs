@@ -6,10 +6,12 @@
 mod cells;
 mod log;
 mod scrape;
+mod sums;
 mod tally;
 mod top;
 
 pub use cells::{RuleName, Telemetry};
-pub use log::{Format, Level, start_logs};
+pub use log::{Format, Level, Logs, start_logs};
 pub use scrape::{CONTENT_TYPE, Kept, Scrape};
+pub use sums::{Latency, RuleSums, Sums};
 pub use top::{LimitName, Names, TAKE_IN_EVERY, Top, TopKey, TopLimit, TopReport, TopSpan, Values};
