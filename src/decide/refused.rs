@@ -3,7 +3,7 @@
 //! Not here: what is made of it (`telemetry`).
 
 use super::Decider;
-use crate::domain::{Check, Descriptor, Observer, Refused};
+use crate::domain::{Check, Descriptor, Observer, Refused, Role};
 use crate::policy::Rule;
 use crate::store::Store;
 
@@ -16,13 +16,15 @@ impl<S: Store, O: Observer> Decider<S, O> {
         name: &str,
         descriptor: &Descriptor<'_>,
     ) {
-        let counter = check.key;
+        let (counter, shadow) = (check.key, check.role == Role::Shadow);
         let Some(rule) = rule else {
             let entries = descriptor.entries;
-            return self.observer.refused(&Refused { rule: None, limit: 0, counter, entries });
+            let refused = Refused { rule: None, limit: 0, counter, entries, shadow };
+            return self.observer.refused(&refused);
         };
         let limit = rule.position(name);
         let entries = rule.counter_of(limit, descriptor.entries);
-        self.observer.refused(&Refused { rule: Some(rule.id), limit, counter, entries: &entries });
+        let (rule, entries) = (Some(rule.id), &entries[..]);
+        self.observer.refused(&Refused { rule, limit, counter, entries, shadow });
     }
 }

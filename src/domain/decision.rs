@@ -113,6 +113,8 @@ pub struct Refused<'a> {
     /// The entries that make the counter, as the caller sent them; where a pattern's values share
     /// a counter, the pattern stands for the value.
     pub entries: &'a [Entry<'a>],
+    /// The refusal has no say: the rule is in shadow mode, or another quota descriptor passes.
+    pub shadow: bool,
 }
 
 /// Somebody who is told of every decision and alters none (metrics, traces).

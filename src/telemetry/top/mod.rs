@@ -79,6 +79,8 @@ type Numbered = Option<(RuleId, u16)>;
 struct Held {
     name: LimitName,
     latest: Micros,
+    /// The latest refusal had no say.
+    shadow: bool,
     spans: Spans,
 }
 
@@ -127,6 +129,7 @@ impl Top {
                 Some(at) => {
                     let held = &mut kept.limits[at];
                     held.latest = now;
+                    held.shadow = note.shadow;
                     held.spans.add(now, &note);
                 }
                 None => kept.homeless += 1,
@@ -173,7 +176,7 @@ impl Kept {
     }
 
     fn make_room(&mut self, name: LimitName, now: Micros) -> Option<usize> {
-        let held = Held { name, latest: now, spans: Spans::default() };
+        let held = Held { name, latest: now, shadow: false, spans: Spans::default() };
         if self.limits.len() < LIMITS_MAX {
             self.limits.push(held);
             return Some(self.limits.len() - 1);

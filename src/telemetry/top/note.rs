@@ -46,6 +46,8 @@ pub(super) struct Note {
     pub(super) limit: Option<(RuleId, u16)>,
     /// The counter's identity.
     pub(super) counter: u128,
+    /// The refusal had no say.
+    pub(super) shadow: bool,
     length: u8,
     cut: bool,
     text: [u8; TEXT_BYTES_MAX],
@@ -56,8 +58,9 @@ impl Note {
     pub(super) fn of(refused: &Refused<'_>, values: Values) -> Note {
         let limit =
             refused.rule.map(|rule| (rule, u16::try_from(refused.limit).unwrap_or(u16::MAX)));
-        let counter = refused.counter.identity;
-        let mut note = Note { limit, counter, length: 0, cut: false, text: [0; TEXT_BYTES_MAX] };
+        let (counter, shadow) = (refused.counter.identity, refused.shadow);
+        let mut note =
+            Note { limit, counter, shadow, length: 0, cut: false, text: [0; TEXT_BYTES_MAX] };
         for (at, Entry { key, value }) in refused.entries.iter().enumerate() {
             if at > 0 {
                 note.push(b", ");

@@ -47,6 +47,8 @@ pub struct TopLimit {
     pub rule: String,
     /// The limit's own name.
     pub limit: Option<String>,
+    /// Its latest refusal had no say (shadow mode), so that it limits nobody.
+    pub shadow: bool,
     /// Checks that it refused, in shadow mode too.
     pub refused: u64,
     /// The keys that it refused most, at most ten.
@@ -91,6 +93,7 @@ fn span(limits: &[Held], shape: Shape, of: fn(&Spans) -> &Span, now: Micros) -> 
             domain: held.name.domain.to_string(),
             rule: held.name.rule.to_string(),
             limit: (!held.name.limit.is_empty()).then(|| held.name.limit.to_string()),
+            shadow: held.shadow,
             refused,
             keys: keys.collect(),
         })

@@ -19,7 +19,13 @@ fn refuse(top: &Top, rule: u32, value: &str) {
     identity.copy_from_slice(&hash.as_bytes()[..16]);
     let entries = [Entry { key: b"token", value: value.as_bytes() }];
     let counter = Key { identity: u128::from_be_bytes(identity), tag: None };
-    top.note(&Refused { rule: Some(RuleId(rule)), limit: 0, counter, entries: &entries });
+    top.note(&Refused {
+        rule: Some(RuleId(rule)),
+        limit: 0,
+        counter,
+        entries: &entries,
+        shadow: false,
+    });
 }
 
 fn later(seconds: u64) -> Micros {
@@ -143,7 +149,7 @@ fn whatever_bytes_a_value_has_its_text_prints_and_is_bounded() {
         let entries = [Entry { key: b"k", value }; 16];
         let counter = Key { identity: 1, tag: None };
         let of = |entries: &[Entry<'_>]| {
-            let refused = Refused { rule: None, limit: 0, counter, entries };
+            let refused = Refused { rule: None, limit: 0, counter, entries, shadow: false };
             Note::of(&refused, Values::Shortened).shown()
         };
         if let Some(expected) = expected.get(at) {
