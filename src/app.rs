@@ -18,6 +18,7 @@ mod open_files;
 mod operate;
 mod pages;
 mod ports;
+mod profile;
 mod rates;
 mod redis_config;
 mod rehearse;

@@ -66,6 +66,8 @@ const ENDPOINTS: &str = "\
 /switches    the switches that are set
 /log-level   from which level on logs are written
 
+/pprof       ?seconds=N: a CPU profile, for who shows the token below
+
 POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in this replica only:
 /reset             ?domain=D&descriptor=k=v,k2=v2: its counters are as good as new
 /switch            ?target=DOMAIN_OR_PATH&to=shadow|allow|deny|20%25&for=SECONDS

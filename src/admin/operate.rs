@@ -9,16 +9,24 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::RawQuery;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 
 use super::query::Query;
 use super::{Page, plain};
 
 /// The longest that a switch can be set for; what shall last longer belongs into the policy.
 const FOR_SECONDS_MAX: u64 = 30 * 86_400;
+
+/// How long a profile takes where nobody says, and at most: the sampling is cheap, but nobody should
+/// forget one.
+const PROFILE_SECONDS: u64 = 5;
+const PROFILE_SECONDS_MAX: u64 = 30;
+
+/// The longest that a request of the debug port may take: a profile, and finding its names.
+pub const DEBUG_REQUEST_MAX: Duration = Duration::from_secs(PROFILE_SECONDS_MAX + 30);
 
 /// What an operator wants changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,17 +71,29 @@ pub type Orders = Arc<dyn Fn(Order) -> Done + Send + Sync>;
 pub type Counters =
     Arc<dyn Fn(String, String) -> Pin<Box<dyn Future<Output = Done> + Send>> + Send + Sync>;
 
+/// Profiles the process for so long, in the format of pprof.
+pub type Profiles =
+    Arc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = Profiled> + Send>> + Send + Sync>;
+
+/// A profile, or why there is none.
+pub type Profiled = Result<Vec<u8>, String>;
+
+/// The operators' token, if there is one.
+pub type Token = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// What operators can do.
 #[derive(Clone)]
 pub struct Operate {
     /// The token, read anew for each write, so that it can be rotated; `None`: nobody may write.
-    pub token: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    pub token: Token,
     /// Carries out orders.
     pub orders: Orders,
     /// The switches that are set.
     pub switches: Page,
     /// From which level on logs are written, and for how long.
     pub log_level: Page,
+    /// Profiles the process.
+    pub profile: Profiles,
     /// Shows counters, charges nothing.
     pub counter: Counters,
     /// Makes counters as good as new.
@@ -88,7 +108,7 @@ impl std::fmt::Debug for Operate {
 
 /// The routes.
 pub(super) fn operate_routes(operate: Operate) -> Router {
-    let Operate { token, orders, switches, log_level: level, counter, reset } = operate;
+    let Operate { token, orders, switches, log_level: level, profile, counter, reset } = operate;
     let order = |read: Reads| {
         let (token, orders) = (Arc::clone(&token), Arc::clone(&orders));
         post(move |headers: HeaderMap, RawQuery(query): RawQuery| {
@@ -118,6 +138,7 @@ pub(super) fn operate_routes(operate: Operate) -> Router {
                 answered(Ok(counted(&counter, query).await))
             }),
         )
+        .route("/pprof", profiled(Arc::clone(&token), profile))
         .route(
             "/reset",
             post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
@@ -127,6 +148,32 @@ pub(super) fn operate_routes(operate: Operate) -> Router {
                 }
             }),
         )
+}
+
+/// It needs the token as writes do: it costs CPU, and tells what the process does.
+fn profiled(token: Token, profile: Profiles) -> MethodRouter {
+    get(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
+        if let Err(refused) = may(&headers, token().as_deref()) {
+            return refused.into_response();
+        }
+        let profiled = match profile_lasts(query.as_deref()) {
+            Ok(lasts) => profile(lasts).await,
+            Err(wrong) => Err(wrong),
+        };
+        match profiled {
+            Ok(bytes) => ([(CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
+            Err(wrong) => answered(Ok(Err(wrong))),
+        }
+    })
+}
+
+fn profile_lasts(query: Option<&str>) -> Result<Duration, String> {
+    let query = Query::read(query)?;
+    query.only(&["seconds"], &[], "ask with seconds=NUMBER, or nothing")?;
+    match query.number("seconds", PROFILE_SECONDS, PROFILE_SECONDS_MAX)? {
+        0 => Err("seconds= is at least 1".to_owned()),
+        seconds => Ok(Duration::from_secs(seconds)),
+    }
 }
 
 /// Makes an order out of a query.

@@ -11,6 +11,7 @@ use super::descriptor;
 use super::environment::secret_file;
 use super::failure::Failure;
 use super::levels::Levels;
+use super::profile::profile;
 use super::serve::Deciding;
 use super::switching::Switching;
 use crate::admin::{Done, Operate, Order};
@@ -54,6 +55,7 @@ pub(super) fn operate(
         orders: Arc::new(move |order| carried_out(&orderly, &held, &levels, order)),
         switches: Arc::new(move || switches(&listed.0, &listed.1)),
         log_level: Arc::new(move || level.told(Clock::System.now())),
+        profile: Arc::new(|lasts| Box::pin(profile(lasts))),
         counter: Arc::new(move |domain, text| {
             let decider = Arc::clone(&looks);
             Box::pin(async move { counters(&decider, &domain, &text, false).await })

@@ -117,7 +117,8 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         side_stops.clone(),
     ));
     let debug_routes = admin::debug_routes(parts.debug(operate, &switching), hosts(&debug));
-    side.spawn(admin::serve(debug, debug_routes, limits, side_stops.clone()));
+    let patient = admin::Limits { request_timeout: admin::DEBUG_REQUEST_MAX, ..limits };
+    side.spawn(admin::serve(debug, debug_routes, patient, side_stops.clone()));
     if let Some(listener) = prometheus {
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
