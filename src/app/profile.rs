@@ -1,9 +1,11 @@
 //! A profile of where this process spends its CPU, in the format of pprof.
 //!
 //! A timer interrupts whatever runs, and the stack is followed by its frame pointers: that takes no
-//! lock and reads no memory without having tried it, while unwinding by tables inside a signal
-//! handler has ended processes. The price: in a build without frame pointers the functions' own
-//! times are right, and who called them is mostly not known.
+//! lock, allocates nothing and reads no memory without having tried it. The other ways of the
+//! crate may end the process: unwinding by tables inside a signal handler, and reading those tables
+//! there at the first sample. The price: frame pointers are needed (the container's build has them;
+//! else `RUSTFLAGS="-C force-frame-pointers=yes"`), and a sample begins with the caller of the
+//! function that was interrupted.
 //!
 //! Not here: who may ask (`admin`).
 

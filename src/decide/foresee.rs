@@ -65,13 +65,15 @@ impl<S: Store, O: Observer> Decider<S, O> {
         };
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
         let there: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
-        for (check, answer) in checks.each.iter().zip(&mut answers.each) {
-            if let Answer::Decided(outcome) = answer {
-                *outcome = taken_from(outcome, check);
+        for at in 0..checks.each.len().min(answers.each.len()) {
+            let before = taken_before(&checks.each, &answers.each, at);
+            if let Answer::Decided(outcome) = &mut answers.each[at] {
+                *outcome = taken_from(outcome, &checks.each[at], before);
             }
         }
         let mut decision = combine(&matches, &checks, &answers, self.modes)?;
-        if decision.code == Code::Ok && !decision.shadowed {
+        let charges = matches.accounting == Accounting::Independent;
+        if charges || (decision.code == Code::Ok && !decision.shadowed) {
             for (check, answer) in checks.each.iter().zip(&mut answers.each) {
                 if let Answer::Decided(outcome) = answer {
                     *outcome = charged(outcome, check);
@@ -96,20 +98,31 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
+/// What the call's earlier checks would have taken from the counter of the one at `at`.
+fn taken_before(checks: &[Check<'_>], answers: &[Answer], at: usize) -> Hits {
+    let passes =
+        |answer: &Answer| answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Pass);
+    let same = checks.iter().zip(answers).take(at).filter(|(check, answer)| {
+        check.key == checks[at].key && matches!(check.op, Op::Take { .. }) && passes(answer)
+    });
+    Hits(same.fold(0, |sum, (check, _)| sum.saturating_add(cost(check).0)))
+}
+
 /// A look at a counter as the verdict on taking from it. A look passes where one hit is there.
-fn taken_from(look: &Outcome, check: &Check<'_>) -> Outcome {
+fn taken_from(look: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
+    let available = Hits(look.available.0.saturating_sub(before.0));
     let fits = match check.op {
-        Op::Take { cost } => cost <= look.available,
-        Op::Peek => return *look,
+        Op::Take { cost } => cost <= available,
+        Op::Peek => available > Hits::ZERO,
         Op::GiveBack { .. } => true,
     };
     let (verdict, retry_after) = if fits {
         (Verdict::Pass, None)
     } else {
         // The wait that the look tells is the one for a single hit.
-        (Verdict::Refuse, look.retry_after.filter(|_| cost(check) == Hits::ONE))
+        (Verdict::Refuse, look.retry_after.filter(|_| cost(check) <= Hits::ONE))
     };
-    Outcome { verdict, retry_after, ..*look }
+    Outcome { verdict, retry_after, available, ..*look }
 }
 
 /// What an admitted call would leave.
