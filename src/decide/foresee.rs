@@ -5,8 +5,8 @@
 
 use super::{Decider, Unavailable, combine, correct_roles, cost};
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, Code, Decision, Hits, Micros, Observer, Op, Outcome,
-    Request, Role, Source, Verdict,
+    Accounting, Answer, Answers, Call, Check, Code, Decision, Hits, Key, Micros, Observer, Op,
+    Outcome, Request, Role, Source, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
@@ -39,7 +39,8 @@ pub struct ForeseenLimit<'p> {
 
 impl<S: Store, O: Observer> Decider<S, O> {
     /// What the call would be answered at `now`. The waits of a call that costs a limit more than
-    /// one hit are not known without making it: they read `None`.
+    /// one hit are not known without making it: they read `None`, and of several limits that refuse
+    /// another one may be named than the call would name.
     ///
     /// # Errors
     ///
@@ -66,21 +67,22 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
         let there: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
         for at in 0..checks.each.len().min(answers.each.len()) {
-            let before = taken_before(&checks.each, &answers.each, at);
+            let before = taken(&checks.each[..at], &answers.each, checks.each[at].key);
             if let Answer::Decided(outcome) = &mut answers.each[at] {
                 *outcome = taken_from(outcome, &checks.each[at], before);
             }
         }
-        let mut decision = combine(&matches, &checks, &answers, self.modes)?;
-        let charges = matches.accounting == Accounting::Independent;
-        if charges || (decision.code == Code::Ok && !decision.shadowed) {
-            for (check, answer) in checks.each.iter().zip(&mut answers.each) {
-                if let Answer::Decided(outcome) = answer {
-                    *outcome = charged(outcome, check);
-                }
+        let decision = combine(&matches, &checks, &answers, self.modes)?;
+        let charges = matches.accounting == Accounting::Independent
+            || (decision.code == Code::Ok && !decision.shadowed);
+        for at in 0..checks.each.len().min(answers.each.len()) {
+            let all = taken(&checks.each, &answers.each, checks.each[at].key);
+            if let (Answer::Decided(outcome), Some(there)) = (&mut answers.each[at], there[at]) {
+                let gone = if charges { all } else { Hits::ZERO };
+                outcome.available = Hits(there.0.saturating_sub(gone.0));
             }
-            decision = combine(&matches, &checks, &answers, self.modes)?;
         }
+        let decision = combine(&matches, &checks, &answers, self.modes)?;
         let limit = |at: usize| {
             let (check, answer) = (&checks.each[at], answers.each.get(at));
             let outcome = answer.and_then(Answer::outcome);
@@ -98,14 +100,14 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// What the call's earlier checks would have taken from the counter of the one at `at`.
-fn taken_before(checks: &[Check<'_>], answers: &[Answer], at: usize) -> Hits {
+/// What these checks take from a counter, those of them that pass.
+fn taken(checks: &[Check<'_>], answers: &[Answer], counter: Key) -> Hits {
     let passes =
         |answer: &Answer| answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Pass);
-    let same = checks.iter().zip(answers).take(at).filter(|(check, answer)| {
-        check.key == checks[at].key && matches!(check.op, Op::Take { .. }) && passes(answer)
+    let taking = checks.iter().zip(answers).filter(|(check, answer)| {
+        check.key == counter && matches!(check.op, Op::Take { .. }) && passes(answer)
     });
-    Hits(same.fold(0, |sum, (check, _)| sum.saturating_add(cost(check).0)))
+    Hits(taking.fold(0, |sum, (check, _)| sum.saturating_add(cost(check).0)))
 }
 
 /// A look at a counter as the verdict on taking from it. A look passes where one hit is there.
@@ -123,14 +125,4 @@ fn taken_from(look: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
         (Verdict::Refuse, look.retry_after.filter(|_| cost(check) <= Hits::ONE))
     };
     Outcome { verdict, retry_after, available, ..*look }
-}
-
-/// What an admitted call would leave.
-fn charged(outcome: &Outcome, check: &Check<'_>) -> Outcome {
-    match (check.op, outcome.verdict) {
-        (Op::Take { cost }, Verdict::Pass) => {
-            Outcome { available: Hits(outcome.available.0.saturating_sub(cost.0)), ..*outcome }
-        }
-        _ => *outcome,
-    }
 }

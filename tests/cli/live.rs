@@ -1,6 +1,8 @@
 //! What the debug port tells the page, and whoever reads JSON: the policy, who is refused, what a
 //! request would be answered, what goes on; and the level of logs, a profile, who is let in.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::http::{self, Reply};
@@ -125,6 +127,40 @@ fn what_goes_on_is_told_from_the_second_look_on() {
     });
     assert!(rate > 0.0);
     assert_eq!(json(&serving, "/now")["rules"][0]["rule"], "edge.client");
+}
+
+/// Every name of a field in a JSON value.
+fn fields(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, value)| {
+            found.insert(name.clone());
+            fields(value, found);
+        }),
+        Value::Array(list) => list.iter().for_each(|value| fields(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_path_and_every_field_is_on_the_page_that_describes_them() {
+    let page = include_str!("../../config/ADMIN.md");
+    let serving = serving(&[]);
+    for _ in 0..6 {
+        asked(&serving, "ann");
+    }
+    assert_eq!(with_token(&serving, "POST", "/switch?target=edge&to=deny").status, 200);
+    let mut found = BTreeSet::new();
+    for path in ["/policy", "/top", "/now", "/try?domain=edge&descriptor=client=ann"] {
+        fields(&json(&serving, path), &mut found);
+    }
+    assert!(found.len() > 50, "{found:?}");
+    let list = http::get(serving.port("debug"), "/").body;
+    let paths = list.split_whitespace().filter(|word| word.starts_with('/'));
+    let missing: Vec<&str> = paths
+        .chain(found.iter().map(String::as_str))
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "config/ADMIN.md lacks {missing:?}");
 }
 
 #[test]

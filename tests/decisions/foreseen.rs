@@ -53,14 +53,14 @@ impl Numbers {
 fn told(answered: &Answered) -> impl PartialEq + std::fmt::Debug {
     let rows =
         answered.rows.iter().map(|row| (row.code, row.limit, row.name.clone(), row.remaining));
-    (answered.code, rows.collect::<Vec<_>>(), answered.limited_by.clone(), answered.shadowed)
+    (answered.code, rows.collect::<Vec<_>>(), answered.shadowed)
 }
 
 #[test]
 fn a_call_is_answered_as_foreseen_and_foreseeing_charges_nothing() {
     let bench = Bench::new(ALL_KINDS);
     let mut numbers = Numbers(7);
-    let mut refused = 0;
+    let (mut refused, mut waits) = (0, 0);
     for round in 0..4_000 {
         bench.advance(Micros(numbers.below(1_500_000) as u64));
         let descriptor = |numbers: &mut Numbers| {
@@ -72,10 +72,15 @@ fn a_call_is_answered_as_foreseen_and_foreseeing_charges_nothing() {
         assert_eq!(told(&bench.foresee(&descriptors)), told(&foreseen), "round {round}: a trace");
         let real = bench.ask(&descriptors);
         assert_eq!(told(&foreseen), told(&real), "round {round}");
-        assert_eq!(foreseen.retry_after, real.retry_after, "round {round}");
+        // What costs a limit more than one hit has a wait that only the call itself can tell, and
+        // of several limits that refuse the one with the longest wait is named.
+        let told_wait = foreseen.retry_after.is_some();
+        let named = |answered: &Answered| (answered.retry_after, answered.limited_by.clone());
+        assert!(!told_wait || named(&foreseen) == named(&real), "round {round}");
+        waits += usize::from(told_wait);
         refused += usize::from(!real.passes());
     }
-    assert!((400..3_600).contains(&refused), "{refused}");
+    assert!((400..3_600).contains(&refused) && waits > 200, "{refused} {waits}");
 }
 
 #[test]
