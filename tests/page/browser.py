@@ -107,11 +107,11 @@ class Browser:
     def devtools(self, command, **parameters):
         return self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
-    def look(self, scheme, width, height):
-        """Light or dark, in a window of that size."""
+    def look(self, scheme, width, height, scale=1):
+        """Light or dark, in a window of that size; pictures of it are that much larger."""
         self.devtools("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}])
-        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False)
 
     def picture(self):
         return base64.b64decode(self.ask("GET", "/screenshot"))

@@ -1,4 +1,4 @@
-"""Pictures of the page under a made-up load, light and dark, wide and narrow."""
+"""Pictures of the page under a made-up load, light and dark."""
 
 import itertools
 import random
@@ -8,7 +8,10 @@ from browser import Browser, until
 from service import Service
 
 # Long enough for the chart to have a shape.
-SECONDS = 25
+SECONDS = 50
+SIZE = (1100, 1040)
+# As wide as a README shows them.
+SCALE = 0.8
 
 
 def calls(service, seconds):
@@ -33,18 +36,17 @@ def take(directory):
     directory.mkdir(parents=True, exist_ok=True)
     service, browser = Service(), Browser()
     try:
-        browser.look("light", 1280, 1180)
+        browser.look("light", *SIZE)
         browser.open(service.page())
         calls(service, SECONDS)
         browser.fill("#descriptors", "endpoint=login,remote_address=203.0.113.10")
         browser.click("#form button")
         until("an answer", lambda: browser.run("return document.querySelector('#answer').dataset.code"))
-        for name, scheme, width, height in [("light", "light", 1280, 1180), ("dark", "dark", 1280, 1180),
-                                            ("narrow", "dark", 390, 1500)]:
-            browser.look(scheme, width, height)
+        for scheme in ("light", "dark"):
+            browser.look(scheme, *SIZE, SCALE)
             browser.run("window.scrollTo(0, 0); document.activeElement.blur()")
             calls(service, 2)
-            (directory / f"page-{name}.png").write_bytes(browser.picture())
+            (directory / f"page-{scheme}.png").write_bytes(browser.picture())
     finally:
         browser.close()
         service.close()
