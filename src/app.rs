@@ -3,6 +3,7 @@
 //!
 //! Not here: decisions of any kind.
 
+mod attempt;
 mod debug_client;
 mod descriptor;
 mod engine;
@@ -10,6 +11,8 @@ mod environment;
 mod failure;
 mod figures;
 mod files;
+mod levels;
+mod live;
 mod load;
 mod node_figures;
 mod open_files;
@@ -17,6 +20,8 @@ mod operate;
 mod otlp;
 mod pages;
 mod ports;
+mod profile;
+mod rates;
 mod redis_config;
 mod rehearse;
 mod reload;

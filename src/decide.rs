@@ -4,9 +4,12 @@
 //! wire, the policy's language, arithmetic of limits, time.
 
 mod facts;
+mod foresee;
 mod holders;
 mod inspect;
+mod refused;
 
+pub use foresee::{Foreseen, ForeseenLimit};
 pub use inspect::{Standing, Standings};
 
 use std::sync::Arc;
@@ -164,6 +167,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 else {
                     continue;
                 };
+                if outcome.verdict == Verdict::Refuse {
+                    self.tell_refused(rule, check, checks.names[at], descriptor);
+                }
                 self.observer.checked(&Facts {
                     rule: rule.map(|rule| rule.id),
                     hits: cost(check),

@@ -21,7 +21,7 @@ pub use source::{Given, Origin, Sources, Texts, report};
 pub use table::{Settings, TABLE};
 pub use value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind,
+    StoreKind, TopValues,
 };
 
 use std::fmt;

@@ -7,11 +7,16 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::RawQuery;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::guard::{Hosts, guarded};
+use super::live::{Live, live_routes};
 use super::operate::{Operate, operate_routes};
+use super::page::page_or;
+use super::query::Query;
 use super::{Page, plain};
 
 /// What `/explain` is asked: a domain and its descriptors, as on the command line.
@@ -33,10 +38,10 @@ pub struct Debug {
     pub rlconfig: Page,
     /// The settings in effect and where each is from; secrets hidden.
     pub config: Page,
-    /// The policy as it was understood.
-    pub policy: Page,
     /// Explains a request.
     pub explain: Arc<dyn Fn(&Explains) -> Explained + Send + Sync>,
+    /// What the page reads.
+    pub live: Live,
     /// What operators can do.
     pub operate: Operate,
 }
@@ -47,15 +52,21 @@ impl std::fmt::Debug for Debug {
     }
 }
 
-/// What `/` lists.
+/// What `/` lists, to whoever is no browser.
 const ENDPOINTS: &str = "\
-/            this list
+/            this list; for browsers the live page
 /rlconfig    every limit, a line each
 /config      settings in effect and where each one is from
-/policy      the policy as it was understood
+/policy      the policy in force, as JSON: ?search=TEXT&most=NUMBER
+/top         the keys that are refused most: now, in the last hour, in the last day
+/now         decisions per second, and how the store does
 /explain     ?domain=D&descriptor=k=v,k2=v2 (several): which rules match, and why
+/try         the same, and &hits=N: what it would be answered now; charges nothing
 /counter     ?domain=D&descriptor=k=v,k2=v2: how its counters stand
 /switches    the switches that are set
+/log-level   from which level on logs are written
+
+/pprof       ?seconds=N: a CPU profile, for who shows the token below
 
 POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in this replica only:
 /reset             ?domain=D&descriptor=k=v,k2=v2: its counters are as good as new
@@ -63,10 +74,11 @@ POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in t
 /undo              ?target=DOMAIN_OR_PATH, or nothing for every switch
 /leave-store       ?for=SECONDS: act as if Redis were away
 /return-to-store   ask Redis again
+/log-level         ?to=off|error|warn|info|debug&for=SECONDS
 ";
 
 /// The routes of the debug port.
-pub fn debug_routes(debug: Debug) -> Router {
+pub fn debug_routes(debug: Debug, hosts: Hosts) -> Router {
     let page = |page: Page| {
         get(move || {
             let text = page();
@@ -75,21 +87,22 @@ pub fn debug_routes(debug: Debug) -> Router {
     };
     let (explain, operate) = (debug.explain, debug.operate);
     Router::new()
-        .route("/", get(|| async { plain(ENDPOINTS.to_owned()) }))
+        .route("/", get(|headers: HeaderMap| async move { page_or(&headers, ENDPOINTS) }))
         .route("/rlconfig", page(debug.rlconfig))
         .route("/config", page(debug.config))
-        .route("/policy", page(debug.policy))
         .route(
             "/explain",
             get(move |RawQuery(query): RawQuery| {
-                let answer = explained(explain.as_ref(), query.as_deref().unwrap_or_default());
+                let answer = explained(explain.as_ref(), query.as_deref());
                 async move { answer }
             }),
         )
+        .merge(live_routes(debug.live))
         .merge(operate_routes(operate))
+        .layer(from_fn(move |request, next| guarded(hosts, request, next)))
 }
 
-fn explained(explain: &dyn Fn(&Explains) -> Explained, query: &str) -> Response {
+fn explained(explain: &dyn Fn(&Explains) -> Explained, query: Option<&str>) -> Response {
     match question(query).and_then(|question| explain(&question)) {
         Ok(text) => plain(text),
         Err(wrong) => (StatusCode::BAD_REQUEST, plain(format!("{wrong}\n"))).into_response(),
@@ -97,38 +110,15 @@ fn explained(explain: &dyn Fn(&Explains) -> Explained, query: &str) -> Response 
 }
 
 /// Reads `domain=D&descriptor=k=v,k2=v2&descriptor=…`.
-fn question(query: &str) -> Result<Explains, String> {
-    let mut question = Explains::default();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decoded(value).ok_or("the query is not percent-encoded UTF-8")?;
-        match name {
-            "domain" => question.domain = value,
-            "descriptor" => question.descriptors.push(value),
-            _ => return Err("ask with domain=D and descriptor=k=v,k2=v2".to_owned()),
-        }
+fn question(query: Option<&str>) -> Result<Explains, String> {
+    let query = Query::read(query)?;
+    let how = "ask with domain=D and descriptor=k=v,k2=v2";
+    query.only(&["domain"], &["descriptor"], how)?;
+    let descriptors: Vec<String> = query.all("descriptor").map(str::to_owned).collect();
+    match query.value("domain") {
+        Some(domain) if !descriptors.is_empty() => Ok(Explains { domain, descriptors }),
+        _ => Err(how.to_owned()),
     }
-    if question.domain.is_empty() || question.descriptors.is_empty() {
-        return Err("ask with domain=D and descriptor=k=v,k2=v2".to_owned());
-    }
-    Ok(question)
-}
-
-/// Takes percent-encoding off; a plus is a blank, as forms send it.
-pub(super) fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                u8::try_from(digit()? * 16 + digit()?).ok()?
-            }
-            b'+' => b' ',
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
@@ -136,17 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_read_with_its_encoding_taken_off() {
-        let asked = question("domain=edge&descriptor=path%3D%2Fa+b,k=v%25&descriptor=x=y").unwrap();
-        assert_eq!(asked.domain, "edge");
-        assert_eq!(asked.descriptors, ["path=/a b,k=v%", "x=y"]);
-    }
-
-    #[test]
     fn a_question_that_lacks_something_is_told_how_to_ask() {
-        for bad in ["", "domain=d", "descriptor=k=v", "domain=%f", "domain=%ff&descriptor=a", "x=1"]
-        {
-            assert!(question(bad).is_err(), "{bad}");
+        for bad in ["", "domain=d", "descriptor=k=v", "domain=%f", "x=1", "domain=d&domain=d"] {
+            assert!(question(Some(bad)).is_err(), "{bad}");
         }
+        let asked = question(Some("domain=d&descriptor=a=b&descriptor=c=d")).unwrap();
+        assert_eq!(asked.descriptors, ["a=b", "c=d"]);
     }
 }

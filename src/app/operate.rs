@@ -10,6 +10,8 @@ use std::time::Duration;
 use super::descriptor;
 use super::environment::secret_file;
 use super::failure::Failure;
+use super::levels::Levels;
+use super::profile::profile;
 use super::serve::Deciding;
 use super::switching::Switching;
 use crate::admin::{Done, Operate, Order};
@@ -17,6 +19,7 @@ use crate::clock::Clock;
 use crate::decide::{Standing, Standings};
 use crate::domain::{Entry, Micros};
 use crate::policy::Switch;
+use crate::telemetry::Level;
 
 /// The functions behind the routes.
 ///
@@ -27,6 +30,7 @@ use crate::policy::Switch;
 pub(super) fn operate(
     decider: &Arc<Deciding>,
     switching: &Arc<Switching>,
+    levels: &Arc<Levels>,
     token_file: Option<PathBuf>,
 ) -> Result<Operate, Failure> {
     if let Some(path) = &token_file {
@@ -43,12 +47,15 @@ pub(super) fn operate(
         }
     };
     let (orderly, held) = (Arc::clone(decider), Arc::clone(switching));
+    let (levels, level) = (Arc::clone(levels), Arc::clone(levels));
     let listed = (Arc::clone(decider), Arc::clone(switching));
     let (looks, resets) = (Arc::clone(decider), Arc::clone(decider));
     Ok(Operate {
         token: Arc::new(token),
-        orders: Arc::new(move |order| carried_out(&orderly, &held, order)),
+        orders: Arc::new(move |order| carried_out(&orderly, &held, &levels, order)),
         switches: Arc::new(move || switches(&listed.0, &listed.1)),
+        log_level: Arc::new(move || level.told(Clock::System.now())),
+        profile: Arc::new(|lasts| Box::pin(profile(lasts))),
         counter: Arc::new(move |domain, text| {
             let decider = Arc::clone(&looks);
             Box::pin(async move { counters(&decider, &domain, &text, false).await })
@@ -60,7 +67,7 @@ pub(super) fn operate(
     })
 }
 
-fn carried_out(decider: &Deciding, switching: &Switching, order: Order) -> Done {
+fn carried_out(decider: &Deciding, switching: &Switching, levels: &Levels, order: Order) -> Done {
     match order {
         Order::Switch { target, to, lasts } => {
             let switch = Switch::read(&to).map_err(|fault| fault.to_string())?;
@@ -85,6 +92,11 @@ fn carried_out(decider: &Deciding, switching: &Switching, order: Order) -> Done 
             shared.away().come_back();
             tracing::warn!("the rehearsal without Redis is over");
             Ok("asking Redis again\n".to_owned())
+        }
+        Order::LogLevel { to, lasts } => {
+            let level = Level::read(&to).ok_or("a level is off, error, warn, info or debug")?;
+            levels.set(level, until(lasts));
+            Ok(levels.told(Clock::System.now()))
         }
     }
 }

@@ -3,13 +3,13 @@
 //!
 //! Not here: routes and bounds (`admin`), opening ports (`serve`).
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use super::failure::Failure;
 use super::otlp::{Sending, Signals};
 use super::serve::Deciding;
-use super::{Asked, Configured, descriptor, figures, otlp, ports, rehearse};
+use super::switching::Switching;
+use super::{Asked, Configured, descriptor, figures, live, otlp, ports, rehearse};
 use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};
 use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
@@ -76,7 +76,7 @@ impl Parts<'_> {
     }
 
     /// What the debug port shows.
-    pub(super) fn debug(&self, operate: Operate) -> Debug {
+    pub(super) fn debug(&self, operate: Operate, switching: &Arc<Switching>) -> Debug {
         let report = self.configured.report();
         let decider = Arc::clone(&self.decider);
         let rlconfig = move || {
@@ -84,10 +84,9 @@ impl Parts<'_> {
             policy.listing().fold(String::new(), |text, line| text + &line + "\n")
         };
         let decider = Arc::clone(&self.decider);
-        let policy = move || understood(&decider);
-        let decider = Arc::clone(&self.decider);
         // It was checked when the settings were read.
         let prefix = Prefix::new(&self.configured.settings.cache_key_prefix).unwrap_or_default();
+        let live = live::live(&self.decider, &self.telemetry, switching, prefix.clone());
         let explain = move |question: &Explains| {
             let descriptors = question.descriptors.iter().map(|text| descriptor(text));
             let asked = Asked {
@@ -100,25 +99,9 @@ impl Parts<'_> {
         Debug {
             rlconfig: Arc::new(rlconfig),
             config: Arc::new(move || report.clone()),
-            policy: Arc::new(policy),
             explain: Arc::new(explain),
+            live,
             operate,
         }
     }
-}
-
-/// The policy as it was understood: every rule with its number, its path and its limits' numbers.
-fn understood(decider: &Deciding) -> String {
-    let policy = decider.policy();
-    let mut text = format!("{} rules\n", policy.rules().len());
-    for rule in policy.rules() {
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "rule {}: {}", rule.id.0, rule.path);
-        for spec in &rule.limits {
-            let name = spec.name.as_deref().unwrap_or("(no name)");
-            let limit = &spec.limit;
-            let _ = writeln!(text, "  {name}: cost {}, {:?}", spec.cost, limit.counting);
-        }
-    }
-    text
 }

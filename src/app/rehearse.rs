@@ -31,16 +31,24 @@ const KEYS_MAX: usize = 1_024;
 
 /// Which rule each descriptor meets, and why; and where Redis holds its counters.
 pub(super) fn explained(policy: &Policy, prefix: &Prefix, asked: &Asked) -> String {
-    let mut text = String::new();
-    for pairs in &asked.descriptors {
-        let explanation = policy.explain(&asked.domain, &entries(pairs));
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "{explanation}");
-        if let Ending::Rule(rule) = &explanation.ending {
-            for limit in &rule.limits {
-                let key = prefix.key(&limit.counter, &limit.counting);
-                let _ = writeln!(text, "  in Redis {}", String::from_utf8_lossy(&key));
-            }
+    let one = |pairs: &Vec<_>| explained_one(policy, prefix, &asked.domain, pairs);
+    asked.descriptors.iter().map(one).collect()
+}
+
+/// The same for one descriptor.
+pub(super) fn explained_one(
+    policy: &Policy,
+    prefix: &Prefix,
+    domain: &str,
+    pairs: &[(String, String)],
+) -> String {
+    let explanation = policy.explain(domain, &entries(pairs));
+    let mut text = format!("{explanation}\n");
+    if let Ending::Rule(rule) = &explanation.ending {
+        for limit in &rule.limits {
+            let key = prefix.key(&limit.counter, &limit.counting);
+            // Writing into a String cannot fail.
+            let _ = writeln!(text, "  in Redis {}", String::from_utf8_lossy(&key));
         }
     }
     text
@@ -76,7 +84,7 @@ pub fn explain(policy: Arc<Policy>, prefix: &str, asked: &Asked) -> Result<Strin
 }
 
 /// A service would answer INVALID_ARGUMENT to more than this.
-fn within_bounds(asked: &Asked) -> Result<(), String> {
+pub(super) fn within_bounds(asked: &Asked) -> Result<(), String> {
     if asked.domain.is_empty() {
         return Err("the domain must not be empty".to_owned());
     }
@@ -89,7 +97,7 @@ fn within_bounds(asked: &Asked) -> Result<(), String> {
     }
 }
 
-fn entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
+pub(super) fn entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
     pairs
         .iter()
         .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
@@ -118,7 +126,7 @@ fn shown(status: &Status<'_>) -> String {
     text
 }
 
-fn word(code: Code) -> &'static str {
+pub(super) fn word(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",

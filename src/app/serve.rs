@@ -13,19 +13,21 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 use super::failure::Failure;
+use super::levels::Levels;
 use super::load::Loader;
 use super::reload::{self, Reload};
-use super::settings::{LogFormat, LogLevel, Settings};
+use super::settings::{LogFormat, LogLevel, Settings, TopValues};
 use super::store::AnyStore;
 use super::switching::Switching;
-use super::{Configured, open_files, operate, pages, ports};
-use crate::admin;
+use super::{Configured, live, open_files, operate, pages, ports};
+use crate::admin::{self, Hosts};
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
-use crate::telemetry::{self, Format, Level, Telemetry};
+use crate::telemetry::{self, Format, Level, Telemetry, Values};
 use crate::wire::{Front, Health, Listener, RateLimit};
 
 /// What decides in this process.
@@ -52,7 +54,7 @@ const LAST_SEND_MAX: Duration = Duration::from_secs(1);
 /// What keeps it from starting.
 pub fn serve(configured: Configured) -> Result<(), Failure> {
     let settings = &configured.settings;
-    start_logs(settings);
+    let levels = Arc::new(start_logs(settings));
     open_files::raise();
     for notice in configured.notices() {
         tracing::warn!(name = notice.name, text = notice.text, "a setting to know about");
@@ -63,18 +65,19 @@ pub fn serve(configured: Configured) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(Failure::Runtime)?;
-    let done = runtime.block_on(run(&configured));
+    let done = runtime.block_on(run(&configured, levels));
     // Nothing that still runs on the side may hold up the exit.
     runtime.shutdown_background();
     done
 }
 
-async fn run(configured: &Configured) -> Result<(), Failure> {
+async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure> {
     let settings = &configured.settings;
     let loader = Loader::of(settings)?;
     let loaded = loader.load(RuleId(0))?;
     reload::log_warnings(&loaded.warnings);
-    let telemetry = Arc::new(Telemetry::new(settings.near_limit_ratio).counting(settings.metrics));
+    let telemetry = Telemetry::new(settings.near_limit_ratio).counting(settings.metrics);
+    let telemetry = Arc::new(telemetry.showing(values(settings)));
     telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy), loaded.fingerprint);
 
     // Everything that can be refused is asked for before anything is served.
@@ -93,7 +96,8 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
     let switching = Arc::new(Switching::new(Arc::clone(&decider)));
-    let operate = operate::operate(&decider, &switching, settings.debug_token_file.clone())?;
+    let operate =
+        operate::operate(&decider, &switching, &levels, settings.debug_token_file.clone())?;
     let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
     let health = Health::new();
 
@@ -103,7 +107,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
         decider: Arc::clone(&decider),
         rate_limit: Arc::clone(&rate_limit),
         health: health.clone(),
-        telemetry,
+        telemetry: Arc::clone(&telemetry),
         traffic: listener.traffic(),
     };
     let mut side = tokio::task::JoinSet::new();
@@ -116,13 +120,15 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
         limits,
         side_stops.clone(),
     ));
-    let debug_routes = admin::debug_routes(parts.debug(operate));
-    side.spawn(admin::serve(debug, debug_routes, limits, side_stops.clone()));
+    let debug_routes = admin::debug_routes(parts.debug(operate, &switching), hosts(&debug));
+    let patient = admin::Limits { request_timeout: admin::DEBUG_REQUEST_MAX, ..limits };
+    side.spawn(admin::serve(debug, debug_routes, patient, side_stops.clone()));
     if let Some(listener) = prometheus {
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
     }
-    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&switching)));
+    tokio::spawn(take_in(Arc::clone(&decider), telemetry));
+    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&switching), levels));
     decider.store().until_ready(settings).await?;
     let watched = watch_policy(reloading, switching)?;
 
@@ -145,7 +151,23 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     Ok(())
 }
 
-fn start_logs(settings: &Settings) {
+/// How refused keys are shown.
+fn values(settings: &Settings) -> Values {
+    match settings.top_values {
+        TopValues::Shortened => Values::Shortened,
+        TopValues::Hashed => Values::Hashed,
+    }
+}
+
+/// A port that only this machine reaches answers to this machine's names only.
+fn hosts(debug: &TcpListener) -> Hosts {
+    match debug.local_addr() {
+        Ok(address) if !address.ip().is_loopback() => Hosts::Any,
+        Ok(_) | Err(_) => Hosts::Local,
+    }
+}
+
+fn start_logs(settings: &Settings) -> Levels {
     let level = match settings.log_level {
         LogLevel::Off => Level::Off,
         LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Level::Error,
@@ -157,7 +179,7 @@ fn start_logs(settings: &Settings) {
         LogFormat::Text => Format::Text,
         LogFormat::Json => Format::Json,
     };
-    telemetry::start_logs(level, format);
+    Levels::new(telemetry::start_logs(level, format), level)
 }
 
 async fn bind_prometheus(settings: &Settings) -> Result<Option<TcpListener>, Failure> {
@@ -219,9 +241,9 @@ fn exit_at_the_latest(hard_limit: Duration) {
     });
 }
 
-/// What is done every second: expired counters go, and switches whose time is up; a line about
-/// refusals.
-async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
+/// What is done every second: expired counters go, switches and log levels whose time is up; a line
+/// about refusals.
+async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>, levels: Arc<Levels>) {
     let memory = decider.store().memory();
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     loop {
@@ -229,7 +251,19 @@ async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
         let now = Clock::System.now();
         memory.sweep(now, SWEEP_SLOTS);
         switching.expire(now);
+        levels.expire(now);
         decider.observer().tell_refusals();
+    }
+}
+
+/// Takes notes of refused keys in, many times a second, so that the ring they wait in is small.
+async fn take_in(decider: Arc<Deciding>, telemetry: Arc<Telemetry>) {
+    let mut ticks = tokio::time::interval(telemetry::TAKE_IN_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let names = |rule, limit| live::limit_name(&decider.policy(), rule, limit);
+    loop {
+        ticks.tick().await;
+        telemetry.top().take_in(Clock::System.now(), &names);
     }
 }
 

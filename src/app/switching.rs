@@ -7,6 +7,8 @@
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::Serialize;
+
 use super::serve::Deciding;
 use crate::domain::Micros;
 use crate::policy::{Policy, Switch, SwitchFault};
@@ -27,6 +29,17 @@ struct Held {
     /// The policy as it was loaded.
     written: Arc<Policy>,
     set: Vec<Set>,
+}
+
+/// A switch as listings show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct SwitchSet {
+    /// A domain or a rule's path.
+    pub(super) target: String,
+    /// `shadow`, `allow`, `deny`, `20%`.
+    pub(super) to: String,
+    /// `None`: until it is undone.
+    pub(super) seconds_left: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -86,6 +99,17 @@ impl Switching {
         }
         *held = Held { written: policy, set: Vec::new() };
         self.put_in_force(&held);
+    }
+
+    /// Every switch that is set now.
+    pub(super) fn set_now(&self, now: Micros) -> Vec<SwitchSet> {
+        let held = self.held();
+        let set = held.set.iter().map(|set| SwitchSet {
+            target: set.target.clone(),
+            to: set.switch.to_string(),
+            seconds_left: set.until.map(|until| until.saturating_sub(now).ceil_secs()),
+        });
+        set.collect()
     }
 
     /// Every switch on a line: target, switch, seconds left.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Hits, Micros, Outcome, Parent, Rate, Slot, Source, Trace};
+use super::{Entry, Hits, Key, Micros, Outcome, Parent, Rate, Slot, Source, Trace};
 
 /// The answer's code, for the call and for each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,12 +135,30 @@ impl Ending {
     }
 }
 
+/// What an observer is told of a check that refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
+    /// The rule; `None` for a limit that the caller brought along.
+    pub rule: Option<RuleId>,
+    /// The limit's position among those of the rule.
+    pub limit: usize,
+    /// The counter.
+    pub counter: Key,
+    /// The entries that make the counter, as the caller sent them; where a pattern's values share
+    /// a counter, the pattern stands for the value.
+    pub entries: &'a [Entry<'a>],
+    /// The refusal has no say: the rule is in shadow mode, or another quota descriptor passes.
+    pub shadow: bool,
+}
+
 /// Somebody who is told of every decision and alters none (metrics, traces).
 ///
 /// Called on the request path: an implementation must not allocate, lock or log.
 pub trait Observer: Send + Sync + 'static {
     /// One check was decided.
     fn checked(&self, facts: &Facts);
+    /// One check refused; told before [`checked`](Self::checked), also where it has no say.
+    fn refused(&self, _: &Refused<'_>) {}
     /// A return of concurrency slots named no holder, so that it freed nothing.
     fn nobody_returned(&self) {}
     /// A call was decided.
@@ -167,6 +185,9 @@ pub trait Observer: Send + Sync + 'static {
 impl<T: Observer> Observer for Arc<T> {
     fn checked(&self, facts: &Facts) {
         T::checked(self, facts);
+    }
+    fn refused(&self, refused: &Refused<'_>) {
+        T::refused(self, refused);
     }
     fn nobody_returned(&self) {
         T::nobody_returned(self);

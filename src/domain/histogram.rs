@@ -91,6 +91,24 @@ impl Distribution {
         self.counts.iter().sum()
     }
 
+    /// The lowest bound that at least this share (0 to 1) of the numbers does not exceed: a true
+    /// upper bound of the quantile, above it by less than one bucket. `None` where there are no
+    /// numbers, or where only the bucket without an upper bound would do.
+    pub fn below(&self, share: f64) -> Option<u64> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let wanted = (share * count as f64).ceil() as u64;
+        let mut seen = 0;
+        let mut counts = self.counts.iter();
+        let bound = self.bounds.iter().find(|_| {
+            seen += counts.next().unwrap_or(&0);
+            seen >= wanted
+        });
+        bound.copied()
+    }
+
     /// Adds what another histogram of the same bounds held.
     pub fn add(&mut self, other: &Distribution) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
@@ -113,6 +131,22 @@ mod tests {
         let read = sizes.read();
         assert_eq!(read.counts, [2, 1, 1, 0, 0, 0, 0, 1, 1]);
         assert_eq!((read.count(), read.sum), (6, 263));
+    }
+
+    #[test]
+    fn a_quantile_is_the_bound_that_it_does_not_exceed() {
+        let sizes = Sizes::default();
+        assert_eq!(sizes.read().below(0.5), None);
+        for size in 1..=100 {
+            sizes.note(size);
+        }
+        let read = sizes.read();
+        assert_eq!(
+            [0.0, 0.5, 0.64, 0.65, 1.0].map(|share| read.below(share)),
+            [1, 64, 64, 128, 128].map(Some)
+        );
+        sizes.note(1_000);
+        assert_eq!(sizes.read().below(1.0), None, "above every bound");
     }
 
     #[test]

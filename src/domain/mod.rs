@@ -18,7 +18,9 @@ mod trace;
 
 pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
-pub use decision::{Code, Decision, Ending, Facts, LimitedBy, Observer, RuleId, Shown, Status};
+pub use decision::{
+    Code, Decision, Ending, Facts, LimitedBy, Observer, Refused, RuleId, Shown, Status,
+};
 pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits};
 pub use limit::{
     Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,

@@ -197,6 +197,7 @@ impl Arranger {
             quota_mode: spec.quota_mode,
             metadata: spec.metadata.clone(),
             body: spec.body.clone().or_else(|| domain.body.clone()),
+            written: spec.written.clone(),
             detailed_metric: spec.detailed_metric,
             node,
             plans,

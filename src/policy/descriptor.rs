@@ -164,6 +164,7 @@ fn rule_of<'d>(
         detailed_metric,
         metadata: metadata.map(Arc::new),
         body,
+        written: Some(reader.written()),
     }))
 }
 

@@ -80,6 +80,11 @@ impl<'s> Document<'s> {
         }
     }
 
+    /// The file's name.
+    pub(super) fn name(&self) -> &'s str {
+        self.name
+    }
+
     fn places(&self) -> Option<&Places> {
         self.places.get_or_init(|| Places::read(self.text)).as_ref()
     }

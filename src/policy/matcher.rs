@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::key::{self, Held, Identity};
 use super::limit::compile_override;
+use super::spec::LimitSpec;
 use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
 use crate::domain::{
     Accounting, Check, Counting, Descriptor, Entry, Hits, Holder, Key, Limit, Op, Request, Role,
@@ -235,6 +236,32 @@ impl Policy {
             identity.entry(entry.key, Held::Value(entry.value));
         }
         Key { identity: identity.hash(&self.secret), tag }
+    }
+}
+
+impl Rule {
+    /// The position of the limit of that name; a rule without a list has one limit, at 0.
+    pub fn position(&self, name: &str) -> usize {
+        let is_it = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
+        self.limits.iter().position(is_it).unwrap_or(0)
+    }
+
+    /// The entries that make the counter of the limit at `position`, for a path that ended at this
+    /// rule; where all values of a pattern share one, the pattern's text stands for the value.
+    ///
+    /// Allocates nothing up to eight entries.
+    pub fn counter_of<'a>(
+        &'a self,
+        position: usize,
+        entries: &[Entry<'a>],
+    ) -> SmallVec<[Entry<'a>; 8]> {
+        let parts = self.plans.get(position).map_or(&[][..], |plan| &plan.parts);
+        let made_of = parts.iter().filter_map(|part| {
+            let entry = *entries.get(part.at)?;
+            let shared = part.shared.as_deref().map(str::as_bytes);
+            Some(Entry { value: shared.unwrap_or(entry.value), ..entry })
+        });
+        made_of.collect()
     }
 }
 

@@ -5,7 +5,7 @@
 //! `metadata`, `limit` (meaning) → [`spec`], then `warnings`.
 //!
 //! `arrange` lays a spec out as a `tree` for lookup, with `patterns` → `matcher` turns a request
-//! into checks, with the keys of `key`. `switched` changes rules by hand. `explain` and `path` put it in words.
+//! into checks, with the keys of `key`. `switched` changes rules by hand. `explain`, `path` and `view` show it.
 //!
 //! Not here: reading or watching files (`app`), counting (`store`), deciding (`decide`).
 
@@ -40,6 +40,7 @@ mod switched;
 mod tiers;
 mod tree;
 mod values;
+mod view;
 mod warnings;
 mod words;
 mod yaml;
@@ -57,3 +58,4 @@ pub use schema::schema;
 pub use source::{ALL_BYTES_MAX, FILE_BYTES_MAX, Options, Source};
 pub use switched::{Switch, SwitchFault};
 pub use tree::{Policy, Rule};
+pub use view::{ClassView, LimitView, RuleView, TiersView};

@@ -1,7 +1,8 @@
 //! Where everything stands in a file: line, column and source text of each path.
 //!
-//! Made only when there is something to report, or where the source text of a scalar matters
-//! (`value: 0x1F` means the text "0x1F"; quoted `"yes"` is no truth value). Not here: values.
+//! Made where a file has a rule, whose line listings show, or something to report, or where the
+//! source text of a scalar matters (`value: 0x1F` means the text "0x1F"; quoted `"yes"` is no truth
+//! value). Not here: values.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

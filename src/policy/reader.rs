@@ -3,12 +3,15 @@
 //!
 //! Not here: what a key means (`descriptor`, `rule`, `body`), lines and columns (`document`).
 
+use std::sync::Arc;
+
 use serde_yaml::{Mapping, Value};
 
 use super::document::Document;
 use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, Step, shown};
 use super::hint::{kind_of, stranger};
 use super::language::{Key, Level, Shape, find};
+use super::spec::WrittenAt;
 use super::words::NAME_BYTES_MAX;
 use super::yaml::key_text;
 
@@ -23,6 +26,7 @@ pub(super) type Got<T> = Result<Option<T>, Reported>;
 #[derive(Debug)]
 pub(super) struct Reader<'d> {
     file: usize,
+    name: Arc<str>,
     pub(super) document: &'d Document<'d>,
     pub(super) path: Path,
     drafts: Vec<Draft>,
@@ -50,7 +54,15 @@ impl Fields<'_> {
 
 impl<'d> Reader<'d> {
     pub(super) fn new(file: usize, document: &'d Document<'d>) -> Self {
-        Reader { file, document, path: Path::default(), drafts: Vec::new(), faults: 0, warnings: 0 }
+        Reader {
+            file,
+            name: document.name().into(),
+            document,
+            path: Path::default(),
+            drafts: Vec::new(),
+            faults: 0,
+            warnings: 0,
+        }
     }
 
     /// What was noted.
@@ -96,6 +108,15 @@ impl<'d> Reader<'d> {
         let mut path = self.path.clone();
         path.0.pop();
         (self.file, path.index(index))
+    }
+
+    /// Where the value of the present path is written. The first call reads the file's places, which
+    /// costs about as much as reading its values.
+    pub(super) fn written(&self) -> WrittenAt {
+        let (line, _) = self.document.place(&self.path, At::Value);
+        // A file is at most a few GiB long, so it has fewer lines than a u32 counts.
+        let line = u32::try_from(line).unwrap_or(u32::MAX);
+        WrittenAt { file: Arc::clone(&self.name), line }
     }
 
     /// The file's top map.

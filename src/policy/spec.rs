@@ -72,6 +72,17 @@ pub struct RuleSpec {
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// The body of refusals.
     pub body: Option<Arc<Body>>,
+    /// Where its descriptor is written; `None` for a rule that no file has.
+    pub written: Option<WrittenAt>,
+}
+
+/// Where something is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenAt {
+    /// The file's name, as it was given to `compile`.
+    pub file: Arc<str>,
+    /// Line, from 1.
+    pub line: u32,
 }
 
 /// One limit of a rule.

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::spec::LimitSpec;
+use super::spec::{LimitSpec, TiersSpec};
 use super::tree::{Policy, Rule};
 use crate::domain::{
     Charge, Counting, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Part, Window,
@@ -162,8 +162,16 @@ impl Rule {
     }
 
     fn each_limit(&mut self, change: impl Fn(&Limit) -> Limit) {
-        for LimitSpec { limit, .. } in &mut self.limits {
+        for LimitSpec { limit, tiers, .. } in &mut self.limits {
             *limit = Arc::new(change(limit));
+            // A class is checked against its own numbers, not against the whole that they divide.
+            if let Some(tiers) = tiers {
+                let mut changed = TiersSpec::clone(tiers);
+                for class in &mut changed.classes {
+                    class.limit = Arc::new(change(&class.limit));
+                }
+                *tiers = Arc::new(changed);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use hashbrown::HashTable;
 
 use super::key::Secret;
 use super::patterns::Patterns;
-use super::spec::{Body, LimitSpec, ValueSpec};
+use super::spec::{Body, LimitSpec, ValueSpec, WrittenAt};
 use crate::domain::{Accounting, Entry, Limit, RuleId};
 
 /// A policy, ready to be matched against. Immutable: a reload makes another one.
@@ -52,6 +52,8 @@ pub struct Rule {
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// The body of refusals: the rule's, else its domain's.
     pub body: Option<Arc<Body>>,
+    /// Where its descriptor is written.
+    pub written: Option<WrittenAt>,
     /// [`Policy::printed_path`] has every request value.
     pub(super) detailed_metric: bool,
     /// Where it stands in the tree.

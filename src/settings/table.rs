@@ -13,8 +13,8 @@ use super::row::{Row, Show};
 use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, address, bytes, duration, flag, host, key_prefix, number, or_millis, path, paths,
-    ratio, secret, text,
+    StoreKind, TopValues, address, bytes, duration, flag, host, key_prefix, number, or_millis,
+    path, paths, ratio, secret, text,
 };
 
 macro_rules! settings {
@@ -98,6 +98,8 @@ settings! {
     debug_port "debug-port": u16 = "6070", number(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token that writes on the debug port need; without it that port is read-only.
     debug_token_file "debug-token-file": Option<PathBuf> = "", path, Plain, [];
+    /// Values of refused keys on the debug port: shortened (24 bytes) or hashed (the counter only).
+    top_values "top-values": TopValues = "shortened", TopValues::read, Plain, [];
     /// Serve metrics on --prometheus-addr too.
     use_prometheus "use-prometheus": bool = "false", flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.

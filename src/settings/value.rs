@@ -111,6 +111,13 @@ words! {
         /// As an HTTP date.
         "date" Date,
     }
+    /// How the values of refused keys are shown.
+    TopValues {
+        /// Their first 24 bytes.
+        "shortened" Shortened,
+        /// Not at all: the keyed hash that names the counter.
+        "hashed" Hashed,
+    }
     /// How logs are written.
     LogFormat {
         /// A line of text.

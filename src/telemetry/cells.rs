@@ -14,8 +14,9 @@ use super::otlp::Traces;
 use super::refusals::Refusals;
 use super::rules::{ByCode, RuleCell, RuleName, SOURCES, Table, Tables, place};
 use super::tally::tally;
+use super::top::{Top, Values};
 use crate::domain::{
-    Code, Decision, Distribution, Ending, Facts, Observer, Parent, RuleId, Trace, Waits,
+    Code, Decision, Distribution, Ending, Facts, Observer, Parent, Refused, RuleId, Trace, Waits,
 };
 
 /// Workers whose counters of the whole process have a line of their own; more share.
@@ -61,6 +62,7 @@ pub struct Telemetry {
     load_errors: AtomicU64,
     traces: OnceLock<Traces>,
     refusals: Refusals,
+    top: Top,
 }
 
 /// The next worker's shard. Workers are few and live as long as the process.
@@ -75,6 +77,7 @@ impl Telemetry {
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
             on: true,
+            top: Top::new(Values::default()),
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCell::default(),
@@ -111,6 +114,12 @@ impl Telemetry {
         Telemetry { on, ..self }
     }
 
+    /// The same; `values` says how refused keys are shown.
+    #[must_use]
+    pub fn showing(self, values: Values) -> Self {
+        Telemetry { top: Top::new(values), ..self }
+    }
+
     /// A policy was loaded whose rules are numbered from `first` on: rules of a name that is known
     /// keep their sums. `fingerprint`: what its files hash to. To be called before the policy
     /// decides its first call.
@@ -129,6 +138,11 @@ impl Telemetry {
     /// A policy was not loaded, because it has faults.
     pub fn not_loaded(&self) {
         self.load_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Who is being refused.
+    pub fn top(&self) -> &Top {
+        &self.top
     }
 
     pub(super) fn tables(&self) -> Arc<Tables> {
@@ -186,6 +200,10 @@ impl Observer for Telemetry {
 
     fn nobody_returned(&self) {
         self.shard().nobody_returned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn refused(&self, refused: &Refused<'_>) {
+        self.top.note(refused);
     }
 
     fn decided(&self, decision: &Decision<'_>) {

@@ -7,6 +7,8 @@ use std::io::{self, Write};
 
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{Registry, fmt, reload};
 
 /// From which level on logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,25 +34,62 @@ pub enum Format {
     Json,
 }
 
+impl Level {
+    /// Every level, the quietest first.
+    pub const ALL: [Level; 5] = [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug];
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Level::Off => "off",
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+
+    /// Reads that word.
+    pub fn read(word: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.word() == word)
+    }
+
+    const fn filter(self) -> LevelFilter {
+        match self {
+            Level::Off => LevelFilter::OFF,
+            Level::Error => LevelFilter::ERROR,
+            Level::Warn => LevelFilter::WARN,
+            Level::Info => LevelFilter::INFO,
+            Level::Debug => LevelFilter::DEBUG,
+        }
+    }
+}
+
+/// The level of logs that are being written; to be changed while they are.
+#[derive(Clone, Debug)]
+pub struct Logs(reload::Handle<LevelFilter, Registry>);
+
+impl Logs {
+    /// Writes logs from that level on. A line below it costs what it cost before: one comparison,
+    /// since each place that logs remembers whether anybody listens.
+    pub fn set(&self, level: Level) {
+        // It fails only where these logs were never begun, being a process's second.
+        let _ = self.0.reload(level.filter());
+    }
+}
+
 /// Begins to write logs. Only the first call in a process has an effect.
-pub fn start_logs(level: Level, format: Format) {
-    let level = match level {
-        Level::Off => LevelFilter::OFF,
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-    };
+pub fn start_logs(level: Level, format: Format) -> Logs {
+    let (filter, handle) = reload::Layer::new(level.filter());
+    let lines = tracing_subscriber::registry().with(filter);
     // Without colour: the escaping below would spell it out.
-    let lines =
-        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(|| Escaped);
+    let written = fmt::layer().with_ansi(false).with_writer(|| Escaped).with_target(false);
     // A second start in one process keeps the first one's logs.
     let _ = match format {
-        Format::Text => set_global_default(lines.with_target(false).finish()),
-        Format::Json => {
-            set_global_default(lines.json().flatten_event(true).with_target(false).finish())
-        }
+        Format::Text => set_global_default(lines.with(written)),
+        Format::Json => set_global_default(lines.with(written.json().flatten_event(true))),
     };
+    Logs(handle)
 }
 
 /// Writes lines to standard error with control characters escaped.

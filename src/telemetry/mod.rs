@@ -11,11 +11,15 @@ mod refusals;
 mod rules;
 mod scrape;
 mod shown;
+mod sums;
 mod tally;
 mod theirs;
+mod top;
 
 pub use cells::Telemetry;
-pub use log::{Format, Level, start_logs};
+pub use log::{Format, Level, Logs, start_logs};
 pub use metrics::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value, single};
 pub use rules::RuleName;
 pub use scrape::{CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape, Shown};
+pub use sums::{Latency, RuleSums, Sums};
+pub use top::{LimitName, Names, TAKE_IN_EVERY, Top, TopKey, TopLimit, TopReport, TopSpan, Values};

@@ -15,6 +15,7 @@ mod degraded;
 mod exit_codes;
 mod http;
 mod leaving;
+mod live;
 mod operating;
 mod ports;
 mod process;

@@ -120,7 +120,7 @@ fn the_debug_port_lists_explains_and_changes_nothing() {
     let debug = serving.port("debug");
     assert!(debug.ip().is_loopback(), "unless DEBUG_HOST says otherwise");
     let page = |path: &str| get(debug, path).body;
-    for path in ["/rlconfig", "/config", "/policy", "/explain"] {
+    for path in ["/rlconfig", "/config", "/policy", "/explain", "/pprof", "/log-level"] {
         assert!(page("/").contains(path), "{path}");
     }
     assert!(page("/rlconfig").contains("edge.client: unit=YEAR requests_per_unit=5"));

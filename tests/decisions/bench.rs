@@ -154,47 +154,66 @@ impl Bench {
     }
 
     pub fn ask_domain(&self, domain: &str, descriptors: &[D]) -> Answered {
-        let entries: Vec<Vec<Entry<'_>>> = descriptors
-            .iter()
-            .map(|d| d.path.iter().map(|(k, v)| Entry { key: k.as_bytes(), value: v }).collect())
-            .collect();
-        let descriptors: Vec<Descriptor<'_>> = descriptors
-            .iter()
-            .zip(&entries)
-            .map(|(d, entries)| Descriptor {
-                entries,
-                hits: Hits(d.hits.unwrap_or(1)),
-                give_back: d.give_back,
-                limit: d.limit,
-                holder: d.holder.as_deref().map(str::as_bytes),
-            })
-            .collect();
-        let request = Request { domain, descriptors: &descriptors };
         let now = *self.now.lock().unwrap();
         let policy = self.decider.policy();
-        let decision = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap()
-            .block_on(self.decider.decide(&policy, &request, now))
-            .expect("the memory store always answers");
-        Answered {
-            code: decision.code,
-            rows: decision
-                .statuses
-                .iter()
-                .map(|s| Row {
-                    code: s.code,
-                    limit: s.shown.map(|shown| shown.rate.requests_per_unit),
-                    name: s.shown.map_or(String::new(), |shown| shown.name.to_owned()),
-                    remaining: s.remaining,
-                    reset_s: s.reset.map(Micros::ceil_secs),
-                })
-                .collect(),
-            limited_by: decision.limited_by.map(|by| by.name.to_owned()),
-            retry_after: decision.limited_by.and_then(|by| by.retry_after),
-            source: decision.source,
-            shadowed: decision.shadowed,
-            slot: decision.slot.map(|slot| slot.as_str().to_owned()),
-        }
+        with_request(domain, descriptors, |request| {
+            answered(&waited_for(self.decider.decide(&policy, request, now)).unwrap())
+        })
+    }
+
+    /// What the same call would be answered.
+    pub fn foresee(&self, descriptors: &[D]) -> Answered {
+        let now = *self.now.lock().unwrap();
+        let policy = self.decider.policy();
+        with_request("t", descriptors, |request| {
+            let foreseen = waited_for(self.decider.foresee(&policy, request, now)).unwrap();
+            assert_eq!(foreseen.limits.len(), descriptors.len());
+            answered(&foreseen.decision)
+        })
+    }
+}
+
+fn waited_for<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+fn with_request<R>(domain: &str, descriptors: &[D], then: impl FnOnce(&Request<'_>) -> R) -> R {
+    let entries: Vec<Vec<Entry<'_>>> = descriptors
+        .iter()
+        .map(|d| d.path.iter().map(|(k, v)| Entry { key: k.as_bytes(), value: v }).collect())
+        .collect();
+    let descriptors: Vec<Descriptor<'_>> = descriptors
+        .iter()
+        .zip(&entries)
+        .map(|(d, entries)| Descriptor {
+            entries,
+            hits: Hits(d.hits.unwrap_or(1)),
+            give_back: d.give_back,
+            limit: d.limit,
+            holder: d.holder.as_deref().map(str::as_bytes),
+        })
+        .collect();
+    then(&Request { domain, descriptors: &descriptors })
+}
+
+fn answered(decision: &Decision<'_>) -> Answered {
+    Answered {
+        code: decision.code,
+        rows: decision
+            .statuses
+            .iter()
+            .map(|s| Row {
+                code: s.code,
+                limit: s.shown.map(|shown| shown.rate.requests_per_unit),
+                name: s.shown.map_or(String::new(), |shown| shown.name.to_owned()),
+                remaining: s.remaining,
+                reset_s: s.reset.map(Micros::ceil_secs),
+            })
+            .collect(),
+        limited_by: decision.limited_by.map(|by| by.name.to_owned()),
+        retry_after: decision.limited_by.and_then(|by| by.retry_after),
+        source: decision.source,
+        shadowed: decision.shadowed,
+        slot: decision.slot.as_ref().map(|slot| slot.as_str().to_owned()),
     }
 }

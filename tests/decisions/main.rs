@@ -17,6 +17,7 @@ mod classes;
 mod codes;
 mod edges;
 mod failures;
+mod foreseen;
 mod hits;
 mod lists;
 mod overrides;

@@ -1,7 +1,7 @@
 //! Rules switched by hand: what changes, and what must not.
 
-use tidegate::domain::{Hits, OnStoreFailure, Role, RuleId};
-use tidegate::policy::{Policy, Switch, SwitchFault};
+use tidegate::domain::{Hits, OnStoreFailure, Request, Role, RuleId};
+use tidegate::policy::{Options, Policy, Secret, Source, Switch, SwitchFault, compile};
 
 use crate::{checks_of, specs};
 
@@ -49,6 +49,24 @@ fn what_is_denied_is_denied_without_the_store_too() {
     let policy = switched("d.client", Switch::Deny);
     let limit = &policy.rules()[0].limits[0].limit;
     assert_eq!((limit.capacity(), limit.on_store_failure), (Hits(0), OnStoreFailure::Deny));
+}
+
+#[test]
+fn the_classes_of_a_limit_are_switched_with_it() {
+    let text = include_bytes!("../policy/good/tiers.yaml").to_vec();
+    let source = Source { name: "tiers.yaml".into(), text };
+    let compiled = compile(&[source], &Options::default()).unwrap();
+    let written = Policy::build(compiled.domains, Secret::default());
+    let gold = [specs::entry("shared", "gold")];
+    let capacity = |policy: &Policy| {
+        let descriptors = [specs::descriptor(&gold)];
+        let request = Request { domain: "edge", descriptors: &descriptors };
+        checks_of(policy, &request, |check| check.limit.capacity().0)
+    };
+    assert_eq!(capacity(&written), [200]);
+    for (switch, left) in [(Switch::Deny, 0), (Switch::Scale(10), 20)] {
+        assert_eq!(capacity(&written.switched([("edge.shared", switch)].into_iter())), [left]);
+    }
 }
 
 #[test]

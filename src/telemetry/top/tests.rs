@@ -1,0 +1,169 @@
+//! What the sketches hold, and what they never hold.
+
+use super::note::start;
+use super::*;
+use crate::domain::{Entry, Key};
+
+const AT: Micros = Micros::from_secs(1_000_000);
+
+fn names(rule: RuleId, limit: usize) -> Option<LimitName> {
+    let known = rule.0 < 1_000 && limit == 0;
+    let name = format!("d.rule{}", rule.0);
+    known.then(|| LimitName { domain: "d".into(), rule: name.into(), limit: "".into() })
+}
+
+/// A refusal of a value by a rule; its counter is the hash of both.
+fn refuse(top: &Top, rule: u32, value: &str) {
+    let hash = blake3::hash(format!("{rule} {value}").as_bytes());
+    let mut identity = [0; 16];
+    identity.copy_from_slice(&hash.as_bytes()[..16]);
+    let entries = [Entry { key: b"token", value: value.as_bytes() }];
+    let counter = Key { identity: u128::from_be_bytes(identity), tag: None };
+    top.note(&Refused {
+        rule: Some(RuleId(rule)),
+        limit: 0,
+        counter,
+        entries: &entries,
+        shadow: false,
+    });
+}
+
+fn later(seconds: u64) -> Micros {
+    AT.saturating_add(Micros::from_secs(seconds))
+}
+
+#[test]
+fn a_refused_key_is_listed_with_its_count() {
+    let top = Top::new(Values::Shortened);
+    for _ in 0..3 {
+        refuse(&top, 1, "ann");
+    }
+    refuse(&top, 1, "bob");
+    let report = top.report(AT, &names);
+    let [limit] = &report.now.limits[..] else { panic!("{report:?}") };
+    assert_eq!((&*limit.rule, limit.refused, &limit.limit), ("d.rule1", 4, &None));
+    let keys: Vec<_> = limit.keys.iter().map(|key| (&*key.key, key.refused)).collect();
+    assert_eq!(keys, [("token=ann", 3), ("token=bob", 1)]);
+    assert_eq!(limit.keys[0].refused_at_most, 3);
+    assert_eq!(report.last_hour.limits, report.now.limits);
+    assert_eq!(report.last_day.limits, report.now.limits);
+    assert_eq!((report.now.seconds, report.last_hour.seconds), (10, 3_600));
+}
+
+#[test]
+fn what_is_over_leaves_each_span_in_its_time() {
+    let top = Top::new(Values::Shortened);
+    refuse(&top, 1, "ann");
+    let spans = |now| {
+        let report = top.report(now, &names);
+        [report.now, report.last_hour, report.last_day].map(|span| span.limits.len())
+    };
+    assert_eq!(spans(AT), [1, 1, 1]);
+    assert_eq!(spans(later(11)), [0, 1, 1]);
+    assert_eq!(spans(later(3_601)), [0, 0, 1]);
+    assert_eq!(spans(later(86_401)), [0, 0, 0]);
+}
+
+#[test]
+fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
+    let top = Top::new(Values::Shortened);
+    let mut heavy = 0;
+    for round in 0..20 {
+        for at in 0..200 {
+            refuse(&top, 1, &format!("fresh-{round}-{at}"));
+            if at % 10 == 0 {
+                refuse(&top, 1, "heavy");
+                heavy += 1;
+            }
+        }
+        top.take_in(later(round), &names);
+    }
+    let report = top.report(later(20), &names);
+    let limit = &report.last_hour.limits[0];
+    assert_eq!(limit.refused, 20 * 200 + heavy);
+    let first = &limit.keys[0];
+    assert_eq!(first.key, "token=heavy");
+    assert!(first.refused <= heavy && heavy <= first.refused_at_most, "{first:?}");
+    assert!(limit.keys.len() <= 10);
+}
+
+#[test]
+fn a_full_ring_drops_and_counts_and_never_waits() {
+    let top = Top::new(Values::Shortened);
+    for _ in 0..NOTES_MAX + 5 {
+        refuse(&top, 1, "ann");
+    }
+    let report = top.report(AT, &names);
+    assert_eq!(report.not_noted, 5);
+    assert_eq!(report.now.limits[0].refused, NOTES_MAX as u64);
+}
+
+#[test]
+fn more_limits_than_are_kept_take_the_place_of_idle_ones_only() {
+    let top = Top::new(Values::Shortened);
+    for rule in 0..=LIMITS_MAX as u32 {
+        refuse(&top, rule, "ann");
+    }
+    let report = top.report(AT, &names);
+    assert_eq!((report.now.limits.len(), report.not_noted), (LIMITS_MAX, 1));
+    refuse(&top, 500, "ann");
+    let report = top.report(later(60), &names);
+    assert_eq!(report.now.limits.len(), 1);
+    assert_eq!((report.last_hour.limits.len(), report.not_noted), (LIMITS_MAX, 1));
+}
+
+#[test]
+fn a_limit_keeps_its_keys_over_a_reload_that_numbers_it_anew() {
+    let top = Top::new(Values::Shortened);
+    refuse(&top, 1, "ann");
+    top.take_in(AT, &names);
+    let after = |rule: RuleId, limit| names(RuleId(rule.0 - 100), limit);
+    refuse(&top, 101, "ann");
+    let report = top.report(AT, &after);
+    assert_eq!(report.now.limits.len(), 1);
+    assert_eq!(report.now.limits[0].refused, 2);
+    refuse(&top, 5_000, "ann");
+    assert_eq!(top.report(AT, &names).not_noted, 1, "a rule that is gone");
+}
+
+#[test]
+fn values_are_shortened_or_not_there_at_all() {
+    let secret = "a-secret-token-of-some-length";
+    let shown = |values| {
+        let top = Top::new(values);
+        refuse(&top, 1, secret);
+        let report = top.report(AT, &names);
+        let key = &report.now.limits[0].keys[0];
+        (key.key.clone(), key.counter.len(), report.values)
+    };
+    let cut = format!("token={}…", &secret[..24]);
+    assert_eq!(shown(Values::Shortened), (cut, 32, "shortened"));
+    assert_eq!(shown(Values::Hashed), ("token".to_owned(), 32, "hashed"));
+}
+
+#[test]
+fn whatever_bytes_a_value_has_its_text_prints_and_is_bounded() {
+    let values: [&[u8]; 4] = [b"a\nb\x1b[31m", b"\xff\xfe", "gr\u{fc}n".as_bytes(), &[0; 500]];
+    let expected = [r"k=a\nb\u{1b}[31m", r"k=\xff\xfe", "k=gr\u{fc}n"];
+    for (at, value) in values.into_iter().enumerate() {
+        let entries = [Entry { key: b"k", value }; 16];
+        let counter = Key { identity: 1, tag: None };
+        let of = |entries: &[Entry<'_>]| {
+            let refused = Refused { rule: None, limit: 0, counter, entries, shadow: false };
+            Note::of(&refused, Values::Shortened).shown()
+        };
+        if let Some(expected) = expected.get(at) {
+            assert_eq!(of(&entries[..1]), *expected);
+        }
+        let all = of(&entries);
+        assert!(all.len() <= 256 && !all.contains(char::is_control), "{all}");
+    }
+}
+
+#[test]
+fn a_text_is_cut_between_characters() {
+    let text = "xxxxxxxxxxxxxxxxxxxxxxx\u{20ac}".as_bytes();
+    assert_eq!(start(text, 24), &text[..23]);
+    assert_eq!(start(text, 26), text);
+    assert_eq!(start(&[0x80; 40], 24).len(), 21);
+}

@@ -1,0 +1,208 @@
+"""The live page, as who operates the service sees it."""
+
+import json
+import statistics
+import time
+import unittest
+
+from browser import Browser, until
+from service import Service
+
+# How soon the page must show who is being limited.
+SHOWN_WITHIN_SECONDS = 2
+# Floods that the median is taken of.
+FLOODS = 3
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.browser.console()
+        self.browser.look("light", 1280, 900)
+        self.browser.open(self.service.page())
+        until("the page is live", lambda: self.browser.text("#state") == "Live")
+
+    def tearDown(self):
+        said = [line for line in self.browser.console() if line["level"] in ("SEVERE", "WARNING")]
+        self.assertEqual(said, [], "the console is silent")
+
+    def limited(self):
+        return self.browser.text("#groups") or ""
+
+    def spend(self, *descriptor):
+        """Calls until one is refused."""
+        while self.service.call(descriptor) == "OK":
+            pass
+
+    def test_it_shows_who_is_limited_within_two_seconds_of_a_flood(self):
+        took = []
+        for flood in range(FLOODS):
+            token = f"flood-{flood}"
+            self.spend(("api_token", token))
+            began = time.monotonic()
+            until("the key is shown", lambda: f"api_token={token}" in self.limited())
+            took.append(time.monotonic() - began)
+        print(f"shown after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
+        self.assertLessEqual(statistics.median(took), SHOWN_WITHIN_SECONDS)
+        self.assertIn("edge.api_token", self.limited())
+        self.assertIn("per-token", self.limited())
+        until("a screen reader is told", lambda: "Limited now by edge.api_token" in self.browser.text("#said"))
+        self.browser.click("input[value=last_day]")
+        until("the day has it too", lambda: "api_token=flood-0" in self.limited())
+
+    def test_rates_by_rule_are_shown_while_calls_come(self):
+        def shown():
+            for _ in range(5):
+                self.service.call([("remote_address", "192.0.2.7")])
+            return "edge.remote_address" in (self.browser.text("#rates") or "")
+        until("the rule is listed", shown)
+        self.assertIn("per second", self.browser.text("#admitted"))
+        self.assertIn("Memory", self.browser.text("#store-now"))
+
+    def tried(self, descriptors, hits=1):
+        """What the page says a request would be answered: the code."""
+        self.browser.run("document.querySelector('#answer').dataset.code = ''")
+        self.browser.fill("#descriptors", "\n".join(descriptors))
+        self.browser.fill("#hits", str(hits))
+        self.browser.click("#form button")
+        return until("an answer", lambda: self.browser.run("return document.querySelector('#answer').dataset.code"))
+
+    def test_what_is_tried_agrees_with_the_real_call_and_charges_nothing(self):
+        login = [("endpoint", "login"), ("remote_address", "192.0.2.1")]
+        written = ",".join("=".join(pair) for pair in login)
+        # The third is over: the fourth login of an hour.
+        for at, hits in enumerate([1, 1, 1, 1]):
+            before = [self.tried([written], hits) for _ in range(3)]
+            real = self.service.call(login, hits=hits)
+            self.assertEqual(set(before), {real}, f"call {at}")
+        self.assertEqual(real, "OVER_LIMIT")
+        self.assertEqual(self.tried(["tenant=a"], 21), "OVER_LIMIT")
+        self.assertEqual(self.service.call([("tenant", "a")], hits=21), "OVER_LIMIT")
+        # Shadow mode lets pass, and so says the page; two descriptors are decided together.
+        both = [[("endpoint", "search")], login]
+        for descriptors in ([both[0]], both):
+            lines = [",".join("=".join(pair) for pair in each) for each in descriptors]
+            self.assertEqual(self.tried(lines, 31), self.service.call(*descriptors, hits=31))
+        answer = self.browser.text("#answer")
+        self.assertIn("nothing was charged", answer)
+        self.assertIn("rule 2: edge.endpoint_login.remote_address", answer)
+        self.assertEqual(self.tried(["nobody=knows"]), "OK")
+        self.assertIn("no limit", self.browser.text("#answer"))
+
+    def test_markup_in_what_callers_send_is_text(self):
+        self.spend(("api_token", MARKUP))
+        until("it is shown", lambda: f"api_token={MARKUP[:24]}" in self.limited())
+        self.tried([f"api_token={MARKUP}"])
+        self.assertIn(MARKUP, self.browser.text("#answer"))
+        self.assertEqual(self.browser.run("return document.images.length"), 0)
+
+    def test_the_policy_is_searched(self):
+        self.assertIn("5 rules", until("it is listed", lambda: self.browser.text("#found")))
+        self.assertIn("edge.yaml:3", self.browser.text("#listing"))
+        self.browser.fill("#search", "LOGIN")
+        until("one is left", lambda: self.browser.text("#found") == "1 of 5 rules")
+        self.assertIn("edge.endpoint_login.remote_address", self.browser.text("#listing"))
+
+    def test_it_is_used_by_keyboard_alone(self):
+        self.browser.run("document.body.focus()")
+        reached = []
+        for _ in range(60):
+            self.browser.press("tab")
+            here = self.browser.run(
+                "const e = document.activeElement; return e.id || e.value || e.textContent.trim().slice(0, 30)")
+            if reached and here == reached[0]:
+                break
+            reached.append(here)
+            if here == "domain":
+                self.browser.press("tab", "tab")
+                self.browser.ask("POST", "/actions", {"actions": [{"type": "key", "id": "k", "actions": [
+                    {"type": kind, "value": key} for key in "api_token=k" for kind in ("keyDown", "keyUp")]}]})
+                self.browser.press("tab", "enter")
+                until("an answer", lambda: "OK: it would pass" in self.browser.text("#answer"))
+        for target in ("To the refused keys", "Policy", "pause", "now", "domain", "search"):
+            self.assertIn(target, reached)
+        focus = self.browser.run("""
+            document.querySelector('#pause').focus({focusVisible: true});
+            return getComputedStyle(document.querySelector('#pause')).outlineStyle""")
+        self.assertEqual(focus, "solid", "who uses the keyboard sees where they are")
+        self.browser.press("space")
+        self.assertEqual(self.browser.text("#state"), "Paused")
+
+    def test_a_screen_reader_finds_its_way(self):
+        nodes = self.browser.devtools("Accessibility.getFullAXTree")["nodes"]
+        named = [(node.get("role", {}).get("value"), node.get("name", {}).get("value", ""))
+                 for node in nodes if not node.get("ignored")]
+        roles = sorted({role for role, _ in named})
+        for landmark in ("banner", "navigation", "main", "contentinfo"):
+            self.assertIn(landmark, roles)
+        regions = {name for role, name in named if role == "region"}
+        for region in ("Overview of this replica", "Who is being limited", "Decisions by rule", "Try a request", "Store", "Policy"):
+            self.assertIn(region, regions)
+        for role, name in named:
+            if role in ("button", "textbox", "searchbox", "spinbutton", "combobox", "radio", "link", "table", "image", "img"):
+                self.assertTrue(name.strip(), f"a {role} without a name")
+        self.assertIn("status", roles)
+
+    def test_nothing_is_cut_off_on_a_narrow_screen_in_either_scheme(self):
+        self.spend(("api_token", "x" * 60))
+        until("it is shown", lambda: "api_token=" in self.limited())
+        grounds = set()
+        for scheme in ("light", "dark"):
+            self.browser.look(scheme, 360, 800)
+            self.assertLessEqual(self.browser.run("return document.documentElement.scrollWidth"), 360)
+            grounds.add(self.browser.run("return getComputedStyle(document.body).backgroundColor"))
+        self.assertEqual(len(grounds), 2)
+
+    def test_text_is_easy_to_read_in_either_scheme(self):
+        self.spend(("api_token", "ann"))
+        until("it is shown", lambda: "api_token=ann" in self.limited())
+        for scheme in ("light", "dark"):
+            self.browser.look(scheme, 1280, 900)
+            faint = self.browser.run(CONTRAST)
+            self.assertEqual(faint, [], f"{scheme}: below 4.5 to 1")
+
+
+# Every text with its nearest ground; what is below the ratio that WCAG 2 asks of small text.
+CONTRAST = """
+    const parts = css => css.match(/[\\d.]+/g).map(Number);
+    const light = css => parts(css).slice(0, 3).map(c => c / 255)
+        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+    const faint = [];
+    for (const node of document.querySelectorAll('body *')) {
+        const own = [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
+        if (!own || !node.checkVisibility() || node.closest('script, style, option, .unseen')) continue;
+        let ground = node;
+        while (ground && (parts(getComputedStyle(ground).backgroundColor)[3] ?? 1) === 0) ground = ground.parentElement;
+        const [a, b] = [getComputedStyle(node).color, getComputedStyle(ground || document.body).backgroundColor].map(light);
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) faint.push(node.tagName + ' ' + node.textContent.trim().slice(0, 30) + ' ' + ratio.toFixed(2));
+    }
+    return faint;
+"""
+
+
+class Offline(unittest.TestCase):
+    def test_the_page_asks_nobody_but_its_own_port(self):
+        service, browser = Service(), Browser()
+        self.addCleanup(browser.close)
+        self.addCleanup(service.close)
+        browser.open(service.page())
+        until("the page is live", lambda: browser.text("#state") == "Live")
+        asked = browser.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
+        self.assertTrue(asked)
+        for url in asked:
+            self.assertTrue(url.startswith(service.page()), url)
+        refused = browser.run("""
+            document.body.append(Object.assign(document.createElement('script'), { textContent: 'window.ran = 1' }));
+            return window.ran === undefined""")
+        self.assertTrue(refused, "a script that is not the page's does not run")
+        service.process.kill()
+        until("it says that nobody answers", lambda: browser.text("#state").startswith("No answer since"))
