@@ -127,8 +127,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
     }
-    tokio::spawn(take_in(Arc::clone(&decider), telemetry));
-    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&switching), levels));
+    keep_house(&decider, &switching, levels, telemetry);
     decider.store().until_ready(settings).await?;
     let watched = watch_policy(reloading, switching)?;
 
@@ -239,6 +238,17 @@ fn exit_at_the_latest(hard_limit: Duration) {
         tracing::warn!("the hard limit ends the drain");
         process::exit(0);
     });
+}
+
+/// What goes on beside the decisions until the process ends.
+fn keep_house(
+    decider: &Arc<Deciding>,
+    switching: &Arc<Switching>,
+    levels: Arc<Levels>,
+    telemetry: Arc<Telemetry>,
+) {
+    tokio::spawn(take_in(Arc::clone(decider), telemetry));
+    tokio::spawn(sweep(Arc::clone(decider), Arc::clone(switching), levels));
 }
 
 /// What is done every second: expired counters go, switches and log levels whose time is up; a line

@@ -88,6 +88,21 @@ fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
 }
 
 #[test]
+fn noting_a_refusal_allocates_nothing_though_the_ring_be_full() {
+    let top = Top::new(Values::Shortened);
+    let entries = [Entry { key: b"token", value: &[b'x'; 300] }; 16];
+    let counter = Key { identity: 1, tag: None };
+    let refused =
+        Refused { rule: Some(RuleId(1)), limit: 0, counter, entries: &entries, shadow: false };
+    for _ in 0..2 {
+        let noted = allocation_counter::measure(|| {
+            (0..NOTES_MAX).for_each(|_| top.note(&refused));
+        });
+        assert_eq!(noted.count_total, 0);
+    }
+}
+
+#[test]
 fn a_full_ring_drops_and_counts_and_never_waits() {
     let top = Top::new(Values::Shortened);
     for _ in 0..NOTES_MAX + 5 {
