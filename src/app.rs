@@ -3,6 +3,7 @@
 //!
 //! Not here: decisions of any kind.
 
+mod certificates;
 mod debug_client;
 mod descriptor;
 mod engine;

@@ -13,7 +13,7 @@ use crate::store::memory;
 use crate::store::redis::counters::{Counter, NodeCounters};
 use crate::store::redis::store;
 use crate::telemetry::Kept;
-use crate::wire::Traffic;
+use crate::wire::{TlsCounters, Traffic};
 
 /// A figure: its metric's name, its help, whether it only grows, and where it is kept.
 type Figure<T> = (&'static str, &'static str, bool, fn(&T) -> u64);
@@ -56,6 +56,25 @@ const TRAFFIC: [Figure<Traffic>; 5] = [
     }),
     ("handshakes_failed", "TLS handshakes that failed or took too long", true, |kept| {
         seen(&kept.handshakes_failed)
+    }),
+];
+
+/// Where TLS is spoken.
+const TLS: [Figure<TlsCounters>; 4] = [
+    ("certificate_expires_seconds", "When our certificate ends, since 1970", false, |kept| {
+        seen(&kept.expires_secs)
+    }),
+    ("certificate_reloads", "Times that other certificates were put in force", true, |kept| {
+        seen(&kept.replaced)
+    }),
+    (
+        "certificate_reload_failures",
+        "Times that other certificates could not be used, and the old ones stayed",
+        true,
+        |kept| seen(&kept.not_replaced),
+    ),
+    ("calls_denied", "Calls for a domain that their caller may not ask", true, |kept| {
+        seen(&kept.denied)
     }),
 ];
 
@@ -159,8 +178,16 @@ fn counters(shared: &Shared) -> &store::Counters {
 }
 
 /// The figures of the store that decides, and of the listener.
-pub(super) fn kept(decider: &Arc<Deciding>, traffic: &Arc<Traffic>) -> Vec<Kept> {
+pub(super) fn kept(
+    decider: &Arc<Deciding>,
+    traffic: &Arc<Traffic>,
+    tls: Option<&Arc<TlsCounters>>,
+) -> Vec<Kept> {
     let mut kept = Vec::new();
+    for ((name, help, grows, read), tls) in TLS.into_iter().zip(tls.into_iter().cycle()) {
+        let tls = Arc::clone(tls);
+        kept.push(Kept { name, help, grows, read: Box::new(move || read(&tls)) });
+    }
     for (name, help, grows, read) in TRAFFIC {
         let traffic = Arc::clone(traffic);
         kept.push(Kept { name, help, grows, read: Box::new(move || read(&traffic)) });

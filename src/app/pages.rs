@@ -12,7 +12,7 @@ use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};
 use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{Scrape, Telemetry};
-use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, Traffic};
+use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, TlsCounters, Traffic};
 
 /// The parts that pages are made from.
 pub(super) struct Parts<'a> {
@@ -22,12 +22,13 @@ pub(super) struct Parts<'a> {
     pub(super) health: Health,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) traffic: Arc<Traffic>,
+    pub(super) tls: Option<Arc<TlsCounters>>,
 }
 
 impl Parts<'_> {
     /// The metrics: what telemetry counts, and what store and listener count themselves.
     pub(super) fn scrape(&self) -> Arc<Scrape> {
-        let kept = figures::kept(&self.decider, &self.traffic);
+        let kept = figures::kept(&self.decider, &self.traffic, self.tls.as_ref());
         Arc::new(Scrape::new(Arc::clone(&self.telemetry), kept))
     }
 

@@ -20,7 +20,7 @@ use super::reload::{self, Reload};
 use super::settings::{LogFormat, LogLevel, Settings};
 use super::store::AnyStore;
 use super::switching::Switching;
-use super::{Configured, open_files, operate, pages, ports};
+use super::{Configured, certificates, open_files, operate, pages, ports};
 use crate::admin;
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
@@ -76,7 +76,9 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
 
     // Everything that can be refused is asked for before anything is served.
     let answering = ports::answering(settings)?;
-    let listener = Listener::bind(ports::grpc(settings)?)?;
+    let certificates = certificates::Certificates::of(settings)?;
+    let tls = certificates.as_ref().map(certificates::Certificates::tls);
+    let listener = Listener::bind(ports::grpc(settings, tls.clone())?)?;
     let http = bind(&settings.http_host, settings.http_port).await?;
     let debug = bind(&settings.debug_host, settings.debug_port).await?;
     let prometheus = bind_prometheus(settings).await?;
@@ -102,6 +104,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
         health: health.clone(),
         telemetry,
         traffic: listener.traffic(),
+        tls: tls.map(|tls| tls.counters()),
     };
     let mut side = tokio::task::JoinSet::new();
     let limits = admin::Limits::default();
@@ -121,7 +124,10 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     }
     tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&switching)));
     decider.store().until_ready(settings).await?;
-    let watched = watch_policy(reloading, switching)?;
+    let watched = [
+        Some(watch("policy", move |stop| reloading.run(stop, |p| switching.replaced(p)))?),
+        certificates.map(|it| watch("certificates", move |stop| it.run(stop))).transpose()?,
+    ];
 
     health.set_serving(true);
     tracing::info!(files, rules, %fingerprint, "ready");
@@ -133,7 +139,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     };
     let drained = listener.serve(Front::new(rate_limit, health), stop).await?;
 
-    watched.end();
+    watched.iter().flatten().for_each(Watched::end);
     stop_side.send_replace(true);
     let _ =
         tokio::time::timeout(SIDE_STOP_MAX, async { while side.join_next().await.is_some() {} })
@@ -228,7 +234,7 @@ async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>) {
     }
 }
 
-/// The thread that watches the policy's files.
+/// A thread that looks at files.
 struct Watched {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,
@@ -241,12 +247,12 @@ impl Watched {
     }
 }
 
-fn watch_policy(reload: Reload, switching: Arc<Switching>) -> Result<Watched, Failure> {
+fn watch(name: &str, run: impl FnOnce(&AtomicBool) + Send + 'static) -> Result<Watched, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let thread = thread::Builder::new()
-        .name("policy".to_owned())
-        .spawn(move || reload.run(&told, |policy| switching.replaced(policy)))
+        .name(name.to_owned())
+        .spawn(move || run(&told))
         .map_err(Failure::Runtime)?;
     Ok(Watched { stop, thread })
 }

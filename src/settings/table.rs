@@ -12,8 +12,8 @@ use super::row::{Row, Show};
 use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, address, bytes, duration, flag, host, key_prefix, number, path, paths, ratio,
-    secret, text,
+    StoreKind, address, bytes, duration, flag, grants, host, key_prefix, number, path, paths,
+    ratio, secret, text,
 };
 
 macro_rules! settings {
@@ -116,6 +116,8 @@ settings! {
     grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name that callers' certificates must carry.
     grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
+    /// Which callers may ask which domains (`edge=a.test,spiffe://b; *=c.test`); empty: all may all.
+    grpc_client_domains "grpc-client-domains": Vec<(String, Vec<String>)> = "", grants, Plain, [];
 
     /// Cores that serve gRPC, one thread each; 0 takes what the machine or container grants.
     threads "threads": usize = "0", number(0, 1_024), Plain, [];
@@ -252,6 +254,26 @@ impl Settings {
                 "--grpc-client-tls-san",
                 "names are checked on certificates: add --grpc-client-tls-cacert",
             );
+        }
+        if !self.grpc_client_domains.is_empty() {
+            if self.grpc_client_tls_cacert.is_none() {
+                fault(
+                    "--grpc-client-domains",
+                    "callers are known by their certificates: add --grpc-client-tls-cacert",
+                );
+            }
+            if self.grpc_uds.is_some() {
+                fault(
+                    "--grpc-client-domains, --grpc-uds",
+                    "no certificate is shown on a Unix socket: give one of them",
+                );
+            }
+            if self.json == OnOff::On {
+                fault(
+                    "--grpc-client-domains, --json on",
+                    "no certificate is shown on the HTTP port: leave --json at auto",
+                );
+            }
         }
         if self.hard_limit <= self.drain_delay {
             fault(

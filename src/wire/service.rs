@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use super::answering::Answering;
+use super::callers::Caller;
 use super::decode::Asked;
 use super::encode::Answer;
 use super::json::{self, JsonReply};
@@ -81,21 +82,25 @@ impl<J: Judge> RateLimit<J> {
         RateLimit { judge, clock, answering, dice: RandomState::new() }
     }
 
-    /// Answers an encoded `RateLimitRequest`; `deadline` is how long the caller waits.
+    /// Answers an encoded `RateLimitRequest` of `caller`, who waits as long as `deadline` says.
     ///
     /// # Errors
     ///
-    /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, DEADLINE_EXCEEDED,
-    /// UNAVAILABLE. None of them because of anything that a downstream client put into a header.
+    /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, PERMISSION_DENIED for a domain
+    /// that was not granted to the caller, DEADLINE_EXCEEDED, UNAVAILABLE. None of them because of anything that a downstream client put into a header.
     pub(super) async fn answer(
         &self,
         message: &[u8],
         deadline: Option<Duration>,
+        caller: &Caller,
     ) -> Result<RateLimitResponse, Status> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(too_late());
         }
         let asked = Asked::read(message)?;
+        if !caller.may_ask(asked.domain) {
+            return Err(Status::permission_denied("this caller may not ask this domain"));
+        }
         let descriptors = asked.descriptors();
         let request = asked.request(&descriptors);
         let now = self.clock.now();
@@ -132,7 +137,8 @@ impl<J: Judge> RateLimit<J> {
             Ok(message) => message,
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };
-        match self.answer(&message, None).await {
+        // Where callers are held to domains, the settings refuse `/json`: it shows no certificate.
+        match self.answer(&message, None, &Caller::Unrestricted).await {
             Ok(response) => JsonReply::of(&response),
             Err(status) => JsonReply::bad_request(status.message()),
         }

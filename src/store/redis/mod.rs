@@ -17,7 +17,7 @@
 //! | `cluster`, `slots`, `refresh` | the router, its table, and how that stays fresh |
 //! | `node`, `lane`, `ticket` | one server; one connection; one item on its way |
 //! | `breaker`, `guard` | a node that does not answer is not asked; how that is noticed |
-//! | `dial`, `backoff`, `fault` | opening connections; waiting to; what error replies mean |
+//! | `dial`, `secured`, `backoff`, `fault` | opening connections; their TLS; waiting to; what error replies mean |
 //!
 //! Not here: deadlines, fallbacks, remembered refusals (`resilience`).
 
@@ -42,6 +42,7 @@ mod lane;
 mod master;
 mod node;
 mod refresh;
+mod secured;
 mod seen;
 mod sentinel;
 mod slots;
