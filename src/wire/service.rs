@@ -10,6 +10,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prost::Message as _;
 use tonic::Status;
 
 use super::answering::Answering;
@@ -119,6 +120,21 @@ impl<J: Judge> RateLimit<J> {
             None => judged.await,
         };
         judged.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
+    }
+
+    /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`: the service without
+    /// its sockets, for whoever brings requests in another way.
+    ///
+    /// # Errors
+    ///
+    /// The status that a gRPC caller would get: INVALID_ARGUMENT, DEADLINE_EXCEEDED, UNAVAILABLE.
+    pub async fn answer_encoded(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<u8>, Status> {
+        let answer = self.answer(message, deadline, &Caller::Unrestricted).await?;
+        Ok(answer.encode_to_vec())
     }
 
     /// A number that differs from call to call, where waits are spread.
