@@ -92,7 +92,8 @@ proof: tools ## races, random traces and floods, at full length
 
 # In process, with arithmetic checked; the seeds are printed, what is found is named. KEEP=1 adds inputs
 # with new sorts of outcome to tests/fuzz/corpus.
-fuzz: tools ## N inputs (1,000,000) of every sort: requests, policies, replies, states, settings
+fuzz: ## N inputs (1,000,000) of every sort: requests, policies, replies, states, settings
+	@.ci/tools redis
 	TIDEGATE_FUZZ=$(or $(N),1000000) TIDEGATE_FUZZ_KEEP=$(KEEP) \
 		$(CARGO) test --locked --profile fuzz --test fuzz -- --nocapture
 

@@ -164,6 +164,10 @@ impl Serving {
         until("tidegate to end", || self.child.try_wait().expect("a child")).code()
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn directory(&self) -> &Path {
         self.log.parent().expect("a directory")
     }

@@ -7,11 +7,17 @@
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_methods,
+    clippy::cast_possible_truncation,
+    clippy::print_stdout,
     reason = "a test says what is wrong by panicking, and waits with a deadline of its own"
 )]
 
 mod callers;
+mod calls;
 mod certificates;
+mod flood;
+mod harness;
+mod http2;
 mod rotation;
 
 #[path = "../support/authority.rs"]
@@ -25,6 +31,10 @@ mod http;
 #[path = "../cli/process.rs"]
 #[allow(dead_code, reason = "shared support that no crate uses up")]
 mod process;
+
+#[path = "../grpc/raw.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]
+mod raw;
 
 #[path = "../support/proof.rs"]
 #[allow(unreachable_pub, reason = "shared support")]
