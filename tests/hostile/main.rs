@@ -19,6 +19,7 @@ mod flood;
 mod harness;
 mod http2;
 mod rotation;
+mod secrets;
 
 #[path = "../support/authority.rs"]
 #[allow(unreachable_pub, reason = "shared support")]
@@ -39,3 +40,7 @@ mod raw;
 #[path = "../support/proof.rs"]
 #[allow(unreachable_pub, reason = "shared support")]
 mod proof;
+
+#[path = "../support/process.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]
+mod redis;

@@ -5,6 +5,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use super::config::{Address, RedisConfigError, Tls, TlsAgain};
 
@@ -74,6 +76,16 @@ fn template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
     // The library takes the process's default provider. Somebody else's is as good: an error here
     // only says that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    // The library takes a file without a certificate for an authority that signed nobody: a fault
+    // that would only show as refused connections.
+    let chain = tls.client.as_ref().map(|(chain, _)| chain);
+    for pem in [tls.ca.as_ref(), chain].into_iter().flatten() {
+        let whole = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        if whole.is_ok_and(|certificates| !certificates.is_empty()) {
+            continue;
+        }
+        return Err(RedisConfigError::Tls("a file of certificates is not a PEM list".to_owned()));
+    }
     let certificates = TlsCertificates {
         client_tls: tls.client.as_ref().map(|(chain, key)| ClientTlsConfig {
             client_cert: chain.clone(),
