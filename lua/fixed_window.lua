@@ -30,10 +30,11 @@ end
 local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 
 -- begin read: key, now, length -> window (its number), count, held (the key holds that window),
--- far (it is from the far future). pcall, because a key of a wrong type counts as an absent one.
+-- far (it is from the far future). pcall, because a key of a wrong type counts as an absent one; so
+-- does a number beyond any of ours, whose window would seem to be the present one for ever.
 local window, count, held, far = (now - now % length) / length, 0, false, false
 local value = redis.pcall('GET', key)
-if tonumber(value) then
+if (tonumber(value) or 9e18) < 9e18 then
   local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - window) % 900000000
   if ahead < 450000000 then
     count = tonumber(string.sub(value, -10)) or 0

@@ -13,7 +13,7 @@ use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
     StoreKind, address, bytes, duration, flag, grants, host, key_prefix, number, path, paths,
-    ratio, secret, text,
+    ratio, secret, secret_line, text,
 };
 
 macro_rules! settings {
@@ -172,7 +172,7 @@ settings! {
     stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
     /// Redis: host:port, redis://, rediss://, a unix socket; with commas for sentinel and cluster.
-    redis_url "redis-url": String = "", text, Address, ["REDIS_URL"];
+    redis_url "redis-url": SecretText = "", secret_line, Address, ["REDIS_URL"];
     /// single, sentinel (redis-url: master name, then sentinels) or cluster (redis-url: nodes).
     redis_type "redis-type": RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
     /// tcp or unix; empty: as --redis-url looks.

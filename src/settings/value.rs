@@ -172,6 +172,11 @@ pub(super) fn secret(given: &str) -> Result<SecretText, Wrong> {
     Ok(SecretText::from(given))
 }
 
+/// A text that may hold a secret, on one line.
+pub(super) fn secret_line(given: &str) -> Result<SecretText, Wrong> {
+    text(given).map(|text| SecretText::from(text.as_str()))
+}
+
 /// A path; empty means none.
 pub(super) fn path(given: &str) -> Result<Option<PathBuf>, Wrong> {
     Ok((!given.is_empty()).then(|| PathBuf::from(given)))
@@ -197,7 +202,8 @@ pub(super) fn grants(given: &str) -> Result<Vec<(String, Vec<String>)>, Wrong> {
             return wrong("a domain without names");
         };
         let domain = text(domain.trim())?;
-        let names: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
+        let names: Vec<String> =
+            names.split(',').map(|name| text(name.trim())).collect::<Result<_, _>>()?;
         if domain.is_empty() || names.iter().any(String::is_empty) {
             return wrong("an empty domain or name");
         }
@@ -366,7 +372,16 @@ mod tests {
             ]
         );
         assert_eq!(grants(""), Ok(Vec::new()));
-        for wrong in ["edge", "edge=", "=a", "edge=a,", "edge=a;edge=b", "edge=*.test", "e\n=a"] {
+        for wrong in [
+            "edge",
+            "edge=",
+            "=a",
+            "edge=a,",
+            "edge=a;edge=b",
+            "edge=*.test",
+            "e\u{7}=a",
+            "e=a\u{7}",
+        ] {
             assert!(grants(wrong).is_err(), "{wrong:?}");
         }
     }
@@ -381,6 +396,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", secret_line("redis://u:hunter2@h:1")), "Ok(SecretText(..))");
         assert_eq!(format!("{:?}", SecretText::from("hunter2")), "SecretText(..)");
     }
 }

@@ -118,7 +118,8 @@ fn plainly(sources: &Sources) -> bool {
             let hidden = ["redis-auth", "redis-sentinel-auth", "key-secret"]
                 .iter()
                 .any(|secret| name.ends_with(secret));
-            !hidden && text.contains(SECRET) && !name.ends_with("redis-url")
+            let named = name.contains(SECRET);
+            named || !hidden && text.contains(SECRET) && !name.ends_with("redis-url")
         })
     };
     [&sources.flags, &sources.environment, &sources.file].into_iter().any(telling)
@@ -133,7 +134,7 @@ fn any_text_is_a_descriptor_or_refused() {
         match descriptor(&text) {
             Ok(entries) => {
                 assert!(entries.iter().all(|(key, _)| !key.is_empty()));
-                sort(entries.len())
+                sort(entries.len().min(8))
             }
             Err(failure) => sort(failure.exit_code()),
         }

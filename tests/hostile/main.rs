@@ -19,6 +19,7 @@ mod flood;
 mod harness;
 mod http2;
 mod rotation;
+mod rows;
 mod secrets;
 
 #[path = "../support/authority.rs"]
