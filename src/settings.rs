@@ -6,6 +6,7 @@
 //! flags as clap sees them (`cli`).
 
 mod compat;
+mod grants;
 mod redis;
 mod row;
 mod source;
@@ -14,6 +15,7 @@ mod value;
 
 pub use self::redis::{RedisAddress, RedisSettings, RedisTls, Topology, login};
 pub use compat::{Notice, notices};
+pub use grants::DomainGrant;
 pub use row::Row;
 pub use source::{Given, Origin, Sources, Texts, report};
 pub use table::{Settings, TABLE};

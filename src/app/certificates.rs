@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::failure::Failure;
 use super::pem_file;
-use super::settings::Settings;
+use super::settings::{DomainGrant, Settings};
 use crate::clock::Clock;
 use crate::wire::{Grant, Tls, TlsMaterial};
 
@@ -108,7 +108,7 @@ fn material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
         return Ok(None);
     };
     let san = &settings.grpc_client_tls_san;
-    let grant = |(domain, callers): &(String, Vec<String>)| Grant {
+    let grant = |(domain, callers): &DomainGrant| Grant {
         domain: domain.clone(),
         callers: callers.clone(),
     };

@@ -14,13 +14,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::certificates::Certificates;
 use super::failure::Failure;
 use super::load::Loader;
 use super::reload::{self, Reload};
 use super::settings::{LogFormat, LogLevel, Settings};
 use super::store::AnyStore;
 use super::switching::Switching;
-use super::{Configured, certificates, open_files, operate, pages, ports};
+use super::{Configured, open_files, operate, pages, ports};
 use crate::admin;
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
@@ -76,8 +77,8 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
 
     // Everything that can be refused is asked for before anything is served.
     let answering = ports::answering(settings)?;
-    let certificates = certificates::Certificates::of(settings)?;
-    let tls = certificates.as_ref().map(certificates::Certificates::tls);
+    let certificates = Certificates::of(settings)?;
+    let tls = certificates.as_ref().map(Certificates::tls);
     let listener = Listener::bind(ports::grpc(settings, tls.clone())?)?;
     let http = bind(&settings.http_host, settings.http_port).await?;
     let debug = bind(&settings.debug_host, settings.debug_port).await?;
@@ -110,12 +111,8 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     let limits = admin::Limits::default();
     let scrape = parts.scrape();
     announce(&listener, &http, &debug, prometheus.as_ref());
-    side.spawn(admin::serve(
-        http,
-        admin::public_routes(parts.public(&scrape)),
-        limits,
-        side_stops.clone(),
-    ));
+    let public_routes = admin::public_routes(parts.public(&scrape));
+    side.spawn(admin::serve(http, public_routes, limits, side_stops.clone()));
     let debug_routes = admin::debug_routes(parts.debug(operate));
     side.spawn(admin::serve(debug, debug_routes, limits, side_stops.clone()));
     if let Some(listener) = prometheus {
@@ -124,10 +121,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     }
     tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&switching)));
     decider.store().until_ready(settings).await?;
-    let watched = [
-        Some(watch("policy", move |stop| reloading.run(stop, |p| switching.replaced(p)))?),
-        certificates.map(|it| watch("certificates", move |stop| it.run(stop))).transpose()?,
-    ];
+    let watched = watch_files(reloading, switching, certificates)?;
 
     health.set_serving(true);
     tracing::info!(files, rules, %fingerprint, "ready");
@@ -139,7 +133,7 @@ async fn run(configured: &Configured) -> Result<(), Failure> {
     };
     let drained = listener.serve(Front::new(rate_limit, health), stop).await?;
 
-    watched.iter().flatten().for_each(Watched::end);
+    watched.iter().for_each(Watched::end);
     stop_side.send_replace(true);
     let _ =
         tokio::time::timeout(SIDE_STOP_MAX, async { while side.join_next().await.is_some() {} })
@@ -245,6 +239,21 @@ impl Watched {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
     }
+}
+
+/// Policy and certificates are looked at by a thread each: a file system that hangs for one must
+/// not keep the other.
+fn watch_files(
+    policy: Reload,
+    switching: Arc<Switching>,
+    certificates: Option<Certificates>,
+) -> Result<Vec<Watched>, Failure> {
+    let replace = move |policy| switching.replaced(policy);
+    let mut watched = vec![watch("policy", move |stop| policy.run(stop, replace))?];
+    if let Some(certificates) = certificates {
+        watched.push(watch("certificates", move |stop| certificates.run(stop))?);
+    }
+    Ok(watched)
 }
 
 fn watch(name: &str, run: impl FnOnce(&AtomicBool) + Send + 'static) -> Result<Watched, Failure> {

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Fault;
+use super::grants::{DomainGrant, grants};
 use super::row::{Row, Show};
 use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, address, bytes, duration, flag, grants, host, key_prefix, number, path, paths,
-    ratio, secret, secret_line, text,
+    StoreKind, address, bytes, duration, flag, host, key_prefix, number, path, paths, ratio,
+    secret, secret_line, text,
 };
 
 macro_rules! settings {
@@ -117,7 +118,7 @@ settings! {
     /// DNS name that callers' certificates must carry.
     grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
     /// Which callers may ask which domains (`edge=a.test,spiffe://b; *=c.test`); empty: all may all.
-    grpc_client_domains "grpc-client-domains": Vec<(String, Vec<String>)> = "", grants, Plain, [];
+    grpc_client_domains "grpc-client-domains": Vec<DomainGrant> = "", grants, Plain, [];
 
     /// Cores that serve gRPC, one thread each; 0 takes what the machine or container grants.
     threads "threads": usize = "0", number(0, 1_024), Plain, [];

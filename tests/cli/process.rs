@@ -155,7 +155,7 @@ impl Serving {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
+        let pid = self.id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
         assert!(status.expect("kill runs").success());
     }

@@ -8,7 +8,7 @@ use tidegate::wire::client::{Client, ClientSettings, ClientTls};
 use tidegate::wire::{Tls, TlsMaterial, WireError};
 use tokio::io::AsyncReadExt as _;
 
-use crate::harness::{Server, Wanted, question, soon, until};
+use crate::harness::{NOW, Server, Wanted, question, soon, until};
 use crate::raw::socket;
 
 /// An authority and what it signs.

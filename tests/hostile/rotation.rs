@@ -40,7 +40,7 @@ impl Load {
                 let anew = || connect(&serving, &trusted, Some(&identity));
                 let mut client = anew().await.expect("a connection");
                 while !stop.load(Ordering::Relaxed) {
-                    if number % 2 == 0 {
+                    if number.is_multiple_of(2) {
                         client = anew().await.expect("a connection");
                     }
                     ask(&mut client, "edge").await.expect("an answer");
@@ -85,7 +85,7 @@ async fn rotation_under_load_loses_no_call() {
     // new one's certificate; callers follow; then the old one is trusted no longer.
     let steps = crate::proof::times(3, 30);
     for step in 1..=steps {
-        let signer = if step % 2 == 0 { &old } else { &new };
+        let signer = if step.is_multiple_of(2) { &old } else { &new };
         secret.becomes(&signer.signs(SERVER), &both);
         until_replaced(&serving, step);
         load.goes_on(20).await;
