@@ -8,7 +8,7 @@ ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof chart container-stages compose page clients load load-check lint format bench tools clean
+.PHONY: help run build test proof fuzz chart container-stages compose page clients load load-check lint format bench tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -95,6 +95,13 @@ $(VENV)/.k6: load/k6/requirements.txt
 # The long form of the tests that repeat something: all of it, or PROOF_SHARE percent.
 proof: tools ## races, random traces and floods, at full length
 	TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release
+
+# In process, with arithmetic checked; the seeds are printed, what is found is named. KEEP=1 adds inputs
+# with new sorts of outcome to tests/fuzz/corpus.
+fuzz: ## N inputs (1,000,000) of every sort: requests, policies, replies, states, settings
+	@.ci/tools redis
+	TIDEGATE_FUZZ=$(or $(N),1000000) TIDEGATE_FUZZ_KEEP=$(KEEP) \
+		$(CARGO) test --locked --profile fuzz --test fuzz -- --nocapture
 
 lint: ## format, lints, dependencies
 	$(CARGO) fmt --check

@@ -4,6 +4,7 @@
 //! Not here: decisions of any kind.
 
 mod attempt;
+mod certificates;
 mod debug_client;
 mod descriptor;
 mod engine;

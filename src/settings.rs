@@ -6,6 +6,7 @@
 //! flags as clap sees them (`cli`).
 
 mod compat;
+mod grants;
 mod otlp;
 mod redis;
 mod row;
@@ -16,6 +17,7 @@ mod value;
 pub use self::otlp::{OtlpSettings, TraceSampler};
 pub use self::redis::{RedisAddress, RedisSettings, RedisTls, Topology, login};
 pub use compat::{Notice, notices};
+pub use grants::DomainGrant;
 pub use row::Row;
 pub use source::{Given, Origin, Sources, Texts, report};
 pub use table::{Settings, TABLE};

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{env, error, fmt, fs, io};
 
+use super::files::named;
 use super::settings::Texts;
 
 /// Largest settings file: every setting with a long value fits into a hundredth of it.
@@ -53,9 +54,9 @@ impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FileFault::Unreadable { path, error } | FileFault::Unwritable { path, error } => {
-                write!(f, "{}: {error}", path.display())
+                write!(f, "{}: {error}", named(path))
             }
-            FileFault::Malformed { path, wrong } => write!(f, "{}: {wrong}", path.display()),
+            FileFault::Malformed { path, wrong } => write!(f, "{}: {wrong}", named(path)),
         }
     }
 }

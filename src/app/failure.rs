@@ -89,6 +89,7 @@ impl Failure {
                 | WireError::PrivateKey
                 | WireError::ClientAuthority
                 | WireError::Tls { .. }
+                | WireError::Expired
                 | WireError::AllowListWithoutAuthority
                 | WireError::Target { .. } => Failure::USAGE,
             },

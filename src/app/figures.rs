@@ -13,7 +13,7 @@ use crate::resilience::degraded::Reason;
 use crate::store::memory;
 use crate::store::redis::store;
 use crate::telemetry::{Family, Figures, Kind, single};
-use crate::wire::Traffic;
+use crate::wire::{TlsCounters, Traffic};
 
 /// A figure: its metric's name, its help, whether it only grows, and where it is kept.
 type Figure<T> = (&'static str, &'static str, bool, fn(&T) -> u64);
@@ -56,6 +56,25 @@ const TRAFFIC: [Figure<Traffic>; 5] = [
     }),
     ("handshakes_failed", "TLS handshakes that failed or took too long", true, |kept| {
         seen(&kept.handshakes_failed)
+    }),
+];
+
+/// Where TLS is spoken.
+const TLS: [Figure<TlsCounters>; 4] = [
+    ("certificate_expires_seconds", "When our certificate ends, since 1970", false, |kept| {
+        seen(&kept.expires_secs)
+    }),
+    ("certificate_reloads", "Times that other certificates were put in force", true, |kept| {
+        seen(&kept.replaced)
+    }),
+    (
+        "certificate_reload_failures",
+        "Times that other certificates could not be used, and the old ones stayed",
+        true,
+        |kept| seen(&kept.not_replaced),
+    ),
+    ("calls_denied", "Calls for a domain that their caller may not ask", true, |kept| {
+        seen(&kept.denied)
     }),
 ];
 
@@ -158,13 +177,19 @@ fn figures<P: ?Sized + Send + Sync + 'static, T: 'static>(
     })
 }
 
-/// The figures of the store that decides, and of the listener.
-pub(super) fn of(decider: &Arc<Deciding>, traffic: &Arc<Traffic>) -> Vec<Figures> {
-    vec![
+/// The figures of the store that decides, of the listener, and of TLS where it is spoken.
+pub(super) fn of(
+    decider: &Arc<Deciding>,
+    traffic: &Arc<Traffic>,
+    tls: Option<&Arc<TlsCounters>>,
+) -> Vec<Figures> {
+    let of_tls = tls.map(|tls| figures(tls, &TLS, |tls| Some(tls)));
+    let others = vec![
         figures(traffic, &TRAFFIC, |traffic| Some(traffic)),
         figures(decider, &MEMORY, |decider| Some(decider.store().memory().counters())),
         figures(decider, &REDIS, |decider| decider.store().redis()),
         figures(decider, &DEGRADED, |decider| decider.store().redis()),
         node_figures::of(decider),
-    ]
+    ];
+    of_tls.into_iter().chain(others).collect()
 }

@@ -266,7 +266,7 @@ impl fmt::Display for Fingerprint {
 
 /// The path as it is printed: a name may hold line breaks and control characters, and must not
 /// write a second line into a log nor steer a terminal.
-fn named(path: &Path) -> String {
+pub(super) fn named(path: &Path) -> String {
     let mut name = String::new();
     for c in path.display().to_string().chars() {
         if c.is_control() {

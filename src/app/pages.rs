@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::sent_figures;
 use crate::telemetry::{Scrape, Shown, Telemetry};
-use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, Traffic};
+use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, TlsCounters, Traffic};
 
 /// The parts that pages are made from.
 pub(super) struct Parts<'a> {
@@ -25,6 +25,7 @@ pub(super) struct Parts<'a> {
     pub(super) health: Health,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) traffic: Arc<Traffic>,
+    pub(super) tls: Option<Arc<TlsCounters>>,
 }
 
 impl Parts<'_> {
@@ -36,7 +37,7 @@ impl Parts<'_> {
     /// A receiver that nothing can be sent to at all.
     pub(super) fn metrics(&self) -> Result<(Arc<Scrape>, Sending), Failure> {
         let signals = Signals::default();
-        let mut figures = figures::of(&self.decider, &self.traffic);
+        let mut figures = figures::of(&self.decider, &self.traffic, self.tls.as_ref());
         let sent = vec![Arc::clone(&signals.metrics), Arc::clone(&signals.traces)];
         figures.push(sent_figures(sent));
         let shown = Arc::new(Shown::new(Arc::clone(&self.telemetry), figures));

@@ -1,4 +1,4 @@
-//! From settings to what the rooms that open ports want: addresses, bounds, TLS, the form of
+//! From settings to what the rooms that open ports want: addresses, bounds, the form of
 //! answers.
 //!
 //! Not here: serving (`serve`).
@@ -9,18 +9,17 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use super::failure::Failure;
-use super::pem_file;
 use super::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
 use crate::wire::{
     Address, Answering, AnsweringSettings, LimitNames, ListenSettings, ResetAs, RetryAs,
-    ServerLimits, Tls, TlsMaterial,
+    ServerLimits, Tls,
 };
 
 /// Kept back from the hard limit for what follows the drain: the other ports, the exit itself.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The gRPC side's settings.
-pub(super) fn grpc(settings: &Settings) -> Result<ListenSettings, Failure> {
+pub(super) fn grpc(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettings, Failure> {
     let address = match &settings.grpc_uds {
         Some(path) => Address::Unix(path.clone()),
         None => Address::Tcp(resolved(&settings.grpc_host, settings.grpc_port)?),
@@ -30,7 +29,7 @@ pub(super) fn grpc(settings: &Settings) -> Result<ListenSettings, Failure> {
         addresses: vec![address],
         threads: NonZeroUsize::new(settings.threads).unwrap_or(granted),
         limits: limits(settings),
-        tls: tls(settings)?,
+        tls,
     })
 }
 
@@ -52,25 +51,6 @@ fn limits(settings: &Settings) -> ServerLimits {
         drain_delay: settings.drain_delay,
         hard_limit: settings.hard_limit - exit_time,
     }
-}
-
-fn tls(settings: &Settings) -> Result<Option<Tls>, Failure> {
-    let (Some(certificate), Some(key)) =
-        (&settings.grpc_server_tls_cert, &settings.grpc_server_tls_key)
-    else {
-        return Ok(None);
-    };
-    if !settings.grpc_server_use_tls {
-        return Ok(None);
-    }
-    let san = &settings.grpc_client_tls_san;
-    let material = TlsMaterial {
-        certificate: pem_file(certificate)?,
-        private_key: pem_file(key)?,
-        client_authority: settings.grpc_client_tls_cacert.as_deref().map(pem_file).transpose()?,
-        allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
-    };
-    Ok(Some(Tls::new(&material)?))
 }
 
 /// Whether `/json` is answered: it asks for no certificate, so it is off where gRPC does.

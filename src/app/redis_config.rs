@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
 use crate::store::redis::config::{
-    self, Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls,
+    self, Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls, TlsAgain,
 };
 use crate::store::redis::keys::Prefix;
 
@@ -48,6 +48,7 @@ pub(super) fn of(
         addresses,
         auth: auth(told)?,
         tls: told.tls.as_ref().map(tls).transpose()?,
+        tls_again: told.tls.clone().map(tls_again),
         db: i64::from(told.database),
         prefix,
         meta: format!("{FORMAT} {}", secret.fingerprint()),
@@ -99,6 +100,17 @@ fn auth(told: &RedisSettings) -> Result<Auth, Failure> {
         }
     };
     Ok(Auth { user: user.or_else(|| told.user.clone()), password: Password::Asked(Arc::new(ask)) })
+}
+
+/// What `told` names, read again; a file that is not there is logged once for each dial.
+fn tls_again(told: RedisTls) -> TlsAgain {
+    TlsAgain::new(move || match tls(&told) {
+        Ok(tls) => Some(tls),
+        Err(fault) => {
+            tracing::error!(%fault, "the certificates of Redis cannot be read");
+            None
+        }
+    })
 }
 
 fn tls(told: &RedisTls) -> Result<Tls, Failure> {

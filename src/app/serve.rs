@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use super::certificates::Certificates;
 use super::failure::Failure;
 use super::levels::Levels;
 use super::load::Loader;
@@ -82,7 +83,9 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
 
     // Everything that can be refused is asked for before anything is served.
     let answering = ports::answering(settings)?;
-    let listener = Listener::bind(ports::grpc(settings)?)?;
+    let certificates = Certificates::of(settings)?;
+    let tls = certificates.as_ref().map(Certificates::tls);
+    let listener = Listener::bind(ports::grpc(settings, tls.clone())?)?;
     let http = bind(&settings.http_host, settings.http_port).await?;
     let debug = bind(&settings.debug_host, settings.debug_port).await?;
     let prometheus = bind_prometheus(settings).await?;
@@ -109,17 +112,14 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         health: health.clone(),
         telemetry: Arc::clone(&telemetry),
         traffic: listener.traffic(),
+        tls: tls.map(|tls| tls.counters()),
     };
     let mut side = tokio::task::JoinSet::new();
     let limits = admin::Limits::default();
     let (scrape, sending) = parts.metrics()?;
     announce(&listener, &http, &debug, prometheus.as_ref());
-    side.spawn(admin::serve(
-        http,
-        admin::public_routes(parts.public(&scrape)),
-        limits,
-        side_stops.clone(),
-    ));
+    let public_routes = admin::public_routes(parts.public(&scrape));
+    side.spawn(admin::serve(http, public_routes, limits, side_stops.clone()));
     let debug_routes = admin::debug_routes(parts.debug(operate, &switching), hosts(&debug));
     let patient = admin::Limits { request_timeout: admin::DEBUG_REQUEST_MAX, ..limits };
     side.spawn(admin::serve(debug, debug_routes, patient, side_stops.clone()));
@@ -129,7 +129,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     }
     keep_house(&decider, &switching, levels, telemetry);
     decider.store().until_ready(settings).await?;
-    let watched = watch_policy(reloading, switching)?;
+    let watched = watch_files(reloading, switching, certificates)?;
 
     health.set_serving(true);
     tracing::info!(files, rules, %fingerprint, "ready");
@@ -141,7 +141,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     };
     let drained = listener.serve(Front::new(rate_limit, health), stop).await?;
 
-    watched.end();
+    watched.iter().for_each(Watched::end);
     stop_side.send_replace(true);
     let ended = async { while side.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(SIDE_STOP_MAX, ended).await;
@@ -277,7 +277,7 @@ async fn take_in(decider: Arc<Deciding>, telemetry: Arc<Telemetry>) {
     }
 }
 
-/// The thread that watches the policy's files.
+/// A thread that looks at files.
 struct Watched {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,
@@ -290,12 +290,27 @@ impl Watched {
     }
 }
 
-fn watch_policy(reload: Reload, switching: Arc<Switching>) -> Result<Watched, Failure> {
+/// Policy and certificates are looked at by a thread each: a file system that hangs for one must
+/// not keep the other.
+fn watch_files(
+    policy: Reload,
+    switching: Arc<Switching>,
+    certificates: Option<Certificates>,
+) -> Result<Vec<Watched>, Failure> {
+    let replace = move |policy| switching.replaced(policy);
+    let mut watched = vec![watch("policy", move |stop| policy.run(stop, replace))?];
+    if let Some(certificates) = certificates {
+        watched.push(watch("certificates", move |stop| certificates.run(stop))?);
+    }
+    Ok(watched)
+}
+
+fn watch(name: &str, run: impl FnOnce(&AtomicBool) + Send + 'static) -> Result<Watched, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let thread = thread::Builder::new()
-        .name("policy".to_owned())
-        .spawn(move || reload.run(&told, |policy| switching.replaced(policy)))
+        .name(name.to_owned())
+        .spawn(move || run(&told))
         .map_err(Failure::Runtime)?;
     Ok(Watched { stop, thread })
 }

@@ -108,8 +108,13 @@ impl Settings {
             names: "--redis-url, --redis-type",
             way_out: way_out.to_owned(),
         };
-        let items: Vec<&str> =
-            self.redis_url.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+        let items: Vec<&str> = self
+            .redis_url
+            .reveal()
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+            .collect();
         let (master, items) = match (self.redis_type, items.as_slice()) {
             (RedisType::Sentinel, [master, rest @ ..]) if !rest.is_empty() => {
                 (Some((*master).to_owned()), rest)

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Fault;
+use super::grants::{DomainGrant, grants};
 use super::otlp::{TraceSampler, exporter};
 use super::row::{Row, Show};
 use super::source::{self, Given, Sources};
 use super::value::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
     StoreKind, TopValues, address, bytes, duration, flag, host, key_prefix, number, or_millis,
-    path, paths, ratio, secret, text,
+    path, paths, ratio, secret, secret_line, text,
 };
 
 macro_rules! settings {
@@ -121,6 +122,8 @@ settings! {
     grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name that callers' certificates must carry.
     grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
+    /// Which callers may ask which domains (`edge=a.test,spiffe://b; *=c.test`); empty: all may all.
+    grpc_client_domains "grpc-client-domains": Vec<DomainGrant> = "", grants, Plain, [];
 
     /// Cores that serve gRPC, one thread each; 0 takes what the machine or container grants.
     threads "threads": usize = "0", number(0, 1_024), Plain, [];
@@ -175,7 +178,7 @@ settings! {
     stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
     /// Redis: host:port, redis://, rediss://, a unix socket; with commas for sentinel and cluster.
-    redis_url "redis-url": String = "", text, Address, ["REDIS_URL"];
+    redis_url "redis-url": SecretText = "", secret_line, Address, ["REDIS_URL"];
     /// single, sentinel (redis-url: master name, then sentinels) or cluster (redis-url: nodes).
     redis_type "redis-type": RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
     /// tcp or unix; empty: as --redis-url looks.
@@ -291,6 +294,26 @@ impl Settings {
                 "--grpc-client-tls-san",
                 "names are checked on certificates: add --grpc-client-tls-cacert",
             );
+        }
+        if !self.grpc_client_domains.is_empty() {
+            if self.grpc_client_tls_cacert.is_none() {
+                fault(
+                    "--grpc-client-domains",
+                    "callers are known by their certificates: add --grpc-client-tls-cacert",
+                );
+            }
+            if self.grpc_uds.is_some() {
+                fault(
+                    "--grpc-client-domains, --grpc-uds",
+                    "no certificate is shown on a Unix socket: give one of them",
+                );
+            }
+            if self.json == OnOff::On {
+                fault(
+                    "--grpc-client-domains, --json on",
+                    "no certificate is shown on the HTTP port: leave --json at auto",
+                );
+            }
         }
         if self.hard_limit <= self.drain_delay {
             fault(

@@ -179,6 +179,11 @@ pub(super) fn secret(given: &str) -> Result<SecretText, Wrong> {
     Ok(SecretText::from(given))
 }
 
+/// A text that may hold a secret, on one line.
+pub(super) fn secret_line(given: &str) -> Result<SecretText, Wrong> {
+    text(given).map(|text| SecretText::from(text.as_str()))
+}
+
 /// A path; empty means none.
 pub(super) fn path(given: &str) -> Result<Option<PathBuf>, Wrong> {
     Ok((!given.is_empty()).then(|| PathBuf::from(given)))
@@ -351,6 +356,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", secret_line("redis://u:hunter2@h:1")), "Ok(SecretText(..))");
         assert_eq!(format!("{:?}", SecretText::from("hunter2")), "SecretText(..)");
     }
 }

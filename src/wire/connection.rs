@@ -18,6 +18,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time;
 
+use super::callers::Caller;
 use super::front::Front;
 use super::limits::ServerLimits;
 use super::preface;
@@ -91,14 +92,14 @@ impl<J: Judge> Host<J> {
             Socket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
                 match &self.tls {
-                    None => self.begin(socket, age_max).await,
+                    None => self.begin(socket, Caller::Unrestricted, age_max).await,
                     Some(tls) => self.begin_secured(tls, socket, age_max).await,
                 }
             }
             // Who may open a Unix socket is the file system's business.
             Socket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
-                self.begin(socket, age_max).await;
+                self.begin(socket, Caller::Unrestricted, age_max).await;
             }
         }
     }
@@ -110,14 +111,14 @@ impl<J: Judge> Host<J> {
             () = self.reached(Phase::Draining) => return,
         };
         match secured {
-            Ok(Ok(socket)) => self.begin(socket, age_max).await,
+            Ok(Ok((socket, caller))) => self.begin(socket, caller, age_max).await,
             Ok(Err(_)) | Err(_) => {
                 self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    async fn begin<I>(&self, io: I, age_max: Option<Duration>)
+    async fn begin<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -127,21 +128,21 @@ impl<J: Judge> Host<J> {
             () = self.reached(Phase::Draining) => return,
         };
         match begun {
-            Ok(Ok(io)) => self.speak(io, age_max).await,
+            Ok(Ok(io)) => self.speak(io, caller, age_max).await,
             Ok(Err(_)) | Err(_) => {
                 self.traffic.prefaces_failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    async fn speak<I>(&self, io: I, age_max: Option<Duration>)
+    async fn speak<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let service = service_fn(|request| {
             // The core's own count: no other thread touches it.
-            let front = Arc::clone(&self.front);
-            async move { Ok::<_, std::convert::Infallible>(front.call(request).await) }
+            let (front, caller) = (Arc::clone(&self.front), caller.clone());
+            async move { Ok::<_, std::convert::Infallible>(front.call(request, &caller).await) }
         });
         let mut connection = pin!(self.protocol().serve_connection(TokioIo::new(io), service));
         let mut leave = pin!(async {

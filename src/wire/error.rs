@@ -41,6 +41,8 @@ pub enum WireError {
         /// What rustls said.
         source: rustls::Error,
     },
+    /// The certificate's time is over. Another one helps.
+    Expired,
     /// A list of accepted callers needs certificates to check callers by.
     AllowListWithoutAuthority,
     /// The client's target is not an address. Change the argument.
@@ -108,6 +110,7 @@ impl std::fmt::Display for WireError {
                 f.write_str("the client authority is not a PEM list of certificates")
             }
             WireError::Tls { source } => write!(f, "certificate and key cannot be used: {source}"),
+            WireError::Expired => f.write_str("the certificate's time is over"),
             WireError::AllowListWithoutAuthority => {
                 f.write_str("a list of accepted callers needs a client authority")
             }
@@ -132,6 +135,7 @@ impl std::error::Error for WireError {
             | WireError::Certificate
             | WireError::PrivateKey
             | WireError::ClientAuthority
+            | WireError::Expired
             | WireError::AllowListWithoutAuthority
             | WireError::Target { .. } => None,
         }

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use tonic::service::Routes;
 use tower_service::Service as _;
 
+use super::callers::Caller;
 use super::health::Health;
 use super::messages::DESCRIPTORS;
 use super::service::{Judge, RateLimit, SHOULD_RATE_LIMIT};
@@ -54,8 +55,12 @@ impl<J: Judge> Front<J> {
         &self.health
     }
 
-    /// Answers one HTTP request.
-    pub(super) async fn call(&self, request: Request<Incoming>) -> Response<Reply> {
+    /// Answers one HTTP request of that caller.
+    pub(super) async fn call(
+        &self,
+        request: Request<Incoming>,
+        caller: &Caller,
+    ) -> Response<Reply> {
         if let Some(refused) = unary::refused_as_http(&request) {
             return refused;
         }
@@ -65,7 +70,7 @@ impl<J: Judge> Front<J> {
                 Err(never) => match never {},
             };
         }
-        match self.should_rate_limit(request).await {
+        match self.should_rate_limit(request, caller).await {
             Ok(response) => response,
             Err(status) => status.into_http(),
         }
@@ -74,11 +79,12 @@ impl<J: Judge> Front<J> {
     async fn should_rate_limit(
         &self,
         request: Request<Incoming>,
+        caller: &Caller,
     ) -> Result<Response<Reply>, tonic::Status> {
         let deadline = unary::deadline(request.headers());
         let traced = self.rate_limit.sampled(request.headers());
         let message = unary::read(&mut request.into_body()).await?;
-        let answer = self.rate_limit.answer(&message, deadline, traced).await?;
+        let answer = self.rate_limit.answer(&message, deadline, caller, traced).await?;
         Ok(unary::response(&answer))
     }
 }

@@ -13,11 +13,13 @@
 //! | `unary` | gRPC's framing of a call |
 //! | `health`, `front` | health; which service answers which path |
 //! | `connection` (over `preface`, `tls`) | one connection, from first byte to last |
+//! | `callers` | what a caller may ask, by its certificate |
 //! | `cores`, `listen`, `limits`, `traffic` | threads, sockets, limits, leaving in order |
 //! | `client` | the client of `tidegate ask` |
 
 mod answering;
 mod body;
+mod callers;
 pub mod client;
 mod connection;
 mod cores;
@@ -44,6 +46,7 @@ mod unary;
 
 pub use answering::{Answering, AnsweringSettings, LimitNames, ResetAs, RetryAs};
 pub use body::BODY_BYTES_MAX;
+pub use callers::{EVERY_DOMAIN, Grant, TlsCounters};
 pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};
 pub use error::{HeaderFault, WireError};
 pub use front::Front;

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
+use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::answering::Answering;
+use super::callers::Caller;
 use super::decode::Asked;
 use super::encode::Answer;
 use super::json::{self, JsonReply};
@@ -92,29 +94,30 @@ impl<J: Judge> RateLimit<J> {
         RateLimit { judge, clock, answering, dice: RandomState::new() }
     }
 
-    /// Answers an encoded `RateLimitRequest`; `deadline` is how long the caller waits, `traced` what
-    /// [`sampled`](Self::sampled) said.
+    /// Answers an encoded `RateLimitRequest` of `caller`; `deadline` is how long the caller waits,
+    /// `traced` what [`sampled`](Self::sampled) said.
     ///
     /// # Errors
     ///
-    /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, DEADLINE_EXCEEDED,
-    /// UNAVAILABLE. None of them because of anything that a downstream client put into a header.
+    /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, PERMISSION_DENIED for a domain
+    /// that was not granted to the caller, DEADLINE_EXCEEDED, UNAVAILABLE. None of them because of anything that a downstream client put into a header.
     pub(super) async fn answer(
         &self,
         message: &[u8],
         deadline: Option<Duration>,
+        caller: &Caller,
         traced: Option<Arc<Trace>>,
     ) -> Result<RateLimitResponse, Status> {
         let observer = self.judge.observer();
         if !observer.times() && traced.is_none() {
-            return self.decided(message, deadline, None).await;
+            return self.decided(message, deadline, caller, None).await;
         }
         let began = self.clock.monotonic();
         let answered = match &traced {
-            None => self.decided(message, deadline, None).await,
+            None => self.decided(message, deadline, caller, None).await,
             // Boxed, so that the calls without a trace do not carry the room for it.
             Some(trace) => {
-                let decided = self.decided(message, deadline, Some(trace));
+                let decided = self.decided(message, deadline, caller, Some(trace));
                 Box::pin(traced::scope(Arc::clone(trace), decided)).await
             }
         };
@@ -143,12 +146,16 @@ impl<J: Judge> RateLimit<J> {
         &self,
         message: &[u8],
         deadline: Option<Duration>,
+        caller: &Caller,
         trace: Option<&Trace>,
     ) -> Result<RateLimitResponse, Status> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(too_late());
         }
         let asked = Asked::read(message)?;
+        if !caller.may_ask(asked.domain) {
+            return Err(Status::permission_denied("this caller may not ask this domain"));
+        }
         let descriptors = asked.descriptors();
         let request = asked.request(&descriptors);
         let now = self.clock.now();
@@ -172,6 +179,21 @@ impl<J: Judge> RateLimit<J> {
         judged.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
     }
 
+    /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`: the service without
+    /// its sockets, for whoever brings requests in another way.
+    ///
+    /// # Errors
+    ///
+    /// The status that a gRPC caller would get: INVALID_ARGUMENT, DEADLINE_EXCEEDED, UNAVAILABLE.
+    pub async fn answer_encoded(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<u8>, Status> {
+        let answer = self.answer(message, deadline, &Caller::Unrestricted, None).await?;
+        Ok(answer.encode_to_vec())
+    }
+
     /// A number that differs from call to call, where waits are spread.
     fn roll(&self, message: &[u8], now: Micros) -> u64 {
         if self.answering.retry_spread_percent == 0 {
@@ -188,7 +210,8 @@ impl<J: Judge> RateLimit<J> {
             Ok(message) => message,
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };
-        match self.answer(&message, None, None).await {
+        // Where callers are held to domains, the settings refuse `/json`: it shows no certificate.
+        match self.answer(&message, None, &Caller::Unrestricted, None).await {
             Ok(response) => JsonReply::of(&response),
             Err(status) => JsonReply::bad_request(status.message()),
         }

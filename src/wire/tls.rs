@@ -5,14 +5,15 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
     SignatureScheme,
@@ -20,11 +21,10 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::FromDer as _;
 
+use super::callers::{self, Caller, Grant, TlsCounters};
 use super::error::WireError;
+use crate::domain::Micros;
 
 /// Certificates and keys, as PEM text.
 #[derive(Clone, Default)]
@@ -38,14 +38,17 @@ pub struct TlsMaterial {
     /// Which callers may come: their certificate must name one of these as a DNS name or URI.
     /// Empty: all that the authority signed.
     pub allowed_callers: Vec<String>,
+    /// Which of them may ask which domains. Empty: every one all domains.
+    pub grants: Vec<Grant>,
 }
 
 impl std::fmt::Debug for TlsMaterial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TlsMaterial { client_authority, allowed_callers, .. } = self;
+        let TlsMaterial { client_authority, allowed_callers, grants, .. } = self;
         f.debug_struct("TlsMaterial")
             .field("client_authority", &client_authority.is_some())
             .field("allowed_callers", allowed_callers)
+            .field("grants", grants)
             .finish_non_exhaustive()
     }
 }
@@ -54,56 +57,110 @@ impl std::fmt::Debug for TlsMaterial {
 /// connection that comes later.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    config: Arc<ArcSwap<ServerConfig>>,
+    in_force: Arc<ArcSwap<InForce>>,
+    counters: Arc<TlsCounters>,
+}
+
+#[derive(Debug)]
+struct InForce {
+    config: Arc<ServerConfig>,
+    grants: Vec<Grant>,
+    /// When the server's certificate ends.
+    expires_secs: u64,
 }
 
 impl Tls {
-    /// TLS with that material.
+    /// TLS with that material. A certificate whose time is over is taken: there is no better one
+    /// to go on with, and not every caller looks.
     ///
     /// # Errors
     ///
     /// [`WireError`] naming the part that cannot be used.
     pub fn new(material: &TlsMaterial) -> Result<Self, WireError> {
-        Ok(Tls { config: Arc::new(ArcSwap::from(config(material)?)) })
+        let in_force = InForce::of(material)?;
+        let counters = Arc::new(TlsCounters::default());
+        counters.expires_secs.store(in_force.expires_secs, Ordering::Relaxed);
+        Ok(Tls { in_force: Arc::new(ArcSwap::from_pointee(in_force)), counters })
     }
 
-    /// Puts other material in force. Connections that are open stay; sessions made under the old
-    /// material are not resumed, so that a caller who is no longer allowed shows its certificate
-    /// again.
+    /// Puts other material in force. Connections that are open stay.
     ///
     /// # Errors
     ///
-    /// As [`Tls::new`]; the old material stays in force then.
-    pub fn replace(&self, material: &TlsMaterial) -> Result<(), WireError> {
-        self.config.store(config(material)?);
-        Ok(())
+    /// As [`Tls::new`], and [`WireError::Expired`] for a certificate whose time is over at `now`;
+    /// the old material stays in force then.
+    pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
+        let replaced = InForce::of(material).and_then(|in_force| match in_force.expires_secs {
+            ended if ended <= now.0 / 1_000_000 => Err(WireError::Expired),
+            _ => Ok(in_force),
+        });
+        let outcome = match replaced {
+            Ok(in_force) => {
+                self.counters.expires_secs.store(in_force.expires_secs, Ordering::Relaxed);
+                self.in_force.store(Arc::new(in_force));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        self.count(outcome.is_ok());
+        outcome
     }
 
-    pub(super) async fn accept(&self, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        TlsAcceptor::from(self.config.load_full()).accept(socket).await
+    /// Counts an attempt to replace the material: one that failed before it came here too.
+    pub fn count(&self, replaced: bool) {
+        let TlsCounters { replaced: done, not_replaced, .. } = &*self.counters;
+        if replaced { done } else { not_replaced }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is counted here.
+    pub fn counters(&self) -> Arc<TlsCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// The secured connection, and who is at its other end.
+    pub(super) async fn accept(
+        &self,
+        socket: TcpStream,
+    ) -> io::Result<(TlsStream<TcpStream>, Caller)> {
+        let in_force = self.in_force.load_full();
+        let secured = TlsAcceptor::from(Arc::clone(&in_force.config)).accept(socket).await?;
+        let chain = secured.get_ref().1.peer_certificates();
+        let leaf = chain.and_then(<[_]>::first);
+        let caller = Caller::known_by(leaf, &in_force.grants, &self.counters);
+        Ok((secured, caller))
     }
 }
 
-fn config(material: &TlsMaterial) -> Result<Arc<ServerConfig>, WireError> {
-    let refused = |source| WireError::Tls { source };
-    let provider = Arc::new(ring::default_provider());
-    let chain = certificates(&material.certificate).ok_or(WireError::Certificate)?;
-    let key =
-        PrivateKeyDer::from_pem_slice(&material.private_key).map_err(|_| WireError::PrivateKey)?;
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(refused)?;
-    let builder = match &material.client_authority {
-        Some(authority) => {
-            let verifier = caller_verifier(authority, &material.allowed_callers, provider)?;
-            builder.with_client_cert_verifier(verifier)
-        }
-        None if material.allowed_callers.is_empty() => builder.with_no_client_auth(),
-        None => return Err(WireError::AllowListWithoutAuthority),
-    };
-    let mut config = builder.with_single_cert(chain, key).map_err(refused)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Arc::new(config))
+impl InForce {
+    fn of(material: &TlsMaterial) -> Result<InForce, WireError> {
+        let refused = |source| WireError::Tls { source };
+        let provider = Arc::new(ring::default_provider());
+        let chain = certificates(&material.certificate).ok_or(WireError::Certificate)?;
+        let expires_secs =
+            chain.first().and_then(callers::expires_secs).ok_or(WireError::Certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&material.private_key)
+            .map_err(|_| WireError::PrivateKey)?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(refused)?;
+        let builder = match &material.client_authority {
+            Some(authority) => {
+                let verifier = caller_verifier(authority, &material.allowed_callers, provider)?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            None if material.allowed_callers.is_empty() && material.grants.is_empty() => {
+                builder.with_no_client_auth()
+            }
+            None => return Err(WireError::AllowListWithoutAuthority),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(refused)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // A resumed session shows no certificate: one that has expired, or whose authority was
+        // replaced, would go on. Callers connect once a day; a whole handshake costs them nothing.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(InForce { config: Arc::new(config), grants: material.grants.clone(), expires_secs })
+    }
 }
 
 /// The certificates of a PEM text; `None` if there is none or one is damaged.
@@ -127,28 +184,14 @@ fn caller_verifier(
     if allowed.is_empty() {
         return Ok(signed);
     }
-    Ok(Arc::new(AllowedCallers { signed, allowed: allowed.into() }))
+    Ok(Arc::new(AllowedCallers { signed, allowed: allowed.to_vec() }))
 }
 
 /// Lets a caller in whose certificate is signed by the authority and names one of `allowed`.
 #[derive(Debug)]
 struct AllowedCallers {
     signed: Arc<dyn ClientCertVerifier>,
-    allowed: Box<[String]>,
-}
-
-impl AllowedCallers {
-    fn names_one(&self, certificate: &CertificateDer<'_>) -> bool {
-        let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
-        let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
-        names.value.general_names.iter().any(|name| match name {
-            GeneralName::DNSName(name) => {
-                self.allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
-            }
-            GeneralName::URI(uri) => self.allowed.iter().any(|allowed| allowed == uri),
-            _ => false,
-        })
-    }
+    allowed: Vec<String>,
 }
 
 impl ClientCertVerifier for AllowedCallers {
@@ -163,7 +206,7 @@ impl ClientCertVerifier for AllowedCallers {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        if self.names_one(end_entity) {
+        if callers::carries_one(end_entity, &self.allowed) {
             Ok(verified)
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

@@ -155,13 +155,17 @@ impl Serving {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
+        let pid = self.id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
         assert!(status.expect("kill runs").success());
     }
 
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         until("tidegate to end", || self.child.try_wait().expect("a child")).code()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn directory(&self) -> &Path {

@@ -8,7 +8,7 @@ use tidegate::wire::client::{Client, ClientSettings, ClientTls};
 use tidegate::wire::{Tls, TlsMaterial, WireError};
 use tokio::io::AsyncReadExt as _;
 
-use crate::harness::{Server, Wanted, question, soon, until};
+use crate::harness::{NOW, Server, Wanted, question, soon, until};
 use crate::raw::socket;
 
 /// An authority and what it signs.
@@ -47,6 +47,7 @@ impl Authority {
             private_key,
             client_authority: Some(self.certificate.clone().into_bytes()),
             allowed_callers: allowed.iter().map(|&name| name.to_owned()).collect(),
+            grants: Vec::new(),
         }
     }
 }
@@ -123,9 +124,9 @@ async fn material_is_replaced_while_serving_and_bad_material_is_not_taken() {
     let (server, tls) = start(&old.serves(&[]));
     assert!(may_ask(&server, &old, Some(old.signs("a.test"))).await);
     let bad = TlsMaterial { private_key: b"nonsense".to_vec(), ..new.serves(&[]) };
-    assert!(matches!(tls.replace(&bad), Err(WireError::PrivateKey)));
+    assert!(matches!(tls.replace(&bad, NOW), Err(WireError::PrivateKey)));
     assert!(may_ask(&server, &old, Some(old.signs("a.test"))).await);
-    tls.replace(&new.serves(&[])).unwrap();
+    tls.replace(&new.serves(&[]), NOW).unwrap();
     assert!(!may_ask(&server, &old, Some(old.signs("a.test"))).await);
     assert!(may_ask(&server, &new, Some(new.signs("a.test"))).await);
     server.left().await;

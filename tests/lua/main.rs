@@ -17,6 +17,7 @@ mod contention;
 mod damage;
 mod differential;
 mod expiry;
+mod extremes;
 mod headers;
 mod keys;
 mod limits;

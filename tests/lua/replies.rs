@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use redis::Value;
-use tidegate::domain::Accounting;
+use tidegate::domain::{Accounting, Check};
 use tidegate::store::redis::reply::{ReplyFault, decode};
 
 use crate::limits::*;
@@ -63,4 +63,20 @@ fn what_is_no_reply_is_a_fault() {
     assert_eq!(array(&[9, 1, 1, 1]), Err(ReplyFault::Length));
     assert_eq!(array(&[9, 1, 1, 3, 0, 0]), Err(ReplyFault::Number), "no third check");
     assert_eq!(decode(&Value::Nil, &two, Accounting::AllOrNothing), Err(ReplyFault::Shape));
+}
+
+#[test]
+fn more_than_the_limit_holds_or_the_caller_asked_for_is_no_reply() {
+    let (limit, classes) = (log(5, MINUTE), hybrid(200, 40, SECOND, &[20, 20, 20], 1));
+    let said = |check: Check<'_>, text: &str| {
+        decode(&Value::BulkString(text.into()), &[check], Accounting::AllOrNothing)
+            .map(|decoded| decoded.outcomes[0].charged.0)
+    };
+    // Available, wait, reset, charged, since, far, now.
+    assert_eq!(said(take(key(1), &limit, 2), "3 0 60 2 9 0 9"), Ok(2));
+    assert_eq!(said(take(key(1), &limit, 2), "6 0 60 2 9 0 9"), Err(ReplyFault::Number));
+    assert_eq!(said(take(key(1), &limit, 2), "-7 0 60 0 9 0 9"), Err(ReplyFault::Number));
+    assert_eq!(said(take(key(1), &limit, 2), "3 0 60 3 9 0 9"), Err(ReplyFault::Number));
+    assert_eq!(said(peek(key(1), &limit), "3 0 60 1 9 0 9"), Err(ReplyFault::Number));
+    assert_eq!(said(take(key(1), &classes, 1), "201 0 60 1 9 0 9"), Err(ReplyFault::Number));
 }

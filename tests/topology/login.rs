@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use redis::Value;
 use tidegate::domain::Executed;
 use tidegate::store::redis::config::{
-    Address, Auth, Password, RedisConfig, RedisConfigError, Tls, Topology,
+    Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsAgain, Topology,
 };
 use tidegate::store::redis::connections::Connections;
 use tidegate::store::redis::transport::{SendError, SendFault};
@@ -124,6 +124,51 @@ async fn tls_with_our_own_authority_and_a_client_certificate_is_spoken() {
     let careless = Tls { skip_hostname: true, ..good() };
     let connections = open(over_tls(&server, "127.0.0.1", careless)).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not_taken() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let server = tls_server(&ours, "localhost", &dir);
+    let with = |client| Tls { ca: Some(ours.pem().into_bytes()), client, skip_hostname: false };
+    let files = Arc::new(Mutex::new(Some(with(client(&ours)))));
+    let asked = Arc::clone(&files);
+    let config = RedisConfig {
+        tls_again: Some(TlsAgain::new(move || asked.lock().unwrap().clone())),
+        overdue: Duration::from_millis(100),
+        ..over_tls(&server, "localhost", with(client(&ours)))
+    };
+    let connections = open(config).await;
+    let connects = || total(&connections, |node| &node.connects);
+    // A silent server's connections are dropped and made anew.
+    let anew = async || {
+        let (losses, before) = (total(&connections, |node| &node.losses), connects());
+        server.freeze();
+        let _ = tokio::join!(
+            count_one(&connections, "tg1z:{a}"),
+            count_one(&connections, "tg1z:{a}"),
+            until("a lane is lost", || total(&connections, |node| &node.losses) > losses)
+        );
+        server.thaw();
+        before
+    };
+    for bad in [None, Some(with(Some((b"no".to_vec(), b"key".to_vec()))))] {
+        *files.lock().unwrap() = bad;
+        let before = anew().await;
+        until("the old certificates are shown", || connects() > before).await;
+    }
+    // Taken, for the server refuses it: another authority signed it.
+    *files.lock().unwrap() = Some(with(client(&theirs)));
+    let failures = total(&connections, |node| &node.dial_failures);
+    anew().await;
+    until("the new ones are shown", || {
+        total(&connections, |node| &node.dial_failures) > failures + 1
+    })
+    .await;
+    *files.lock().unwrap() = Some(with(client(&ours)));
+    let before = connects();
+    until("and those after them", || connects() > before).await;
 }
 
 #[tokio::test]

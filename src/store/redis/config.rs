@@ -125,6 +125,29 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// Asked for certificates at every dial, so that replaced files are followed: connections that
+/// are open live on. `None` from it means that they cannot be had at the moment, and those before
+/// stay.
+#[derive(Clone)]
+pub struct TlsAgain(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
+
+impl TlsAgain {
+    /// Certificates that a function reads.
+    pub fn new(read: impl Fn() -> Option<Tls> + Send + Sync + 'static) -> Self {
+        TlsAgain(Arc::new(read))
+    }
+
+    pub(super) fn read(&self) -> Option<Tls> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for TlsAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsAgain(…)")
+    }
+}
+
 /// Everything the connections are made from.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
@@ -136,6 +159,8 @@ pub struct RedisConfig {
     pub auth: Auth,
     /// TLS, where it is spoken.
     pub tls: Option<Tls>,
+    /// The same, asked for again at every dial; `None`: it never changes.
+    pub tls_again: Option<TlsAgain>,
     /// The database; a cluster only has 0.
     pub db: i64,
     /// What every key starts with (CACHE_KEY_PREFIX).
@@ -190,6 +215,7 @@ impl Default for RedisConfig {
             addresses: vec![Address::Tcp("127.0.0.1".into(), 6379)],
             auth: Auth::default(),
             tls: None,
+            tls_again: None,
             db: 0,
             prefix: Prefix::default(),
             meta: String::new(),

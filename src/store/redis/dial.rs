@@ -1,4 +1,4 @@
-//! Opens connections: address, TLS, login, and the handshake that makes a connection ready to
+//! Opens connections: address, login, and the handshake that makes a connection ready to
 //! carry items.
 //!
 //! Not here: what is sent afterwards (`lane`), which nodes there are (`sentinel`, `cluster`).
@@ -10,15 +10,16 @@ use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
 use redis::aio::ConnectionLike;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
-    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
-    RedisError, ServerErrorKind, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
+    ServerErrorKind, Value,
 };
 use tokio::sync::Notify;
 
-use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, Tls, Topology};
+use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, Topology};
 use super::counters::NodeCounters;
 use super::script::Script;
+use super::secured::Secured;
 
 /// A silent peer is asked after 5 s, then every second, and is gone after the third question.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
@@ -37,9 +38,7 @@ const CLIENT_NAME: &str = "tidegate";
 pub(super) struct Context {
     pub(super) config: RedisConfig,
     scripts: Vec<&'static Script>,
-    /// A TLS address whose host and port are replaced: its parsed certificates have no name
-    /// outside the library.
-    tls: Option<ConnectionAddr>,
+    tls: Option<Secured>,
 }
 
 impl Context {
@@ -51,7 +50,8 @@ impl Context {
         if config.addresses.is_empty() {
             return Err(RedisConfigError::NoAddress);
         }
-        let tls = config.tls.as_ref().map(tls_template).transpose()?;
+        let secured = |tls| Secured::new(tls, config.tls_again.clone());
+        let tls = config.tls.as_ref().map(secured).transpose()?;
         Ok(Context { config, scripts, tls })
     }
 
@@ -66,6 +66,7 @@ impl Context {
         auth: &Auth,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
+        self.tls.as_ref().map(Secured::refresh);
         let info = self.info(address, auth, password(auth)?.as_deref(), 0)?;
         let limit = Some(self.config.connect_timeout);
         let timeouts =
@@ -109,38 +110,12 @@ impl Context {
     }
 
     fn place(&self, address: &Address) -> ConnectionAddr {
-        match (address, &self.tls) {
-            (Address::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
-            (
-                Address::Tcp(host, port),
-                Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }),
-            ) => ConnectionAddr::TcpTls {
-                host: host.clone(),
-                port: *port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            (Address::Tcp(host, port), _) => ConnectionAddr::Tcp(host.clone(), *port),
-        }
+        let secured = self.tls.as_ref().and_then(|tls| tls.place(address));
+        secured.unwrap_or_else(|| match address {
+            Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
+            Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
+        })
     }
-}
-
-fn tls_template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
-    // The library takes the process's default provider. Somebody else's is as good: an error here
-    // only says that there is one already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let certificates = TlsCertificates {
-        client_tls: tls.client.as_ref().map(|(chain, key)| ClientTlsConfig {
-            client_cert: chain.clone(),
-            client_key: key.clone(),
-        }),
-        root_cert: tls.ca.clone(),
-    };
-    let client = Client::build_with_tls("rediss://replaced:1", certificates)
-        .map_err(|fault| RedisConfigError::Tls(fault.to_string()))?;
-    let mut address = client.get_connection_info().addr().clone();
-    address.set_danger_accept_invalid_hostnames(tls.skip_hostname);
-    Ok(address)
 }
 
 fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
@@ -189,8 +164,8 @@ impl From<RedisError> for DialError {
 pub(super) struct Dialer {
     context: Arc<Context>,
     address: Address,
-    /// The pool, and the password that it logs in with.
-    pool: Option<(Option<String>, Pool)>,
+    /// The pool, the password that it logs in with, and which certificates it shows.
+    pool: Option<(Option<String>, u64, Pool)>,
     counters: Arc<NodeCounters>,
     /// Told when a connection of this dialer breaks.
     pub(super) broken: Arc<Notify>,
@@ -213,11 +188,12 @@ impl Dialer {
     /// leads to a master.
     pub(super) async fn dial(&mut self) -> Result<Connection, DialError> {
         let password = password(&self.context.config.auth)?;
+        let certificates = self.context.tls.as_ref().map_or(0, Secured::refresh);
         let pool = match &self.pool {
-            Some((held, pool)) if *held == password => pool.clone(),
+            Some((held, of, pool)) if *held == password && *of == certificates => pool.clone(),
             _ => {
                 let pool = self.new_pool(password.as_deref())?;
-                self.pool = Some((password, pool.clone()));
+                self.pool = Some((password, certificates, pool.clone()));
                 pool
             }
         };

@@ -10,7 +10,7 @@ use crate::domain::Executed;
 
 /// An error reply, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub enum Fault {
     /// The script is not loaded: load it and send this item again.
     NoScript,
     /// The item belongs elsewhere, or later.
@@ -21,7 +21,7 @@ pub(super) enum Fault {
 
 /// Where an item that did not run belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Redirect {
+pub enum Redirect {
     /// The slot lives there now.
     Moved(Address),
     /// This key is there already; the slot is still here.
@@ -33,7 +33,7 @@ pub(super) enum Redirect {
 impl Fault {
     /// Reads an error reply. `asked` is the node that gave it: a redirection without a host means
     /// that one's host.
-    pub(super) fn of(error: &ServerError, asked: &Address) -> Fault {
+    pub fn of(error: &ServerError, asked: &Address) -> Fault {
         let redirect = |make: fn(Address) -> Redirect| match target(error.details(), asked) {
             Some(address) => Fault::Redirect(make(address)),
             None => no(SendFault::Moving),

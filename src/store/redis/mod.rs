@@ -18,7 +18,7 @@
 //! | `node`, `lane`, `ticket` | one server; one connection; one item on its way |
 //! | [`vitals`], `census` | what a node says of itself, and asking for it |
 //! | `breaker`, `guard` | a node that does not answer is not asked; how that is noticed |
-//! | `dial`, `backoff`, `fault` | opening connections; waiting to; what error replies mean |
+//! | `dial`, `secured`, `backoff`, `fault` | opening connections; their TLS; waiting to; what error replies mean |
 //!
 //! Not here: deadlines, fallbacks, remembered refusals (`resilience`).
 
@@ -26,9 +26,11 @@ pub mod args;
 pub mod config;
 pub mod connections;
 pub mod counters;
+pub mod fault;
 pub mod keys;
 pub mod reply;
 pub mod script;
+pub mod slots;
 pub mod store;
 pub mod told;
 pub mod transport;
@@ -39,16 +41,15 @@ mod breaker;
 mod census;
 mod cluster;
 mod dial;
-mod fault;
 mod guard;
 mod lane;
 mod master;
 mod node;
 mod plan;
 mod refresh;
+mod secured;
 mod seen;
 mod sentinel;
-mod slots;
 mod split;
 mod ticket;
 

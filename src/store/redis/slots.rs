@@ -11,14 +11,16 @@ use super::keys::SLOTS;
 /// One master and its slots, as first and last of each range. A master that is just joining has
 /// none yet, and is listed all the same: the first slot on its way there asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holding {
-    pub(super) master: Address,
-    pub(super) slots: Vec<(u16, u16)>,
+pub struct Holding {
+    /// Where it is.
+    pub master: Address,
+    /// First and last of each range, at most [`SLOTS`] - 1.
+    pub slots: Vec<(u16, u16)>,
 }
 
 /// Reads CLUSTER SHARDS. `asked` is the node that answered, whose host stands in where it does not
 /// know its own. `None` if this is no such reply, or no slot has a master.
-pub(super) fn of_shards(reply: &Value, asked: &Address, tls: bool) -> Option<Vec<Holding>> {
+pub fn of_shards(reply: &Value, asked: &Address, tls: bool) -> Option<Vec<Holding>> {
     let mut holdings = Vec::new();
     for shard in list(reply)? {
         let Some(master) = list(field(shard, "nodes")?)?
@@ -42,7 +44,7 @@ pub(super) fn of_shards(reply: &Value, asked: &Address, tls: bool) -> Option<Vec
 }
 
 /// Reads CLUSTER SLOTS, which servers before 7.0 and some proxies know instead.
-pub(super) fn of_slots(reply: &Value, asked: &Address) -> Option<Vec<Holding>> {
+pub fn of_slots(reply: &Value, asked: &Address) -> Option<Vec<Holding>> {
     let mut holdings: Vec<Holding> = Vec::new();
     for range in list(reply)? {
         let [first, last, master, ..] = list(range)? else { return None };

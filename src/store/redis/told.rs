@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::args::COUNT_MAX;
 use super::reply::ReplyFault;
 use crate::domain::{
-    Calendar, Charge, Check, Counting, Hits, Holder, Hybrid, Limit, Micros, Outcome, Receipt,
+    Calendar, Charge, Check, Counting, Hits, Holder, Hybrid, Limit, Micros, Op, Outcome, Receipt,
     Taken, Verdict, Window,
 };
 
@@ -151,6 +151,14 @@ pub(super) fn outcome(
     let [wait, reset, charged, since, entry] = rest.map(count);
     let (wait, charged) = (wait?, Hits(charged?));
     let (since, entry) = (Micros(since?), u128::from(entry?));
+    let asked = match check.op {
+        Op::Take { cost } => cost,
+        Op::Peek | Op::GiveBack { .. } => Hits::ZERO,
+    };
+    // No script says so; believed, it would be shown to callers and given back later.
+    if available > check.limit.capacity().0 || charged > asked {
+        return Err(ReplyFault::Number);
+    }
     let (at, window, entry) = match &check.limit.counting {
         Counting::FixedWindow(_) | Counting::SlidingWindow(_) => (now, since, 0),
         Counting::Concurrency(_) => {

@@ -1,0 +1,48 @@
+//! Certificates and keys: any bytes are TLS or a named fault.
+
+use tidegate::wire::{Grant, Tls, TlsMaterial};
+
+use crate::authority::Authority;
+use crate::harness::{Target, feed};
+use crate::random::{Decisions, Random, mutated};
+use crate::sort;
+
+#[test]
+fn any_certificates_are_used_or_refused() {
+    let words = ["-----BEGIN CERTIFICATE-----\n", "-----END CERTIFICATE-----\n", "MIIB", "=", "\n"];
+    let target = Target { name: "certificates", share: 2, words: &[] };
+    let authority = Authority::new();
+    let ours = authority.signs("tidegate.test");
+    let good = [ours.certificate.as_str(), ours.key.as_str(), authority.certificate.as_str()];
+    let make = |random: &mut Random| random.bytes(24);
+    feed(&target, Vec::new(), make, |input| {
+        let mut by = Decisions::of(input);
+        let damaged = by.below(3);
+        let mut random = Random::seeded(by.number());
+        let part = |n: usize| match n == damaged {
+            true => mutated(
+                &mut random.clone(),
+                good[n].as_bytes(),
+                good[(n + 1) % 3].as_bytes(),
+                &words,
+            ),
+            false => good[n].as_bytes().to_vec(),
+        };
+        let material = TlsMaterial {
+            certificate: part(0),
+            private_key: part(1),
+            client_authority: Some(part(2)),
+            allowed_callers: Vec::new(),
+            grants: vec![Grant { domain: "edge".to_owned(), callers: vec!["a.test".to_owned()] }],
+        };
+        random.next();
+        match Tls::new(&material) {
+            Ok(_) => sort(damaged),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(!said.contains(&ours.key[100..160]));
+                sort((damaged, said))
+            }
+        }
+    });
+}

@@ -1,0 +1,64 @@
+//! Authorities of a test's own, and what they sign: for whom, until when.
+//!
+//! Not here: who is shown what.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+
+/// A certificate and its key, as PEM.
+#[derive(Clone)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// An authority.
+pub struct Authority {
+    pub certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// One that nobody has seen before.
+    pub fn new() -> Authority {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "an authority of the tests");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Authority { certificate, issuer: Issuer::new(params, key) }
+    }
+
+    /// For a DNS name or, with `://` in it, a URI; valid for centuries.
+    pub fn signs(&self, name: &str) -> Identity {
+        self.signs_with(name, |_| {})
+    }
+
+    /// The same, over since 2020.
+    pub fn signed_long_ago(&self, name: &str) -> Identity {
+        self.signs_with(name, |params| {
+            params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    /// The name as a common name only, which names nobody.
+    pub fn signs_common_name(&self, name: &str) -> Identity {
+        self.signs_with("nobody.test", |params| {
+            params.subject_alt_names.clear();
+            params.distinguished_name.push(DnType::CommonName, name);
+        })
+    }
+
+    fn signs_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "somebody");
+        params.subject_alt_names = vec![match name.contains("://") {
+            true => SanType::URI(name.try_into().unwrap()),
+            false => SanType::DnsName(name.try_into().unwrap()),
+        }];
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Identity { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+}
