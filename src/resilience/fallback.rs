@@ -59,7 +59,7 @@ pub struct Counters {
     pub refused: AtomicU64,
     /// Such calls answered with an error, because a rule wants that.
     pub unavailable: AtomicU64,
-    /// Charges sent back, because their call was refused without the remote store.
+    /// Charges sent back, because their call did not pass without the remote store's every answer.
     pub given_back: AtomicU64,
     /// Charges that were not sent back for want of room: their counters are stricter for a while.
     pub give_backs_lost: AtomicU64,
@@ -185,17 +185,19 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
         self.degraded.note(reason, call.now);
         let heard: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| answer.outcome().is_some()).collect();
-        let settled = settle(call, &mut answers.each, |places| self.decide_locally(call, places));
+        let Settled { admitted, receipts } =
+            settle(call, &mut answers.each, |places| self.decide_locally(call, places));
         let all = call.checks.iter().zip(&answers.each).zip(&heard);
         self.note(all.filter(|(_, heard)| **heard).map(|(both, _)| both), call.now);
-        let counter = match settled {
-            Settled::Unavailable => &self.counters.unavailable,
-            Settled::Decided { admitted, receipts } => {
-                self.send_back(receipts);
-                answers.source = Source::Local;
-                if admitted { &self.counters.admitted } else { &self.counters.refused }
-            }
+        self.send_back(receipts);
+        let counter = match admitted {
+            None => &self.counters.unavailable,
+            Some(true) => &self.counters.admitted,
+            Some(false) => &self.counters.refused,
         };
+        if admitted.is_some() {
+            answers.source = Source::Local;
+        }
         counter.fetch_add(1, Ordering::Relaxed);
         answers
     }
