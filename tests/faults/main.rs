@@ -1,0 +1,91 @@
+//! The fault bench: real Tidegates, real Redis, our own TCP proxy, a bounded open-loop load, and an
+//! oracle that counts what was admitted too much.
+//!
+//! Each row of the table is a test. In `make test` it runs once, with a small load, and judges no
+//! times; in `make faults` (and `make proof`) it runs five times, at full load, one row at a time, and
+//! the medians of its times are judged. Whoever is last prints the table.
+//!
+//! Not here: Envoy between two Tidegates, one of which leaves (`tests/envoy/failover.rs`); each
+//! abuse of HTTP/2 by itself (`tests/grpc/hostile.rs`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    reason = "a test fails by panicking, measures by the machine's clock, and shares support modules"
+)]
+
+mod caller;
+mod figures;
+mod load;
+#[path = "../../load/clients/rust/messages.rs"]
+mod messages;
+mod oracle;
+mod proxy;
+mod rows;
+mod stand;
+mod table;
+mod tidegate;
+mod trial;
+#[path = "../support"]
+mod support {
+    pub mod acl;
+    pub mod cluster;
+    pub mod process;
+    pub mod proof;
+    pub mod proxy;
+}
+
+use table::{Row, Times};
+
+/// A test for each row, in the table's order: number, fault, expectation, the longest medians in
+/// milliseconds (p99 beyond the calm's, to detect, to recover), and what runs.
+macro_rules! rows {
+    ($($name:ident: $number:literal, $fault:literal, $expected:literal, [$p99:expr, $detect:expr,
+        $recover:expr], $run:path;)*) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "numbers of the rows")]
+        #[derive(Clone, Copy)]
+        enum Place { $($name),* }
+        const COUNT: usize = [$(stringify!($name)),*].len();
+        $(
+            #[test]
+            fn $name() {
+                let times = Times { p99: $p99, detect: $detect, recover: $recover };
+                let row = Row { number: $number, fault: $fault, expected: $expected, times };
+                table::judge(Place::$name as usize, COUNT, &row, $run);
+            }
+        )*
+    };
+}
+
+rows! {
+    a_start_without_redis_is_ready_and_degraded: "5", "cold start, Redis absent",
+        "ready, says that it is degraded", [None, None, Some(3_000)], rows::redis::cold_start;
+    flushed_scripts_are_invisible: "10", "SCRIPT FLUSH ten times a second",
+        "invisible", [Some(10), None, None], rows::redis::scripts_flushed;
+    a_full_redis_still_refuses: "11", "out of memory",
+        "refusals by Redis, the rest local", [Some(10), None, Some(3_000)],
+        rows::redis::out_of_memory;
+    a_redis_that_became_a_replica_is_stood_in_for: "13", "demoted: REPLICAOF while connected",
+        "local until it is a master again", [Some(10), Some(100), Some(4_000)],
+        rows::redis::demoted;
+    a_busy_redis_parks_nobody: "14", "BUSY: a script of 3 s",
+        "local, nobody parked", [Some(10), Some(100), Some(4_000)], rows::redis::busy;
+    paused_writes_are_stood_in_for: "15", "CLIENT PAUSE WRITE",
+        "local", [Some(10), Some(100), Some(4_000)], rows::redis::paused;
+    a_login_that_is_taken_away_is_said_and_not_hammered: "16", "ACL cut, then password rotated",
+        "local, slow retry, few lines of log", [Some(10), None, Some(5_000)],
+        rows::redis::locked_out;
+    a_killed_redis_costs_nobody_an_error: "28 a", "Redis killed at 2,000 calls/s, rule `local`",
+        "0 errors, at most the limit once more, p99 under 10 ms, back by itself",
+        [Some(10), Some(100), Some(4_000)], rows::redis::killed_local;
+    a_killed_redis_lets_pass_what_may_pass: "28 b", "the same, rule `allow`",
+        "all pass, 0 errors", [Some(10), Some(100), Some(4_000)], rows::redis::killed_allow;
+    a_redis_that_comes_back_empty_grants_its_limit_once_more: "28 c", "Redis restarted empty",
+        "at most one limit more per counter", [Some(10), None, None], rows::redis::restarted_empty;
+}

@@ -1,0 +1,3 @@
+//! The rows of the table, by what fails.
+
+pub mod redis;

@@ -1,0 +1,187 @@
+//! The one table: what each row saw, medians over its runs, judged in the proof only; and where it
+//! was measured.
+//!
+//! Not here: running a trial (`trial`), what a row does (`rows`).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::Command;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::support::proof;
+use crate::trial::{LIMIT, Outcome, at_length, p99};
+
+/// Pairs of calm and fault whose median is judged.
+const PAIRS: u64 = 5;
+/// Rows at a time where nobody judges times: most of a row is waiting.
+const AT_A_TIME: usize = 3;
+
+/// A row, as far as it is known beforehand.
+pub struct Row {
+    /// Its number in the list of faults that the bench goes by.
+    pub number: &'static str,
+    pub fault: &'static str,
+    pub expected: &'static str,
+    pub times: Times,
+}
+
+/// The longest medians that meet the expectation, in milliseconds.
+#[derive(Clone, Copy, Default)]
+pub struct Times {
+    /// Of the 99th percentile during the fault, beyond that of the calm before.
+    pub p99: Option<u64>,
+    pub detect: Option<u64>,
+    pub recover: Option<u64>,
+}
+
+/// What one run of a row saw.
+pub struct Seen {
+    pub said: String,
+    /// What was admitted beyond the limit, in limits.
+    pub beyond: f64,
+    pub calm: Duration,
+    pub p99: Duration,
+    pub detect: Option<Duration>,
+    pub recover: Option<Duration>,
+}
+
+impl Seen {
+    /// What most rows look at.
+    pub fn of(outcome: &Outcome, said: String) -> Seen {
+        Seen {
+            said,
+            beyond: crate::oracle::beyond(&outcome.book, LIMIT),
+            calm: p99(outcome.before()),
+            p99: p99(outcome.during()),
+            detect: outcome.detected(),
+            recover: outcome.recovered(),
+        }
+    }
+}
+
+/// Rows that are done: the line of each, by its place in the table.
+static DONE: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+/// Leave to run, and what is told if the row fails.
+struct Turn<'r> {
+    at: usize,
+    row: &'r Row,
+    of: usize,
+    line: Option<String>,
+}
+
+impl<'r> Turn<'r> {
+    fn take(at: usize, row: &'r Row, of: usize) -> Turn<'r> {
+        let most = if at_length() { 1 } else { AT_A_TIME };
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        while *running >= most {
+            running = ENDED.wait(running).unwrap_or_else(PoisonError::into_inner);
+        }
+        *running += 1;
+        Turn { at, row, of, line: None }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+        let Row { number, fault, expected, .. } = self.row;
+        let failed = || format!("| {number} | {fault} | {expected} | FAILED | | | | |");
+        let line = self.line.take().unwrap_or_else(failed);
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if at_length() {
+            // Past the test harness, which keeps what is printed to itself.
+            let _ = writeln!(std::io::stdout(), "{line}");
+        } else {
+            println!("{line}");
+        }
+        done.insert(self.at, line);
+        if done.len() == self.of && at_length() {
+            publish(&done);
+        }
+    }
+}
+
+/// Runs a row as often as it takes, judges it, and puts it into the table.
+pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Seen) {
+    let mut turn = Turn::take(at, row, of);
+    let runs = proof::times(1, PAIRS);
+    let seen: Vec<Seen> = (0..runs).map(|_| run()).collect();
+    let millis = |of: fn(&Seen) -> Option<Duration>| {
+        median(seen.iter().filter_map(of).map(|time| time.as_secs_f64() * 1e3).collect())
+    };
+    let calm = millis(|seen| Some(seen.calm)).unwrap_or(0.0);
+    let during = millis(|seen| Some(seen.p99)).unwrap_or(0.0);
+    let (detect, recover) = (millis(|seen| seen.detect), millis(|seen| seen.recover));
+    let beyond = seen.iter().map(|seen| seen.beyond).fold(0.0, f64::max);
+    let Row { number, fault, expected, times } = row;
+    let said = &seen.last().expect("a run").said;
+    let shown = |time: Option<f64>| time.map_or("–".to_owned(), |ms| format!("{ms:.0} ms"));
+    let line = format!(
+        "| {number} | {fault} | {expected} | {said} | {:.0} % | {calm:.1} → {during:.1} ms | {} | {} |",
+        beyond * 100.0,
+        shown(detect),
+        shown(recover)
+    );
+    if at_length() {
+        let within = |what: &str, seen: Option<f64>, most: Option<u64>| {
+            let Some(most) = most else { return };
+            let seen = seen.unwrap_or_else(|| panic!("{number}: no time to {what}"));
+            assert!(
+                seen <= most as f64,
+                "{number}: {what} in {seen:.1} ms, at most {most}: {line}"
+            );
+        };
+        within("p99 beyond the calm's", Some(during - calm), times.p99);
+        within("detect", detect, times.detect);
+        within("recover", recover, times.recover);
+    }
+    turn.line = Some(line);
+}
+
+/// The middle one.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// Prints the whole table, and writes it where `TIDEGATE_FAULTS_TO` says.
+fn publish(done: &BTreeMap<usize, String>) {
+    let mut text = format!("{}\n\n", machine());
+    text += "| # | fault | expected | seen | over-admission | p99 before → during | to detect | to recover |\n";
+    text += "|---|---|---|---|---|---|---|---|\n";
+    for line in done.values() {
+        let _ = writeln!(text, "{line}");
+    }
+    let _ = write!(std::io::stdout(), "\n{text}\n");
+    #[allow(clippy::disallowed_methods, reason = "where a result goes is said from outside")]
+    if let Ok(path) = std::env::var("TIDEGATE_FAULTS_TO") {
+        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}
+
+/// Processor, cores, Redis, commit, and how often each row ran.
+fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    let model = model.and_then(|line| line.split(':').nth(1)).map_or("unknown", str::trim);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let told = |program: &str, words: &[&str]| {
+        let output = Command::new(program).args(words).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = told("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_default();
+    let redis = told("redis-server", &["--version"]).unwrap_or_default();
+    let redis = redis.split_whitespace().nth(2).unwrap_or("?").trim_start_matches("v=").to_owned();
+    let runs = proof::times(1, PAIRS);
+    let form = if cfg!(debug_assertions) { "debug" } else { "release" };
+    format!(
+        "{model}, {cores} cores; Redis {redis}; commit {commit}; {form} build; medians of {runs} \
+         runs, over-admission of the worst counter in any"
+    )
+}
