@@ -107,11 +107,18 @@ fn read(text: &str) -> Sample {
     }
 }
 
-/// How long after `from` a breaker was seen tripped or a connection known to be lost.
+/// Calls that the stand-in answers of its own accord once it knows.
+const ACTED: u64 = 5;
+
+/// How long after `from` a breaker was seen tripped, a connection known to be lost, or calls were
+/// answered without Redis.
 pub fn detected(samples: &[Sample], from: Duration) -> Option<Duration> {
     let before = samples.iter().rev().find(|sample| sample.at <= from)?;
     let knows = |sample: &&Sample| {
-        sample.at > from && (sample.tripped > before.tripped || sample.lanes < before.lanes)
+        sample.at > from
+            && (sample.tripped > before.tripped
+                || sample.lanes < before.lanes
+                || sample.local >= before.local + ACTED)
     };
     samples.iter().find(knows).map(|sample| sample.at - from)
 }

@@ -66,6 +66,31 @@ macro_rules! rows {
 rows! {
     a_start_without_redis_is_ready_and_degraded: "5", "cold start, Redis absent",
         "ready, says that it is degraded", [None, None, Some(3_000)], rows::redis::cold_start;
+    an_answer_within_the_budget_is_waited_for: "6 a", "Redis slower by 2 to 3 ms",
+        "nothing to be seen but the time", [Some(10), None, None], rows::network::within_budget;
+    a_redis_20_ms_late_is_not_waited_for: "6 b", "Redis slower by 20 ms",
+        "local after the budget", [Some(10), Some(100), Some(4_000)], rows::network::slow_20;
+    a_redis_100_ms_late_is_not_waited_for: "6 c", "Redis slower by 100 ms each way",
+        "local after the budget", [Some(10), Some(100), Some(4_000)], rows::network::slow_100;
+    a_redis_that_sleeps_is_not_waited_for: "6 d", "DEBUG SLEEP 0.05 in a loop",
+        "local after the budget", [Some(10), Some(150), Some(4_000)], rows::network::sleeping;
+    a_black_hole_is_noticed_by_the_budget: "7", "black hole: bytes vanish",
+        "noticed by the budget, not by TCP", [Some(10), Some(100), Some(4_000)],
+        rows::network::black_hole;
+    a_reset_in_mid_pipeline_charges_nobody_twice: "8 a", "reset in mid-pipeline, both ways",
+        "nothing is sent twice", [Some(10), None, None], rows::network::resets;
+    a_reply_that_is_cut_charges_nobody_twice: "8 b", "connection closed in mid-reply",
+        "nothing is sent twice", [Some(10), None, None], rows::network::cuts;
+    a_stream_that_loses_bytes_charges_nobody_twice: "8 c", "bytes are lost out of replies",
+        "nothing is sent twice", [Some(10), None, None], rows::network::lost_bytes;
+    half_open_connections_are_given_up: "8 d", "half-open: Redis forgot its connections",
+        "dialled anew", [Some(10), Some(100), None], rows::network::half_open;
+    a_dripping_redis_is_not_waited_for: "8 e", "replies drip, 2 bytes each 10 ms",
+        "local after the budget", [Some(10), Some(100), Some(4_000)], rows::network::dripping;
+    a_narrow_line_is_not_waited_for: "8 f", "2 kB/s to Redis",
+        "local after the budget", [Some(10), Some(100), Some(4_000)], rows::network::throttled;
+    lies_are_answered_and_not_believed: "8 g", "corrupt and lying replies",
+        "0 errors", [Some(10), None, None], rows::network::lies;
     flushed_scripts_are_invisible: "10", "SCRIPT FLUSH ten times a second",
         "invisible", [Some(10), None, None], rows::redis::scripts_flushed;
     a_full_redis_still_refuses: "11", "out of memory",
@@ -81,6 +106,12 @@ rows! {
     a_login_that_is_taken_away_is_said_and_not_hammered: "16", "ACL cut, then password rotated",
         "local, slow retry, few lines of log", [Some(10), None, Some(5_000)],
         rows::redis::locked_out;
+    a_clock_that_jumps_sticks_no_counter: "17", "Redis' clock jumps by an hour and by 10 s, both ways",
+        "no counter stuck, at most a burst for each jump", [Some(10), None, None],
+        rows::network::clock_jumps;
+    a_replica_that_is_cut_off_has_its_share: "27", "one of two replicas cut off from Redis",
+        "local there with half the limit", [Some(10), Some(100), Some(4_000)],
+        rows::network::partition;
     a_killed_redis_costs_nobody_an_error: "28 a", "Redis killed at 2,000 calls/s, rule `local`",
         "0 errors, at most the limit once more, p99 under 10 ms, back by itself",
         [Some(10), Some(100), Some(4_000)], rows::redis::killed_local;

@@ -15,6 +15,9 @@ use crate::table::Seen;
 use crate::tidegate::until;
 use crate::trial::{KEYS, LIMIT, Outcome, Trial, either};
 
+/// Threads that a Tidegate may start to dial with.
+const THREADS_TO_DIAL: u64 = 4;
+
 /// No caller sees an error, and an outage admits at most its limit once more.
 fn bounded(outcome: &Outcome, more: &str) -> Seen {
     outcome.assert_no_errors();
@@ -199,7 +202,9 @@ pub fn busy() -> Seen {
     until("the script to end", || server.try_ask(&["GET", "x"]).is_ok());
     trial.heal(|| ());
     trial.until_redis();
-    assert_eq!(stand.tidegate.status("Threads"), threads, "calls are parked in threads");
+    // Dialling resolves names on threads of the runtime's; calls have none of their own.
+    let more = stand.tidegate.status("Threads").saturating_sub(threads);
+    assert!(more <= THREADS_TO_DIAL, "{more} threads more: calls are parked in them");
     bounded(&trial.end(), "")
 }
 
