@@ -9,9 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::tidegate::http_get;
+use crate::trial::either;
 
-/// Between two samples: what is detected within tens of milliseconds is seen.
-const EVERY: Duration = Duration::from_millis(5);
+/// Between two samples: what is detected within tens of milliseconds is seen. Where no times are
+/// judged, an unoptimised build has better things to do than to tell its metrics.
+fn every() -> Duration {
+    either(Duration::from_millis(25), Duration::from_millis(5))
+}
 
 /// Redis decides again once it decided nearly all of so long a time; a starved machine makes one
 /// call in a hundred late by itself.
@@ -48,7 +52,7 @@ impl Figures {
                     let sample = Sample { at: began.elapsed(), ..read(&text) };
                     held.lock().unwrap().push(sample);
                 }
-                thread::sleep(EVERY);
+                thread::sleep(every());
             }
         });
         Figures { address, samples, stop, thread: Some(thread) }

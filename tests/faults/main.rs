@@ -64,6 +64,25 @@ macro_rules! rows {
 }
 
 rows! {
+    a_killed_master_costs_only_its_own_keys: "1", "cluster: a master killed",
+        "its slots local, others untouched; its replica within 5 s",
+        [Some(10), Some(100), Some(7_000)], rows::cluster::master_killed;
+    a_frozen_master_costs_only_its_own_keys: "2", "cluster: a master frozen",
+        "the same; nothing piles up; late replies are not taken for others",
+        [Some(10), Some(100), Some(9_000)], rows::cluster::master_frozen;
+    a_planned_failover_is_followed: "3", "cluster: planned failover",
+        "a short gap, MOVED and NOSCRIPT healed", [Some(50), None, Some(500)],
+        rows::cluster::planned_failover;
+    a_cluster_that_is_gone_is_stood_in_for: "4", "cluster: all six nodes killed",
+        "all local, no storm of dials", [Some(10), Some(100), None], rows::cluster::all_gone;
+    a_black_hole_leaves_the_other_shards_alone: "7 b", "cluster: one master in a black hole",
+        "the other shards' p99 within 1.5 times of before", [Some(10), Some(100), Some(4_000)],
+        rows::cluster::one_black_hole;
+    a_silent_slot_of_a_call_does_not_open_the_others: "7 c",
+        "cluster: calls over two shards, one of them frozen",
+        "the sound shard's limits hold", [Some(10), Some(100), None], rows::cluster::silent_slot;
+    slots_that_move_cost_nothing: "9", "cluster: slots move under load",
+        "redirected, 0 errors", [Some(20), None, None], rows::cluster::slots_move;
     a_start_without_redis_is_ready_and_degraded: "5", "cold start, Redis absent",
         "ready, says that it is degraded", [None, None, Some(3_000)], rows::redis::cold_start;
     an_answer_within_the_budget_is_waited_for: "6 a", "Redis slower by 2 to 3 ms",

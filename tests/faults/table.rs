@@ -39,8 +39,8 @@ pub struct Times {
 /// What one run of a row saw.
 pub struct Seen {
     pub said: String,
-    /// What was admitted beyond the limit, in limits.
-    pub beyond: f64,
+    /// What was admitted beyond the limit, in limits; `None` where the rule asks for it.
+    pub beyond: Option<f64>,
     pub calm: Duration,
     pub p99: Duration,
     pub detect: Option<Duration>,
@@ -52,7 +52,7 @@ impl Seen {
     pub fn of(outcome: &Outcome, said: String) -> Seen {
         Seen {
             said,
-            beyond: crate::oracle::beyond(&outcome.book, LIMIT),
+            beyond: Some(crate::oracle::beyond(&outcome.book, LIMIT)),
             calm: p99(outcome.before()),
             p99: p99(outcome.during()),
             detect: outcome.detected(),
@@ -118,13 +118,13 @@ pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Seen) {
     let calm = millis(|seen| Some(seen.calm)).unwrap_or(0.0);
     let during = millis(|seen| Some(seen.p99)).unwrap_or(0.0);
     let (detect, recover) = (millis(|seen| seen.detect), millis(|seen| seen.recover));
-    let beyond = seen.iter().map(|seen| seen.beyond).fold(0.0, f64::max);
+    let beyond = seen.iter().filter_map(|seen| seen.beyond).max_by(f64::total_cmp);
+    let beyond = beyond.map_or("as ruled".to_owned(), |limits| format!("{:.0} %", limits * 100.0));
     let Row { number, fault, expected, times } = row;
     let said = &seen.last().expect("a run").said;
     let shown = |time: Option<f64>| time.map_or("–".to_owned(), |ms| format!("{ms:.0} ms"));
     let line = format!(
-        "| {number} | {fault} | {expected} | {said} | {:.0} % | {calm:.1} → {during:.1} ms | {} | {} |",
-        beyond * 100.0,
+        "| {number} | {fault} | {expected} | {said} | {beyond} | {calm:.1} → {during:.1} ms | {} | {} |",
         shown(detect),
         shown(recover)
     );

@@ -1,4 +1,5 @@
 //! The rows of the table, by what fails.
 
+pub mod cluster;
 pub mod network;
 pub mod redis;

@@ -35,7 +35,7 @@ fn disturbed(stand: &Stand, fault: impl FnOnce(&Proxy)) -> Outcome {
 fn bounded(outcome: &Outcome) -> Seen {
     outcome.assert_no_errors();
     let seen = Seen::of(outcome, format!("{} % local, 0 errors", outcome.local_share()));
-    assert!(seen.beyond <= 1.0, "{} limits too many", seen.beyond);
+    assert!(seen.beyond.unwrap_or(0.0) <= 1.0, "{:?} limits too many", seen.beyond);
     seen
 }
 
@@ -188,7 +188,7 @@ pub fn lies() -> Seen {
     let outcome = trial.end();
     outcome.assert_no_errors();
     let said = format!("0 errors, {unreadable} replies not believed");
-    Seen { beyond: 0.0, recover: None, ..Seen::of(&outcome, said) }
+    Seen { recover: None, ..Seen::of(&outcome, said) }
 }
 
 /// The time that Redis tells its scripts, off by as much as a test likes: the proxy fills in the
@@ -251,7 +251,7 @@ pub fn clock_jumps() -> Seen {
     let said = format!("no counter stuck, {clamped} clamped");
     // A jump forth fills the bucket once; each way back at most as much again.
     assert!(beyond <= JUMPS.len() as f64, "{beyond} bursts too many");
-    Seen { beyond, detect: None, recover: None, ..Seen::of(&outcome, said) }
+    Seen { beyond: Some(beyond), detect: None, recover: None, ..Seen::of(&outcome, said) }
 }
 
 /// One replica of two is cut off from Redis; the other is not.
@@ -273,7 +273,7 @@ pub fn partition() -> Seen {
     let said = format!("the cut-off one {} % local, the other none", outcome.local_share());
     let seen = Seen::of(&outcome, said);
     // The shared limit, and the share of the one that is alone.
-    assert!(seen.beyond <= 0.5, "{} limits too many", seen.beyond);
+    assert!(seen.beyond.unwrap_or(0.0) <= 0.5, "{:?} limits too many", seen.beyond);
     seen
 }
 
