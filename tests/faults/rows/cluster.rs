@@ -202,6 +202,7 @@ pub fn slots_move() -> Seen {
     let (moved, ask) =
         (trial.figures.metric("redis_moved_total"), trial.figures.metric("redis_ask_total"));
     let outcome = trial.end();
+    let slots = slots.len() * rounds;
     let said =
         format!("{slots} slots moved: {moved} MOVED, {ask} ASK, {} % local", outcome.local_share());
     let seen = bounded(&outcome, said);
