@@ -185,19 +185,20 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
         self.degraded.note(reason, call.now);
         let heard: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| answer.outcome().is_some()).collect();
-        let Settled { admitted, receipts } =
-            settle(call, &mut answers.each, |places| self.decide_locally(call, places));
+        let settled = settle(call, &mut answers.each, |places| self.decide_locally(call, places));
         let all = call.checks.iter().zip(&answers.each).zip(&heard);
         self.note(all.filter(|(_, heard)| **heard).map(|(both, _)| both), call.now);
-        self.send_back(receipts);
-        let counter = match admitted {
-            None => &self.counters.unavailable,
-            Some(true) => &self.counters.admitted,
-            Some(false) => &self.counters.refused,
+        let counter = match settled {
+            Settled::Unavailable { receipts } => {
+                self.send_back(receipts);
+                &self.counters.unavailable
+            }
+            Settled::Decided { admitted, receipts } => {
+                self.send_back(receipts);
+                answers.source = Source::Local;
+                if admitted { &self.counters.admitted } else { &self.counters.refused }
+            }
         };
-        if admitted.is_some() {
-            answers.source = Source::Local;
-        }
         counter.fetch_add(1, Ordering::Relaxed);
         answers
     }

@@ -27,13 +27,13 @@ pub(super) type Place = (usize, Role);
 /// Four, as the matcher's own.
 pub(super) type Places = SmallVec<[Place; 4]>;
 
-/// What became of a call.
+/// What became of a call, and what to give back to the store that answered.
 #[derive(Debug)]
-pub(super) struct Settled {
-    /// May it pass? `None`: a rule wants an error instead of a decision.
-    pub(super) admitted: Option<bool>,
-    /// What to give back to the store that answered.
-    pub(super) receipts: Vec<Receipt>,
+pub(super) enum Settled {
+    /// A rule wants an error instead of a decision.
+    Unavailable { receipts: Vec<Receipt> },
+    /// Every check that has a say is decided.
+    Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 
 /// Settles a call. `local` decides the checks at these places under the call's accounting and gives
@@ -50,7 +50,7 @@ pub(super) fn settle(
     let all_or_nothing = call.accounting == Accounting::AllOrNothing;
     if call.checks.iter().zip(&*each).any(|(check, answer)| unanswered(answer) && errs(check)) {
         let receipts = if all_or_nothing { undo(call.checks, each) } else { Vec::new() };
-        return Settled { admitted: None, receipts };
+        return Settled::Unavailable { receipts };
     }
     let mut places = Places::new();
     for (at, check) in call.checks.iter().enumerate() {
@@ -90,7 +90,7 @@ pub(super) fn settle(
     let admitted = Tally::of(call.checks, each).admits();
     let undone = all_or_nothing && !admitted;
     let receipts = if undone { undo(call.checks, each) } else { Vec::new() };
-    Settled { admitted: Some(admitted), receipts }
+    Settled::Decided { admitted, receipts }
 }
 
 /// What the answers say together.

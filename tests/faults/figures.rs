@@ -105,7 +105,7 @@ fn read(text: &str) -> Sample {
     Sample {
         at: Duration::ZERO,
         redis: decided("redis") + decided("remembered"),
-        local: decided("local"),
+        local: decided("local") + decided("shed"),
         tripped: sum(text, "redis_breakers_tripped"),
         lanes: sum(text, "redis_lanes"),
     }

@@ -19,6 +19,11 @@ impl Counter {
         self.0.fetch_sub(less, Ordering::Relaxed);
     }
 
+    /// Another number; the one that it was.
+    pub(super) fn swap(&self, number: u64) -> u64 {
+        self.0.swap(number, Ordering::Relaxed)
+    }
+
     /// The number now.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -68,6 +73,8 @@ pub struct NodeCounters {
     pub unknown: Counter,
     /// Connections that found another replica's secret or format: counters are not shared.
     pub meta_differs: Counter,
+    /// The node may evict counters, said the latest connection to it (a gauge: 0 or 1).
+    pub may_evict: Counter,
 }
 
 /// The counters of one node, with its address.
