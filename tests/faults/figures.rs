@@ -95,7 +95,7 @@ pub fn sum(text: &str, name: &str) -> u64 {
 }
 
 fn read(text: &str) -> Sample {
-    let decided = |source: &str| {
+    let decided = |source: &str| -> u64 {
         let source = format!("source=\"{source}\"");
         let lines = text
             .lines()

@@ -115,6 +115,8 @@ rows! {
     a_full_redis_still_refuses: "11", "out of memory",
         "refusals by Redis, the rest local", [Some(10), None, Some(3_000)],
         rows::redis::out_of_memory;
+    a_redis_that_evicts_is_warned_of: "12", "maxmemory-policy volatile-ttl, and others' keys",
+        "a warning at connect; what it costs", [Some(10), None, None], rows::redis::evicting;
     a_redis_that_became_a_replica_is_stood_in_for: "13", "demoted: REPLICAOF while connected",
         "local until it is a master again", [Some(10), Some(100), Some(4_000)],
         rows::redis::demoted;
@@ -128,6 +130,28 @@ rows! {
     a_clock_that_jumps_sticks_no_counter: "17", "Redis' clock jumps by an hour and by 10 s, both ways",
         "no counter stuck, at most a burst for each jump", [Some(10), None, None],
         rows::network::clock_jumps;
+    reloads_without_end_drop_no_call: "19", "ten reloads a second, two of three bad",
+        "last good policy kept, nothing dropped, no fresh limits", [Some(20), None, None],
+        rows::service::reloads;
+    a_replica_that_is_told_to_leave_loses_no_call: "20",
+        "SIGTERM under load; frozen and silent callers",
+        "0 lost, exit 0 before the hard limit", [Some(20), Some(600), None],
+        rows::replicas::terminated;
+    a_killed_replica_costs_what_it_held: "21", "kill -9 of one of two replicas",
+        "only its own calls lost, limits exact", [Some(20), None, None], rows::replicas::killed;
+    a_starved_process_answers_and_keeps_its_bound: "22", "a fifth of a core, in slices",
+        "no errors, no queue left behind", [Some(100), None, Some(4_000)],
+        rows::service::starved;
+    goodput_stays_flat_at_twice_the_capacity: "23", "twice the capacity, open loop",
+        "goodput flat, memory bounded", [None, None, None], rows::service::overloaded;
+    a_flood_of_keys_is_bounded: "24", "a flood of fresh keys",
+        "memory under its bound, other counters exact", [Some(50), None, None],
+        rows::service::key_flood;
+    a_hot_key_spares_redis: "25", "one key, refused nearly always",
+        "exact, Redis spared", [Some(10), None, None], rows::service::hot_key;
+    abuse_of_http2_disturbs_nobody_else: "26",
+        "rapid reset, CONTINUATION, empty frames, slow prefaces, idle connections",
+        "closed; others unchanged", [Some(50), None, None], rows::abuse::http2;
     a_replica_that_is_cut_off_has_its_share: "27", "one of two replicas cut off from Redis",
         "local there with half the limit", [Some(10), Some(100), Some(4_000)],
         rows::network::partition;
@@ -138,4 +162,9 @@ rows! {
         "all pass, 0 errors", [Some(10), Some(100), Some(4_000)], rows::redis::killed_allow;
     a_redis_that_comes_back_empty_grants_its_limit_once_more: "28 c", "Redis restarted empty",
         "at most one limit more per counter", [Some(10), None, None], rows::redis::restarted_empty;
+    a_standard_error_that_nobody_reads_stops_nothing: "29", "standard error is a full pipe",
+        "decisions go on, lines are lost", [Some(10), Some(100), Some(4_000)],
+        rows::service::logs_blocked;
+    too_few_descriptors_end_nothing: "30", "64 file descriptors, 200 connections",
+        "serves on, no crash, recovers", [Some(20), None, None], rows::service::no_descriptors;
 }

@@ -3,7 +3,7 @@
 //! Not here: its metrics over time (`figures`).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -68,6 +68,11 @@ impl Tidegate {
             .stdout(Stdio::null())
             .spawn()
             .expect("tidegate starts");
+        let mut child = child;
+        if let Some(pipe) = child.stderr.take() {
+            let log = OpenOptions::new().append(true).open(directory.path().join("log")).unwrap();
+            crate::rows::service::read_until_ready(pipe, log);
+        }
         let mut this = Tidegate { child, ports: BTreeMap::new(), directory };
         let listening = found("tidegate to listen", || {
             let ended = this.child.try_wait().unwrap();

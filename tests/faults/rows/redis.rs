@@ -242,7 +242,8 @@ pub fn locked_out() -> Seen {
 }
 
 pub fn evicting() -> Seen {
-    let server = stand::redis(&["maxmemory 3mb", "maxmemory-policy volatile-ttl"]);
+    let user = acl::line(&format!("{} +info", acl::SINGLE));
+    let server = Server::start(&[&user, "maxmemory 3mb", "maxmemory-policy volatile-ttl"]);
     let tidegate = stand::tidegate(server.port, &patient());
     let warned = "Redis may evict counters: set maxmemory-policy noeviction";
     assert!(tidegate.logged(warned).is_some(), "{}", tidegate.log());
