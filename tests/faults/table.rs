@@ -11,7 +11,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::proof;
-use crate::trial::{LIMIT, Outcome, at_length, p99};
+use crate::trial::{Outcome, at_length, limit, p99};
 
 /// Pairs of calm and fault whose median is judged.
 const PAIRS: u64 = 5;
@@ -52,7 +52,7 @@ impl Seen {
     pub fn of(outcome: &Outcome, said: String) -> Seen {
         Seen {
             said,
-            beyond: Some(crate::oracle::beyond(&outcome.book, LIMIT)),
+            beyond: Some(crate::oracle::beyond(&outcome.book, limit())),
             calm: p99(outcome.before()),
             p99: p99(outcome.during()),
             detect: outcome.detected(),

@@ -11,9 +11,15 @@ use crate::load::{Asks, Entry, Load, in_turn};
 use crate::support::proof;
 use crate::tidegate::{Tidegate, until};
 
-/// Counters of a trial, and what each may admit: small, so that refusals begin in mid-fault.
-pub const KEYS: u32 = 20;
-pub const LIMIT: u64 = 20;
+/// What each counter of a trial may admit.
+pub fn limit() -> u64 {
+    either(20, 60)
+}
+
+/// Counters of a trial: so many that refusals begin in mid-fault.
+pub fn keys() -> u32 {
+    either(10, 34)
+}
 
 /// Whether times are measured and judged: in the proof, which has an optimised build to itself.
 pub fn at_length() -> bool {
@@ -27,7 +33,7 @@ pub fn either<T>(brief: T, long: T) -> T {
 
 /// Calls a second.
 pub fn rate() -> u64 {
-    either(200, 1_000)
+    either(400, 1_000)
 }
 
 /// The rules of every trial: one for each way to fail, one that nobody reaches, a bucket.
@@ -38,12 +44,12 @@ pub fn policy() -> String {
         )
     };
     let mut text = "domain: faults\ndescriptors:\n".to_owned();
-    text += &rule("local", LIMIT, "");
-    text += &rule("allow", LIMIT, ", on_store_failure: allow");
-    text += &rule("deny", LIMIT, ", on_store_failure: deny");
-    text += &rule("error", LIMIT, ", on_store_failure: error");
+    text += &rule("local", limit(), "");
+    text += &rule("allow", limit(), ", on_store_failure: allow");
+    text += &rule("deny", limit(), ", on_store_failure: deny");
+    text += &rule("error", limit(), ", on_store_failure: error");
     text += &rule("wide", 1_000_000_000, "");
-    text += &rule("narrow", LIMIT, "");
+    text += &rule("narrow", limit(), "");
     text += "  - key: bucket\n    rate_limit: {unit: second, requests_per_unit: 10, burst: 20, \
              algorithm: token_bucket}\n";
     text
@@ -68,7 +74,7 @@ pub struct Outcome {
 impl Trial {
     /// The usual load: every counter in turn.
     pub fn start(tidegate: &Tidegate) -> Trial {
-        Trial::with(&[tidegate], rate(), &in_turn("local", KEYS))
+        Trial::with(&[tidegate], rate(), &in_turn("local", keys()))
     }
 
     /// Another one. The figures are the first one's.
@@ -89,7 +95,7 @@ impl Trial {
     /// The calm before: half of what the limits admit is used. In the proof the very first calls,
     /// which find a cold process, are followed by more.
     pub fn calm(&self) {
-        self.calls(u64::from(KEYS) * LIMIT * 6 / 10);
+        self.calls(u64::from(keys()) * limit() * 6 / 10);
     }
 
     /// Here it begins.
@@ -100,7 +106,7 @@ impl Trial {
 
     /// As many calls as the limits admit twice: whatever is too much is seen.
     pub fn fault(&self) {
-        self.calls(u64::from(KEYS) * LIMIT * 8 / 10);
+        self.calls(u64::from(keys()) * limit() * 8 / 10);
     }
 
     /// Here it is over.

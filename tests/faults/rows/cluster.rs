@@ -15,7 +15,7 @@ use crate::support::acl;
 use crate::support::cluster::Cluster;
 use crate::table::Seen;
 use crate::tidegate::{Tidegate, until};
-use crate::trial::{LIMIT, Outcome, Trial, either, p99, policy, rate};
+use crate::trial::{Outcome, Trial, either, limit, p99, policy, rate};
 
 /// Counters on each master.
 const KEYS_EACH: usize = 7;
@@ -63,7 +63,7 @@ impl Bench {
 
     fn trial(&self) -> Trial {
         let trial = Trial::with(&[&self.tidegate], rate(), &self.asks());
-        trial.calls(KEYS * LIMIT * 6 / 10);
+        trial.calls(KEYS * limit() * 6 / 10);
         trial
     }
 
@@ -122,7 +122,7 @@ fn taken_over(fault: impl FnOnce(&mut Cluster), cure: impl FnOnce(&Cluster)) -> 
     let mut trial = bench.trial();
     trial.inject(|| fault(&mut bench.cluster));
     trial.until_local();
-    trial.calls(KEYS * LIMIT * 8 / 10);
+    trial.calls(KEYS * limit() * 8 / 10);
     until("its replica to take over", || bench.heir() != 0);
     trial.until_redis();
     let more = bench.tidegate.status("Threads").saturating_sub(threads);
@@ -153,7 +153,7 @@ pub fn planned_failover() -> Seen {
     let heir = bench.cluster.replica_of(0);
     trial.inject(|| drop(bench.cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"])));
     until("its replica to be master", || bench.heir() == heir);
-    trial.calls(KEYS * LIMIT * 8 / 10);
+    trial.calls(KEYS * limit() * 8 / 10);
     trial.until_redis();
     let moved = trial.figures.metric("redis_moved_total");
     let again = trial.figures.metric("redis_noscript_total");
@@ -245,7 +245,7 @@ pub fn one_black_hole() -> Seen {
     trial.calls(either(0, 2 * rate()));
     trial.inject(|| proxy.both(Fault::Swallow));
     trial.until_local();
-    trial.calls(KEYS * LIMIT * 8 / 10);
+    trial.calls(KEYS * limit() * 8 / 10);
     trial.calls(either(0, 2 * rate()));
     trial.heal(|| proxy.heal());
     trial.until_redis();
@@ -270,7 +270,7 @@ pub fn silent_slot() -> Seen {
         ((KEYS_EACH + at) as u32, questions[at].clone())
     });
     let mut trial = Trial::with(&[&bench.tidegate], rate(), &asks);
-    let most = sound.len() as u64 * LIMIT;
+    let most = sound.len() as u64 * limit();
     trial.calls(most * 3 / 10);
     trial.inject(|| bench.cluster.nodes[0].freeze());
     trial.until_local();

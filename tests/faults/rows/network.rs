@@ -13,7 +13,7 @@ use crate::oracle;
 use crate::proxy::{Fault, Proxy};
 use crate::stand::Stand;
 use crate::table::Seen;
-use crate::trial::{KEYS, LIMIT, Outcome, Trial, either, policy, rate};
+use crate::trial::{Outcome, Trial, either, keys, policy, rate};
 
 /// The slower answers that Redis is given.
 fn late(by: u64) -> Fault {
@@ -260,7 +260,7 @@ pub fn partition() -> Seen {
     let proxy = Proxy::start(server.port);
     let cut_off = crate::stand::tidegate(proxy.port, &["--replicas", "2"]);
     let other = crate::stand::tidegate(server.port, &["--replicas", "2"]);
-    let mut trial = Trial::with(&[&cut_off, &other], rate(), &in_turn("local", KEYS - 1));
+    let mut trial = Trial::with(&[&cut_off, &other], rate(), &in_turn("local", keys() - 1));
     trial.calm();
     trial.inject(|| proxy.both(Fault::Swallow));
     trial.until_local();
@@ -281,5 +281,4 @@ pub fn partition() -> Seen {
 #[test]
 fn the_clock_is_tried_on_the_bucket_of_the_policy() {
     assert!(policy().contains(&format!("requests_per_unit: {REFILL}, burst: {BURST}")));
-    assert!(LIMIT > 0);
 }

@@ -13,7 +13,7 @@ use crate::support::acl;
 use crate::support::process::Server;
 use crate::table::Seen;
 use crate::tidegate::until;
-use crate::trial::{KEYS, LIMIT, Outcome, Trial, either};
+use crate::trial::{Outcome, Trial, either, keys, limit};
 
 /// Threads that a Tidegate may start to dial with.
 const THREADS_TO_DIAL: u64 = 4;
@@ -40,12 +40,12 @@ fn disturbed(stand: &Stand, fault: impl FnOnce(&Server), cure: impl FnOnce(&Serv
 
 /// Calls a second that are promised to be answered while Redis is killed.
 fn promised_rate() -> u64 {
-    either(300, 2_000)
+    either(500, 2_000)
 }
 
-fn killed(rule: &'static str) -> (Outcome, Stand) {
-    let mut stand = Stand::plain(&[]);
-    let mut trial = Trial::with(&[&stand.tidegate], promised_rate(), &in_turn(rule, KEYS));
+fn killed(rule: &'static str, flags: &[&str]) -> (Outcome, Stand) {
+    let mut stand = Stand::plain(flags);
+    let mut trial = Trial::with(&[&stand.tidegate], promised_rate(), &in_turn(rule, keys()));
     trial.calm();
     let server = &mut stand.server;
     trial.inject(|| server.kill());
@@ -58,12 +58,13 @@ fn killed(rule: &'static str) -> (Outcome, Stand) {
 }
 
 pub fn killed_local() -> Seen {
-    let (outcome, _stand) = killed("local");
+    let (outcome, _stand) = killed("local", &[]);
     bounded(&outcome, ", 0 errors")
 }
 
+/// A refusal that Redis gave before it was killed is remembered for a second; here it is not.
 pub fn killed_allow() -> Seen {
-    let (outcome, _stand) = killed("allow");
+    let (outcome, _stand) = killed("allow", &["--remember-refusals", "false"]);
     outcome.assert_no_errors();
     let known = outcome.detected().unwrap_or_default() + outcome.injected;
     let away = outcome.during().filter(|entry| entry.due > known + Duration::from_millis(100));
@@ -107,7 +108,7 @@ pub fn restarted_empty() -> Seen {
     });
     trial.until_redis();
     trial.heal(|| ());
-    trial.calls(2 * u64::from(KEYS) * LIMIT);
+    trial.calls(2 * u64::from(keys()) * limit());
     let mut seen = bounded(&trial.end(), "");
     seen.recover = None;
     seen
@@ -144,10 +145,10 @@ pub fn scripts_flushed() -> Seen {
 
 /// Every other call asks a counter that is used up before the fault.
 fn half_used_up() -> Asks {
-    let (usual, used_up) = (in_turn("local", KEYS), question(&[&[("narrow", "hot")]]));
+    let (usual, used_up) = (in_turn("local", keys()), question(&[&[("narrow", "hot")]]));
     Arc::new(move |number| match number % 2 {
         0 => usual(number / 2),
-        _ => (KEYS, used_up.clone()),
+        _ => (keys(), used_up.clone()),
     })
 }
 
@@ -264,10 +265,10 @@ pub fn evicting() -> Seen {
             let _ = noise.exec(&mut connection);
         }
     });
-    trial.calls(2 * u64::from(KEYS) * LIMIT);
+    trial.calls(2 * u64::from(keys()) * limit());
     let outcome = trial.end();
     outcome.assert_no_errors();
-    let beyond = oracle::beyond(&outcome.book, LIMIT);
+    let beyond = oracle::beyond(&outcome.book, limit());
     let mut seen = Seen::of(&outcome, format!("warned; {:.1} times the limit", 1.0 + beyond));
     seen.recover = None;
     seen

@@ -11,7 +11,7 @@ use crate::load::in_turn;
 use crate::stand::{self, patient};
 use crate::table::Seen;
 use crate::tidegate::{Tidegate, http_get, until};
-use crate::trial::{KEYS, LIMIT, Trial, at_length, rate};
+use crate::trial::{Trial, at_length, keys, limit, rate};
 
 /// How often Envoy asks for health where the README's configuration is used.
 const HEALTH_CHECK: Duration = Duration::from_millis(250);
@@ -39,7 +39,7 @@ pub fn terminated() -> Seen {
     flags.extend(["--drain-delay", "1s", "--hard-limit", &hard_limit]);
     let stays = stand::tidegate(server.port, &flags);
     let mut leaves = stand::tidegate(server.port, &flags);
-    let mut trial = Trial::with(&[&stays, &leaves], rate(), &in_turn("local", KEYS - 1));
+    let mut trial = Trial::with(&[&stays, &leaves], rate(), &in_turn("local", keys() - 1));
     let _frozen = frozen(&leaves);
     trial.calm();
     trial.inject(|| leaves.signal(Signal::TERM));
@@ -70,7 +70,7 @@ pub fn killed() -> Seen {
     let flags = patient();
     let stays = stand::tidegate(server.port, &flags);
     let mut dies = stand::tidegate(server.port, &flags);
-    let mut trial = Trial::with(&[&stays, &dies], rate(), &in_turn("local", KEYS - 1));
+    let mut trial = Trial::with(&[&stays, &dies], rate(), &in_turn("local", keys() - 1));
     trial.calm();
     trial.inject(|| dies.signal(Signal::KILL));
     let _code = dies.exit_code();
@@ -82,7 +82,7 @@ pub fn killed() -> Seen {
     let lost = outcome.failed();
     assert!(lost.iter().all(|entry| entry.target == 1 && entry.told == Told::Lost), "{lost:?}");
     let admitted: u64 = crate::oracle::admitted(&outcome.book).into_values().sum();
-    let most = u64::from(KEYS - 1) * LIMIT;
+    let most = u64::from(keys() - 1) * limit();
     assert!(admitted + lost.len() as u64 >= most, "{admitted} of {most}, {} lost", lost.len());
     let said = format!("{} calls lost with it, {admitted} of {most} admitted", lost.len());
     let seen = Seen { detect: None, recover: None, ..Seen::of(&outcome, said) };

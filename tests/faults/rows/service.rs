@@ -18,7 +18,7 @@ use crate::load::in_turn;
 use crate::stand::{self, Stand, patient};
 use crate::table::Seen;
 use crate::tidegate::{Tidegate, until};
-use crate::trial::{KEYS, LIMIT, Outcome, Trial, at_length, either, policy, rate};
+use crate::trial::{Outcome, Trial, at_length, either, keys, limit, policy, rate};
 
 fn bounded(outcome: &Outcome, said: String) -> Seen {
     outcome.assert_no_errors();
@@ -130,7 +130,7 @@ pub fn overloaded() -> Seen {
     let capacity = capacity(&stand.tidegate, lasts);
     let before = stand.tidegate.status("VmRSS");
     let twice = (2.0 * capacity) as u64;
-    let mut trial = Trial::with(&[&stand.tidegate], twice.max(100), &in_turn("wide", KEYS));
+    let mut trial = Trial::with(&[&stand.tidegate], twice.max(100), &in_turn("wide", keys()));
     trial.inject(|| ());
     until("the time to be over", || trial.load.now() >= lasts);
     let goodput = trial.load.booked() as f64 / trial.load.now().as_secs_f64();
@@ -198,7 +198,7 @@ fn flood(tidegate: &Tidegate, keys: u64) {
 pub fn hot_key() -> Seen {
     let stand = Stand::plain(&patient());
     let mut trial = Trial::with(&[&stand.tidegate], rate(), &in_turn("local", 1));
-    trial.calls(LIMIT);
+    trial.calls(limit());
     trial.inject(|| ());
     trial.calls(rate() * 2);
     trial.heal(|| ());
@@ -207,9 +207,9 @@ pub fn hot_key() -> Seen {
     let calls = outcome.book.len();
     assert!(asked < calls as u64 / 2, "Redis was asked {asked} times for {calls} calls");
     let admitted = crate::oracle::admitted(&outcome.book)[&0];
-    assert!(admitted >= LIMIT, "{admitted} admitted");
+    assert!(admitted >= limit(), "{admitted} admitted");
     let said =
-        format!("{admitted} of {LIMIT} admitted; Redis asked {asked} times for {calls} calls");
+        format!("{admitted} of {} admitted; Redis asked {asked} times for {calls} calls", limit());
     exact(bounded(&outcome, said))
 }
 
