@@ -32,6 +32,8 @@ pub enum Told {
     Failed(u8),
     /// No answer: no connection, or it ended, or patience did.
     Lost,
+    /// Not even asked: too many calls had no answer yet.
+    NotSent,
 }
 
 /// One connection to a Tidegate, made when it is needed.

@@ -14,8 +14,8 @@ use bytes::Bytes;
 
 use crate::caller::{Line, Told, question};
 
-/// Calls without an answer; above it a call is not sent but counted as lost.
-const IN_FLIGHT_MAX: u64 = 20_000;
+/// Calls without an answer; above it a call is not sent.
+const IN_FLIGHT_MAX: u64 = 50_000;
 /// How often due calls are sent: the finest step of the runtime's timer.
 const TICK: Duration = Duration::from_millis(1);
 /// Connections to each Tidegate; Envoy has one per worker.
@@ -175,7 +175,7 @@ impl Run {
         let open = |target: &usize| self.open[*target].load(Ordering::SeqCst);
         let target = (0..lines.len()).map(|step| (turn + step) % lines.len()).find(open);
         let mut entry =
-            Entry { key, target: target.unwrap_or(0), due, done: due, told: Told::Lost };
+            Entry { key, target: target.unwrap_or(0), due, done: due, told: Told::NotSent };
         let (Some(target), true) = (target, in_flight.load(Ordering::SeqCst) < IN_FLIGHT_MAX)
         else {
             self.book.lock().unwrap().push(entry);

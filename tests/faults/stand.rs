@@ -6,7 +6,7 @@ use crate::proxy::Proxy;
 use crate::support::acl;
 use crate::support::process::Server;
 use crate::tidegate::Tidegate;
-use crate::trial::{either, policy};
+use crate::trial::policy;
 
 /// One Redis and one Tidegate that counts in it. Dropped in this order.
 pub struct Stand {
@@ -15,10 +15,8 @@ pub struct Stand {
     pub server: Server,
 }
 
-/// A budget that only a fault outlives, where a test wants exact counts of a busy machine.
-pub fn patient() -> Vec<&'static str> {
-    either(vec!["--store-budget", "2s"], Vec::new())
-}
+/// A budget that only a fault outlives, where a row wants exact counts of a busy machine.
+pub const PATIENT: [&str; 2] = ["--store-budget", "2s"];
 
 /// Redis as an operator runs it, besides what lets a test disturb it.
 pub fn redis(lines: &[&str]) -> Server {

@@ -157,6 +157,13 @@ impl Outcome {
         self.book.iter().filter(move |entry| entry.due >= self.injected && entry.due < end)
     }
 
+    /// Of those, the ones that fell due once the service had noticed. Until then a call waits for no
+    /// longer than its budget.
+    pub fn once_known(&self) -> impl Iterator<Item = &Entry> {
+        let from = self.injected + self.detected().unwrap_or_default();
+        self.during().filter(move |entry| entry.due >= from)
+    }
+
     /// Calls that were not answered with a decision.
     pub fn failed(&self) -> Vec<&Entry> {
         let decided = |entry: &&Entry| !matches!(entry.told, Told::Admitted | Told::Refused);

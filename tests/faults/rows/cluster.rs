@@ -148,7 +148,7 @@ pub fn master_frozen() -> Seen {
 }
 
 pub fn planned_failover() -> Seen {
-    let bench = Bench::start(&stand::patient());
+    let bench = Bench::start(&stand::PATIENT);
     let mut trial = bench.trial();
     let heir = bench.cluster.replica_of(0);
     trial.inject(|| drop(bench.cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"])));
@@ -182,7 +182,7 @@ pub fn all_gone() -> Seen {
 }
 
 pub fn slots_move() -> Seen {
-    let bench = Bench::start(&stand::patient());
+    let bench = Bench::start(&stand::PATIENT);
     let mut trial = bench.trial();
     trial.inject(|| ());
     let slots: Vec<u16> = keys_of(&bench.tidegate, "local", &bench.values[..KEYS_EACH])
@@ -206,9 +206,7 @@ pub fn slots_move() -> Seen {
     let said =
         format!("{slots} slots moved: {moved} MOVED, {ask} ASK, {} % local", outcome.local_share());
     let seen = bounded(&outcome, said);
-    if !crate::trial::at_length() {
-        assert_eq!((seen.beyond, outcome.local_share()), (Some(0.0), 0));
-    }
+    assert_eq!((seen.beyond, outcome.local_share()), (Some(0.0), 0));
     Seen { detect: None, recover: None, ..seen }
 }
 

@@ -11,9 +11,9 @@ use crate::caller::Told;
 use crate::load::{each_its_own, in_turn};
 use crate::oracle;
 use crate::proxy::{Fault, Proxy};
-use crate::stand::Stand;
 use crate::table::Seen;
 use crate::trial::{Outcome, Trial, either, keys, policy, rate};
+use stand::Stand;
 
 /// The slower answers that Redis is given.
 fn late(by: u64) -> Fault {
@@ -44,7 +44,7 @@ pub fn within_budget() -> Seen {
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     trial.inject(|| {
-        let (by, jitter) = (Duration::from_millis(2), Duration::from_millis(1));
+        let (by, jitter) = (Duration::from_millis(1), Duration::from_millis(1));
         stand.proxy().replies(Fault::Delay { by, jitter });
     });
     trial.fault();
@@ -256,10 +256,12 @@ pub fn clock_jumps() -> Seen {
 
 /// One replica of two is cut off from Redis; the other is not.
 pub fn partition() -> Seen {
-    let server = crate::stand::redis(&[]);
+    let server = stand::redis(&[]);
     let proxy = Proxy::start(server.port);
-    let cut_off = crate::stand::tidegate(proxy.port, &["--replicas", "2"]);
-    let other = crate::stand::tidegate(server.port, &["--replicas", "2"]);
+    let cut_off = stand::tidegate(proxy.port, &["--replicas", "2"]);
+    let mut flags = vec!["--replicas", "2"];
+    flags.extend(stand::PATIENT);
+    let other = stand::tidegate(server.port, &flags);
     let mut trial = Trial::with(&[&cut_off, &other], rate(), &in_turn("local", keys() - 1));
     trial.calm();
     trial.inject(|| proxy.both(Fault::Swallow));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::caller::{Told, question};
 use crate::load::{Asks, in_turn};
 use crate::oracle;
-use crate::stand::{self, Stand, patient};
+use crate::stand::{self, PATIENT, Stand};
 use crate::support::acl;
 use crate::support::process::Server;
 use crate::table::Seen;
@@ -115,7 +115,7 @@ pub fn restarted_empty() -> Seen {
 }
 
 pub fn scripts_flushed() -> Seen {
-    let stand = Stand::plain(&patient());
+    let stand = Stand::plain(&PATIENT);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let stop = Arc::new(AtomicBool::new(false));
@@ -137,9 +137,7 @@ pub fn scripts_flushed() -> Seen {
     let outcome = trial.end();
     let mut seen = bounded(&outcome, &format!(", {missed} scripts loaded again"));
     seen.recover = None;
-    if !crate::trial::at_length() {
-        assert_eq!((seen.beyond, outcome.local_share()), (Some(0.0), 0));
-    }
+    assert_eq!((seen.beyond, outcome.local_share()), (Some(0.0), 0));
     seen
 }
 
@@ -245,7 +243,7 @@ pub fn locked_out() -> Seen {
 pub fn evicting() -> Seen {
     let user = acl::line(&format!("{} +info", acl::SINGLE));
     let server = Server::start(&[&user, "maxmemory 3mb", "maxmemory-policy volatile-ttl"]);
-    let tidegate = stand::tidegate(server.port, &patient());
+    let tidegate = stand::tidegate(server.port, &PATIENT);
     let warned = "Redis may evict counters: set maxmemory-policy noeviction";
     assert!(tidegate.logged(warned).is_some(), "{}", tidegate.log());
     let mut trial = Trial::start(&tidegate);

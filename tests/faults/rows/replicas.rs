@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::caller::Told;
 use crate::load::in_turn;
-use crate::stand::{self, patient};
+use crate::stand::{self, PATIENT};
 use crate::table::Seen;
 use crate::tidegate::{Tidegate, http_get, until};
 use crate::trial::{Trial, at_length, keys, limit, rate};
@@ -34,7 +34,7 @@ fn frozen(tidegate: &Tidegate) -> Vec<TcpStream> {
 
 pub fn terminated() -> Seen {
     let server = stand::redis(&[]);
-    let mut flags = patient();
+    let mut flags = PATIENT.to_vec();
     let hard_limit = format!("{}s", HARD_LIMIT.as_secs());
     flags.extend(["--drain-delay", "1s", "--hard-limit", &hard_limit]);
     let stays = stand::tidegate(server.port, &flags);
@@ -61,13 +61,13 @@ pub fn terminated() -> Seen {
     outcome.assert_no_errors();
     let said = format!("0 lost, left in {:.1} s of {hard_limit}", left.as_secs_f64());
     let seen = Seen { detect: noticed, recover: None, ..Seen::of(&outcome, said) };
-    assert!(at_length() || seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
+    assert!(seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
     seen
 }
 
 pub fn killed() -> Seen {
     let server = stand::redis(&[]);
-    let flags = patient();
+    let flags = PATIENT;
     let stays = stand::tidegate(server.port, &flags);
     let mut dies = stand::tidegate(server.port, &flags);
     let mut trial = Trial::with(&[&stays, &dies], rate(), &in_turn("local", keys() - 1));
@@ -86,6 +86,6 @@ pub fn killed() -> Seen {
     assert!(admitted + lost.len() as u64 >= most, "{admitted} of {most}, {} lost", lost.len());
     let said = format!("{} calls lost with it, {admitted} of {most} admitted", lost.len());
     let seen = Seen { detect: None, recover: None, ..Seen::of(&outcome, said) };
-    assert!(at_length() || seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
+    assert!(seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
     seen
 }

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::caller::{Line, Told, question};
 use crate::load::in_turn;
-use crate::stand::{self, Stand, patient};
+use crate::stand::{self, PATIENT, Stand};
 use crate::table::Seen;
 use crate::tidegate::{Tidegate, until};
 use crate::trial::{Outcome, Trial, at_length, either, keys, limit, policy, rate};
@@ -29,12 +29,12 @@ fn bounded(outcome: &Outcome, said: String) -> Seen {
 
 /// Nothing was admitted too much, where the budget leaves no doubt.
 fn exact(seen: Seen) -> Seen {
-    assert!(at_length() || seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
+    assert!(seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
     Seen { detect: None, recover: None, ..seen }
 }
 
 pub fn reloads() -> Seen {
-    let stand = Stand::plain(&patient());
+    let stand = Stand::plain(&PATIENT);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     trial.inject(|| ());
@@ -124,7 +124,7 @@ fn capacity(tidegate: &Tidegate, lasts: Duration) -> f64 {
 
 pub fn overloaded() -> Seen {
     let stand = Stand::plain(&[]);
-    let lasts = either(Duration::from_millis(500), Duration::from_secs(2));
+    let lasts = either(Duration::from_millis(500), Duration::from_secs(1));
     // A fifth of a core, so that whoever loads it is the faster one.
     let starved = Starved::start(stand.tidegate.pid());
     let capacity = capacity(&stand.tidegate, lasts);
@@ -138,8 +138,10 @@ pub fn overloaded() -> Seen {
     drop(starved);
     let outcome = trial.end();
     assert!(more < 256, "{more} MiB more");
-    let refused = |told: Told| matches!(told, Told::Failed(8));
-    assert!(outcome.failed().iter().all(|entry| refused(entry.told)), "{:?}", outcome.failed()[0]);
+    // RESOURCE_EXHAUSTED, and what the load itself gave up on.
+    let shed = |told: Told| matches!(told, Told::Failed(8) | Told::NotSent);
+    let others: Vec<_> = outcome.failed().into_iter().filter(|entry| !shed(entry.told)).collect();
+    assert!(others.is_empty(), "{:?}", others[0]);
     let share = goodput / capacity;
     assert!(!at_length() || share >= 0.8, "goodput {goodput} of {capacity}");
     let said = format!(
@@ -196,7 +198,7 @@ fn flood(tidegate: &Tidegate, keys: u64) {
 }
 
 pub fn hot_key() -> Seen {
-    let stand = Stand::plain(&patient());
+    let stand = Stand::plain(&PATIENT);
     let mut trial = Trial::with(&[&stand.tidegate], rate(), &in_turn("local", 1));
     trial.calls(limit());
     trial.inject(|| ());
