@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::stand::{PATIENT, Stand};
 use crate::table::Seen;
 use crate::tidegate::until;
-use crate::trial::{Trial, at_length, either};
+use crate::trial::{Trial, either};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;

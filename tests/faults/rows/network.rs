@@ -11,9 +11,9 @@ use crate::caller::Told;
 use crate::load::{each_its_own, in_turn};
 use crate::oracle;
 use crate::proxy::{Fault, Proxy};
+use crate::stand::{self, Stand};
 use crate::table::Seen;
 use crate::trial::{Outcome, Trial, either, keys, policy, rate};
-use stand::Stand;
 
 /// The slower answers that Redis is given.
 fn late(by: u64) -> Fault {
