@@ -15,6 +15,8 @@ use crate::trial::{Outcome, at_length, limit, p99};
 
 /// Pairs of calm and fault whose median is judged.
 const PAIRS: u64 = 5;
+/// What counts as flat, on a machine that is shared with whoever measures it.
+const GOODPUT_MIN: f64 = 0.8;
 /// Rows at a time where nobody judges times: most of a row is waiting.
 const AT_A_TIME: usize = 3;
 
@@ -46,6 +48,8 @@ pub struct Seen {
     pub p99: Duration,
     pub detect: Option<Duration>,
     pub recover: Option<Duration>,
+    /// Calls answered a second, as a share of what can be; where a row is about that.
+    pub goodput: Option<f64>,
 }
 
 impl Seen {
@@ -58,6 +62,7 @@ impl Seen {
             p99: p99(outcome.once_known()),
             detect: outcome.detected(),
             recover: outcome.recovered(),
+            goodput: None,
         }
     }
 }
@@ -140,6 +145,9 @@ pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Seen) {
         };
         let p99 = times.p99.map(|most| most.max((1.5 * calm) as u64));
         within("answer (p99)", Some(during), p99);
+        if let Some(goodput) = median(seen.iter().filter_map(|seen| seen.goodput).collect()) {
+            assert!(goodput >= GOODPUT_MIN, "{number}: goodput {goodput:.2}: {line}");
+        }
         within("detect", detect, times.detect);
         within("recover", recover, times.recover);
     }

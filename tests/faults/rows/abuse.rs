@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::stand::{PATIENT, Stand};
 use crate::table::Seen;
 use crate::tidegate::until;
-use crate::trial::{Trial, either};
+use crate::trial::{Trial, either, rate};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
@@ -70,25 +70,28 @@ fn abuse(address: SocketAddr, bytes: &[u8]) {
 pub fn http2() -> Seen {
     let idle = either(200, 10_000);
     let mut flags = PATIENT.to_vec();
-    flags.extend(["--preface-timeout", "500ms"]);
+    flags.extend(["--preface-timeout", either("500ms", "5s")]);
     let stand = Stand::plain(&flags);
     let address = stand.tidegate.grpc();
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let mut held = Vec::new();
-    trial.inject(|| {
-        // Slow prefaces: three bytes, and then nothing.
-        for _ in 0..idle {
-            let Ok(mut stream) = TcpStream::connect(address) else { continue };
+    trial.inject(|| ());
+    // Slow prefaces: three bytes, and then nothing; two thousand a second.
+    for number in 0..idle {
+        if let Ok(mut stream) = TcpStream::connect(address) {
             let _ = stream.write_all(&PREFACE[..3]);
             held.push(stream);
         }
-        let floods = [rapid_resets(either(3_000, 100_000)), continuations(), empty_frames()];
-        thread::scope(|scope| {
-            for bytes in &floods {
-                scope.spawn(move || abuse(address, bytes));
-            }
-        });
+        if number % 50 == 0 {
+            trial.calls(rate() / 40);
+        }
+    }
+    let floods = [rapid_resets(either(3_000, 100_000)), continuations(), empty_frames()];
+    thread::scope(|scope| {
+        for bytes in &floods {
+            scope.spawn(move || abuse(address, bytes));
+        }
     });
     trial.fault();
     trial.heal(|| ());
