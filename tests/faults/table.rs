@@ -67,6 +67,14 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Of no counter more was admitted than so many limits beyond its own.
+    pub fn assert_beyond_at_most(&self, limits: f64) {
+        let beyond = self.beyond.unwrap_or(0.0);
+        assert!(beyond <= limits, "{beyond} limits too many, at most {limits}");
+    }
+}
+
 /// Rows that are done: the line of each, by its place in the table.
 static DONE: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
 static RUNNING: Mutex<usize> = Mutex::new(0);

@@ -103,6 +103,6 @@ pub fn http2() -> Seen {
     let many = held.len();
     let said = format!("{many} silent connections and three floods gone, {refused} over the bound");
     let seen = Seen { detect: None, recover: None, ..Seen::of(&outcome, said) };
-    assert!(seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
+    seen.assert_beyond_at_most(0.0);
     seen
 }

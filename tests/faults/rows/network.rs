@@ -35,7 +35,7 @@ fn disturbed(stand: &Stand, fault: impl FnOnce(&Proxy)) -> Outcome {
 fn bounded(outcome: &Outcome) -> Seen {
     outcome.assert_no_errors();
     let seen = Seen::of(outcome, format!("{} % local, 0 errors", outcome.local_share()));
-    assert!(seen.beyond.unwrap_or(0.0) <= 1.0, "{:?} limits too many", seen.beyond);
+    seen.assert_beyond_at_most(1.0);
     seen
 }
 
@@ -275,7 +275,7 @@ pub fn partition() -> Seen {
     let said = format!("the cut-off one {} % local, the other none", outcome.local_share());
     let seen = Seen::of(&outcome, said);
     // The shared limit, and the share of the one that is alone.
-    assert!(seen.beyond.unwrap_or(0.0) <= 0.5, "{:?} limits too many", seen.beyond);
+    seen.assert_beyond_at_most(0.5);
     seen
 }
 

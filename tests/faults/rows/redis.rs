@@ -22,8 +22,22 @@ const THREADS_TO_DIAL: u64 = 4;
 fn bounded(outcome: &Outcome, more: &str) -> Seen {
     outcome.assert_no_errors();
     let seen = Seen::of(outcome, format!("{} % local{more}", outcome.local_share()));
-    assert!(seen.beyond.unwrap_or(0.0) <= 1.0, "{:?} limits too many", seen.beyond);
+    seen.assert_beyond_at_most(1.0);
     seen
+}
+
+/// The same where Redis comes back empty, which grants the limit once more. Where times are measured
+/// the budget is the usual one, and a starved machine has outages of its own besides.
+fn bounded_but_forgotten(outcome: &Outcome, more: &str) -> Seen {
+    outcome.assert_no_errors();
+    let seen = Seen::of(outcome, format!("{} % local{more}", outcome.local_share()));
+    seen.assert_beyond_at_most(either(1.0, 2.0));
+    seen
+}
+
+/// A killed Redis is noticed without a budget.
+fn patient_if_brief() -> Vec<&'static str> {
+    either(PATIENT.to_vec(), Vec::new())
 }
 
 /// The usual trial on a plain stand: a fault, some time, a cure.
@@ -58,8 +72,8 @@ fn killed(rule: &'static str, flags: &[&str]) -> (Outcome, Stand) {
 }
 
 pub fn killed_local() -> Seen {
-    let (outcome, _stand) = killed("local", &[]);
-    bounded(&outcome, ", 0 errors")
+    let (outcome, _stand) = killed("local", &patient_if_brief());
+    bounded_but_forgotten(&outcome, ", 0 errors")
 }
 
 /// A refusal that Redis gave before it was killed is remembered for a second; here it is not.
@@ -98,7 +112,7 @@ pub fn cold_start() -> Seen {
 }
 
 pub fn restarted_empty() -> Seen {
-    let mut stand = Stand::plain(&[]);
+    let mut stand = Stand::plain(&patient_if_brief());
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let server = &mut stand.server;
@@ -109,7 +123,7 @@ pub fn restarted_empty() -> Seen {
     trial.until_redis();
     trial.heal(|| ());
     trial.calls(2 * u64::from(keys()) * limit());
-    let mut seen = bounded(&trial.end(), "");
+    let mut seen = bounded_but_forgotten(&trial.end(), "");
     seen.recover = None;
     seen
 }

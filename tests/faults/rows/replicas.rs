@@ -61,7 +61,7 @@ pub fn terminated() -> Seen {
     outcome.assert_no_errors();
     let said = format!("0 lost, left in {:.1} s of {hard_limit}", left.as_secs_f64());
     let seen = Seen { detect: noticed, recover: None, ..Seen::of(&outcome, said) };
-    assert!(seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
+    seen.assert_beyond_at_most(0.0);
     seen
 }
 
@@ -86,6 +86,6 @@ pub fn killed() -> Seen {
     assert!(admitted + lost.len() as u64 >= most, "{admitted} of {most}, {} lost", lost.len());
     let said = format!("{} calls lost with it, {admitted} of {most} admitted", lost.len());
     let seen = Seen { detect: None, recover: None, ..Seen::of(&outcome, said) };
-    assert!(seen.beyond == Some(0.0), "{:?} limits too many", seen.beyond);
+    seen.assert_beyond_at_most(0.0);
     seen
 }
