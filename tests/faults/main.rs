@@ -5,6 +5,9 @@
 //! times; in `make faults` (and `make proof`) it runs five times, at full load, one row at a time, and
 //! the medians of its times are judged. Whoever is last prints the table.
 //!
+//! The numbers are those of the list of faults that the bench goes by. 18 is missing: it is about
+//! limiters that count by each replica's own clock, and here only Redis' clock counts.
+//!
 //! Not here: Envoy between two Tidegates, one of which leaves (`tests/envoy/failover.rs`); each
 //! abuse of HTTP/2 by itself (`tests/grpc/hostile.rs`).
 
@@ -75,14 +78,6 @@ rows! {
         rows::cluster::planned_failover;
     a_cluster_that_is_gone_is_stood_in_for: "4", "cluster: all six nodes killed",
         "all local, no storm of dials", [Some(10), Some(100), None], rows::cluster::all_gone;
-    a_black_hole_leaves_the_other_shards_alone: "7 b", "cluster: one master in a black hole",
-        "the other shards' p99 within 1.5 times of before", [Some(3), Some(100), Some(5_000)],
-        rows::cluster::one_black_hole;
-    a_silent_slot_of_a_call_does_not_open_the_others: "7 c",
-        "cluster: calls over two shards, one of them frozen",
-        "the sound shard's limits hold", [Some(10), Some(100), None], rows::cluster::silent_slot;
-    slots_that_move_cost_nothing: "9", "cluster: slots move under load",
-        "redirected, 0 errors", [Some(20), None, None], rows::cluster::slots_move;
     a_start_without_redis_is_ready_and_degraded: "5", "cold start, Redis absent",
         "ready, says that it is degraded", [None, None, Some(5_000)], rows::redis::cold_start;
     an_answer_within_the_budget_is_waited_for: "6 a", "Redis slower by 1 to 2 ms",
@@ -96,12 +91,18 @@ rows! {
     a_black_hole_is_noticed_by_the_budget: "7", "black hole: bytes vanish",
         "noticed by the budget, not by TCP", [Some(10), Some(100), Some(5_000)],
         rows::network::black_hole;
+    a_black_hole_leaves_the_other_shards_alone: "7 b", "cluster: one master in a black hole",
+        "the other shards' p99 within 1.5 times of before", [Some(3), Some(100), Some(5_000)],
+        rows::cluster::one_black_hole;
+    a_silent_slot_of_a_call_does_not_open_the_others: "7 c",
+        "cluster: calls over two shards, one of them frozen",
+        "the sound shard's limits hold", [Some(10), Some(100), None], rows::cluster::silent_slot;
     a_reset_in_mid_pipeline_charges_nobody_twice: "8 a", "reset in mid-pipeline, both ways",
         "nothing is sent twice", [Some(10), None, None], rows::network::resets;
     a_reply_that_is_cut_charges_nobody_twice: "8 b", "connection closed in mid-reply",
         "nothing is sent twice", [Some(10), None, None], rows::network::cuts;
     a_stream_that_loses_bytes_charges_nobody_twice: "8 c", "bytes are lost out of replies",
-        "nothing is sent twice", [Some(10), None, None], rows::network::lost_bytes;
+        "nothing is sent twice", [None, None, None], rows::network::lost_bytes;
     half_open_connections_are_given_up: "8 d", "half-open: Redis forgot its connections",
         "dialled anew", [Some(10), Some(100), None], rows::network::half_open;
     a_dripping_redis_is_not_waited_for: "8 e", "replies drip, 2 bytes each 10 ms",
@@ -109,14 +110,16 @@ rows! {
     a_narrow_line_is_not_waited_for: "8 f", "2 kB/s to Redis",
         "local after the budget", [Some(10), Some(100), Some(5_000)], rows::network::throttled;
     lies_are_answered_and_not_believed: "8 g", "corrupt and lying replies",
-        "0 errors", [Some(10), None, None], rows::network::lies;
+        "0 errors", [None, None, None], rows::network::lies;
+    slots_that_move_cost_nothing: "9", "cluster: slots move under load",
+        "redirected, 0 errors", [Some(20), None, None], rows::cluster::slots_move;
     flushed_scripts_are_invisible: "10", "SCRIPT FLUSH ten times a second",
-        "invisible", [Some(10), None, None], rows::redis::scripts_flushed;
+        "invisible", [Some(20), None, None], rows::redis::scripts_flushed;
     a_full_redis_still_refuses: "11", "out of memory",
         "refusals by Redis, the rest local", [Some(10), None, Some(5_000)],
         rows::redis::out_of_memory;
     a_redis_that_evicts_is_warned_of: "12", "maxmemory-policy volatile-ttl, and others' keys",
-        "a warning at connect; what it costs", [Some(10), None, None], rows::redis::evicting;
+        "a warning at connect; what it costs", [None, None, None], rows::redis::evicting;
     a_redis_that_became_a_replica_is_stood_in_for: "13", "demoted: REPLICAOF while connected",
         "local until it is a master again", [Some(10), Some(100), Some(5_000)],
         rows::redis::demoted;
@@ -128,17 +131,17 @@ rows! {
         "local, slow retry, few lines of log", [Some(10), None, Some(5_000)],
         rows::redis::locked_out;
     a_clock_that_jumps_sticks_no_counter: "17", "Redis' clock jumps by an hour and by 10 s, both ways",
-        "no counter stuck, at most a burst for each jump", [Some(10), None, None],
+        "no counter stuck, at most a burst for each jump", [None, None, None],
         rows::network::clock_jumps;
     reloads_without_end_drop_no_call: "19", "ten reloads a second, two of three bad",
-        "last good policy kept, nothing dropped, no fresh limits", [Some(20), None, None],
+        "last good policy kept, nothing dropped, no fresh limits", [None, None, None],
         rows::service::reloads;
     a_replica_that_is_told_to_leave_loses_no_call: "20",
         "SIGTERM under load; frozen and silent callers",
         "0 lost, exit 0 before the hard limit", [Some(20), Some(600), None],
         rows::replicas::terminated;
     a_killed_replica_costs_what_it_held: "21", "kill -9 of one of two replicas",
-        "only its own calls lost, limits exact", [Some(20), None, None], rows::replicas::killed;
+        "only its own calls lost, limits exact", [None, None, None], rows::replicas::killed;
     a_starved_process_answers_and_keeps_its_bound: "22", "a fifth of a core, in slices",
         "no errors, no queue left behind", [Some(100), None, Some(5_000)],
         rows::service::starved;
@@ -148,10 +151,10 @@ rows! {
         "memory under its bound, other counters exact", [Some(50), None, None],
         rows::service::key_flood;
     a_hot_key_spares_redis: "25", "one key, refused nearly always",
-        "exact, Redis spared", [Some(10), None, None], rows::service::hot_key;
+        "exact, Redis spared", [None, None, None], rows::service::hot_key;
     abuse_of_http2_disturbs_nobody_else: "26",
         "rapid reset, CONTINUATION, empty frames, slow prefaces, idle connections",
-        "closed; others unchanged", [Some(50), None, None], rows::abuse::http2;
+        "closed; others unchanged", [Some(100), None, None], rows::abuse::http2;
     a_replica_that_is_cut_off_has_its_share: "27", "one of two replicas cut off from Redis",
         "local there with half the limit", [Some(10), Some(100), Some(5_000)],
         rows::network::partition;
@@ -161,10 +164,10 @@ rows! {
     a_killed_redis_lets_pass_what_may_pass: "28 b", "the same, rule `allow`",
         "all pass, 0 errors", [Some(10), Some(100), Some(5_000)], rows::redis::killed_allow;
     a_redis_that_comes_back_empty_grants_its_limit_once_more: "28 c", "Redis restarted empty",
-        "at most one limit more per counter", [Some(10), None, None], rows::redis::restarted_empty;
+        "at most one limit more per counter", [None, None, None], rows::redis::restarted_empty;
     a_standard_error_that_nobody_reads_stops_nothing: "29", "standard error is a full pipe",
         "decisions go on, lines are lost", [Some(10), Some(100), Some(5_000)],
         rows::service::logs_blocked;
     too_few_descriptors_end_nothing: "30", "64 file descriptors, 200 connections",
-        "serves on, no crash, recovers", [Some(20), None, None], rows::service::no_descriptors;
+        "serves on, no crash, recovers", [None, None, None], rows::service::no_descriptors;
 }

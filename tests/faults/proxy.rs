@@ -17,6 +17,9 @@ use socket2::SockRef;
 /// What is read at once: more than a whole pipeline of a lane, so that a rewrite sees it whole.
 const CHUNK: usize = 64 * 1024;
 
+/// What is passed on in place of what came.
+pub type Rewrite = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
+
 /// What a direction does to the bytes that it carries.
 #[derive(Clone, Default)]
 pub enum Fault {
@@ -40,7 +43,7 @@ pub enum Fault {
     /// One byte of each chunk has a bit turned over.
     Corrupt,
     /// Something else is passed on.
-    Rewrite(Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>),
+    Rewrite(Rewrite),
 }
 
 /// A direction's fault; its number grows with each change, so that counts begin anew.

@@ -106,7 +106,10 @@ impl Drop for Turn<'_> {
         ENDED.notify_one();
         let Row { number, fault, expected, .. } = self.row;
         let failed = || format!("| {number} | {fault} | {expected} | FAILED | | | | |");
-        let line = self.line.take().unwrap_or_else(failed);
+        let mut line = self.line.take().unwrap_or_else(failed);
+        if std::thread::panicking() {
+            line += " **missed**";
+        }
         let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
         if at_length() {
             // Past the test harness, which keeps what is printed to itself.
@@ -142,6 +145,7 @@ pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Seen) {
         shown(detect),
         shown(recover)
     );
+    turn.line = Some(line.clone());
     if at_length() {
         let within = |what: &str, seen: Option<f64>, most: Option<u64>| {
             let Some(most) = most else { return };
@@ -159,7 +163,6 @@ pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Seen) {
         within("detect", detect, times.detect);
         within("recover", recover, times.recover);
     }
-    turn.line = Some(line);
 }
 
 /// The middle one.
