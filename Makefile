@@ -8,7 +8,7 @@ ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof fuzz chart container-stages compose page clients load load-check lint format bench tools clean
+.PHONY: help run build test proof faults fuzz chart container-stages compose page clients load load-check lint format bench tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -95,6 +95,12 @@ $(VENV)/.k6: load/k6/requirements.txt
 # The long form of the tests that repeat something: all of it, or PROOF_SHARE percent.
 proof: tools ## races, random traces and floods, at full length
 	TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release
+
+# One row at a time, the medians of five runs each, so that it takes a while; FAULTS_SHARE percent of
+# them. TO=load/results/faults.md keeps the table.
+faults: tools ## every fault of the bench under full load, and one table of what was seen
+	TIDEGATE_PROOF=$(or $(FAULTS_SHARE),100) $(if $(TO),TIDEGATE_FAULTS_TO=$(TO)) \
+		$(CARGO) test --locked --release --test faults
 
 # In process, with arithmetic checked; the seeds are printed, what is found is named. KEEP=1 adds inputs
 # with new sorts of outcome to tests/fuzz/corpus.

@@ -62,7 +62,7 @@ pub struct Counters {
     pub refused: AtomicU64,
     /// Such calls answered with an error, because a rule wants that.
     pub unavailable: AtomicU64,
-    /// Charges sent back, because their call was refused without the remote store.
+    /// Charges sent back, because their call did not pass without the remote store's every answer.
     pub given_back: AtomicU64,
     /// Charges that were not sent back for want of room: their counters are stricter for a while.
     pub give_backs_lost: AtomicU64,
@@ -213,7 +213,10 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
         let all = call.checks.iter().zip(&answers.each).zip(&heard);
         self.note(all.filter(|(_, heard)| **heard).map(|(both, _)| both), call.now);
         let counter = match settled {
-            Settled::Unavailable => &self.counters.unavailable,
+            Settled::Unavailable { receipts } => {
+                self.send_back(receipts);
+                &self.counters.unavailable
+            }
             Settled::Decided { admitted, receipts } => {
                 self.send_back(receipts);
                 if admitted {

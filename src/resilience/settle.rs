@@ -5,8 +5,9 @@
 //! - `allow`: it passes, and nothing is counted.
 //! - `local`, and every give-back: decided on the local store, together.
 //!
-//! A check has the say that its role gives it, whoever decided it. If the call is then refused, what
-//! the store had charged for it is given back; what may have been charged unheard never is.
+//! A check has the say that its role gives it, whoever decided it. If the call is then refused, or
+//! answered with an error, what the store had charged for it is given back; what may have been
+//! charged unheard never is.
 //!
 //! Pure: the local store is handed in as a function.
 
@@ -26,18 +27,13 @@ pub(super) type Place = (usize, Role);
 /// Four, as the matcher's own.
 pub(super) type Places = SmallVec<[Place; 4]>;
 
-/// What became of a call.
+/// What became of a call, and what to give back to the store that answered.
 #[derive(Debug)]
 pub(super) enum Settled {
     /// A rule wants an error instead of a decision.
-    Unavailable,
+    Unavailable { receipts: Vec<Receipt> },
     /// Every check that has a say is decided.
-    Decided {
-        /// May it pass?
-        admitted: bool,
-        /// What to give back to the store that answered.
-        receipts: Vec<Receipt>,
-    },
+    Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 
 /// Settles a call. `local` decides the checks at these places under the call's accounting and gives
@@ -51,8 +47,10 @@ pub(super) fn settle(
     let errs = |check: &Check<'_>| {
         check.role != Role::Shadow && check.limit.on_store_failure == OnStoreFailure::Error
     };
+    let all_or_nothing = call.accounting == Accounting::AllOrNothing;
     if call.checks.iter().zip(&*each).any(|(check, answer)| unanswered(answer) && errs(check)) {
-        return Settled::Unavailable;
+        let receipts = if all_or_nothing { undo(call.checks, each) } else { Vec::new() };
+        return Settled::Unavailable { receipts };
     }
     let mut places = Places::new();
     for (at, check) in call.checks.iter().enumerate() {
@@ -73,7 +71,6 @@ pub(super) fn settle(
     }
     let so_far = Tally::of(call.checks, each);
     let pending_quotas = places.iter().any(|(_, role)| *role == Role::Quota);
-    let all_or_nothing = call.accounting == Accounting::AllOrNothing;
     if all_or_nothing && (so_far.refused || so_far.no_quota_passes() && !pending_quotas) {
         // Refused already: the rest is not asked, but for what takes effect all the same.
         places.retain(|(at, _)| stands(&call.checks[*at]));
@@ -164,7 +161,7 @@ fn denied() -> Outcome {
     }
 }
 
-/// Takes back what the store charged to a call that is refused after all. Only the store's own
+/// Takes back what the store charged to a call that does not pass after all. Only the store's own
 /// outcomes have something taken: the local store's have lost it (`fallback`).
 fn undo(checks: &[Check<'_>], each: &mut [Answer]) -> Vec<Receipt> {
     let mut receipts = Vec::new();

@@ -16,6 +16,8 @@
 //!    checks, at least one of those does. `Shadow` checks have no say.
 //! 4. **All or nothing.** Under that accounting a refused call charges nothing at all; an admitted
 //!    call charges every check that passes, and none that refuses.
+//!    Where some checks are unanswered and none refuses, what the others charged stands: whoever
+//!    decides in the silent ones' place gives it back by receipt if the call is then refused.
 //! 5. **Independent.** Under that accounting every check that passes is charged, admitted or not.
 //! 6. **A refusal is free.** A refusing check is never charged and writes nothing (but the clamp of
 //!    15 and, for buckets, of 14: unwritten, it would be clamped anew at every look, and no wait

@@ -5,6 +5,7 @@
 
 use std::io::{self, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -100,13 +101,29 @@ impl Write for Escaped {
     /// The subscriber hands over one whole line, its end included. A standard error that nobody
     /// reads or that is closed loses the line; it never stops a decision.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().lock().write_all(&escaped(line));
+        let mut stderr = io::stderr().lock();
+        for piece in escaped(line).chunks(PIECE) {
+            if !has_room(&stderr) || stderr.write_all(piece).is_err() {
+                break;
+            }
+        }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// What is written at once. A pipe that takes anything takes so much without blocking (PIPE_BUF on
+/// Linux); a socket that does takes more.
+const PIECE: usize = 4_096;
+
+/// Whether standard error takes a piece now: a log shipper that hangs leaves its pipe full.
+fn has_room(stderr: &io::StderrLock<'_>) -> bool {
+    let mut asked = [PollFd::new(stderr, PollFlags::OUT)];
+    let at_once = Timespec::default();
+    poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
 }
 
 /// A line in which every control character but the last line feed is spelt out.

@@ -133,6 +133,25 @@ impl Server {
         self.child.wait().unwrap();
     }
 
+    /// Starts one that was killed again, at its port, with its configuration and what its directory
+    /// still holds.
+    pub fn restart(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = Command::new("redis-server")
+            .arg(self.dir.path().join("redis.conf"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let end = Instant::now() + PATIENCE;
+        while !self.is_up() {
+            assert!(Instant::now() < end, "redis-server does not start again");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn signal(&self, signal: &str) {
         let line = format!("kill {signal} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());

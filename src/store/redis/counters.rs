@@ -24,6 +24,11 @@ impl Counter {
         self.0.fetch_sub(less, Ordering::Relaxed);
     }
 
+    /// Another number; the one that it was.
+    pub(super) fn swap(&self, number: u64) -> u64 {
+        self.0.swap(number, Ordering::Relaxed)
+    }
+
     /// The number now.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -80,6 +85,8 @@ pub struct NodeCounters {
     pub round_trips: Waits,
     /// How many items each write carried.
     pub sizes: Sizes,
+    /// The node may evict counters, said the latest connection to it (a gauge: 0 or 1).
+    pub may_evict: Counter,
 }
 
 /// The counters of one node, with its address.

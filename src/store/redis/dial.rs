@@ -250,6 +250,7 @@ impl Dialer {
         if !config.meta.is_empty() {
             hello.cmd("GET").arg(&meta_key);
         }
+        hello.cmd("INFO").arg("memory");
         let replies = connection.req_packed_commands(&hello, 0, hello.len()).await?;
         let mut replies = replies.into_iter();
         // The name is a courtesy to operators: no reason to refuse a connection.
@@ -266,7 +267,20 @@ impl Dialer {
             let held = replies.next().unwrap_or_default();
             self.compare_meta(connection, &meta_key, held).await;
         }
+        self.look_for_eviction(replies.next().unwrap_or_default());
         Ok(())
+    }
+
+    /// A Redis that evicts forgets limits, and nothing else would show it. Where we may not ask,
+    /// nobody is warned.
+    fn look_for_eviction(&self, memory: Value) {
+        let Ok(memory) = redis::from_redis_value::<String>(memory) else { return };
+        let evicts = may_evict(&memory);
+        let known = self.counters.may_evict.swap(u64::from(evicts));
+        if evicts && known == 0 {
+            let node = &self.address;
+            tracing::warn!(%node, "Redis may evict counters: set maxmemory-policy noeviction");
+        }
     }
 
     /// Replicas with different secrets count the same caller under different keys, each its own
@@ -299,6 +313,13 @@ pub(super) fn load(script: &Script) -> Cmd {
     command
 }
 
+/// Whether `INFO memory` tells of a bound beyond which keys are dropped.
+fn may_evict(memory: &str) -> bool {
+    let told = |name: &str| memory.lines().find_map(|line| line.trim_end().strip_prefix(name));
+    told("maxmemory:").is_some_and(|bound| bound != "0")
+        && told("maxmemory_policy:").is_some_and(|policy| policy != "noeviction")
+}
+
 fn require_master(role: Option<Value>) -> Result<(), DialError> {
     match role {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
@@ -307,5 +328,21 @@ fn require_master(role: Option<Value>) -> Result<(), DialError> {
             _ => Err(DialError::NotMaster),
         },
         _ => Err(DialError::Failed("ROLE was not answered".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redis_evicts_if_it_has_a_bound_and_a_policy_for_it() {
+        let memory = |bound, policy| {
+            may_evict(&format!("# Memory\r\nmaxmemory:{bound}\r\nmaxmemory_policy:{policy}\r\n"))
+        };
+        assert!(memory("1048576", "volatile-ttl"));
+        assert!(!memory("0", "volatile-ttl"));
+        assert!(!memory("1048576", "noeviction"));
+        assert!(!may_evict("NOPERM"));
     }
 }

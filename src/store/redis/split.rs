@@ -3,10 +3,10 @@
 //!
 //! Checks of one slot are one script call, atomic. All go out at once; only where a check was near
 //! its limit when last seen does its group go first, alone, so that a refusal there holds no hits
-//! elsewhere. Whatever was granted to a call that is refused in the end, or that not every slot answered
-//! in time, is given back by receipt; what a silent slot may have charged is not, nobody knows. So
+//! elsewhere. Whatever was granted to a call that another slot refuses is given back by receipt. So
 //! what is admitted never exceeds any limit, and near one a call may be refused because another
-//! holds hits for a round trip.
+//! holds hits for a round trip. Where a slot keeps silent, what the others granted stands: whoever
+//! decides in its place admits the call, or gives back by the receipts.
 //!
 //! Pure: sends nothing, asks no clock.
 
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::plan::is_debt;
 use super::seen::Nearness;
-use crate::domain::{Accounting, Answer, Check, Op, Receipt, Role, Verdict};
+use crate::domain::{Accounting, Answer, Check, Executed, Op, Receipt, Role, Verdict};
 
 /// The checks of one slot, by their number in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,16 +75,25 @@ pub(super) fn part<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     Check { role, ..*check }
 }
 
-/// Whether the answers so far keep the call from being admitted, whatever the others may say: it is
-/// refused, or a check that has a say brought no answer, so that nobody can admit it.
-pub(super) fn fails(checks: &[Check<'_>], answers: &[Answer]) -> bool {
-    let silent = |(check, answer): (&Check<'_>, &Answer)| {
-        check.role != Role::Shadow && matches!(answer, Answer::Unanswered { .. })
-    };
-    checks.iter().zip(answers).any(silent) || refused(checks, answers)
+/// Whether the first group has settled what becomes of the others: it refused the call, or it was
+/// waited for in vain, and no time is left. Then the others stay unanswered, and did not run.
+pub(super) fn settled(checks: &[Check<'_>], first: &Group, answers: &mut [Answer]) -> bool {
+    if refused(checks, answers) {
+        return true;
+    }
+    let in_vain = Answer::Unanswered { executed: Executed::Unknown };
+    let late = first.checks.iter().any(|at| answers[*at] == in_vain);
+    if late {
+        let asked = |at: &usize| first.checks.contains(at);
+        for at in (0..checks.len()).filter(|at| !asked(at)) {
+            answers[at] = Answer::Unanswered { executed: Executed::No };
+        }
+    }
+    late
 }
 
-fn refused(checks: &[Check<'_>], answers: &[Answer]) -> bool {
+/// Whether the answers so far refuse the call, whatever the others may say.
+pub(super) fn refused(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     let refuses = |answer: &Answer| {
         answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Refuse)
     };
@@ -95,12 +104,12 @@ fn refused(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     required || no_quota_left
 }
 
-/// What is left to send after the first group: everything, or, where that failed the call, only what
+/// What is left to send after the first group: everything, or, where that settled the call, only what
 /// takes effect whatever becomes of it.
-pub(super) fn rest(checks: &[Check<'_>], groups: Groups, first: usize, failed: bool) -> Groups {
+pub(super) fn rest(checks: &[Check<'_>], groups: Groups, first: usize, settled: bool) -> Groups {
     let mut rest: Groups =
         groups.into_iter().enumerate().filter(|(n, _)| *n != first).map(|(_, g)| g).collect();
-    if failed {
+    if settled {
         for group in &mut rest {
             group.checks.retain(|at| stands(&checks[*at]));
         }
@@ -109,7 +118,7 @@ pub(super) fn rest(checks: &[Check<'_>], groups: Groups, first: usize, failed: b
     rest
 }
 
-/// Takes back what a call that fails was granted: the outcomes are as if it had not been, the receipts
+/// Takes back what a refused call was granted: the outcomes are as if it had not been, the receipts
 /// are what must be sent to make it so.
 pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
     let mut receipts = Vec::new();
@@ -229,6 +238,22 @@ mod tests {
         assert!(!refused(&checks, &[no, Answer::NotAsked, yes]), "not known yet");
         assert!(refused(&checks, &[no, no, yes]));
         assert!(refused(&checks, &[yes, yes, no]));
+    }
+
+    #[test]
+    fn a_first_group_that_was_waited_for_in_vain_leaves_no_time_for_the_others() {
+        let limit = limit(5, Charge::Admitted);
+        let checks = [take(10, &limit), take(20, &limit)];
+        let groups = groups(&checks, by_tens);
+        let unanswered = |executed| Answer::Unanswered { executed };
+        let mut at_once = [unanswered(Executed::No), Answer::NotAsked];
+        assert!(!settled(&checks, &groups[0], &mut at_once), "there is time to ask the other");
+        let mut late = [unanswered(Executed::Unknown), Answer::NotAsked];
+        assert!(settled(&checks, &groups[0], &mut late));
+        assert_eq!(late[1], unanswered(Executed::No), "it has a say, and has not had it");
+        let mut refusal = [decided(Verdict::Refuse, 0, 0), Answer::NotAsked];
+        assert!(settled(&checks, &groups[0], &mut refusal));
+        assert_eq!(refusal[1], Answer::NotAsked);
     }
 
     #[test]

@@ -19,9 +19,9 @@ use super::transport::{Items, SendError, Transport};
 use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
 use crate::store::Store;
 
-/// A call over several slots ends that long before its deadline, so that there is a moment in which
-/// what some of them charged is given back. One tick of the runtime's timer: with less, whoever
-/// keeps the deadline would end the call first.
+/// A call over several slots ends that long before its deadline, so that what some of them charged
+/// is told beside the others' silence. One tick of the runtime's timer: with less, whoever keeps the
+/// deadline would end the call first, and nobody would know of those charges.
 const SETTLING: Duration = Duration::from_millis(1);
 
 /// Whose time counts.
@@ -45,7 +45,7 @@ pub struct Counters {
     pub split: AtomicU64,
     /// Of these: calls that asked one slot first.
     pub two_rounds: AtomicU64,
-    /// Charges given back because a call over several slots was refused, or got no answer from some.
+    /// Charges given back because another slot of the call refused it.
     pub given_back: AtomicU64,
 }
 
@@ -110,7 +110,7 @@ impl<T: Transport> RedisStore<T> {
             Some(first) => {
                 self.counters.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.round(call, &groups[first..=first], &mut answers).await;
-                let settled = split::fails(call.checks, &answers);
+                let settled = split::settled(call.checks, &groups[first], &mut answers);
                 let rest = split::rest(call.checks, groups, first, settled);
                 self.round(call, &rest, &mut answers).await;
             }
@@ -120,7 +120,7 @@ impl<T: Transport> RedisStore<T> {
                 self.seen.note(check, outcome, call.now);
             }
         }
-        if call.accounting == Accounting::AllOrNothing && split::fails(call.checks, &answers) {
+        if call.accounting == Accounting::AllOrNothing && split::refused(call.checks, &answers) {
             let receipts = split::undo(call.checks, &mut answers);
             self.counters.given_back.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.returns(&receipts, self.now(call)) {
