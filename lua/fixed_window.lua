@@ -34,7 +34,8 @@ local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 -- does a number beyond any of ours, whose window would seem to be the present one for ever.
 local window, count, held, far = (now - now % length) / length, 0, false, false
 local value = redis.pcall('GET', key)
-if (tonumber(value) or 9e18) < 9e18 then
+local number = tonumber(value) or -1
+if number >= 0 and number < 9e18 then
   local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - window) % 900000000
   if ahead < 450000000 then
     count = tonumber(string.sub(value, -10)) or 0
