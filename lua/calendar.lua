@@ -32,7 +32,8 @@ f.load = function(key, _, _, bounds)
   if not start then return { misfit = true } end
   local value = redis.pcall('GET', key)
   -- A number beyond any of ours would seem to be of the present window for ever.
-  if (tonumber(value) or 9e18) >= 9e18 then
+  local number = tonumber(value) or -1
+  if not (number >= 0 and number < 9e18) then
     return value and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) and value
   end
   local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - start / 1000000) % 900000000

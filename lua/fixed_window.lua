@@ -34,8 +34,8 @@ local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 -- does a number beyond any of ours, whose window would seem to be the present one for ever.
 local window, count, held, far = (now - now % length) / length, 0, false, false
 local value = redis.pcall('GET', key)
-local number = tonumber(value)
-if number and number < 9e18 then
+local number = tonumber(value) or -1
+if number >= 0 and number < 9e18 then
   -- All digits are too many for a double, but not to tell whether this is its window: the rounding
   -- is below 5,000, and a count below half of what a window is worth.
   local above, ahead = number - window % 900000000 * 10000000000, 0

@@ -40,7 +40,7 @@ const MEMORY: [Figure<memory::Counters>; 6] = [
     ),
 ];
 
-const TRAFFIC: [Figure<Traffic>; 5] = [
+const TRAFFIC: [Figure<Traffic>; 7] = [
     ("connections", "Open gRPC connections", false, |kept| {
         kept.open.load(Ordering::Relaxed) as u64
     }),
@@ -50,6 +50,18 @@ const TRAFFIC: [Figure<Traffic>; 5] = [
         "gRPC connections closed at once, because too many were open",
         true,
         |kept| seen(&kept.refused),
+    ),
+    (
+        "accepts_failed",
+        "Times that the system would not hand out a gRPC connection: no files are left",
+        true,
+        |kept| seen(&kept.accepts_failed),
+    ),
+    (
+        "prefaces_failed",
+        "gRPC connections that did not begin HTTP/2 in time, or spoke something else",
+        true,
+        |kept| seen(&kept.prefaces_failed),
     ),
     ("connections_broken", "gRPC connections that ended with a protocol error", true, |kept| {
         seen(&kept.connections_broken)

@@ -73,17 +73,30 @@ impl Given {
 
 /// An address with what stands before an `@` masked: `redis://user:(hidden)@host`.
 fn masked(address: &str) -> String {
+    // What stands before a later `://` is no scheme: a password may stand there.
+    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let (scheme, rest) = match address.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), address),
+        Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
+        Some(_) | None => (String::new(), address),
     };
     match rest.rsplit_once('@') {
+        // A password with a comma falls apart there; its first part looks like a port that is none.
+        None if rest.rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) => {
+            format!("{scheme}(hidden)")
+        }
         None => format!("{scheme}{rest}"),
         Some((login, place)) => {
             let user = login.split_once(':').map_or("", |(user, _)| user);
             format!("{scheme}{user}:(hidden)@{place}")
         }
     }
+}
+
+/// Whether that may stand behind a host's colon: digits and a database, or the rest of an IPv6
+/// address in brackets.
+fn is_port(text: &str) -> bool {
+    let digits = text.split(['/', '?']).next().unwrap_or_default();
+    text.ends_with(']') || digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The text of every setting, in the table's order.
@@ -225,6 +238,10 @@ mod tests {
         assert_eq!(masked("redis://ann:pa@ss@h:1"), "redis://ann:(hidden)@h:1");
         assert_eq!(masked("redis://:secret@h:1"), "redis://:(hidden)@h:1");
         assert_eq!(masked("h:1"), "h:1");
+        assert_eq!(masked("redis://h:1/2?x=y"), "redis://h:1/2?x=y");
+        assert_eq!(masked("redis://[::1]"), "redis://[::1]");
+        assert_eq!(masked("ann:secret@h{x://y"), "ann:(hidden)@h{x://y");
+        assert_eq!(masked("redis://ann:sec"), "redis://(hidden)", "of ann:sec,ret@h:1");
     }
 
     #[test]
