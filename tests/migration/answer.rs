@@ -12,14 +12,21 @@ pub const BESIDES: [&str; 2] = ["`Retry-After` on refusals", "dynamic metadata o
 /// The longest unit that is counted in here.
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
 
-pub fn answer(told: Result<Told, WireError>) -> Answer {
+/// Who answered.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Whose {
+    Ours,
+    Theirs,
+}
+
+pub fn answer(told: Result<Told, WireError>, whose: Whose) -> Answer {
     match told {
         Ok(told) => Answer {
             error: None,
             code: Some(told.code.to_owned()),
             statuses: told.statuses.iter().map(status).collect(),
-            headers: headers(&told),
-            metadata: metadata(&told),
+            headers: headers(&told, whose),
+            metadata: metadata(&told, whose),
         },
         Err(WireError::Refused { status }) => {
             Answer { error: Some(format!("{:?}", status.code())), ..Answer::default() }
@@ -49,7 +56,7 @@ fn status(status: &ToldStatus) -> String {
 }
 
 /// The headers of theirs, which may name no others; besides, ours on refusals.
-fn headers(told: &Told) -> Option<String> {
+fn headers(told: &Told, whose: Whose) -> Option<String> {
     let value = |name: &str| {
         let mut found = told.headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name));
         let value = found.next().map(|(_, value)| value.clone());
@@ -58,7 +65,7 @@ fn headers(told: &Told) -> Option<String> {
     };
     let retry_after = value("retry-after");
     let waits = told.statuses.iter().any(|status| status.refused && status.reset_seconds.is_some());
-    assert_eq!(retry_after.is_some(), told.refused && waits, "{told:?}");
+    assert_eq!(retry_after.is_some(), told.refused && waits && whose == Whose::Ours, "{told:?}");
     let [limit, remaining, reset] =
         ["Limit", "Remaining", "Reset"].map(|name| value(&format!("RateLimit-{name}")));
     let known = [&retry_after, &limit, &remaining, &reset].into_iter().flatten().count();
@@ -71,10 +78,10 @@ fn headers(told: &Told) -> Option<String> {
 }
 
 /// Metadata in their form; besides, ours on refusals.
-fn metadata(told: &Told) -> Option<Value> {
+fn metadata(told: &Told, whose: Whose) -> Option<Value> {
     let mut metadata = told.metadata.clone();
     let ours = metadata.as_mut()?.as_object_mut()?.remove("tidegate");
-    assert_eq!(ours.is_some(), told.refused, "{told:?}");
+    assert_eq!(ours.is_some(), told.refused && whose == Whose::Ours, "{told:?}");
     metadata.map(whole)
 }
 

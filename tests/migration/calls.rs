@@ -59,11 +59,6 @@ impl Call {
         let descriptors = self.ask.iter().map(Asked::descriptor).collect();
         Question { domain: self.domain.clone(), descriptors, hits: self.hits }
     }
-
-    /// What must be answered here.
-    pub fn expected(&self) -> &Answer {
-        self.here.as_ref().unwrap_or(&self.there)
-    }
 }
 
 impl Asked {
