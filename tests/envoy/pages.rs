@@ -2,7 +2,7 @@
 //!
 //! `yaml policy` compiles without a warning · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
-//! targets of the Makefile · `sh redis` and `text acl` are tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers
+//! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers
 //! · `text` is a drawing.
 
 use std::fs;
@@ -15,14 +15,20 @@ use crate::edge::validate;
 use crate::policies::assert_flawless;
 use crate::tidegate::Tidegate;
 
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 13] = [
     "README.md",
     "config/README.md",
     "config/API-USERS.md",
+    "config/CHOOSING.md",
+    "config/DEPLOYING.md",
     "config/LAYERS.md",
     "config/MIGRATION.md",
+    "config/POLICY.md",
     "config/SETTINGS.md",
     "config/examples/failed-logins/README.md",
+    "load/README.md",
+    "load/clients/README.md",
+    "load/scenarios/README.md",
 ];
 
 /// A person who decides in five minutes reads no more than this.
@@ -67,11 +73,12 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 8] = [
+    const KINDS: [&str; 9] = [
         "yaml policy",
         "yaml envoy",
         "sh run",
         "sh make",
+        "sh newcomer",
         "sh redis",
         "text acl",
         "text output",

@@ -103,15 +103,11 @@ def follow(newcomer):
     # Envoy lets pass what it gets no answer for in 20 ms, as from a busy machine: then one asks again.
     deadline = time.monotonic() + STEP_SECONDS_MAX
     while True:
-        codes = newcomer.type(pages[-1][0]).split()
-        assert set(codes) <= {"200", "429"}, codes
-        if "429" in codes:
-            break
-        assert time.monotonic() < deadline, f"no 429: {codes}"
-    for line in pages[-1][1:]:
-        refused = newcomer.type(line).lower()
-        assert " 429 " in refused and "retry-after: " in refused, refused
-    return codes
+        codes, refused = (newcomer.type(line).lower() for line in pages[-1])
+        assert set(codes.split()) <= {"200", "429"}, codes
+        if "200" in codes and " 429 " in refused and "retry-after: " in refused:
+            return codes.split()
+        assert time.monotonic() < deadline, f"no refusal: {codes}\n{refused}"
 
 
 def free(port):
