@@ -2,8 +2,9 @@
 //!
 //! `yaml policy` compiles without a warning · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
-//! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers
-//! · `text` is a drawing.
+//! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
+//! tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers ·
+//! `text` is a drawing.
 
 use std::fs;
 use std::process::Command;
@@ -101,9 +102,12 @@ fn every_link_leads_to_a_file_or_a_heading() {
         let directory = repository(name).parent().expect("a directory").to_owned();
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for link in links.filter(|link| !link.starts_with("http")) {
-            match link.strip_prefix('#') {
-                Some(heading) => assert!(headings(&text).any(|h| h == heading), "{name}: {link}"),
-                None => assert!(directory.join(link).exists(), "{name}: {link}"),
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let file = if path.is_empty() { repository(name) } else { directory.join(path) };
+            assert!(file.exists(), "{name}: {link}");
+            if !heading.is_empty() {
+                let text = fs::read_to_string(&file).expect("a page");
+                assert!(headings(&text).any(|h| h == heading), "{name}: {link}");
             }
         }
     }
