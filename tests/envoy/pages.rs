@@ -2,8 +2,9 @@
 //!
 //! `yaml policy` compiles without a warning · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
-//! targets of the Makefile · `sh redis` and `text acl` are tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers
-//! · `text` is a drawing.
+//! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
+//! tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers ·
+//! `text` is a drawing.
 
 use std::fs;
 use std::process::Command;
@@ -15,15 +16,21 @@ use crate::edge::validate;
 use crate::policies::assert_flawless;
 use crate::tidegate::Tidegate;
 
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 14] = [
     "README.md",
     "config/README.md",
     "config/API-USERS.md",
+    "config/CHOOSING.md",
+    "config/DEPLOYING.md",
     "config/LAYERS.md",
     "config/METRICS.md",
     "config/MIGRATION.md",
+    "config/POLICY.md",
     "config/SETTINGS.md",
     "config/examples/failed-logins/README.md",
+    "load/README.md",
+    "load/clients/README.md",
+    "load/scenarios/README.md",
 ];
 
 /// A person who decides in five minutes reads no more than this. Rows of tables are looked up.
@@ -68,11 +75,12 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 8] = [
+    const KINDS: [&str; 9] = [
         "yaml policy",
         "yaml envoy",
         "sh run",
         "sh make",
+        "sh newcomer",
         "sh redis",
         "text acl",
         "text output",
@@ -96,9 +104,12 @@ fn every_link_leads_to_a_file_or_a_heading() {
         let directory = repository(name).parent().expect("a directory").to_owned();
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for link in links.filter(|link| !link.starts_with("http")) {
-            match link.strip_prefix('#') {
-                Some(heading) => assert!(headings(&text).any(|h| h == heading), "{name}: {link}"),
-                None => assert!(directory.join(link).exists(), "{name}: {link}"),
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let file = if path.is_empty() { repository(name) } else { directory.join(path) };
+            assert!(file.exists(), "{name}: {link}");
+            if !heading.is_empty() {
+                let text = fs::read_to_string(&file).expect("a page");
+                assert!(headings(&text).any(|h| h == heading), "{name}: {link}");
             }
         }
     }
