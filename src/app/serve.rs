@@ -23,7 +23,7 @@ use super::settings::{LogFormat, LogLevel, Settings, TopValues};
 use super::store::AnyStore;
 use super::switching::Switching;
 use super::{Configured, live, open_files, operate, pages, ports};
-use crate::admin::{self, Hosts};
+use crate::admin::{self, Hosts, Limits};
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
@@ -107,7 +107,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         traffic: listener.traffic(),
     };
     let mut side = tokio::task::JoinSet::new();
-    let limits = admin::Limits::default();
+    let limits = Limits::default();
     let scrape = parts.scrape();
     announce(&listener, &http, &debug, prometheus.as_ref());
     side.spawn(admin::serve(
@@ -117,8 +117,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         side_stops.clone(),
     ));
     let debug_routes = admin::debug_routes(parts.debug(operate, &switching), hosts(&debug));
-    let patient = admin::Limits { request_timeout: admin::DEBUG_REQUEST_MAX, ..limits };
-    side.spawn(admin::serve(debug, debug_routes, patient, side_stops.clone()));
+    side.spawn(admin::serve(debug, debug_routes, Limits::of_debug(), side_stops.clone()));
     if let Some(listener) = prometheus {
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
