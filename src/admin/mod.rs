@@ -16,9 +16,7 @@ mod serve;
 pub use debug::{Debug, Explained, Explains, debug_routes};
 pub use guard::Hosts;
 pub use live::{Attempt, Live, Search, Told, Tries};
-pub use operate::{
-    Counters, DEBUG_REQUEST_MAX, Done, Operate, Order, Orders, Profiled, Profiles, Token,
-};
+pub use operate::{Counters, Done, Operate, Order, Orders, Profiled, Profiles, Token};
 pub use public::{Asks, JsonAnswer, Public, metrics_routes, public_routes};
 pub use serve::{Limits, serve};
 

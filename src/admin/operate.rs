@@ -26,7 +26,7 @@ const PROFILE_SECONDS: u64 = 5;
 const PROFILE_SECONDS_MAX: u64 = 30;
 
 /// The longest that a request of the debug port may take: a profile, and finding its names.
-pub const DEBUG_REQUEST_MAX: Duration = Duration::from_secs(PROFILE_SECONDS_MAX + 30);
+pub(super) const DEBUG_REQUEST_MAX: Duration = Duration::from_secs(PROFILE_SECONDS_MAX + 30);
 
 /// What an operator wants changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,6 +20,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use super::operate::DEBUG_REQUEST_MAX;
+
 /// Bounds of one port.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -43,6 +45,13 @@ impl Default for Limits {
             head_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+impl Limits {
+    /// Those of the debug port: a profile is waited for.
+    pub fn of_debug() -> Self {
+        Limits { request_timeout: DEBUG_REQUEST_MAX, ..Limits::default() }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::live::written;
 use super::rehearse::{self, Asked};
-use super::serve::Deciding;
+use super::store::Deciding;
 use super::{descriptor, rehearse::entries};
 use crate::admin::{Attempt, Told};
 use crate::clock::Clock;

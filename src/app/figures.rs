@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::node_figures;
-use super::serve::Deciding;
-use super::store::Shared;
+use super::store::{Deciding, Shared};
 use crate::clock::Clock;
 use crate::resilience::degraded::Reason;
 use crate::store::memory;

@@ -12,8 +12,7 @@ use serde::Serialize;
 
 use super::attempt::attempt;
 use super::rates::{Rates, Sample};
-use super::serve::Deciding;
-use super::store::{Shared, connections};
+use super::store::{Deciding, Shared, connections};
 use super::switching::{SwitchSet, Switching};
 use crate::admin::{Live, Search};
 use crate::clock::Clock;

@@ -7,8 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::serve::Deciding;
-use super::store::connections;
+use super::store::{Deciding, connections};
 use crate::domain::Distribution;
 use crate::store::redis::counters::{Counter, NodeCounters, NodeReport, State};
 use crate::store::redis::vitals::Vitals;

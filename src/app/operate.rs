@@ -12,7 +12,7 @@ use super::environment::secret_file;
 use super::failure::Failure;
 use super::levels::Levels;
 use super::profile::profile;
-use super::serve::Deciding;
+use super::store::Deciding;
 use super::switching::Switching;
 use crate::admin::{Done, Operate, Order};
 use crate::clock::Clock;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::otlp::{Sending, Signals};
-use super::serve::Deciding;
+use super::store::Deciding;
 use super::switching::Switching;
 use super::{Asked, Configured, descriptor, figures, live, otlp, ports, rehearse};
 use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};

@@ -18,21 +18,18 @@ use tokio::time::MissedTickBehavior;
 use super::certificates::Certificates;
 use super::failure::Failure;
 use super::levels::Levels;
-use super::load::Loader;
+use super::load::{Loaded, Loader};
 use super::reload::{self, Reload};
 use super::settings::{LogFormat, LogLevel, Settings, TopValues};
-use super::store::AnyStore;
+use super::store::{AnyStore, Deciding};
 use super::switching::Switching;
 use super::{Configured, live, open_files, operate, pages, ports};
-use crate::admin::{self, Hosts};
+use crate::admin::{self, Hosts, Limits};
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
 use crate::telemetry::{self, Format, Level, Telemetry, Values};
 use crate::wire::{Front, Health, Listener, RateLimit};
-
-/// What decides in this process.
-pub(super) type Deciding = Decider<AnyStore, Arc<Telemetry>>;
 
 /// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
 const SIDE_THREADS: usize = 2;
@@ -77,9 +74,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     let loader = Loader::of(settings)?;
     let loaded = loader.load(RuleId(0))?;
     reload::log_warnings(&loaded.warnings);
-    let telemetry = Telemetry::new(settings.near_limit_ratio).counting(settings.metrics);
-    let telemetry = Arc::new(telemetry.showing(values(settings)));
-    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy), loaded.fingerprint);
+    let telemetry = telemetry_of(settings, &loaded);
 
     // Everything that can be refused is asked for before anything is served.
     let answering = ports::answering(settings)?;
@@ -115,14 +110,13 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         tls: tls.map(|tls| tls.counters()),
     };
     let mut side = tokio::task::JoinSet::new();
-    let limits = admin::Limits::default();
+    let limits = Limits::default();
     let (scrape, sending) = parts.metrics()?;
     announce(&listener, &http, &debug, prometheus.as_ref());
     let public_routes = admin::public_routes(parts.public(&scrape));
     side.spawn(admin::serve(http, public_routes, limits, side_stops.clone()));
     let debug_routes = admin::debug_routes(parts.debug(operate, &switching), hosts(&debug));
-    let patient = admin::Limits { request_timeout: admin::DEBUG_REQUEST_MAX, ..limits };
-    side.spawn(admin::serve(debug, debug_routes, patient, side_stops.clone()));
+    side.spawn(admin::serve(debug, debug_routes, Limits::of_debug(), side_stops.clone()));
     if let Some(listener) = prometheus {
         let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
         side.spawn(admin::serve(listener, routes, limits, side_stops));
@@ -148,6 +142,14 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     let _ = tokio::time::timeout(LAST_SEND_MAX, sending.end()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
+}
+
+/// Counters at zero, for the policy that was loaded.
+fn telemetry_of(settings: &Settings, loaded: &Loaded) -> Arc<Telemetry> {
+    let telemetry = Telemetry::new(settings.near_limit_ratio).counting(settings.metrics);
+    let telemetry = Arc::new(telemetry.showing(values(settings)));
+    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy), loaded.fingerprint);
+    telemetry
 }
 
 /// How refused keys are shown.

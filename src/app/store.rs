@@ -4,6 +4,7 @@
 //! Not here: counting; which settings mean Redis (`settings`), what it is made from
 //! (`redis_config`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -12,6 +13,7 @@ use super::failure::Failure;
 use super::redis_config;
 use super::settings::Settings;
 use crate::clock::Clock;
+use crate::decide::Decider;
 use crate::domain::{Answers, Call, Receipt};
 use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
@@ -25,10 +27,14 @@ use crate::store::redis::connections::Connections;
 use crate::store::redis::script::PRODUCTION;
 use crate::store::redis::store::Timing;
 use crate::store::redis::transport::Transport;
+use crate::telemetry::Telemetry;
 
 /// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
 /// longer than the budget, not again what was refused a moment ago, by Lua.
 pub(super) type Shared = Fallback<Deadline<Remember<RedisStore<Connections>>>, MemoryStore>;
+
+/// What decides in this process.
+pub(super) type Deciding = Decider<AnyStore, Arc<Telemetry>>;
 
 /// How long a start under `--require-store` waits for the store: a server that loads its data set,
 /// or sentinels that elect, take seconds; a supervisor that sees exit code 69 starts us again.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::serve::Deciding;
+use super::store::Deciding;
 use crate::domain::Micros;
 use crate::policy::{Policy, Switch, SwitchFault};
 

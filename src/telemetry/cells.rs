@@ -203,7 +203,9 @@ impl Observer for Telemetry {
     }
 
     fn refused(&self, refused: &Refused<'_>) {
-        self.top.note(refused);
+        if self.on {
+            self.top.note(refused);
+        }
     }
 
     fn decided(&self, decision: &Decision<'_>) {
