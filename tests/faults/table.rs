@@ -206,3 +206,15 @@ fn machine() -> String {
          runs, over-admission of the worst counter in any"
     )
 }
+
+#[test]
+fn the_readme_shows_the_recorded_table() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let (recorded, readme) = (read("load/results/faults.md"), read("README.md"));
+    assert!(
+        readme.contains(recorded.trim()),
+        "README.md shows another table than the recorded one"
+    );
+    assert!(!recorded.contains("FAILED") && !recorded.contains("missed"), "{recorded}");
+}

@@ -19,8 +19,7 @@ use tidegate::store::{AtHand, Store};
 
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
-/// A memory store that does not answer for the checks at these places; whether it charged them
-/// unheard is said beside each.
+/// A memory store that does not answer for the checks at these places, and why.
 pub struct Patchy {
     store: MemoryStore,
     silent: Mutex<Vec<(usize, Executed)>>,
@@ -362,8 +361,9 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
         let expected = expected(asked);
         prop_assert_eq!(unavailable, expected.is_none(), "{:?}", answers);
         let admitted = expected == Some(true);
+        // Give-backs are on their way in the background.
         for _ in 0..10 {
-            tokio::task::yield_now().await; // Give-backs are on their way in the background.
+            tokio::task::yield_now().await;
         }
         for ((one, check), answer) in asked.iter().zip(&checks).zip(&answers.each) {
             let id = check.key.identity;
