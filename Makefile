@@ -8,8 +8,8 @@ ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof faults fuzz chart container-stages compose page clients load load-check lint format bench tools \
-	envoy newcomer clean
+.PHONY: help run build test proof faults fuzz chart container-stages compose page clients load load-check load-report lint format \
+	bench tools envoy newcomer clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -86,6 +86,12 @@ $(CLIENTS)/.installed: load/clients/python/requirements.txt
 
 load: $(GHZ) ## every ghz profile against what runs at LOAD_TARGET (127.0.0.1:8081); LOAD_SECONDS cuts each short
 	load/ghz/run --target $(or $(LOAD_TARGET),127.0.0.1:8081) $(if $(LOAD_SECONDS),--seconds $(LOAD_SECONDS))
+
+# Prints a table; TO=load/results/generator.txt keeps it. Its redis-server is its own.
+load-report: ## what the generator sees at fixed rates, in memory and in Redis
+	@.ci/tools redis
+	$(CARGO) build --release --locked --bin tidegate --example generator
+	load/record $(if $(LOAD_SECONDS),--seconds $(LOAD_SECONDS)) $(if $(TO),--to $(TO))
 
 load-check: $(GHZ) ## every profile, the k6 script and the generator, a moment each
 	@.ci/tools venv

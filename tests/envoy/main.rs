@@ -34,6 +34,7 @@ mod wait;
 
 mod answers;
 mod api_users;
+mod asked_by_nginx;
 mod awkward_values;
 mod charged_afterwards;
 mod examples;

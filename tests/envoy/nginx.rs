@@ -1,4 +1,4 @@
-//! A running NGINX with `config/layers/nginx.conf`, in front of an Envoy of a test.
+//! A running NGINX with an example of `config/layers`.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
@@ -23,15 +23,20 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// The example in front of `envoy`, with these words of it replaced.
+    /// The one in front of `envoy`, with these words of it replaced.
     pub fn start(envoy: SocketAddr, replaced: &[(&str, &str)]) -> Nginx {
+        let upstream = envoy.to_string();
+        let ours = [("127.0.0.1:10000", &*upstream)];
+        Nginx::of("nginx.conf", &[&ours, replaced].concat())
+    }
+
+    /// An example on a port of its own, with these words of it replaced.
+    pub fn of(example: &str, replaced: &[(&str, &str)]) -> Nginx {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("the bound address");
-        let (listen, upstream) = (address.to_string(), envoy.to_string());
-        let ours = [("127.0.0.1:10080", &*listen), ("127.0.0.1:10000", &*upstream)];
-        let file = repository("config/layers/nginx.conf");
+        let file = repository("config/layers").join(example);
         let mut config = fs::read_to_string(file).expect("the example");
-        for (words, others) in ours.iter().chain(replaced) {
+        for (words, others) in [("127.0.0.1:10080", &*address.to_string())].iter().chain(replaced) {
             assert!(config.contains(words), "the example has no {words}");
             config = config.replace(words, others);
         }

@@ -16,6 +16,7 @@ use crate::wait;
 pub struct Tidegate {
     child: Child,
     pub grpc: SocketAddr,
+    pub http: SocketAddr,
     debug: SocketAddr,
     _directory: TempDir,
 }
@@ -42,8 +43,9 @@ impl Tidegate {
             .spawn()
             .expect("tidegate starts");
         let unbound = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut tidegate = Tidegate { child, grpc: unbound, debug: unbound, _directory: directory };
-        (tidegate.grpc, tidegate.debug) = wait::until("tidegate to serve", || {
+        let mut tidegate =
+            Tidegate { child, grpc: unbound, http: unbound, debug: unbound, _directory: directory };
+        [tidegate.grpc, tidegate.http, tidegate.debug] = wait::until("tidegate to serve", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
             if let Some(status) = tidegate.child.try_wait().expect("a child") {
                 panic!("tidegate ended with {status}: {text}");
@@ -107,11 +109,12 @@ fn standing(line: &str) -> Option<(String, u64)> {
     Some((name.to_owned(), left.split(' ').next()?.parse().ok()?))
 }
 
-/// The addresses of gRPC and of the debug side, in the line of the log that says where it listens.
-fn bound_addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+/// The addresses of gRPC, of HTTP and of the debug side, in the line of the log that says where it listens.
+fn bound_addresses(line: &str) -> Option<[SocketAddr; 3]> {
     let line: Value = serde_json::from_str(line).ok()?;
     let address = |name: &str| line[name].as_str()?.parse().ok();
-    (line["message"] == "listening").then(|| Some((address("grpc")?, address("debug")?)))?
+    (line["message"] == "listening")
+        .then(|| Some([address("grpc")?, address("http")?, address("debug")?]))?
 }
 
 impl Drop for Tidegate {
