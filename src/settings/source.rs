@@ -96,7 +96,9 @@ fn place(text: &str) -> &str {
         Some((_, port)) if !address.ends_with(']') => port,
         Some(_) | None => "",
     };
-    if port.bytes().all(|byte| byte.is_ascii_digit()) { text } else { "(hidden)" }
+    let of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+    let looks_like_one = address.bytes().all(of_host) && port.bytes().all(|b| b.is_ascii_digit());
+    if looks_like_one { text } else { "(hidden)" }
 }
 
 /// The text of every setting, in the table's order.
