@@ -80,23 +80,25 @@ fn masked(address: &str) -> String {
         Some(_) | None => (String::new(), address),
     };
     match rest.rsplit_once('@') {
-        // A password with a comma falls apart there; its first part looks like a port that is none.
-        None if rest.rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) => {
-            format!("{scheme}(hidden)")
-        }
-        None => format!("{scheme}{rest}"),
-        Some((login, place)) => {
+        None => format!("{scheme}{}", place(rest)),
+        Some((login, rest)) => {
             let user = login.split_once(':').map_or("", |(user, _)| user);
-            format!("{scheme}{user}:(hidden)@{place}")
+            format!("{scheme}{user}:(hidden)@{}", place(rest))
         }
     }
 }
 
-/// Whether that may stand behind a host's colon: digits and a database, or the rest of an IPv6
-/// address in brackets.
-fn is_port(text: &str) -> bool {
-    let digits = text.split(['/', '?']).next().unwrap_or_default();
-    text.ends_with(']') || digits.bytes().all(|byte| byte.is_ascii_digit())
+/// Where a server is, if it looks like that: a path, or a host and a port of digits. A password with
+/// a comma falls apart, and its first part looks like a host and a port that is none.
+fn place(text: &str) -> &str {
+    let address = text.split(['/', '?']).next().unwrap_or_default();
+    let port = match address.rsplit_once(':') {
+        Some((_, port)) if !address.ends_with(']') => port,
+        Some(_) | None => "",
+    };
+    let of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+    let looks_like_one = address.bytes().all(of_host) && port.bytes().all(|b| b.is_ascii_digit());
+    if looks_like_one { text } else { "(hidden)" }
 }
 
 /// The text of every setting, in the table's order.
@@ -240,7 +242,8 @@ mod tests {
         assert_eq!(masked("h:1"), "h:1");
         assert_eq!(masked("redis://h:1/2?x=y"), "redis://h:1/2?x=y");
         assert_eq!(masked("redis://[::1]"), "redis://[::1]");
-        assert_eq!(masked("ann:secret@h{x://y"), "ann:(hidden)@h{x://y");
+        assert_eq!(masked("ann:secret@h{x://y"), "ann:(hidden)@(hidden)");
+        assert_eq!(masked("unix:///run/a:b.sock"), "unix:///run/a:b.sock");
         assert_eq!(masked("redis://ann:sec"), "redis://(hidden)", "of ann:sec,ret@h:1");
     }
 

@@ -118,8 +118,11 @@ fn plainly(sources: &Sources) -> bool {
             let hidden = ["redis-auth", "redis-sentinel-auth", "key-secret"]
                 .iter()
                 .any(|secret| name.ends_with(secret));
-            let named = name.contains(SECRET);
-            named || !hidden && text.contains(SECRET) && !name.ends_with("redis-url")
+            let told = match name.ends_with("redis-url") {
+                true => text.split(',').any(|item| item.rfind(SECRET) > item.rfind('@')),
+                false => !hidden && text.contains(SECRET),
+            };
+            told || name.contains(SECRET)
         })
     };
     [&sources.flags, &sources.environment, &sources.file].into_iter().any(telling)
