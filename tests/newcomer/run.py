@@ -124,7 +124,8 @@ def machine():
 
 
 def report(newcomer, codes):
-    lines = ["As a new user, by the README's commands alone (make newcomer); waits in seconds.", machine()]
+    lines = ["As a new user, by the README's commands alone (make newcomer); waits in seconds.", machine(),
+             "Downloads took what the network and the caches of cargo and pip on this machine made of them."]
     lines += [f"{seconds:7.1f}  {line}" for seconds, line in newcomer.waits]
     total = sum(seconds for seconds, _ in newcomer.waits)
     lines.append(f"{total:7.1f}  in all, beside {newcomer.build_seconds:.0f} of building with what target/ held")
