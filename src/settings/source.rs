@@ -83,6 +83,7 @@ fn masked(address: &str) -> String {
         None => format!("{scheme}{}", place(rest)),
         Some((login, rest)) => {
             let user = login.split_once(':').map_or("", |(user, _)| user);
+            let user = if user.contains('@') { "" } else { user };
             format!("{scheme}{user}:(hidden)@{}", place(rest))
         }
     }
@@ -239,6 +240,7 @@ mod tests {
     fn a_password_inside_an_address_is_masked() {
         assert_eq!(masked("redis://ann:pa@ss@h:1"), "redis://ann:(hidden)@h:1");
         assert_eq!(masked("redis://:secret@h:1"), "redis://:(hidden)@h:1");
+        assert_eq!(masked("secret@h:1/2@x"), ":(hidden)@x");
         assert_eq!(masked("h:1"), "h:1");
         assert_eq!(masked("redis://h:1/2?x=y"), "redis://h:1/2?x=y");
         assert_eq!(masked("redis://[::1]"), "redis://[::1]");
