@@ -83,6 +83,8 @@ fn masked(address: &str) -> String {
         None => format!("{scheme}{}", place(rest)),
         Some((login, rest)) => {
             let user = login.split_once(':').map_or("", |(user, _)| user);
+            let is_name = user.bytes().all(|byte| of_name(byte));
+            let user = if is_name { user } else { "" };
             format!("{scheme}{user}:(hidden)@{}", place(rest))
         }
     }
@@ -96,9 +98,14 @@ fn place(text: &str) -> &str {
         Some((_, port)) if !address.ends_with(']') => port,
         Some(_) | None => "",
     };
-    let of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
-    let looks_like_one = address.bytes().all(of_host) && port.bytes().all(|b| b.is_ascii_digit());
-    if looks_like_one { text } else { "(hidden)" }
+    let is_host = address.bytes().all(|byte| of_name(byte) || b":[]".contains(&byte));
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
+    if is_host && is_port { text } else { "(hidden)" }
+}
+
+/// What names of users and hosts are made of.
+fn of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".-_".contains(&byte)
 }
 
 /// The text of every setting, in the table's order.
@@ -239,6 +246,7 @@ mod tests {
     fn a_password_inside_an_address_is_masked() {
         assert_eq!(masked("redis://ann:pa@ss@h:1"), "redis://ann:(hidden)@h:1");
         assert_eq!(masked("redis://:secret@h:1"), "redis://:(hidden)@h:1");
+        assert_eq!(masked("secret@h:1/2@x"), ":(hidden)@x");
         assert_eq!(masked("h:1"), "h:1");
         assert_eq!(masked("redis://h:1/2?x=y"), "redis://h:1/2?x=y");
         assert_eq!(masked("redis://[::1]"), "redis://[::1]");

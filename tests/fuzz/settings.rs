@@ -119,7 +119,12 @@ fn plainly(sources: &Sources) -> bool {
                 .iter()
                 .any(|secret| name.ends_with(secret));
             let told = match name.ends_with("redis-url") {
-                true => text.split(',').any(|item| item.rfind(SECRET) > item.rfind('@')),
+                true => text.split(',').any(|item| {
+                    // As a host, or as a user's name.
+                    let user = item.split("://").last().and_then(|rest| rest.split(':').next());
+                    item.rfind(SECRET) > item.rfind('@')
+                        || user.is_some_and(|user| user.contains(SECRET))
+                }),
                 false => !hidden && text.contains(SECRET),
             };
             told || name.contains(SECRET)
