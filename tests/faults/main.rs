@@ -72,7 +72,7 @@ rows! {
         [Some(10), Some(100), Some(7_000)], rows::cluster::master_killed;
     a_frozen_master_costs_only_its_own_keys: "2", "cluster: a master frozen",
         "the same; nothing piles up; late replies are not taken for others",
-        [Some(10), Some(100), Some(9_000)], rows::cluster::master_frozen;
+        [Some(20), Some(100), Some(9_000)], rows::cluster::master_frozen;
     a_planned_failover_is_followed: "3", "cluster: planned failover",
         "a short gap, MOVED and NOSCRIPT healed", [Some(50), None, Some(500)],
         rows::cluster::planned_failover;
@@ -143,8 +143,7 @@ rows! {
     a_killed_replica_costs_what_it_held: "21", "kill -9 of one of two replicas",
         "only its own calls lost, limits exact", [None, None, None], rows::replicas::killed;
     a_starved_process_answers_and_keeps_its_bound: "22", "a fifth of a core, in slices",
-        "no errors, no queue left behind", [Some(100), None, Some(5_000)],
-        rows::service::starved;
+        "no errors, no queue left behind", [Some(250), None, Some(5_000)], rows::service::starved;
     goodput_stays_flat_at_twice_the_capacity: "23", "twice the capacity, open loop",
         "goodput flat, memory bounded", [None, None, None], rows::service::overloaded;
     a_flood_of_keys_is_bounded: "24", "a flood of fresh keys",

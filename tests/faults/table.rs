@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::proof;
@@ -127,6 +127,7 @@ impl Drop for Turn<'_> {
 /// Runs a row as often as it takes, judges it, and puts it into the table.
 pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Seen) {
     let mut turn = Turn::take(at, row, of);
+    LazyLock::force(&MACHINE);
     let runs = proof::times(1, PAIRS);
     let seen: Vec<Seen> = (0..runs).map(|_| run()).collect();
     let millis = |of: fn(&Seen) -> Option<Duration>| {
@@ -173,7 +174,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 
 /// Prints the whole table, and writes it where `TIDEGATE_FAULTS_TO` says.
 fn publish(done: &BTreeMap<usize, String>) {
-    let mut text = format!("{}\n\n", machine());
+    let mut text = format!("{}\n\n", *MACHINE);
     text += "| # | fault | expected | seen | over-admission | p99 before → during | to detect | to recover |\n";
     text += "|---|---|---|---|---|---|---|---|\n";
     for line in done.values() {
@@ -186,7 +187,9 @@ fn publish(done: &BTreeMap<usize, String>) {
     }
 }
 
-/// Processor, cores, Redis, commit, and how often each row ran.
+/// Processor, cores, Redis, commit, and how often each row ran; as it was when the first one began.
+static MACHINE: LazyLock<String> = LazyLock::new(machine);
+
 fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
@@ -196,7 +199,7 @@ fn machine() -> String {
         let output = Command::new(program).args(words).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let commit = told("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_default();
+    let commit = told("git", &["describe", "--always", "--dirty"]).unwrap_or_default();
     let redis = told("redis-server", &["--version"]).unwrap_or_default();
     let redis = redis.split_whitespace().nth(2).unwrap_or("?").trim_start_matches("v=").to_owned();
     let runs = proof::times(1, PAIRS);
