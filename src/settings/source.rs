@@ -83,7 +83,7 @@ fn masked(address: &str) -> String {
         None => format!("{scheme}{}", place(rest)),
         Some((login, rest)) => {
             let user = login.split_once(':').map_or("", |(user, _)| user);
-            let is_name = user.bytes().all(|byte| of_name(byte));
+            let is_name = user.bytes().all(of_name);
             let user = if is_name { user } else { "" };
             format!("{scheme}{user}:(hidden)@{}", place(rest))
         }
