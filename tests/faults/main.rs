@@ -2,7 +2,7 @@
 //! oracle that counts what was admitted too much.
 //!
 //! Each row of the table is a test. In `make test` it runs once, with a small load, and judges no
-//! times; in `make faults` (and `make proof`) it runs five times, at full load, one row at a time, and
+//! times, nor does a part of the proof; in `make faults` (and `make proof`) it runs five times, at full load, one row at a time, and
 //! the medians of its times are judged. Whoever is last prints the table.
 //!
 //! The numbers are those of the list of faults that the bench goes by. 18 is missing: it is about
