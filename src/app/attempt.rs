@@ -4,7 +4,6 @@
 
 use serde::Serialize;
 
-use super::live::written;
 use super::rehearse::{self, Asked};
 use super::store::Deciding;
 use super::{descriptor, rehearse::entries};
@@ -125,4 +124,9 @@ fn limit<'a>(limit: &ForeseenLimit<'a>) -> LimitAnswer<'a> {
         passes: limit.passes,
         shadow: limit.shadow,
     }
+}
+
+/// JSON. Writing values that are JSON already cannot fail.
+pub(super) fn written(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default() + "\n"
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::attempt::attempt;
+use super::attempt::{attempt, written};
 use super::rates::{Rates, Sample};
 use super::store::{Deciding, Shared, connections};
 use super::switching::{SwitchSet, Switching};
@@ -53,11 +53,6 @@ pub(super) fn live(
             Box::pin(async move { attempt(&decider, &prefix, &asked).await })
         }),
     }
-}
-
-/// JSON. Writing values that are JSON already cannot fail.
-pub(super) fn written(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default() + "\n"
 }
 
 /// How a limit of the policy in force is named.

@@ -5,8 +5,9 @@
 use serde_yaml::Value;
 
 use super::fault::{FaultKind, shown};
-use super::language::{Level, homes, keys_of};
+use super::language::Level;
 use super::scalar::{self, Scalar};
+use super::words::{homes, keys_of};
 
 /// The way out for what almost is a whole number.
 pub(super) fn number_hint(value: &Value) -> &'static str {

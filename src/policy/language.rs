@@ -4,8 +4,6 @@
 //! (what editors complete) and the tests that hold the two together. Here are its columns. Not here:
 //! the table, what a key means.
 
-use super::words::KEYS;
-
 /// A kind of map in a policy file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
@@ -115,19 +113,4 @@ pub(super) struct Key {
     pub(super) shape: Shape,
     /// One line for editors.
     pub(super) about: &'static str,
-}
-
-/// The keys of one level.
-pub(super) fn keys_of(level: Level) -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().filter(move |key| key.level == level)
-}
-
-/// The key of that name on that level.
-pub(super) fn find(level: Level, name: &str) -> Option<&'static Key> {
-    keys_of(level).find(|key| key.name == name)
-}
-
-/// The levels on which a key of that name belongs.
-pub(super) fn homes(name: &str) -> Vec<Level> {
-    Level::ALL.into_iter().filter(|level| find(*level, name).is_some()).collect()
 }

@@ -34,6 +34,7 @@ mod rule;
 mod scalar;
 mod schema;
 mod shares;
+mod site;
 mod source;
 pub mod spec;
 mod switched;

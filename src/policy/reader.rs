@@ -10,9 +10,10 @@ use serde_yaml::{Mapping, Value};
 use super::document::Document;
 use super::fault::{At, Draft, FaultKind, NOTES_MAX, Path, Step, shown};
 use super::hint::{kind_of, stranger};
-use super::language::{Key, Level, Shape, find};
+use super::language::{Key, Level, Shape};
 use super::spec::WrittenAt;
 use super::words::NAME_BYTES_MAX;
+use super::words::find;
 use super::yaml::key_text;
 
 /// The value is faulty, and the fault is noted already.

@@ -5,8 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::language::{Key, Level, Shape, keys_of};
+use super::language::{Key, Level, Shape};
 use super::scalar::{FALSE_WORDS, TRUE_WORDS};
+use super::words::keys_of;
 use super::words::{BODY_TEXT, CLASSES, DOMAIN, KEY, METHOD, NAME_BYTES_MAX, REPLACED_NAME};
 
 /// The JSON Schema (draft 2020-12) of a policy file.

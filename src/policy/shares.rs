@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::limit::{Misfit, Terms, bucket, hybrid_burst_max};
-use super::rule::family;
+use super::site::family;
 use super::spec::TierMethod;
 use crate::domain::{Bucket, Counting, Hits, Hybrid, Limit, Micros, Rate};
 

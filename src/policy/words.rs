@@ -350,3 +350,18 @@ pub(super) const KEYS: &[Key] = &[
     CONTENT_TYPE,
     BODY_TEXT,
 ];
+
+/// The keys of one level.
+pub(super) fn keys_of(level: Level) -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().filter(move |key| key.level == level)
+}
+
+/// The key of that name on that level.
+pub(super) fn find(level: Level, name: &str) -> Option<&'static Key> {
+    keys_of(level).find(|key| key.name == name)
+}
+
+/// The levels on which a key of that name belongs.
+pub(super) fn homes(name: &str) -> Vec<Level> {
+    Level::ALL.into_iter().filter(|level| find(*level, name).is_some()).collect()
+}

@@ -13,6 +13,7 @@ mod scrape;
 mod shown;
 mod sums;
 mod tally;
+mod text;
 mod theirs;
 mod top;
 

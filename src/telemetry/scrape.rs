@@ -7,14 +7,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet,
-};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{self, Registry};
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
 
 use super::cells::Telemetry;
-use super::metrics::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value};
+use super::metrics::{Figures, Sink};
+use super::text::Text;
 use super::theirs::Theirs;
 
 /// The media type of a scrape.
@@ -24,9 +22,6 @@ pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What every name of ours begins with.
 pub(super) const PREFIX: &str = "tidegate";
-
-/// Microseconds are shown as seconds, the unit that Prometheus asks for.
-const MICROS: f64 = 1e6;
 
 /// Everything that is shown: by a scrape and by an export, from the same numbers.
 pub struct Shown {
@@ -106,69 +101,6 @@ impl Collector for Ours {
     }
 }
 
-/// Writes metrics as text.
-pub(super) struct Text<'a, 'e>(pub(super) &'a mut DescriptorEncoder<'e>);
-
-struct Written<'a>(&'a Labels<'a>);
-
-impl EncodeLabelSet for Written<'_> {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), fmt::Error> {
-        self.0.encode(encoder)
-    }
-}
-
-impl Sink for Text<'_, '_> {
-    fn family(
-        &mut self,
-        family: &Family,
-        fill: &mut dyn FnMut(Put<'_>) -> fmt::Result,
-    ) -> fmt::Result {
-        let kind = match family.kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge => MetricType::Gauge,
-            Kind::Histogram => MetricType::Histogram,
-            Kind::Bare => MetricType::Unknown,
-        };
-        let unit = family.unit.map(|unit| match unit {
-            Unit::Seconds => registry::Unit::Seconds,
-            Unit::Bytes => registry::Unit::Bytes,
-        });
-        let scale = if family.unit == Some(Unit::Seconds) { MICROS } else { 1.0 };
-        let mut metric = self.0.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
-        fill(&mut |labels, value| {
-            if labels.is_empty() {
-                return write(&mut metric, family.kind, scale, value);
-            }
-            write(&mut metric.encode_family(&Written(labels))?, family.kind, scale, value)
-        })
-    }
-}
-
-fn write(
-    series: &mut MetricEncoder<'_>,
-    kind: Kind,
-    scale: f64,
-    value: Value,
-) -> Result<(), fmt::Error> {
-    match (value, kind) {
-        (Value::Whole(number), Kind::Counter) if scale == 1.0 => {
-            series.encode_counter::<NoLabelSet, _, u64>(&number, None)
-        }
-        (Value::Whole(number), Kind::Counter) => {
-            series.encode_counter::<NoLabelSet, _, u64>(&(number as f64 / scale), None)
-        }
-        (Value::Whole(number), _) if scale == 1.0 => series.encode_gauge(&number),
-        (Value::Whole(number), _) => series.encode_gauge(&(number as f64 / scale)),
-        (Value::Buckets(held), _) => {
-            let bounds = held.bounds.iter().map(|bound| *bound as f64 / scale);
-            let buckets: Vec<(f64, u64)> =
-                bounds.chain([f64::INFINITY]).zip(held.counts.iter().copied()).collect();
-            let sum = held.sum as f64 / scale;
-            series.encode_histogram::<NoLabelSet>(sum, held.count(), &buckets, None)
-        }
-    }
-}
-
 /// OpenMetrics in the older format's words: there a counter's name has its `_total`, and units and
 /// the end are not told.
 fn plain(text: &str) -> String {
@@ -204,7 +136,7 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::domain::{RuleId, Waits};
-    use crate::telemetry::{RuleName, single};
+    use crate::telemetry::{Family, Kind, RuleName, Unit, Value, single};
 
     fn shown() -> Arc<Shown> {
         let telemetry = Arc::new(Telemetry::new(0.8));

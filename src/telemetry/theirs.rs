@@ -14,8 +14,8 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::cells::Telemetry;
 use super::metrics::{Family, Kind, Sink, Unit, Value};
-use super::scrape::Text;
 use super::tally::Tally;
+use super::text::Text;
 use crate::domain::Ending;
 
 /// A counter per rule: its name, its help, its value.

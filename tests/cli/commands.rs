@@ -57,7 +57,7 @@ fn explain_shows_the_step_the_rule_the_counter_and_the_answer() {
         assert!(shown.out.contains(part), "{part}: {}", shown.out);
     }
     let again = run(&["explain", "--policy", &path, "edge", "client=ann", "other=x"]);
-    assert_eq!(shown.out, again.out, "it counts nothing that lasts");
+    assert!(again.out.contains("OK, 4 left"), "it counts nothing that lasts: {}", again.out);
     let secret = ["explain", "--key-secret", "s3", "--policy", &path, "edge", "client=ann"];
     let key = |text: &str| text.lines().find(|line| line.contains("key {")).unwrap().to_owned();
     assert_ne!(key(&run(&secret).with_code(0).out), key(&shown.out));

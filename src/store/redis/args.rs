@@ -10,7 +10,7 @@ use redis::Cmd;
 use super::keys::{self, Prefix};
 use super::plan::{Form, Plan, form, is_debt};
 use super::script::{Script, Scripts};
-use super::told;
+use super::told::{self, COUNT_MAX};
 use super::transport::Item;
 use crate::domain::{
     Accounting, Bucket, Charge, Check, Counting, Hits, Key, Micros, Op, Receipt, Refill, Role,
@@ -19,9 +19,6 @@ use crate::domain::{
 
 /// Every number in Lua is a double: whole numbers are exact below 2^53.
 const EXACT: u64 = 1 << 53;
-
-/// The most hits that are counted in a window.
-pub(super) const COUNT_MAX: u64 = u32::MAX as u64;
 
 /// What the scripts call their arguments, in order. A test holds the headers in `lua/` and the
 /// commands made here to these lists.

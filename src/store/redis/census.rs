@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use redis::{RedisError, ServerErrorKind, Value};
 
-use super::connections::Way;
 use super::dial::Context;
 use super::node::Node;
 use super::vitals::Vitals;
+use super::way::Way;
 
 /// Before the first answer: a node is connected within moments of the start.
 const FIRST: Duration = Duration::from_millis(500);

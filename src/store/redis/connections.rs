@@ -19,6 +19,7 @@ use super::refresh::keep_fresh;
 use super::script::Script;
 use super::sentinel::follow;
 use super::transport::{Item, Items, Replies, Transport};
+use super::way::Way;
 
 /// How often a start looks whether it is connected yet.
 const LOOK: Duration = Duration::from_millis(5);
@@ -27,21 +28,6 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Connections {
     way: Arc<Way>,
-}
-
-#[derive(Debug)]
-pub(super) enum Way {
-    Master(Arc<Master>),
-    Cluster(Arc<Cluster>),
-}
-
-impl Way {
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
-        match self {
-            Way::Master(master) => master.node().into_iter().collect(),
-            Way::Cluster(cluster) => cluster.nodes(),
-        }
-    }
 }
 
 impl Connections {

@@ -35,6 +35,7 @@ pub mod store;
 pub mod told;
 pub mod transport;
 pub mod vitals;
+mod way;
 
 mod backoff;
 mod breaker;

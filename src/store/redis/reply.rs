@@ -9,28 +9,13 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::args::{COUNT_MAX, Terms};
+use super::args::Terms;
 use super::plan::{Form, Plan, form, is_debt};
-use super::told;
+pub use super::told::ReplyFault;
+use super::told::{self, COUNT_MAX};
 use crate::domain::{
     Accounting, Check, Counting, Hits, Micros, Op, Outcome, Role, Taken, Verdict, Window,
 };
-
-/// Why a reply could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyFault {
-    /// An error of the server or of the script.
-    Error,
-    /// Neither the line of a lean script nor the array of `apply.lua`.
-    Shape,
-    /// As many numbers as the checks make were expected.
-    Length,
-    /// A number out of range, or none at all.
-    Number,
-    /// The server's time is in none of the calendar windows around the process's: nothing was
-    /// done.
-    Misfit,
-}
 
 /// What `apply.lua` answers then.
 const MISFIT: [Value; 1] = [Value::Int(-1)];

@@ -9,12 +9,29 @@ use std::fmt::Write as _;
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::args::COUNT_MAX;
-use super::reply::ReplyFault;
 use crate::domain::{
     Calendar, Charge, Check, Counting, Hits, Holder, Hybrid, Limit, Micros, Op, Outcome, Receipt,
     Taken, Verdict, Window,
 };
+
+/// The most hits that are counted in a window.
+pub(super) const COUNT_MAX: u64 = u32::MAX as u64;
+
+/// Why a reply could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyFault {
+    /// An error of the server or of the script.
+    Error,
+    /// Neither the line of a lean script nor the array of `apply.lua`.
+    Shape,
+    /// As many numbers as the checks make were expected.
+    Length,
+    /// A number out of range, or none at all.
+    Number,
+    /// The server's time is in none of the calendar windows around the process's: nothing was
+    /// done.
+    Misfit,
+}
 
 /// What the scripts call the arguments of a check, from `+2` on; the files' headers say the same.
 pub mod names {
