@@ -87,10 +87,13 @@ fn a_receiver_gets_what_a_scrape_shows() {
         texts(&kept.metrics[0].resource_metrics[0].resource.clone().unwrap().attributes)
     });
     assert_eq!(resource["service.name"], "tidegate");
-    let text = http::get(serving.port("http"), "/metrics").body;
     let exports = r#"tidegate_otlp_exports_total{signal="metrics",result="sent"} "#;
-    let sent = text.lines().find_map(|line| line.strip_prefix(exports)).unwrap();
-    assert!(sent.parse::<u64>().unwrap() > 0, "{text}");
+    // An export is counted once its answer is there, which is after the receiver has it.
+    until("the export to be counted", || {
+        let text = http::get(serving.port("http"), "/metrics").body;
+        let sent = text.lines().find_map(|line| line.strip_prefix(exports))?;
+        (sent.parse::<u64>().unwrap() > 0).then_some(())
+    });
 }
 
 #[test]
