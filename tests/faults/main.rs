@@ -1,9 +1,9 @@
 //! The fault bench: real Tidegates, real Redis, our own TCP proxy, a bounded open-loop load, and an
 //! oracle that counts what was admitted too much.
 //!
-//! Each row of the table is a test. In `make test` it runs once, with a small load, and judges no
-//! times, nor does a part of the proof; in `make faults` (and `make proof`) it runs five times, at full load, one row at a time, and
-//! the medians of its times are judged. Whoever is last prints the table.
+//! Each row of the table is a test. In `make test` and in a part of the proof it runs once, with a
+//! small load, and judges no times; in `make faults` (and `make proof`) it runs five times, at full
+//! load, one row at a time, and the medians of its times are judged. Whoever is last prints the table.
 //!
 //! The numbers are those of the list of faults that the bench goes by. 18 is missing: it is about
 //! limiters that count by each replica's own clock, and here only Redis' clock counts.

@@ -20,40 +20,16 @@ use tidegate::store::redis::store::Timing;
 
 use crate::limits::*;
 use crate::proof;
+use crate::random::Random;
 use crate::redis_server::{Plain, Server};
 
 const OPERATIONS: u64 = 10_000;
 const OPERATIONS_PROVED: u64 = 1_000_000;
 /// Then new counters begin: long enough for receipts and limits to change, short enough to read.
 const OPERATIONS_PER_SEED: u64 = 2_000;
-/// Eight of windows and buckets, the same charged always, and eleven more.
+/// Eight of windows and buckets, the same charged always, and twelve more.
 const COUNTERS: u64 = 16 + 12;
 const YEAR: u64 = 8_760 * HOUR;
-
-/// A small generator (xorshift64*): the same numbers everywhere, for ever.
-pub struct Random(u64);
-
-impl Random {
-    pub fn seeded(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 fn number(name: &str) -> Option<u64> {
     #[allow(clippy::disallowed_methods, reason = "how long a proof runs is said from outside")]

@@ -23,6 +23,8 @@ mod keys;
 mod limits;
 #[path = "../support/proof.rs"]
 mod proof;
+#[path = "../support/random.rs"]
+mod random;
 #[path = "../support/redis.rs"]
 mod redis_server;
 mod replies;

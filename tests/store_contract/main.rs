@@ -21,6 +21,8 @@ mod cases_counter;
 mod memory;
 mod memory_full;
 mod model;
+#[path = "../support/random.rs"]
+mod random;
 mod random_calls;
 mod redis;
 #[path = "../support/redis.rs"]

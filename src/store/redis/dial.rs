@@ -20,6 +20,7 @@ use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, Topo
 use super::counters::NodeCounters;
 use super::script::Script;
 use super::secured::Secured;
+use super::vitals::Vitals;
 
 /// A silent peer is asked after 5 s, then every second, and is gone after the third question.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
@@ -275,7 +276,7 @@ impl Dialer {
     /// nobody is warned.
     fn look_for_eviction(&self, memory: Value) {
         let Ok(memory) = redis::from_redis_value::<String>(memory) else { return };
-        let evicts = may_evict(&memory);
+        let evicts = Vitals::of(&memory, self.context.config.db).may_evict();
         let known = self.counters.may_evict.swap(u64::from(evicts));
         if evicts && known == 0 {
             let node = &self.address;
@@ -313,13 +314,6 @@ pub(super) fn load(script: &Script) -> Cmd {
     command
 }
 
-/// Whether `INFO memory` tells of a bound beyond which keys are dropped.
-fn may_evict(memory: &str) -> bool {
-    let told = |name: &str| memory.lines().find_map(|line| line.trim_end().strip_prefix(name));
-    told("maxmemory:").is_some_and(|bound| bound != "0")
-        && told("maxmemory_policy:").is_some_and(|policy| policy != "noeviction")
-}
-
 fn require_master(role: Option<Value>) -> Result<(), DialError> {
     match role {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
@@ -328,21 +322,5 @@ fn require_master(role: Option<Value>) -> Result<(), DialError> {
             _ => Err(DialError::NotMaster),
         },
         _ => Err(DialError::Failed("ROLE was not answered".into())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_redis_evicts_if_it_has_a_bound_and_a_policy_for_it() {
-        let memory = |bound, policy| {
-            may_evict(&format!("# Memory\r\nmaxmemory:{bound}\r\nmaxmemory_policy:{policy}\r\n"))
-        };
-        assert!(memory("1048576", "volatile-ttl"));
-        assert!(!memory("0", "volatile-ttl"));
-        assert!(!memory("1048576", "noeviction"));
-        assert!(!may_evict("NOPERM"));
     }
 }

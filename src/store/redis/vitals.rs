@@ -1,6 +1,6 @@
 //! What a server says of itself in INFO: the lines that tell whether it will go on counting.
 //!
-//! Not here: asking for it (`census`), the names of metrics (`app`).
+//! Not here: asking for it (`census`, and `dial` at connect), the names of metrics (`app`).
 
 /// A server's own figures, as of its last answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,12 @@ impl Vitals {
         }
         vitals
     }
+
+    /// Whether it has a bound beyond which it drops keys.
+    pub(super) fn may_evict(&self) -> bool {
+        let evicts = !matches!(&*self.eviction_policy, "" | "noeviction");
+        self.memory_bytes_max > 0 && evicts
+    }
 }
 
 /// A number of a line such as `calls=12,usec=340`; 0 where it is not there.
@@ -100,5 +106,20 @@ mod tests {
         assert_eq!(Vitals::of("", 0), Vitals::default());
         let odd = "used_memory:lots\r\ndb0:keys\r\ncmdstat_evalsha:calls=,usec=x\r\n:\r\n";
         assert_eq!(Vitals::of(odd, 0), Vitals::default());
+    }
+
+    fn may_evict(info: &str) -> bool {
+        Vitals::of(info, 0).may_evict()
+    }
+
+    #[test]
+    fn a_redis_evicts_if_it_has_a_bound_and_a_policy_for_it() {
+        let memory = |bound, policy| {
+            may_evict(&format!("# Memory\r\nmaxmemory:{bound}\r\nmaxmemory_policy:{policy}\r\n"))
+        };
+        assert!(memory("1048576", "volatile-ttl"));
+        assert!(!memory("0", "volatile-ttl"));
+        assert!(!memory("1048576", "noeviction"));
+        assert!(!may_evict("NOPERM"));
     }
 }
