@@ -25,23 +25,29 @@
 --
 -- Numbers are doubles, exact below 2^53: every sum that decides is. Never tostring a timestamp.
 
-local now, keep = tonumber(ARGV[1]), 86400000
-if not now then
+local now, keep
+if ARGV[1] == '' then
   local time = redis.call('TIME')
   now, keep = time[1] * 1000000 + time[2], 0
+else
+  now, keep = ARGV[1] + 0, 86400000
 end
 local key, need, capacity = KEYS[1], ARGV[2] + 0, ARGV[3] + 0
 local rate = ARGV[4] and tonumber(ARGV[4])
 
 -- begin read: key, now -> ahead, rest. pcall, because a key of a wrong type counts as an absent one.
-local ahead, rest = 0, 0
 local value = redis.pcall('GET', key)
-local arrival = tonumber(value)
-if not arrival and value then
-  if value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
+if value and value.err then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then
     return value
   end
-  local whole, part = string.match(value.err or value, '^(%d+):(%d+)$')
+  value = false
+end
+-- begin parse: value, now -> ahead, rest
+local ahead, rest = 0, 0
+local arrival = tonumber(value)
+if not arrival and value then
+  local whole, part = string.match(value, '^(%d+):(%d+)$')
   arrival, rest = tonumber(whole), tonumber(part) or 0
 end
 if arrival and arrival >= now then
@@ -49,6 +55,7 @@ if arrival and arrival >= now then
 else
   rest = 0
 end
+-- end parse
 -- end read
 
 local cap = ARGV[5] and ARGV[5] + 0 or capacity
@@ -85,7 +92,7 @@ if passes or far then
   -- begin write: key, ahead, rest, now, keep
   local left = ahead + 1999
   local state = string.format(rest > 0 and '%d:%d' or '%d', now + ahead, rest)
-  redis.call('SET', key, state, 'PX', (left - left % 1000) / 1000 + keep)
+  redis.call('SET', key, state, 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
   -- end write
 end
 if not passes then

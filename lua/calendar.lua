@@ -76,6 +76,6 @@ f.save = function(key, s, _, _, bounds)
   local _, stop, later = f.around(bounds)
   local left = (s[1] == stop and later or stop) - now + 1999
   local text = string.format('%d%010d', s[1] / 1000000 % 900000000, s[2])
-  redis.call('SET', key, text, 'PX', (left - left % 1000) / 1000 + keep)
+  redis.call('SET', key, text, 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
 end
 -- end functions

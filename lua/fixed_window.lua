@@ -22,25 +22,36 @@
 --
 -- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
 
-local now, keep = tonumber(ARGV[1]), 86400000
-if not now then
+local now, keep
+if ARGV[1] == '' then
   local time = redis.call('TIME')
   now, keep = time[1] * 1000000 + time[2], 0
+else
+  now, keep = ARGV[1] + 0, 86400000
 end
 local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 
 -- begin read: key, now, length -> window (its number), count, held (the key holds that window),
--- far (it is from the far future). pcall, because a key of a wrong type counts as an absent one; so
--- does a number beyond any of ours, whose window would seem to be the present one for ever.
-local window, count, held, far = (now - now % length) / length, 0, false, false
+-- far (it is from the far future). pcall, because a key of a wrong type counts as an absent one.
+-- begin present: now, length -> window (its number), digits (how the state begins)
+local window = (now - now % length) / length
+local digits = string.format('%d', window % 900000000)
+-- end present
 local value = redis.pcall('GET', key)
-local number = tonumber(value) or -1
-if number >= 0 and number < 9e18 then
-  -- All digits are too many for a double, but not to tell whether this is its window: the rounding
-  -- is below 5,000, and a count below half of what a window is worth.
-  local above, ahead = number - window % 900000000 * 10000000000, 0
-  if above < -5000 or above > 5000000000 then
-    ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - window) % 900000000
+if value and value.err then
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then
+    return value
+  end
+  value = false
+end
+-- begin parse: value, window, digits -> window, count, held, far. A number beyond any of ours counts
+-- as absent, or its window would seem to be the present one for ever.
+local count, held, far = 0, false, false
+if value then
+  local begins, ahead = string.sub(value, 1, -11), 0
+  if begins ~= digits then
+    local number = tonumber(value) or -1
+    ahead = number >= 0 and number < 9e18 and ((tonumber(begins) or 0) - window) % 900000000 or 450000000
   end
   if ahead < 450000000 then
     count = tonumber(string.sub(value, -10)) or 0
@@ -52,9 +63,8 @@ if number >= 0 and number < 9e18 then
       far = true
     end
   end
-elseif value and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
 end
+-- end parse
 -- end read
 
 local cap = limit
@@ -69,12 +79,12 @@ local passes = count + cost <= limit
 if passes then
   count = count + cost
 end
-if passes and held and tonumber(redis.pcall('INCRBY', key, ARGV[2])) then
-  held = true
-elseif passes or far then
+-- INCRBY fails on what is not written as whole numbers are. Its answer is rounded as this sum is.
+if not (passes and held and redis.pcall('INCRBY', key, ARGV[2]) == window % 900000000 * 10000000000 + count)
+  and (passes or far) then
   -- begin write: key, window, count, now, length, keep
   local left = (window + 1) * length - now + 1999
-  redis.call('SET', key, string.format('%d%010d', window % 900000000, count), 'PX', (left - left % 1000) / 1000 + keep)
+  redis.call('SET', key, string.format('%d%010d', window % 900000000, count), 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
   -- end write
 end
 if not passes then

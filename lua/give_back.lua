@@ -21,10 +21,12 @@
 -- Reply    how many counters were lowered
 -- Cost     TIME once; one GET and at most one write per receipt
 
-local now, keep = tonumber(ARGV[1]), 86400000
-if not now then
+local now, keep
+if ARGV[1] == '' then
   local time = redis.call('TIME')
   now, keep = time[1] * 1000000 + time[2], 0
+else
+  now, keep = ARGV[1] + 0, 86400000
 end
 local lowered = 0
 

@@ -169,7 +169,7 @@ f.save = function(key, s, _, terms)
   for class = 1, #s.own do text[class + 1] = string.format('%d', s.own[class]) end
   local ends = #s.own == #t.cap and (s.last + f.fills_in(t, s)) * t.tick - now or 0
   local left = math.max(ends, 0) + 1999
-  redis.call('SET', key, table.concat(text, ':'), 'PX', (left - left % 1000) / 1000 + keep)
+  redis.call('SET', key, table.concat(text, ':'), 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
 end
 -- end functions
 

@@ -238,7 +238,7 @@ if back > 0 then
     table.insert(text, 1, redis.call('GETRANGE', key, (first - 1) * f.size, (nth - 1) * f.size - 1))
   end
   local left = (newest + length > now and newest + length - now or 0) + 1999
-  redis.call('SET', key, table.concat(text), 'PX', (left - left % 1000) / 1000 + keep)
+  redis.call('SET', key, table.concat(text), 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
   lowered = lowered + 1
 end
 -- end give_back

@@ -21,10 +21,12 @@
 --
 -- Numbers are doubles, exact below 2^53: every product is. Never tostring a timestamp.
 
-local now, keep = tonumber(ARGV[1]), 86400000
-if not now then
+local now, keep
+if ARGV[1] == '' then
   local time = redis.call('TIME')
   now, keep = time[1] * 1000000 + time[2], 0
+else
+  now, keep = ARGV[1] + 0, 86400000
 end
 local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 local cap, tick = ARGV[5] + 0, ARGV[6] + 0
@@ -87,7 +89,7 @@ if passes or far then
   -- begin write: key, start, prev, cur, length, now, keep
   local left = math.max(start + (cur > 0 and 2 or 1) * length - now, 0) + 1999
   local state = string.format('%d:%d:%d', start / length, prev, cur)
-  redis.call('SET', key, state, 'PX', (left - left % 1000) / 1000 + keep)
+  redis.call('SET', key, state, 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
   -- end write
 end
 

@@ -7,9 +7,11 @@
 --          buckets in credit form; none twice
 -- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
 --          counts. A number is a test's: then every expiry is a day longer
--- ARGV[2]  accounting: 'a' all or nothing, 'i' independent
--- ARGV[3]  windows: how many of the checks are of fixed windows
--- ARGV[4]  arrivals: how many are of buckets in arrival form
+-- ARGV[2]  numbers: MessagePack, one after the other, because to read each from an argument of its
+--          own costs Redis a fifth of the call. First
+--   +1  all_or_nothing: 1, or 0 for independent accounting
+--   +2  windows: how many of the checks are of fixed windows
+--   +3  arrivals: how many are of buckets in arrival form
 -- then of each check, the last only of windows and in credit form:
 --   fixed window                  bucket
 --   +1  cost: hits                +1  need: credits to take; capacity + 1 where they never fit
@@ -18,24 +20,34 @@
 --
 -- State    each counter's, as its algorithm's file says
 -- Reply    as apply.lua's
--- Cost     TIME once, per counter one GET and one write; refused: no write
+-- Cost     TIME and MGET once, per counter one write; refused: no write
 
-local now, keep = tonumber(ARGV[1]), 86400000
-if not now then
+local now, keep
+if ARGV[1] == '' then
   local time = redis.call('TIME')
   now, keep = time[1] * 1000000 + time[2], 0
+else
+  now, keep = ARGV[1] + 0, 86400000
 end
-local all_or_nothing, windows, arrivals = ARGV[2] == 'a', ARGV[3] + 0, ARGV[3] + ARGV[4]
-local checks = #KEYS
+local numbers, checks = { cmsgpack.unpack(ARGV[2]) }, #KEYS
+local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
 local reply, more, clamped, refused = { now, 0, 0, 0 }, false, 0, false
+-- A key of a wrong type is absent in the answer of MGET.
+local values = redis.call('MGET', unpack(KEYS))
 
-local at, r = 4, 2
+local at, r = 3, 2
+local last, present, begins
 for i = 1, checks do
-  local key = KEYS[i]
+  local key, value = KEYS[i], values[i]
   if i <= windows then
-    local limit, length = ARGV[at + 2] + 0, ARGV[at + 3] + 0
+    local limit, length = numbers[at + 2], numbers[at + 3]
     local cap = limit
-    -- insert fixed_window.read
+    if length ~= last then
+      -- insert fixed_window.present
+      last, present, begins = length, window, digits
+    end
+    local window, digits = present, begins
+    -- insert fixed_window.parse
     -- insert fixed_window.fit
     if far then
       clamped = clamped + 1
@@ -45,9 +57,9 @@ for i = 1, checks do
       more[#more + 1] = i
     end
     -- The limit is spent: in its place, the window's number; negative where the key holds none.
-    ARGV[at + 2] = held and window or -window
-    -- Counted as if admitted: most calls are, and numbers of arguments are dear.
-    local after = count + ARGV[at + 1]
+    numbers[at + 2] = held and window or -window
+    -- Counted as if admitted: most calls are.
+    local after = count + numbers[at + 1]
     if after <= limit then
       reply[r] = after
     else
@@ -55,9 +67,9 @@ for i = 1, checks do
     end
     at, r = at + 3, r + 1
   else
-    local need, capacity, rate = ARGV[at + 1] + 0, ARGV[at + 2] + 0, i > arrivals and ARGV[at + 3] + 0
+    local need, capacity, rate = numbers[at + 1], numbers[at + 2], i > arrivals and numbers[at + 3]
     local cap = capacity
-    -- insert bucket.read
+    -- insert bucket.parse
     -- insert bucket.fit
     if far then
       clamped = clamped + 1
@@ -79,19 +91,27 @@ for i = 1, checks do
 end
 
 if not (refused and all_or_nothing) then
-  at, r = 4, 2
+  at, r = 3, 2
   for i = 1, checks do
     local key, passes = KEYS[i], reply[r] >= 0
     if i <= windows then
-      if passes and (ARGV[at + 2] < 0 or not tonumber(redis.pcall('INCRBY', key, ARGV[at + 1]))) then
-        local count, window, length = reply[r], math.abs(ARGV[at + 2]), ARGV[at + 3] + 0
-        -- insert fixed_window.write
+      if passes then
+        local count, window, length = reply[r], numbers[at + 2], numbers[at + 3]
+        local cost, now_is = numbers[at + 1], false
+        if window >= 0 then
+          -- INCR, because to write a number as an argument is dear.
+          now_is = cost == 1 and redis.pcall('INCR', key) or redis.pcall('INCRBY', key, string.format('%d', cost))
+        end
+        if now_is ~= window % 900000000 * 10000000000 + count then
+          window = math.abs(window)
+          -- insert fixed_window.write
+        end
       end
       at, r = at + 3, r + 1
     else
-      local rate = i > arrivals and ARGV[at + 3] + 0
+      local rate = i > arrivals and numbers[at + 3]
       if passes then
-        local ahead, rest, need = reply[r], rate and reply[r + 1] or 0, ARGV[at + 1] + 0
+        local ahead, rest, need = reply[r], rate and reply[r + 1] or 0, numbers[at + 1]
         -- insert bucket.charge
         reply[r] = ahead
         if rate then
@@ -107,7 +127,7 @@ end
 if refused and all_or_nothing then
   for i = 1, windows do
     if reply[1 + i] >= 0 then
-      reply[1 + i] = reply[1 + i] - ARGV[2 + 3 * i]
+      reply[1 + i] = reply[1 + i] - numbers[1 + 3 * i]
     end
   end
 end

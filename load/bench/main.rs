@@ -93,4 +93,7 @@ fn run(part: Option<&str>, scale: Scale) {
     if part == Some("scripts") {
         scripts::run(scale);
     }
+    if part == Some("waits") {
+        redis::waits(scale);
+    }
 }

@@ -1,9 +1,13 @@
-//! Callers at a fixed rate, and how long they wait: from the moment at which a call was due, so that
+//! Calls at a fixed rate, and how long they wait: from the moment at which a call was due, so that
 //! a server that falls behind is not spared.
+//!
+//! A thread of its own sleeps until each call is due. The runtime's timer would not do: its grain is
+//! a millisecond, so that calls would come in bunches and wait for each other, not for the server.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::mpsc;
 
 use super::drive;
 
@@ -20,48 +24,76 @@ impl Waits {
     }
 }
 
-/// `rate` calls a second for a while, dealt to the callers in turn.
+/// `rate` calls a second for a while, each taken by whichever caller is free.
 pub fn run(port: u16, bodies: &[Bytes], rate: f64, lasts: Duration) -> Waits {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let callers = CONNECTIONS * STREAMS;
-        let every = Duration::from_secs_f64(callers as f64 / rate);
-        let began = Instant::now();
+        let (pacer, take) = pacer(rate, lasts);
+        let take = std::sync::Arc::new(tokio::sync::Mutex::new(take));
         let mut tasks = Vec::new();
-        for connection in 0..CONNECTIONS {
+        for _ in 0..CONNECTIONS {
             let sender = drive::connect(port).await;
-            for stream in 0..STREAMS {
-                let nth = connection * STREAMS + stream;
-                let (mut sender, bodies) = (sender.clone(), bodies.to_vec());
+            for _ in 0..STREAMS {
+                let (mut sender, bodies, take) = (sender.clone(), bodies.to_vec(), take.clone());
                 tasks.push(tokio::spawn(async move {
                     let mut waits = Vec::new();
-                    let mut due = began + every.mul_f64(nth as f64 / callers as f64);
-                    for call in 0.. {
-                        if due > began + lasts {
-                            break;
-                        }
-                        tokio::time::sleep_until(due.into()).await;
-                        // The timer's tick is a millisecond: a call that it wakes late is due then.
-                        let late = due.elapsed();
-                        let from = if late < TICK { Instant::now() } else { due };
+                    loop {
+                        let next = take.lock().await.recv().await;
+                        let Some((call, due)) = next else { break };
+                        // What the sleep was too long by is not the server's.
+                        let from = if due.elapsed() < GRAIN { Instant::now() } else { due };
                         sender = sender.ready().await.expect("a stream");
-                        let body = bodies[(nth + call) % bodies.len()].clone();
+                        let body = bodies[call % bodies.len()].clone();
                         drive::one(&mut sender, body).await.expect("every call is answered");
                         waits.push(from.elapsed().as_micros() as u64);
-                        due += every;
                     }
                     waits
                 }));
             }
         }
+        let pacer = pacer.start();
         let mut all = Vec::new();
         for task in tasks {
             all.extend(task.await.unwrap());
         }
+        pacer.join().expect("the pacer ends");
         all.sort_unstable();
         Waits(all)
     })
 }
 
-/// What the timer's grain may add to a wait.
-const TICK: Duration = Duration::from_millis(2);
+type Due = (usize, Instant);
+
+/// Says when each call is due.
+struct Pacer {
+    give: mpsc::UnboundedSender<Due>,
+    rate: f64,
+    lasts: Duration,
+}
+
+fn pacer(rate: f64, lasts: Duration) -> (Pacer, mpsc::UnboundedReceiver<Due>) {
+    let (give, take) = mpsc::unbounded_channel();
+    (Pacer { give, rate, lasts }, take)
+}
+
+impl Pacer {
+    fn start(self) -> std::thread::JoinHandle<()> {
+        std::thread::spawn(move || {
+            let began = Instant::now();
+            for call in 0.. {
+                let after = Duration::from_secs_f64(call as f64 / self.rate);
+                if after > self.lasts {
+                    break;
+                }
+                let due = began + after;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                if self.give.send((call, due)).is_err() {
+                    break;
+                }
+            }
+        })
+    }
+}
+
+/// What a sleep may be too long by.
+const GRAIN: Duration = Duration::from_micros(500);

@@ -18,7 +18,7 @@ const HOT: Duration = Duration::from_secs(3);
 pub fn run(scale: Scale) {
     per_decision(scale);
     scripts::run(scale);
-    at_half_load(scale);
+    waits(scale);
     hot_key(scale);
     scripts::bytes_per_key(scale);
 }
@@ -104,7 +104,7 @@ fn per_decision(scale: Scale) {
 }
 
 /// Waits at half of what the service carries, and of ten descriptors beside one at the same load.
-fn at_half_load(scale: Scale) {
+pub fn waits(scale: Scale) {
     let dir = tempfile::tempdir().unwrap();
     let redis = RedisServer::start();
     let servers = [1, 10].map(|descriptors| in_redis(dir.path(), &redis, descriptors));
@@ -135,12 +135,12 @@ fn at_half_load(scale: Scale) {
     for (at, peak) in peaks.iter().enumerate() {
         show(at, peak / 2.0);
     }
-    let same = peaks[1] / 4.0;
-    let (one, ten) = (show(0, same), show(1, same));
-    println!(
-        "ten descriptors take {:.2} times as long as one at the same load (p50)",
-        ten.at(0.5) as f64 / one.at(0.5).max(1) as f64
-    );
+    println!("ten descriptors beside one at the same load, p50:");
+    for share in [0.05, 0.1, 0.25] {
+        let same = peaks[1] * share;
+        let (one, ten) = (show(0, same), show(1, same));
+        println!("{:.2} times as long", ten.at(0.5) as f64 / one.at(0.5).max(1) as f64);
+    }
 }
 
 /// How many commands a second a key costs that is refused all the time.

@@ -3,11 +3,13 @@
 use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken};
 use tidegate::store::redis::args::{Encoder, names};
 use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::pack::Numbers;
 use tidegate::store::redis::script::{PRODUCTION, STRICTLY, files};
 use tidegate::store::redis::told;
 use tidegate::store::redis::transport::Item;
 
 use crate::limits::*;
+use crate::redis_server::Server;
 
 /// The names after `ARGV[1]`, `ARGV[2]`, …
 fn argv(file: &str) -> Vec<&str> {
@@ -66,7 +68,9 @@ fn the_headers_name_the_arguments_that_rust_sends() {
     assert_eq!(argv(files::BUCKET), names::BUCKET);
     assert_eq!(argv(files::TAKES), names::TAKES);
     assert_eq!(argv(files::APPLY), names::APPLY);
-    let (window, bucket) = columns(files::TAKES);
+    let (call, each) = files::TAKES.split_once("then of each check").unwrap();
+    assert_eq!(columns(call).0, names::TAKES_CALL);
+    let (window, bucket) = columns(&format!("--{each}"));
     assert_eq!(window, names::TAKES_WINDOW);
     assert_eq!(bucket, names::TAKES_BUCKET);
     assert_eq!(argv(files::GIVE_BACK), names::GIVE_BACK);
@@ -95,19 +99,24 @@ fn the_headers_name_the_arguments_of_the_other_algorithms() {
 }
 
 /// The arguments after the keys.
-fn sent(item: &Item) -> Vec<String> {
-    let words: Vec<String> = item
+fn words(item: &Item) -> Vec<Vec<u8>> {
+    let words: Vec<Vec<u8>> = item
         .command
         .args_iter()
         .map(|arg| match arg {
-            redis::Arg::Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            redis::Arg::Simple(bytes) => bytes.to_vec(),
             _ => panic!("no cursors"),
         })
         .collect();
-    assert_eq!(words[0], "EVALSHA");
-    assert_eq!(words[1], item.script.sha);
-    let keys: usize = words[2].parse().unwrap();
+    assert_eq!(words[0], b"EVALSHA");
+    assert_eq!(words[1], item.script.sha.as_bytes());
+    let keys: usize = std::str::from_utf8(&words[2]).unwrap().parse().unwrap();
     words[3 + keys..].to_vec()
+}
+
+/// The same as text.
+fn sent(item: &Item) -> Vec<String> {
+    words(item).into_iter().map(|word| String::from_utf8(word).unwrap()).collect()
 }
 
 #[test]
@@ -122,14 +131,16 @@ fn the_commands_hold_what_the_lists_name() {
 
     let checks = [take(key(1), &c, 1), take(key(2), &a, 2), take(key(3), &w, 3)];
     let call = encoder.call(&checks, Accounting::AllOrNothing, None, START);
+    let mut numbers = Numbers::default();
     #[rustfmt::skip]
     let expected = [
-        "", "a", "1", "1",
-        "3", "5", "1000000",
-        "20", "50",
-        "1000000", "5000000", "7",
+        1, 1, 1,
+        3, 5, 1_000_000,
+        20, 50,
+        1_000_000, 5_000_000, 7,
     ];
-    assert_eq!(sent(&call), expected, "windows, arrivals, credits");
+    expected.into_iter().for_each(|number| numbers.push(number));
+    assert_eq!(words(&call), [b"".as_slice(), numbers.as_slice()], "windows, arrivals, credits");
 
     let checks = [peek(key(1), &w), take(key(2), &c, 1), give_back(key(3), &a, 2)];
     let call = encoder.call(&checks, Accounting::Independent, Some(Micros(9)), START);
@@ -201,4 +212,19 @@ fn no_script_turns_a_number_into_text_on_its_own() {
             assert!(!line.contains(".."), "concatenation rounds to 14 digits: {line}");
         }
     }
+}
+
+#[tokio::test]
+async fn redis_unpacks_the_numbers_that_rust_packed() {
+    let numbers = [0, 1, 127, 128, 65_535, 65_536, u64::from(u32::MAX), 1 << 32, (1 << 53) - 1];
+    let mut packed = Numbers::default();
+    numbers.iter().for_each(|number| packed.push(*number));
+    let script = "local n = { cmsgpack.unpack(ARGV[1]) }
+        for i = 1, #n do n[i] = string.format('%.0f', n[i]) end
+        return n";
+    let server = Server::start(&[]);
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(script).arg(0).arg(packed.as_slice());
+    let read: Vec<u64> = eval.query_async(&mut server.connect().await).await.unwrap();
+    assert_eq!(read, numbers);
 }

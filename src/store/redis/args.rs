@@ -8,13 +8,14 @@
 use redis::Cmd;
 
 use super::keys::{self, Prefix};
+use super::pack::Numbers;
 use super::plan::{Form, Plan, form, is_debt};
 use super::script::{Script, Scripts};
 use super::told::{self, COUNT_MAX};
 use super::transport::Item;
 use crate::domain::{
-    Accounting, Bucket, Charge, Check, Counting, Hits, Key, Micros, Op, Receipt, Refill, Role,
-    Window,
+    Accounting, Bucket, Charge, Check, Counting, FixedWindow, Hits, Key, Micros, Op, Receipt,
+    Refill, Role, Window,
 };
 
 /// Every number in Lua is a double: whole numbers are exact below 2^53.
@@ -27,8 +28,10 @@ pub mod names {
     pub const FIXED_WINDOW: [&str; 4] = ["now_us", "cost", "limit", "length_us"];
     /// `bucket.lua`: ARGV; the rate in credit form only, the cap beside a floor.
     pub const BUCKET: [&str; 5] = ["now_us", "need", "capacity", "rate", "cap"];
-    /// `takes.lua`: ARGV of the call.
-    pub const TAKES: [&str; 4] = ["now_us", "accounting", "windows", "arrivals"];
+    /// `takes.lua`: ARGV.
+    pub const TAKES: [&str; 2] = ["now_us", "numbers"];
+    /// `takes.lua`: the first numbers, of the call.
+    pub const TAKES_CALL: [&str; 3] = ["all_or_nothing", "windows", "arrivals"];
     /// `takes.lua`: of each check of a fixed window.
     pub const TAKES_WINDOW: [&str; 3] = ["cost", "limit", "length_us"];
     /// `takes.lua`: of each check of a bucket; the last in credit form only.
@@ -130,7 +133,7 @@ impl Encoder {
             (Plan::Alone, Some(Form::Window)) => (&self.scripts.fixed_window, 4),
             (Plan::Alone, Some(Form::Told(_))) => (&self.scripts.sliding_window, 6),
             (Plan::Alone, _) => (&self.scripts.bucket, 4),
-            (Plan::Takes, _) => (&self.scripts.takes, 3),
+            (Plan::Takes, _) => (&self.scripts.takes, 0),
             (Plan::Any, _) => (&self.scripts.apply, 5),
         };
         let mut command = begin(script, checks.len(), 4 + checks.len() * numbers);
@@ -140,24 +143,16 @@ impl Encoder {
         }
         time(&mut command, now);
         match plan {
-            Plan::Alone => {}
+            Plan::Alone => checks.iter().for_each(|check| write_alone(&mut command, check)),
             Plan::Takes => {
-                let of = |wanted| checks.iter().filter(|check| form(check) == wanted).count();
-                command.arg(letter(accounting)).arg(of(Form::Window)).arg(of(Form::Arrival));
+                command.arg(takes(checks, accounting, plan).as_slice());
             }
             Plan::Any => {
-                command.arg(letter(accounting));
-            }
-        }
-        if plan == Plan::Any {
-            let stride = checks.iter().map(stride).max().unwrap_or(0);
-            command.arg(stride);
-            for at in plan.order(checks) {
-                write_any(&mut command, &checks[at], stride, clock);
-            }
-        } else {
-            for at in plan.order(checks) {
-                write_take(&mut command, &checks[at]);
+                let stride = checks.iter().map(stride).max().unwrap_or(0);
+                command.arg(letter(accounting)).arg(stride);
+                for at in plan.order(checks) {
+                    write_any(&mut command, &checks[at], stride, clock);
+                }
             }
         }
         self.item(script, command, checks.first().map(|check| &check.key))
@@ -218,16 +213,56 @@ fn letter(accounting: Accounting) -> &'static str {
     }
 }
 
-/// What a script that only takes needs of a check.
-fn write_take(command: &mut Cmd, check: &Check<'_>) {
-    let cost = match check.op {
+/// What `takes.lua` needs.
+fn takes(checks: &[Check<'_>], accounting: Accounting, plan: Plan) -> Numbers {
+    let of = |wanted| checks.iter().filter(|check| form(check) == wanted).count() as u64;
+    let mut numbers = Numbers::default();
+    numbers.push((accounting == Accounting::AllOrNothing).into());
+    numbers.push(of(Form::Window));
+    numbers.push(of(Form::Arrival));
+    for at in plan.order(checks) {
+        let (limit, cost) = (checks[at].limit, cost(&checks[at]));
+        match &limit.counting {
+            Counting::FixedWindow(window) => {
+                for number in window_terms(window, cost) {
+                    numbers.push(number);
+                }
+            }
+            Counting::Bucket(bucket) => {
+                let terms = Terms::of(bucket, limit.charge);
+                numbers.push(terms.need(cost));
+                numbers.push(terms.capacity());
+                if form(&checks[at]) == Form::Credits {
+                    numbers.push(terms.rate);
+                }
+            }
+            _ => {}
+        }
+    }
+    numbers
+}
+
+/// Hits to take, at most one more than the limit; the limit; the window's length.
+fn window_terms(window: &FixedWindow, cost: Hits) -> [u64; 3] {
+    let hits = window.hits.0.min(COUNT_MAX);
+    [cost.0.min(hits + 1), hits, length(&window.window)]
+}
+
+fn cost(check: &Check<'_>) -> Hits {
+    match check.op {
         Op::Take { cost } | Op::GiveBack { cost } => cost,
         Op::Peek => Hits::ONE,
-    };
+    }
+}
+
+/// What the script of one check that only takes needs of it.
+fn write_alone(command: &mut Cmd, check: &Check<'_>) {
+    let cost = cost(check);
     match &check.limit.counting {
         Counting::FixedWindow(window) => {
-            let hits = window.hits.0.min(COUNT_MAX);
-            command.arg(cost.0.min(hits + 1)).arg(hits).arg(length(&window.window));
+            for number in window_terms(window, cost) {
+                command.arg(number);
+            }
         }
         Counting::Bucket(bucket) => {
             let terms = Terms::of(bucket, check.limit.charge);

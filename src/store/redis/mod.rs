@@ -28,6 +28,7 @@ pub mod connections;
 pub mod counters;
 pub mod fault;
 pub mod keys;
+pub mod pack;
 pub mod reply;
 pub mod script;
 pub mod slots;
