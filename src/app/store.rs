@@ -135,7 +135,9 @@ impl Store for AnyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         match self {
             AnyStore::Memory(memory) => memory.apply(call).await,
-            AnyStore::Redis(shared) => shared.apply(call).await,
+            // Boxed, so that calls that count in memory do not carry the room for it: it is twice
+            // what they need.
+            AnyStore::Redis(shared) => Box::pin(shared.apply(call)).await,
         }
     }
 

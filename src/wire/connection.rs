@@ -142,7 +142,11 @@ impl<J: Judge> Host<J> {
         let service = service_fn(|request| {
             // The core's own count: no other thread touches it.
             let (front, caller) = (Arc::clone(&self.front), caller.clone());
-            async move { Ok::<_, std::convert::Infallible>(front.call(request, &caller).await) }
+            // Boxed: the stream's task would be moved with all the room that a call needs, at its
+            // start and at its end. Measured: 15 % of the CPU of a call with one descriptor.
+            Box::pin(async move {
+                Ok::<_, std::convert::Infallible>(front.call(request, &caller).await)
+            })
         });
         let mut connection = pin!(self.protocol().serve_connection(TokioIo::new(io), service));
         let mut leave = pin!(async {

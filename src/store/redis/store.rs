@@ -207,7 +207,8 @@ impl<T: Transport> Store for RedisStore<T> {
             if groups.len() < 2 {
                 self.together(call).await
             } else {
-                self.apart(call, groups).await
+                // Boxed, so that the calls of one slot do not carry the room for it.
+                Box::pin(self.apart(call, groups)).await
             }
         };
         Answers { each, source: Source::Redis }
