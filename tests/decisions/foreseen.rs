@@ -3,6 +3,7 @@
 use tidegate::domain::Micros;
 
 use crate::bench::{Answered, Bench, D, d};
+use crate::random::Random;
 
 const ALL_KINDS: &str = "
 domain: t
@@ -62,17 +63,6 @@ const KEYS: [&str; 13] = [
     "tiers", "free", "nobody",
 ];
 
-/// The same numbers each time (Knuth's MMIX generator).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-}
-
 /// What both must say alike. When a counter that was charged is as new is only known afterwards.
 fn told(answered: &Answered) -> impl PartialEq + std::fmt::Debug {
     let rows =
@@ -86,17 +76,18 @@ fn named(answered: &Answered) -> (Option<Micros>, Option<String>) {
 }
 
 /// Foresees calls and then makes them; of `hits` at most for each of at most that many descriptors.
-fn foreseen_as_answered(accounting: &str, hits: usize, descriptors_max: usize) {
+fn foreseen_as_answered(accounting: &str, hits: u64, descriptors_max: u64) {
     // Of two classes of one hybrid limit what one leaves the other is not told by looks at both.
     let keys = if descriptors_max > 1 { &KEYS[1..] } else { &KEYS };
     let bench = Bench::new(&ALL_KINDS.replace("domain: t", &format!("domain: t\n{accounting}")));
-    let mut numbers = Numbers(hits as u64 + 7);
+    let mut numbers = Random::seeded(hits + 7);
     let (mut refused, mut waits) = (0, 0);
     for round in 0..4_000 {
-        bench.advance(Micros(numbers.below(1_500_000) as u64));
-        let descriptor = |numbers: &mut Numbers| {
-            let path = format!("{}={}", keys[numbers.below(keys.len())], numbers.below(2));
-            d(&path).hits(if hits > 1 { numbers.below(hits + 1) as u64 } else { 1 })
+        bench.advance(Micros(numbers.below(1_500_000)));
+        let descriptor = |numbers: &mut Random| {
+            let path =
+                format!("{}={}", keys[numbers.below(keys.len() as u64) as usize], numbers.below(2));
+            d(&path).hits(if hits > 1 { numbers.below(hits + 1) } else { 1 })
         };
         let descriptors: Vec<D> =
             (0..=numbers.below(descriptors_max)).map(|_| descriptor(&mut numbers)).collect();
