@@ -128,11 +128,7 @@ fuzz: ## N inputs (1,000,000) of every sort: requests, policies, replies, states
 lint: ## format, lints, dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
-	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-		$(CARGO) deny check; \
-	else \
-		echo "cargo-deny is not installed (cargo install cargo-deny): dependencies not checked"; \
-	fi
+	@CARGO="$(CARGO)" .ci/dependencies
 
 format: ## put the source into its format
 	$(CARGO) fmt

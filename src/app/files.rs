@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
 use super::settings::Settings;
+use crate::domain::spelt_out;
 use crate::policy::Source;
 
 /// Files that one policy may have: more is a directory that was named by mistake.
@@ -267,15 +268,7 @@ impl fmt::Display for Fingerprint {
 /// The path as it is printed: a name may hold line breaks and control characters, and must not
 /// write a second line into a log nor steer a terminal.
 pub(super) fn named(path: &Path) -> String {
-    let mut name = String::new();
-    for c in path.display().to_string().chars() {
-        if c.is_control() {
-            name.extend(c.escape_debug());
-        } else {
-            name.push(c);
-        }
-    }
-    name
+    spelt_out(&path.display().to_string()).into_owned()
 }
 
 fn look(path: &Path) -> Result<Metadata, ReadFault> {

@@ -66,26 +66,29 @@ impl Loader {
     }
 }
 
-/// Loads the policy at these paths, as `serve` would.
+/// Loads the policy at these paths, as `serve` would with these settings.
 ///
 /// # Errors
 ///
-/// What cannot be read, or every fault.
-pub fn check(paths: &[PathBuf], merge: bool, key_secret: &str) -> Result<Loaded, Failure> {
+/// A setting that cannot be used, what cannot be read, or every fault.
+pub fn check(paths: &[PathBuf], sources: Sources) -> Result<Loaded, Failure> {
+    Ok(load_at(paths, sources)?.0)
+}
+
+/// The same, with the settings.
+pub(super) fn load_at(
+    paths: &[PathBuf],
+    mut sources: Sources,
+) -> Result<(Loaded, Settings), Failure> {
     let comma = |path: &Path| path.as_os_str().as_encoded_bytes().contains(&b',');
     if let Some(path) = paths.iter().find(|path| comma(path)) {
         let wrong = format!("{}: a path with a comma cannot be named", path.display());
         return Err(Failure::Usage(wrong));
     }
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    let flags = [
-        ("policy".to_owned(), paths.join(",")),
-        ("merge-domain-config".to_owned(), merge.to_string()),
-        ("key-secret".to_owned(), key_secret.to_owned()),
-    ];
-    let sources = Sources { flags: flags.into(), ..Sources::default() };
+    sources.flags.insert("policy".to_owned(), paths.join(","));
     let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
-    Loader::of(&settings)?.load(RuleId(0))
+    Ok((Loader::of(&settings)?.load(RuleId(0))?, settings))
 }
 
 /// The JSON Schema of policy files.

@@ -4,10 +4,13 @@
 //! Not here: how it is explained (`policy`) and decided (`decide`).
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::engine::Engine;
 use super::failure::Failure;
+use super::load::load_at;
+use super::settings::Sources;
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
 use crate::domain::{Code, Decision, Descriptor, Entry, Hits, Request, Status};
@@ -54,16 +57,20 @@ pub(super) fn explained_one(
     text
 }
 
-/// Explains every descriptor, with the keys that Redis has for its counters behind `prefix`, and
-/// then what the call would be answered if nobody had called before.
+/// Explains every descriptor by the policy at these paths, with the keys that Redis has for its
+/// counters under these settings, and then what the call would be answered if nobody had called
+/// before.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] for a prefix that may not stand there, and for what a service would call
-/// invalid; [`Failure::Bug`] if the memory store gives no answer.
-pub fn explain(policy: Arc<Policy>, prefix: &str, asked: &Asked) -> Result<String, Failure> {
-    let prefix = Prefix::new(prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
+/// A setting that cannot be used; what is wrong with the policy; [`Failure::Usage`] for what a service
+/// would call invalid; [`Failure::Bug`] if the memory store gives no answer.
+pub fn explain(paths: &[PathBuf], sources: Sources, asked: &Asked) -> Result<String, Failure> {
     within_bounds(asked).map_err(Failure::Usage)?;
+    let (loaded, settings) = load_at(paths, sources)?;
+    let policy = Arc::new(loaded.policy);
+    let prefix = Prefix::new(&settings.cache_key_prefix);
+    let prefix = prefix.map_err(|fault| Failure::Usage(fault.to_string()))?;
     let mut text = explained(&policy, &prefix, asked);
     let entries: Vec<Vec<Entry<'_>>> =
         asked.descriptors.iter().map(|pairs| entries(pairs)).collect();

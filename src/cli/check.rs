@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::flags::{Reading, Told};
 use super::print::{self, Paint};
+use crate::app::settings::Texts;
 use crate::app::{self, Failure};
 
 #[derive(Args, Debug)]
@@ -18,10 +20,8 @@ pub(super) struct Check {
     /// Treat warnings as faults
     #[arg(long)]
     strict: bool,
-    /// Several files may describe one domain
-    #[arg(long, env = "MERGE_DOMAIN_CONFIG", hide_env_values = true,
-          value_parser = super::yes_or_no)]
-    merge_domain_config: bool,
+    #[command(flatten)]
+    told: Told<Reading>,
 }
 
 const AFTER_HELP: &str = "\
@@ -29,13 +29,13 @@ Examples:
   tidegate check limits.yaml
   tidegate check --strict limits/        in CI: warnings fail too (exit code 65)
 
-Of each two limits that can meet in a call it says whether a Redis Cluster keeps their counters on one
-node: joined (a call over both is one step), joinable (by naming one of these entries as hash_tag), or
-not joinable (both stay exact; a call over both takes up to two rounds).";
+Of each two limits that can meet in a call it says whether a Redis Cluster keeps their counters
+on one node: joined (a call over both is one step), joinable (by naming one of these entries as
+hash_tag), or not joinable (both stay exact; a call over both takes up to two rounds).";
 
 impl Check {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let loaded = app::check(&self.paths, self.merge_domain_config, "")?;
+    pub(super) fn run(self, environment: &Texts) -> Result<(), Failure> {
+        let loaded = app::check(&self.paths, self.told.own_sources(environment)?)?;
         for warning in &loaded.warnings {
             print::warning(&warning.to_string());
         }

@@ -4,11 +4,12 @@
 //! Not here: the matching (`policy`), the deciding (`decide`).
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
 
+use super::flags::{Naming, Told};
 use super::print;
+use crate::app::settings::Texts;
 use crate::app::{self, Asked, Failure};
 
 #[derive(Args, Debug)]
@@ -25,16 +26,8 @@ pub(super) struct Explain {
     /// Hits of the request; 0 asks without taking
     #[arg(long, default_value_t = 1)]
     hits: u64,
-    /// Several files may describe one domain
-    #[arg(long, env = "MERGE_DOMAIN_CONFIG", hide_env_values = true,
-          value_parser = super::yes_or_no)]
-    merge_domain_config: bool,
-    /// The key of the hash that makes counter keys, as the service has it
-    #[arg(long, env = "TIDEGATE_KEY_SECRET", hide_env_values = true, default_value = "")]
-    key_secret: String,
-    /// Start of every key in Redis, as the service has it
-    #[arg(long, env = "CACHE_KEY_PREFIX", hide_env_values = true, default_value = "")]
-    cache_key_prefix: String,
+    #[command(flatten)]
+    told: Told<Naming>,
 }
 
 const AFTER_HELP: &str = "\
@@ -43,14 +36,14 @@ Examples:
   tidegate explain --policy limits/ edge api_token=t1,remote_address=10.0.0.1 plan=free";
 
 impl Explain {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let loaded = app::check(&self.policy, self.merge_domain_config, &self.key_secret)?;
+    pub(super) fn run(self, environment: &Texts) -> Result<(), Failure> {
         let descriptors = self.descriptors.iter().map(|text| app::descriptor(text));
         let asked = Asked {
             domain: self.domain,
             descriptors: descriptors.collect::<Result<_, _>>()?,
             hits: self.hits,
         };
-        print::out(&app::explain(Arc::new(loaded.policy), &self.cache_key_prefix, &asked)?)
+        let sources = self.told.own_sources(environment)?;
+        print::out(&app::explain(&self.policy, sources, &asked)?)
     }
 }

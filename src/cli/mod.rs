@@ -6,6 +6,7 @@
 mod ask;
 mod check;
 mod explain;
+mod flags;
 mod operate;
 mod print;
 mod serve;
@@ -71,15 +72,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ran.unwrap_or_else(|_| ExitCode::from(Failure::BUG))
 }
 
-/// Reads a flag that may come from the environment, where an empty variable is an absent one.
-fn yes_or_no(text: &str) -> Result<bool, &'static str> {
-    match text.to_ascii_lowercase().as_str() {
-        "1" | "t" | "true" | "y" | "yes" | "on" => Ok(true),
-        "" | "0" | "f" | "false" | "n" | "no" | "off" => Ok(false),
-        _ => Err("true or false"),
-    }
-}
-
 fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     let environment = app::environment();
     let root = environment.get("RUNTIME_ROOT").is_some_and(|root| !root.is_empty());
@@ -99,8 +91,8 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     };
     let done = match cli.command {
         Command::Serve(serve) => serve.run(&environment),
-        Command::Check(check) => check.run(),
-        Command::Explain(explain) => explain.run(),
+        Command::Check(check) => check.run(&environment),
+        Command::Explain(explain) => explain.run(&environment),
         Command::Ask(ask) => ask.run(),
         Command::Reset(reset) => reset.run(),
         Command::Switch(switch) => switch.run(),

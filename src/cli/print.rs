@@ -3,11 +3,11 @@
 //!
 //! Not here: what is printed.
 
-use std::borrow::Cow;
 use std::env;
 use std::io::{self, IsTerminal, Write};
 
 use crate::app::Failure;
+use crate::domain::spelt_out;
 
 /// Prints a result.
 ///
@@ -19,31 +19,19 @@ pub(super) fn out(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a failure, each of its lines with the word in front.
+/// Prints a failure, each of its lines with the word in front. A name from a file or a flag that is in
+/// it neither writes a line of its own nor steers the terminal.
 pub(super) fn failure(failure: &Failure) {
     let word = Paint::Fault.on("error", io::stderr().is_terminal());
     for line in failure.to_string().lines() {
-        err(&format!("{word}: {}\n", plain(line)));
+        err(&format!("{word}: {}\n", spelt_out(line)));
     }
 }
 
 /// Prints a warning.
 pub(super) fn warning(text: &str) {
     let word = Paint::Warning.on("warning", io::stderr().is_terminal());
-    err(&format!("{word}: {}\n", plain(text)));
-}
-
-/// The text with control characters spelt out: a name from a file or a flag may hold some, and must
-/// neither write a line of its own nor steer a terminal.
-fn plain(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut plain = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if c.is_control() { plain.extend(c.escape_debug()) } else { plain.push(c) }
-    }
-    Cow::Owned(plain)
+    err(&format!("{word}: {}\n", spelt_out(text)));
 }
 
 fn err(text: &str) {

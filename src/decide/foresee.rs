@@ -1,12 +1,14 @@
 //! What a call would be answered now, without making it: every check becomes a look at its counter,
-//! and the answer is combined from what is there. Charges nothing; no observer is told.
+//! and the answer is combined from what is there. A look knows the wait for one hit; for more a check
+//! that would be refused is made in a call that cannot be admitted. Charges nothing; no observer is
+//! told.
 //!
 //! Not here: how it is shown (`app`).
 
 use super::{Decider, Unavailable, combine, correct_roles, cost};
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, Code, Decision, Hits, Key, Micros, Observer, Op,
-    Outcome, Request, Role, Source, Verdict,
+    Accounting, Answer, Answers, Call, Charge, Check, Code, Decision, Hits, Key, Micros, Observer,
+    Op, Outcome, Request, Role, Source, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
@@ -38,8 +40,8 @@ pub struct ForeseenLimit<'p> {
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// What the call would be answered at `now`. The waits of a call that costs a limit more than
-    /// one hit are not known without making it: they read `None`, and of several limits that refuse
+    /// What the call would be answered at `now`. What is charged always would be charged by finding
+    /// out the wait for more than one hit: such waits read `None`, and of several limits that refuse
     /// another one may be named than the call would name.
     ///
     /// # Errors
@@ -69,7 +71,12 @@ impl<S: Store, O: Observer> Decider<S, O> {
         for at in 0..checks.each.len().min(answers.each.len()) {
             let before = taken(&checks.each[..at], &answers.each, checks.each[at].key);
             if let Answer::Decided(outcome) = &mut answers.each[at] {
-                *outcome = taken_from(outcome, &checks.each[at], before);
+                let Outcome { verdict, retry_after, .. } =
+                    match self.tried(&checks.each[..=at], now).await {
+                        Some(tried) => tried,
+                        None => taken_from(outcome, &checks.each[at], before),
+                    };
+                *outcome = Outcome { verdict, retry_after, ..*outcome };
             }
         }
         let decision = combine(&matches, &checks, &answers, self.modes)?;
@@ -100,6 +107,35 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
+impl<S: Store, O: Observer> Decider<S, O> {
+    /// What the last of these checks would meet, after those before it on its counter. They are made
+    /// beside one that asks for more than the limit ever holds, which refuses the call and so leaves
+    /// the counter as it is (the store's contract, 4 and 10); all are of one counter, so that no store
+    /// parts them.
+    ///
+    /// `None` where a look at the counter says as much, and where a check would have an effect all
+    /// the same.
+    async fn tried(&self, checks: &[Check<'_>], now: Micros) -> Option<Outcome> {
+        let last = checks.last()?;
+        let cost_max = Hits(last.limit.capacity().0.saturating_add(1));
+        let never = Check { op: Op::Take { cost: cost_max }, role: Role::Required, ..*last };
+        let same = checks.iter().filter(|check| check.key == last.key);
+        let all: Vec<Check<'_>> = std::iter::once(never)
+            .chain(same.map(|check| Check { role: Role::Shadow, ..*check }))
+            .collect();
+        let is_free = |check: &Check<'_>| {
+            check.limit.charge == Charge::Admitted && !matches!(check.op, Op::GiveBack { .. })
+        };
+        let is_alone_and_single = all.len() == 2 && cost(last) <= Hits::ONE;
+        if is_alone_and_single || !all.iter().all(is_free) {
+            return None;
+        }
+        let accounting = Accounting::AllOrNothing;
+        let call = Call { checks: &all, accounting, now, deadline: None };
+        self.store.apply(&call).await.each.last()?.outcome().copied()
+    }
+}
+
 /// What these checks take from a counter, those of them that pass.
 fn taken(checks: &[Check<'_>], answers: &[Answer], counter: Key) -> Hits {
     let passes =
@@ -121,7 +157,7 @@ fn taken_from(look: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let (verdict, retry_after) = if fits {
         (Verdict::Pass, None)
     } else {
-        // The wait that the look tells is the one for a single hit.
+        // The wait that a look tells is the one for a single hit.
         (Verdict::Refuse, look.retry_after.filter(|_| cost(check) <= Hits::ONE))
     };
     Outcome { verdict, retry_after, available, ..*look }

@@ -13,6 +13,7 @@ mod outcome;
 mod part;
 mod request;
 mod slot;
+mod spelling;
 mod time;
 mod trace;
 
@@ -30,5 +31,6 @@ pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Ve
 pub use part::Part;
 pub use request::{Descriptor, Entry, Override, Request};
 pub use slot::Slot;
+pub use spelling::{is_unruly, spelt_out};
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Parent, Seen, Told, Trace};

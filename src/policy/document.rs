@@ -12,6 +12,9 @@ use super::places::Places;
 use super::source::{Options, Source, fault_at};
 use super::yaml;
 
+/// The longest piece of a tag that is shown: enough to recognise it.
+const SHOWN_TAG_CHARS: usize = 64;
+
 /// A file whose YAML could be read.
 #[derive(Debug)]
 pub(super) struct Document<'s> {
@@ -58,6 +61,9 @@ impl<'s> Document<'s> {
         if tree.has_repeated_keys {
             document.repeated_keys(&mut faults);
         }
+        if tree.has_tags || text.contains('!') {
+            document.tags(tree.has_tags, &mut faults);
+        }
         Ok((document, faults))
     }
 
@@ -77,6 +83,24 @@ impl<'s> Document<'s> {
             let mut fault = fault_at(self.name, repeated.place, FaultKind::DuplicateKey, message);
             fault.path = repeated.path.to_string();
             faults.push(fault);
+        }
+    }
+
+    /// Tags are refused, but for the types that YAML itself knows: what they would change, if only
+    /// for another reader, nobody sees.
+    fn tags(&self, some: bool, faults: &mut Vec<Fault>) {
+        let before = faults.len();
+        for tagged in self.places().into_iter().flat_map(|places| &places.tags) {
+            let tag: String = tagged.tag.chars().take(SHOWN_TAG_CHARS).collect();
+            let message = format!("the tag `{tag}` means nothing in a policy; remove it");
+            let mut fault = fault_at(self.name, tagged.place, FaultKind::WrongType, message);
+            fault.path = tagged.path.to_string();
+            faults.push(fault);
+        }
+        if some && faults.len() == before {
+            // The two parsers do not agree on where a tag is.
+            let message = "a tag such as `!name` means nothing in a policy; remove it".to_owned();
+            faults.push(fault_at(self.name, (1, 1), FaultKind::WrongType, message));
         }
     }
 

@@ -9,7 +9,7 @@ use super::key::{Identity, key_text};
 use super::path;
 use super::spec::ValueSpec;
 use super::tree::{By, Domain, NodeId, Policy, Rule};
-use crate::domain::{Counting, Entry, Key, RuleId};
+use crate::domain::{Counting, Entry, Key, RuleId, spelt_out};
 
 /// So many keys of a level are named where an entry's key is none of them; more do not help.
 const KEYS_NAMED_MAX: usize = 8;
@@ -230,9 +230,7 @@ impl Policy {
 fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
-        }
+        text.push_str(&spelt_out(chunk.valid()));
         text.extend(chunk.invalid().escape_ascii().map(char::from));
     }
     text

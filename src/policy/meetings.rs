@@ -11,6 +11,7 @@ use std::fmt;
 
 use super::matcher::CHECKS_MAX;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
+use crate::domain::spelt_out;
 
 /// A request has at most this many descriptors: longer ones are refused on arrival.
 const DESCRIPTORS_MAX: usize = 64;
@@ -116,17 +117,14 @@ fn met<'a>(
     if let Some(name) = &spec.name {
         label.push_str(&format!(" ({name})"));
     }
-    if label.contains(char::is_control) {
-        // It goes to terminals.
-        label = label.escape_debug().to_string();
-    }
     Met {
         at: at.to_vec(),
         nth,
         in_list: spec.in_list,
         keys: path.iter().map(|node| &*node.key).collect(),
         own: (0..levels).filter(is_own).map(|at| entry(&path[at])).collect(),
-        label,
+        // It goes to terminals.
+        label: spelt_out(&label).into_owned(),
     }
 }
 

@@ -43,10 +43,6 @@ fn json(reader: &mut Reader<'_>, value: &Value) -> Result<Json, Reported> {
             }
             reported.map_or(Ok(Json::Object(object)), Err)?
         }
-        Value::Tagged(_) => {
-            let message = "a tagged value cannot be returned as metadata; remove the tag";
-            return Err(reader.note(At::Value, FaultKind::WrongType, message.to_owned()));
-        }
         scalar => scalar_json(reader, scalar)?,
     })
 }

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
-use super::fault::{At, Path, Step};
+use super::fault::{At, NOTES_MAX, Path, Step};
 use super::layout::{Place, place};
 
 /// The places of one file's first document.
@@ -19,6 +19,8 @@ pub(super) struct Places {
     root: Rc<Mark>,
     /// Keys that stand twice in one map.
     pub(super) repeated: Vec<Repeated>,
+    /// Tags that are no type of YAML's, or another than that of what they stand before.
+    pub(super) tags: Vec<Tagged>,
 }
 
 /// A key that stands twice in one map.
@@ -31,6 +33,23 @@ pub(super) struct Repeated {
     pub(super) place: Place,
     pub(super) first_line: usize,
 }
+
+/// A tag that means nothing.
+#[derive(Debug)]
+pub(super) struct Tagged {
+    /// The path of what has it; of a key that of its map.
+    pub(super) path: Path,
+    /// As it is mostly written: `!foo`, `!!foo`.
+    pub(super) tag: String,
+    pub(super) place: Place,
+}
+
+/// What a shorthand such as `!!str` stands for begins so.
+const OF_YAML: &str = "tag:yaml.org,2002:";
+
+/// The types of scalars that YAML itself knows.
+const SCALARS: [&str; 5] = [TEXT, "int", "bool", "float", "null"];
+const TEXT: &str = "str";
 
 #[derive(Debug)]
 struct Mark {
@@ -60,10 +79,12 @@ struct Open {
     key: Option<(Box<str>, Place)>,
 }
 
+#[derive(Default)]
 struct Builder {
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Mark>>,
     repeated: Vec<Repeated>,
+    tags: Vec<Tagged>,
     root: Option<Rc<Mark>>,
 }
 
@@ -71,8 +92,7 @@ impl Places {
     /// Reads the first document; `None` if this parser does not take it for YAML.
     pub(super) fn read(text: &str) -> Option<Self> {
         let mut parser = Parser::new_from_str(text);
-        let mut builder =
-            Builder { open: Vec::new(), anchors: HashMap::new(), repeated: Vec::new(), root: None };
+        let mut builder = Builder::default();
         while let Some(event) = parser.next_event() {
             let (event, span) = event.ok()?;
             if matches!(event, Event::DocumentEnd) {
@@ -80,7 +100,8 @@ impl Places {
             }
             builder.take(event, &span);
         }
-        builder.root.map(|root| Places { root, repeated: builder.repeated })
+        let (repeated, tags) = (builder.repeated, builder.tags);
+        builder.root.map(|root| Places { root, repeated, tags })
     }
 
     /// The place of a path; where the path leads out of the file, of its last step inside.
@@ -143,11 +164,13 @@ impl Builder {
     fn take(&mut self, event: Event<'_>, span: &Span) {
         let place = place(span);
         match event {
-            Event::SequenceStart(anchor, _) => {
+            Event::SequenceStart(anchor, tag) => {
+                self.look_at(tag.as_deref(), &["seq"], place);
                 let inside = Inside::List(Vec::new());
                 self.open.push(Open { place, anchor, inside, key: None });
             }
-            Event::MappingStart(anchor, _) => {
+            Event::MappingStart(anchor, tag) => {
+                self.look_at(tag.as_deref(), &["map"], place);
                 let inside = Inside::Map(HashMap::new());
                 self.open.push(Open { place, anchor, inside, key: None });
             }
@@ -157,8 +180,10 @@ impl Builder {
                     self.put(open.anchor, Rc::new(mark));
                 }
             }
-            Event::Scalar(text, style, anchor, _) => {
-                let plain = style == ScalarStyle::Plain;
+            Event::Scalar(text, style, anchor, tag) => {
+                let known = self.look_at(tag.as_deref(), &SCALARS, place);
+                // `!!str` is as good as quotes.
+                let plain = style == ScalarStyle::Plain && known != Some(TEXT);
                 let inside = Inside::Scalar { text: text.into(), plain };
                 self.put(anchor, Rc::new(Mark { place, inside }));
             }
@@ -169,6 +194,24 @@ impl Builder {
             }
             _ => {}
         }
+    }
+
+    /// Notes a tag that is none of the types that may stand here; else says which one it is.
+    fn look_at<'k>(
+        &mut self,
+        tag: Option<&Tag>,
+        types: &[&'k str],
+        place: Place,
+    ) -> Option<&'k str> {
+        let tag = tag.map(|tag| [tag.handle.as_str(), &tag.suffix].concat())?;
+        let of_yaml = tag.strip_prefix(OF_YAML);
+        let known = types.iter().copied().find(|known| of_yaml == Some(*known));
+        if known.is_none() && self.tags.len() < NOTES_MAX {
+            let path = self.path();
+            let tag = of_yaml.map_or_else(|| tag.clone(), |suffix| format!("!!{suffix}"));
+            self.tags.push(Tagged { path, tag, place });
+        }
+        known
     }
 
     /// A complete node: the root, an entry of a list, a map's key or the value after it.

@@ -1,6 +1,7 @@
-//! YAML text to a tree of values, in the way of `serde_yaml`, with three differences: a key that
+//! YAML text to a tree of values, in the way of `serde_yaml`, with four differences: a key that
 //! stands twice does not end the reading (the first one stays), integers beyond 64 bits become
-//! floats as in YAML 1.1, and merge keys (`<<`) are applied from the inside out.
+//! floats as in YAML 1.1, tags of no type of YAML's are noted and left out, and merge keys (`<<`)
+//! are applied from the inside out.
 //!
 //! Not here: places (`places`), bounds (`layout`), meaning.
 
@@ -8,10 +9,8 @@ use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess,
-    VariantAccess, Visitor,
+    DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
-use serde_yaml::value::{Tag, TaggedValue};
 use serde_yaml::{Mapping, Value};
 
 use super::fault::{Path, Step};
@@ -22,21 +21,30 @@ pub(super) struct Tree {
     pub(super) root: Value,
     /// Some key stands twice in one map.
     pub(super) has_repeated_keys: bool,
+    /// Some value or key had a tag that was left out.
+    pub(super) has_tags: bool,
 }
 
 /// Reads the first document of a text.
 pub(super) fn read(text: &str) -> Result<Tree, serde_yaml::Error> {
-    let repeated = Cell::new(false);
+    let seen = Seen::default();
     let root = match serde_yaml::Deserializer::from_str(text).next() {
-        Some(document) => Loose(&repeated).deserialize(document)?,
+        Some(document) => Loose(&seen).deserialize(document)?,
         None => Value::Null,
     };
-    Ok(Tree { root, has_repeated_keys: repeated.get() })
+    Ok(Tree { root, has_repeated_keys: seen.repeated.get(), has_tags: seen.tags.get() })
 }
 
-/// Reads any value; notes a key that stands twice.
+/// What was met on the way.
+#[derive(Default)]
+struct Seen {
+    repeated: Cell<bool>,
+    tags: Cell<bool>,
+}
+
+/// Reads any value; notes a key that stands twice, and a tag.
 #[derive(Clone, Copy)]
-struct Loose<'c>(&'c Cell<bool>);
+struct Loose<'c>(&'c Seen);
 
 impl<'de> DeserializeSeed<'de> for Loose<'_> {
     type Value = Value;
@@ -110,7 +118,7 @@ impl<'de> Visitor<'de> for Loose<'_> {
         while let Some(key) = entries.next_key_seed(self)? {
             let value = entries.next_value_seed(self)?;
             if map.contains_key(&key) {
-                self.0.set(true);
+                self.0.repeated.set(true);
             } else {
                 map.insert(key, value);
             }
@@ -119,21 +127,9 @@ impl<'de> Visitor<'de> for Loose<'_> {
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<Value, A::Error> {
-        let (tag, contents) = data.variant::<TagText>()?;
-        if tag.0.is_empty() {
-            return Err(A::Error::custom("empty YAML tag is not allowed"));
-        }
-        let value = contents.newtype_variant_seed(self)?;
-        Ok(Value::Tagged(Box::new(TaggedValue { tag: Tag::new(tag.0), value })))
-    }
-}
-
-/// A tag's text.
-struct TagText(String);
-
-impl<'de> Deserialize<'de> for TagText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(TagText)
+        let (_, contents) = data.variant::<String>()?;
+        self.0.tags.set(true);
+        contents.newtype_variant_seed(self)
     }
 }
 

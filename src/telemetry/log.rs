@@ -1,6 +1,7 @@
 //! Logs: a line of text or of JSON on standard error, with a constant message and fields.
 //!
-//! A line stays a line: control characters are escaped on the way out, whatever a field holds.
+//! A line stays a line and reads as it was written: control characters, separators of lines and marks
+//! of writing direction are escaped on the way out, whatever a field holds.
 //! Not here: what is logged, and how often (each room, where it happens).
 
 use std::io::{self, Write};
@@ -10,6 +11,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
+
+use crate::domain::is_unruly;
 
 /// From which level on logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +96,7 @@ pub fn start_logs(level: Level, format: Format) -> Logs {
     Logs(handle)
 }
 
-/// Writes lines to standard error with control characters escaped.
+/// Writes lines to standard error with unruly characters escaped.
 #[derive(Clone, Copy, Debug)]
 struct Escaped;
 
@@ -126,18 +129,21 @@ fn has_room(stderr: &io::StderrLock<'_>) -> bool {
     poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
 }
 
-/// A line in which every control character but the last line feed is spelt out.
+/// A line in which every unruly character but the last line feed is spelt out, so that JSON stays
+/// JSON: there such characters stand in strings only, and C0 ones not even there, so that all that is
+/// left to escape takes the form that both formats understand.
 fn escaped(line: &[u8]) -> Vec<u8> {
     let (body, end) = match line.split_last() {
         Some((b'\n', body)) => (body, &b"\n"[..]),
         Some(_) | None => (line, &b""[..]),
     };
     let mut out = Vec::with_capacity(line.len());
-    for &byte in body {
-        if byte.is_ascii_control() {
-            out.extend(byte.escape_ascii());
-        } else {
-            out.push(byte);
+    // The subscriber writes text, so nothing is lost here.
+    for c in String::from_utf8_lossy(body).chars() {
+        match u8::try_from(c) {
+            Ok(byte) if byte < b' ' => out.extend(byte.escape_ascii()),
+            _ if is_unruly(c) => out.extend(format!("\\u{:04x}", u32::from(c)).bytes()),
+            _ => out.extend(c.encode_utf8(&mut [0; 4]).bytes()),
         }
     }
     out.extend_from_slice(end);
@@ -152,6 +158,13 @@ mod tests {
     fn a_field_cannot_forge_a_second_line() {
         let line = b"WARN refused value=a\nWARN forged\x1b[31m\n";
         assert_eq!(escaped(line), b"WARN refused value=a\\nWARN forged\\x1b[31m\n");
+    }
+
+    #[test]
+    fn a_field_cannot_reorder_a_line_nor_break_json() {
+        let line = "{\"value\":\"\u{7f}\u{85}\u{9b}\u{2028}\u{202e}\u{61c}\"}\n";
+        let written = escaped(line.as_bytes());
+        assert_eq!(written, b"{\"value\":\"\\u007f\\u0085\\u009b\\u2028\\u202e\\u061c\"}\n");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use prost::Message as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 use super::decode::MESSAGE_BYTES_MAX;
 use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
@@ -146,7 +146,8 @@ fn limit(value: &Value) -> Result<RateLimitOverride, JsonFault> {
 
 fn unit(value: &Value) -> Result<i32, JsonFault> {
     let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
-    let by_number = || value.as_i64().and_then(|number| i32::try_from(number).ok());
+    let number = || value.as_number().and_then(whole);
+    let by_number = || number().and_then(|number| i32::try_from(number).ok());
     let wanted = JsonFault::Shape { field: "unit", wanted: "the name or number of a unit" };
     by_name.or_else(by_number).ok_or(wanted)
 }
@@ -169,16 +170,42 @@ fn text(value: &Value, field: &'static str) -> Result<String, JsonFault> {
     Ok(text.to_owned())
 }
 
-/// 64-bit numbers come as strings, because JavaScript's do not hold them; numbers are fine too.
 fn integer(value: &Value, field: &'static str) -> Result<u64, JsonFault> {
-    let from_text = || value.as_str().and_then(|text| text.parse().ok());
-    let wanted = JsonFault::Shape { field, wanted: "a whole number that is not negative" };
-    value.as_u64().or_else(from_text).ok_or(wanted)
+    bounded(value, field, "at most 18446744073709551615")
 }
 
 fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonFault> {
-    let number = integer(value, field)?;
-    u32::try_from(number).map_err(|_| JsonFault::Shape { field, wanted: "at most 4294967295" })
+    bounded(value, field, "at most 4294967295")
+}
+
+/// A number, or one in quotes: 64-bit ones come so, because JavaScript's do not hold them.
+fn bounded<T: TryFrom<i128>>(
+    value: &Value,
+    field: &'static str,
+    at_most: &'static str,
+) -> Result<T, JsonFault> {
+    let number = match value {
+        Value::Number(number) => whole(number),
+        Value::String(text) => quoted(text).as_ref().and_then(whole),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    let wanted = JsonFault::Shape { field, wanted: "a whole number that is not negative" };
+    let number = number.filter(|number| *number >= 0).ok_or(wanted)?;
+    T::try_from(number).map_err(|_| JsonFault::Shape { field, wanted: at_most })
+}
+
+/// The number that a text is, with nothing around it.
+fn quoted(text: &str) -> Option<Number> {
+    let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
+    serde_json::from_str(text).ok().filter(|_| bare)
+}
+
+/// The whole number that `7`, `7.0` or `0.7e1` stand for. One with a fraction or an exponent was read
+/// as a double, so that from 2^53 on it is the nearest that a double holds; one beyond i128 is as
+/// large as that holds, and too large for every field.
+fn whole(number: &Number) -> Option<i128> {
+    let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
+    number.as_i128().or_else(float)
 }
 
 /// The response as proto-JSON.
@@ -263,6 +290,59 @@ mod tests {
         assert!(descriptors[0].give_back);
         assert_eq!(descriptors[0].limit.unwrap().unit_multiplier, 2);
         assert_eq!(descriptors[1].hits.0, 3);
+    }
+
+    #[test]
+    fn a_whole_number_is_read_in_every_form_that_proto_json_has_for_it() {
+        for (text, hits) in [
+            ("7", 7),
+            ("7.0", 7),
+            ("7e0", 7),
+            ("0.7E+1", 7),
+            ("70e-1", 7),
+            ("-0", 0),
+            (r#""7""#, 7),
+            (r#""7.0""#, 7),
+            (r#""7e0""#, 7),
+            ("4294967295", u32::MAX),
+            ("4294967295.0", u32::MAX),
+            (r#""42949672950e-1""#, u32::MAX),
+        ] {
+            let message = request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes());
+            let message = message.unwrap_or_else(|fault| panic!("{text}: {fault}"));
+            assert_eq!(RateLimitRequest::decode(message).unwrap().hits_addend, hits, "{text}");
+        }
+        let unit = br#"{"descriptors":[{"hitsAddend":1e19,"limit":{"unit":1e0}}]}"#;
+        let message = RateLimitRequest::decode(request(unit).unwrap()).unwrap();
+        assert_eq!(message.descriptors[0].hits_addend, Some(10_000_000_000_000_000_000));
+        assert_eq!(message.descriptors[0].limit.unwrap().unit, 1);
+    }
+
+    #[test]
+    fn what_is_no_whole_number_or_too_large_is_told() {
+        let fault = |field: &str, text: &str| {
+            let descriptor = format!(r#"{{"{field}":{text}}}"#);
+            let body = match field {
+                "hits_addend" => format!(r#"{{"descriptors":[{descriptor}]}}"#),
+                _ => descriptor,
+            };
+            request(body.as_bytes()).expect_err(&body).to_string()
+        };
+        let texts = ["1.5", "1e-1", "-1", "-1e0", "true", "[]", r#""""#, r#""1.5""#, r#"" 1""#];
+        for text in [&texts[..], &[r#""1 ""#, r#""+1""#, r#""01""#, r#""0x1""#, r#""-1""#]].concat()
+        {
+            let wanted = "hitsAddend must be a whole number that is not negative";
+            assert_eq!(fault("hitsAddend", text), wanted, "{text}");
+            assert_eq!(fault("hits_addend", text), wanted, "{text}");
+        }
+        for text in ["4294967296", "4294967296.0", "1e10", "1e300", r#""1e10""#] {
+            let wanted = "hitsAddend must be at most 4294967295";
+            assert_eq!(fault("hitsAddend", text), wanted, "{text}");
+        }
+        for text in ["18446744073709551616", "2e19", "1e300", r#""18446744073709551616""#] {
+            let wanted = "hitsAddend must be at most 18446744073709551615";
+            assert_eq!(fault("hits_addend", text), wanted, "{text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::http::{self, Reply};
 use crate::process::{FIVE_A_DAY, Serving, directory, tidegate, until};
+use crate::redis::Server;
 
 const TOKEN: &str = "between-friends";
 
@@ -113,6 +114,33 @@ fn what_is_tried_agrees_with_the_call_and_charges_nothing() {
     assert_eq!((&tried["code"], &tried["limited_by"]), (&"OVER_LIMIT".into(), &"daily".into()));
     for bad in ["/try", "/try?domain=edge", "/try?domain=edge&descriptor=%3Dv", "/try?hits=-1"] {
         assert_eq!(http::get(serving.port("debug"), bad).status, 400, "{bad}");
+    }
+}
+
+#[test]
+fn the_wait_for_several_hits_is_told_and_finding_it_out_charges_nothing() {
+    let server = Server::start(&[]);
+    let url = format!("127.0.0.1:{}", server.port);
+    for store in [&[][..], &["--redis-url", &url, "--store-budget", "5s"]] {
+        let serving = serving(store);
+        for _ in 0..3 {
+            assert_eq!(asked(&serving, "ann"), 200);
+        }
+        for _ in 0..2 {
+            let tried = json(&serving, "/try?domain=edge&descriptor=client=ann&hits=3");
+            assert_eq!(
+                (&tried["code"], &tried["limited_by"]),
+                (&"OVER_LIMIT".into(), &"daily".into())
+            );
+            let wait_ms = tried["retry_after_ms"].as_u64().unwrap_or_else(|| panic!("{tried}"));
+            assert!((1..=366 * 86_400_000).contains(&wait_ms), "{tried}");
+            let limit = &tried["descriptors"][0]["limits"][0];
+            assert_eq!((&limit["available"], &limit["passes"]), (&2.into(), &false.into()));
+        }
+        let fits = json(&serving, "/try?domain=edge&descriptor=client=ann&hits=2");
+        assert_eq!((&fits["code"], &fits["retry_after_ms"]), (&"OK".into(), &Value::Null));
+        let codes = [(); 3].map(|()| asked(&serving, "ann"));
+        assert_eq!(codes, [200, 200, 429], "two were left");
     }
 }
 

@@ -97,3 +97,72 @@ fn policies_may_be_named_several_times_and_spread_by_a_shell() {
     let printed = printed(&["--policy", "a.yaml", "b.yaml", "--policy", "c"], &[]);
     assert!(line(&printed, "policy").contains("a.yaml,b.yaml,c"));
 }
+
+/// Two files of one domain, `check` of them with this environment and these flags: its exit code.
+fn checked(files: &[(&str, &str)], flags: &[&str], environment: &[(&str, &str)]) -> i32 {
+    let files = directory(files);
+    let mut command = tidegate();
+    command.arg("check").arg(files.path().join("limits")).args(flags);
+    ran(command.envs(environment.iter().copied()).current_dir(files.path())).code
+}
+
+#[test]
+fn check_reads_settings_as_serve_does() {
+    let other = FIVE_A_DAY.replace("client", "other");
+    let merging = "merge-domain-config: true\ngrpc-port: 1\n";
+    let files = [("limits/a.yaml", FIVE_A_DAY), ("limits/b.yaml", &other), ("s.yaml", merging)];
+    let (ours, theirs) = ("TIDEGATE_MERGE_DOMAIN_CONFIG", "MERGE_DOMAIN_CONFIG");
+    let in_file = ["--settings", "s.yaml"];
+    for (flags, environment, code) in [
+        (&[][..], &[][..], 65),
+        (&[], &[(theirs, "true")], 0),
+        (&[], &[(ours, "true")], 0),
+        (&[], &[(ours, "false"), (theirs, "true")], 65),
+        (&[], &[(ours, ""), (theirs, "true")], 0),
+        (&in_file, &[], 0),
+        (&in_file, &[(theirs, "false")], 65),
+        (&["--merge-domain-config"], &[(ours, "false")], 0),
+        (&["--merge-domain-config=false"], &[(ours, "true")], 65),
+        (&[], &[(ours, "perhaps")], 64),
+        (&["--settings", "none.yaml"], &[], 64),
+        // What is said for a service and not for its policy is none of its business.
+        (&[], &[(ours, "true"), ("GRPC_PORT", "x"), ("TIDEGATE_KEY_SECRET_FILE", "none")], 0),
+    ] {
+        assert_eq!(checked(&files, flags, environment), code, "{flags:?} {environment:?}");
+    }
+    let long = format!("{FIVE_A_DAY}# {}\n", "x".repeat(2_000));
+    let one = [("limits/a.yaml", long.as_str())];
+    assert_eq!(checked(&one, &[], &[("TIDEGATE_POLICY_FILE_SIZE", "1KiB")]), 65);
+    assert_eq!(checked(&one, &["--policy-file-size", "4KiB"], &[]), 0);
+}
+
+#[test]
+fn explain_names_keys_as_the_service_would_by_the_same_settings() {
+    let files = directory(&[
+        ("p.yaml", FIVE_A_DAY),
+        ("secret", "s3\n"),
+        ("s.yaml", "cache-key-prefix: 'filed:'\nkey-secret-file: secret\n"),
+    ]);
+    let explained = |flags: &[&str], environment: &[(&str, &str)]| {
+        let mut command = tidegate();
+        command.args(["explain", "--policy", "p.yaml", "edge", "client=ann"]).args(flags);
+        command.envs(environment.iter().copied()).current_dir(files.path());
+        let told = ran(&mut command).with_code(0).out;
+        let key = told.lines().find_map(|line| line.trim().strip_prefix("in Redis "));
+        key.unwrap_or_else(|| panic!("{told}")).to_owned()
+    };
+    let prefix = "TIDEGATE_CACHE_KEY_PREFIX";
+    assert!(explained(&[], &[(prefix, "ours:")]).starts_with("ours:tg1"));
+    assert!(explained(&[], &[(prefix, "a:"), ("CACHE_KEY_PREFIX", "b:")]).starts_with("a:tg1"));
+    assert!(explained(&["--settings", "s.yaml"], &[]).starts_with("filed:tg1"));
+    let secret = explained(&["--key-secret", "s3"], &[]);
+    assert_ne!(secret, explained(&[], &[]));
+    for (flags, environment) in [
+        (&["--key-secret-file", "secret"][..], &[][..]),
+        (&[], &[("TIDEGATE_KEY_SECRET_FILE", "secret")]),
+        (&[], &[("TIDEGATE_KEY_SECRET", "s3")]),
+        (&["--settings", "s.yaml", "--cache-key-prefix", ""], &[]),
+    ] {
+        assert_eq!(explained(flags, environment), secret, "{flags:?} {environment:?}");
+    }
+}

@@ -8,7 +8,8 @@
     clippy::expect_used,
     clippy::panic,
     unreachable_pub,
-    reason = "a test fails by panicking, and its support is shared by its modules"
+    dead_code,
+    reason = "a test fails by panicking, and its support is shared by its modules and other crates"
 )]
 
 mod accounting;
@@ -25,3 +26,6 @@ mod samples;
 mod slots;
 mod stats;
 mod statuses;
+
+#[path = "../support/random.rs"]
+mod random;

@@ -14,7 +14,8 @@ const HEAD: &str = "\
 As a flag (`--grpc-port 8081`), in the environment (`TIDEGATE_GRPC_PORT`, or the name that
 envoyproxy/ratelimit has for the same thing), or in a settings file (`--settings FILE`, with
 `grpc-port: 8081`); a flag goes before the environment, the environment before the file.
-`tidegate serve --print-settings` says what is in force.
+`tidegate serve --print-settings` says what is in force. `check` and `explain` read those that concern a
+policy's files and its counters' keys the same way.
 
 | flag | default | envoyproxy/ratelimit | meaning |
 |---|---|---|---|

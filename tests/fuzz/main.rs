@@ -30,6 +30,10 @@ mod stored;
 mod authority;
 #[path = "../lua/limits.rs"]
 mod limits;
+#[path = "../support/random.rs"]
+mod numbers;
+#[path = "../support/pieces.rs"]
+mod pieces;
 #[path = "../support/proof.rs"]
 mod proof;
 #[path = "../support/redis.rs"]

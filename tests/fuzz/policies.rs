@@ -2,40 +2,21 @@
 //! be matched, listed and explained.
 
 use std::path::Path;
+use std::sync::LazyLock;
 use std::{fs, io};
 
 use tidegate::domain::{Descriptor, Entry, Hits, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 
 use crate::harness::{Target, feed};
+use crate::pieces::PIECES;
 use crate::random::Random;
 use crate::sort;
 
-const WORDS: &[&str] = &[
-    "<<: *a",
-    "&a ",
-    "*a",
-    "---\n",
-    "...\n",
-    "!x ",
-    "? ",
-    "[",
-    "]",
-    "{",
-    "}",
-    "\t",
-    "'",
-    "\"",
-    "|\n",
-    ">\n",
-    "- ",
-    ": ",
-    "#",
-    "~",
-    "99999999999999999999",
-    "-.inf",
-    "\u{feff}",
-    "descriptors: ",
+/// Pieces of YAML, and words of the language.
+static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| [&PIECES[..], &LANGUAGE].concat());
+
+const LANGUAGE: [&str; 20] = [
     "rate_limit: ",
     "rate_limits: ",
     "tiers: ",
@@ -90,11 +71,11 @@ fn made(random: &mut Random) -> Vec<u8> {
                 indent += 4;
             }
             3 => {
-                text += *random.pick::<&str>(WORDS);
+                text += random.pick::<&str>(&WORDS);
                 indent = indent.saturating_sub(4).max(2);
             }
             4 => text += &format!("requests_per_unit: {}", random.odd()),
-            _ => text += &format!("{}{}", random.pick(WORDS), random.odd()),
+            _ => text += &format!("{}{}", random.pick::<&str>(&WORDS), random.odd()),
         }
         text.push('\n');
     }
@@ -123,7 +104,7 @@ fn used(policy: &Policy) {
 
 #[test]
 fn any_bytes_are_a_policy_or_faults_with_a_place() {
-    let target = Target { name: "policies", share: 8, words: WORDS };
+    let target = Target { name: "policies", share: 8, words: &WORDS };
     let mut merge = false;
     feed(&target, seeds(), made, |input| {
         merge = !merge;

@@ -1,26 +1,25 @@
-//! Random numbers that are the same everywhere, bytes read as decisions, and bytes changed a little.
+//! Random sizes and bytes, bytes read as decisions, and bytes changed a little.
 //!
-//! Not here: what is fed with them.
+//! Not here: what is fed with them, the numbers themselves (`numbers`).
 
-/// A small generator (xorshift64*).
+use crate::numbers;
+
+/// The generator of all tests, by sizes.
 #[derive(Clone)]
-pub struct Random(u64);
+pub struct Random(numbers::Random);
 
 impl Random {
     pub fn seeded(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Random(numbers::Random::seeded(seed))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.next()
     }
 
     /// Below `n`, which is at least 1.
     pub fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 11) % n as u64) as usize
+        self.0.below(n as u64) as usize
     }
 
     pub fn one_in(&mut self, n: usize) -> bool {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use tidegate::policy::{Options, Source, compile};
 
+use crate::pieces::PIECES;
 use crate::support::{dir, entries};
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -32,34 +33,6 @@ fn survives(text: Vec<u8>) {
         }
     }
 }
-
-/// Pieces that are more telling than random bytes.
-const PIECES: [&str; 24] = [
-    "<<: *a",
-    "&a ",
-    "*a",
-    "---\n",
-    "...\n",
-    "!x ",
-    "? ",
-    "[",
-    "]",
-    "{",
-    "}",
-    "\t",
-    "'",
-    "\"",
-    "|\n",
-    ">\n",
-    "- ",
-    ": ",
-    "#",
-    "~",
-    "99999999999999999999",
-    "-.inf",
-    "\u{feff}",
-    "descriptors: ",
-];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]

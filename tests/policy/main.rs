@@ -17,3 +17,6 @@ mod schema;
 mod support;
 mod together;
 mod warnings;
+
+#[path = "../support/pieces.rs"]
+mod pieces;

@@ -3,6 +3,7 @@
 //! Not here: what is drawn with them.
 
 /// A small generator (xorshift64*): the same numbers everywhere, for ever.
+#[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {

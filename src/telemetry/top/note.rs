@@ -3,7 +3,7 @@
 //!
 //! Not here: what becomes of it (`sketch`).
 
-use crate::domain::{Entry, Refused, RuleId};
+use crate::domain::{Entry, Refused, RuleId, spelt_out};
 
 /// How the values of refused keys are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,9 +106,7 @@ impl Note {
     pub(super) fn shown(&self) -> String {
         let mut text = String::new();
         for chunk in self.text[..usize::from(self.length)].utf8_chunks() {
-            for c in chunk.valid().chars() {
-                if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
-            }
+            text.push_str(&spelt_out(chunk.valid()));
             text.extend(chunk.invalid().escape_ascii().map(char::from));
         }
         // Escaping can make six characters out of a byte.
