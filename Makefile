@@ -37,9 +37,9 @@ $(ENVOY): tests/envoy/requirements.txt
 test: tools ## every test, none of which judges times
 	$(CARGO) test --locked
 
-# Render, lint, schemas, refusals, alerts, and what the program makes of it.
+# Render, lint, schemas, refusals, what the program makes of it, and each alert's fault, recorded anew.
 chart: ## tests of the Helm chart
-	@.ci/tools venv promtool
+	@.ci/tools venv promtool redis
 	@$(MAKE) --no-print-directory $(VENV)/.chart
 	$(CARGO) build --locked --bin tidegate
 	$(VENV)/bin/python tests/chart/run.py

@@ -1,9 +1,11 @@
 """The chart as the tests see it: rendered and linted by Helm's own library, and the program that it
 deploys. Not here: what must hold (test_*.py)."""
 
+import itertools
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -18,9 +20,10 @@ from helm_python.chart import lint
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tidegate"
 HERE = ROOT / "tests" / "chart"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate"))
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate")).resolve()
 
 RELEASE, NAMESPACE = "edge", "limits"
+METRIC = re.compile(r"\btidegate_[a-z_]+")
 # Only a broken test ever waits this long.
 PATIENCE_SECONDS = 30
 
@@ -99,15 +102,24 @@ def environment(objects):
     return {item["name"]: item.get("value") for item in container(objects)["env"]}
 
 
+# Below those that systems give to connections, so that none of ours takes a port that a server was promised.
+_ports = itertools.count(20_000 + os.getpid() * 97 % 10_000)
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nobody listens at, and that no other caller is given."""
+    for port in _ports:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 class Running:
-    """The program as the rendered container starts it, with its ConfigMap in a directory and free
-    ports; ends with the with-block."""
+    """The program as the rendered container starts it, with its ConfigMap in a directory, under the same
+    path as in every other, and free ports; ends with the with-block."""
 
     def __init__(self, objects, more=None):
         self.objects, self.more = objects, more or {}
@@ -118,14 +130,18 @@ class Running:
             (pathlib.Path(self.directory.name) / name).write_text(text)
         self.http = free_port()
         ports = {"GRPC_PORT": free_port(), "HTTP_PORT": self.http, "DEBUG_PORT": free_port()}
-        given = {**environment(self.objects), "TIDEGATE_POLICY": self.directory.name, "TIDEGATE_DRAIN_DELAY": "0s"}
+        given = {**environment(self.objects), "TIDEGATE_POLICY": ".", "TIDEGATE_DRAIN_DELAY": "0s"}
         given.update({f"TIDEGATE_{name}": str(port) for name, port in ports.items()})
         given.update(self.more)
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
-            [PROGRAM, *container(self.objects)["args"]], env=given, stdin=subprocess.DEVNULL,
-            stdout=self.log, stderr=subprocess.STDOUT)
-        until("the program is ready", lambda: self.get("/readyz") is not None)
+            [PROGRAM, *container(self.objects)["args"]], env=given, cwd=self.directory.name,
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
+        try:
+            until("the program is ready", lambda: self.get("/readyz") is not None)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def get(self, path):
@@ -136,6 +152,12 @@ class Running:
         except OSError:
             assert self.process.poll() is None, f"it ended: {self.said()}"
             return None
+
+    def put(self, name, text):
+        """A file of the policy: the old or the new one is there, never half of one."""
+        fresh = pathlib.Path(self.directory.name) / f".{name}"
+        fresh.write_text(text)
+        fresh.replace(fresh.with_name(name))
 
     def said(self):
         self.log.seek(0)

@@ -1,4 +1,5 @@
-"""Alerts against series of the faults that they are for, by promtool. The series are in alerts/."""
+"""Rules against series that no recording of a fault has: figures that texts tell exactly, and what must
+stay silent. Written by hand, in alerts/. Not here: the faults themselves (test_recordings)."""
 
 import pathlib
 import shutil
@@ -33,14 +34,9 @@ class Alerts(unittest.TestCase):
         code, said = promtool("check", "rules", str(self.directory / "rules.yaml"))
         self.assertEqual(code, 0, said)
 
-    def test_each_alert_fires_on_its_fault_and_not_without_it(self):
-        tested = set()
+    def test_each_series_by_hand_makes_what_stands_beside_it(self):
         for path in sorted((chart.HERE / "alerts").glob("*.yaml")):
             shutil.copy(path, self.directory)
-            with self.subTest(fault=path.stem):
+            with self.subTest(series=path.stem):
                 code, said = promtool("test", "rules", str(self.directory / path.name))
                 self.assertEqual(code, 0, said)
-            for test in yaml.safe_load(path.read_text())["tests"]:
-                tested |= {asked["alertname"] for asked in test.get("alert_rule_test", []) if asked.get("exp_alerts")}
-        every = {rule["alert"] for group in rules()["groups"] for rule in group["rules"] if "alert" in rule}
-        self.assertEqual(tested, every)

@@ -9,9 +9,8 @@ import unittest
 import yaml
 
 import chart
+import servers
 import test_prometheus
-
-METRIC = re.compile(r"\btidegate_[a-z_]+")
 
 
 class Program(unittest.TestCase):
@@ -51,14 +50,14 @@ class Program(unittest.TestCase):
         rules = chart.one(objects, "PrometheusRule")["spec"]
         panels = json.loads(chart.one(objects, "ConfigMap", "-dashboard")["data"]["tidegate.json"])["panels"]
         # Counting in Redis it has every metric that it has in memory, and Redis' besides.
-        port, server = test_prometheus.redis()
-        with server, chart.Running(objects, test_prometheus.counting_in(port)) as running:
+        server = servers.Redis()
+        with server, chart.Running(objects, test_prometheus.counting_in(server)) as running:
             test_prometheus.ask(running)
             chart.until("Redis' own figures", lambda: "tidegate_redis_keys{" in running.get("/metrics"))
             exist = {line.split("{")[0].split(" ")[0] for line in running.get("/metrics").splitlines()
                      if not line.startswith("#")}
-        asked = set(METRIC.findall(yaml.safe_dump(rules)))
-        asked |= {name for p in panels for t in p["targets"] for name in METRIC.findall(t["expr"])}
+        asked = set(chart.METRIC.findall(yaml.safe_dump(rules)))
+        asked |= {name for p in panels for t in p["targets"] for name in chart.METRIC.findall(t["expr"])}
         self.assertGreater(len(asked), 10)
         self.assertEqual(asked - exist, set())
 

@@ -15,41 +15,12 @@ from contextlib import ExitStack
 import yaml
 
 import chart
-
-MISSING = "{} is missing (Debian: apt-get install {})"
-
-
-class Process:
-    """A program with a directory of its own; killed at the end of the with-block."""
-
-    def __init__(self, package, *command):
-        assert shutil.which(command[0]), MISSING.format(command[0], package)
-        self.command = command
-
-    def __enter__(self):
-        self.directory = tempfile.TemporaryDirectory()
-        self.child = subprocess.Popen(
-            self.command, cwd=self.directory.name, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return self
-
-    def kill(self):
-        self.child.kill()
-        self.child.wait()
-
-    def __exit__(self, *_):
-        self.kill()
-        self.directory.cleanup()
+import servers
 
 
-def redis():
-    port = chart.free_port()
-    return port, Process("redis-server", "redis-server", "--port", str(port), "--save", "")
-
-
-def counting_in(port):
+def counting_in(server):
     """What makes the redis case count in a Redis without a password."""
-    return {"TIDEGATE_REDIS_URL": f"127.0.0.1:{port}", "TIDEGATE_REDIS_AUTH_FILE": "",
+    return {"TIDEGATE_REDIS_URL": server.node, "TIDEGATE_REDIS_AUTH_FILE": "",
             "TIDEGATE_KEY_SECRET_FILE": "", "TIDEGATE_REDIS_INFO_POLL": "100ms"}
 
 
@@ -84,7 +55,7 @@ class Prometheus(unittest.TestCase):
         port = chart.free_port()
         command = ["prometheus", f"--config.file={here}/prometheus.yaml", f"--storage.tsdb.path={here}/data",
                    f"--web.listen-address=127.0.0.1:{port}"]
-        stack.enter_context(Process("prometheus", *command))
+        stack.enter_context(servers.Process("prometheus", *command))
         return port
 
     def query(self, port, expression):
@@ -98,15 +69,15 @@ class Prometheus(unittest.TestCase):
         return float(found[0]["value"][1]) if found else None
 
     def test_a_real_prometheus_takes_the_metrics_and_the_rules(self):
-        port, server = redis()
+        server = servers.Redis()
         objects = chart.manifests(chart.cases()["redis"])
         with ExitStack() as stack:
             server = stack.enter_context(server)
-            running = stack.enter_context(chart.Running(objects, counting_in(port)))
+            running = stack.enter_context(chart.Running(objects, counting_in(server)))
             for _ in range(30):
                 self.assertIn(ask(running), (200, 429))
             prometheus = self.started(stack, running)
-            node = f'node="127.0.0.1:{port}"'
+            node = f'node="{server.node}"'
             for expression, value in {
                 'sum(tidegate_calls_total{status="ok"})': 30,
                 'sum(tidegate_rule_decisions_total{rule="edge.api_token"})': 30,
@@ -130,10 +101,10 @@ class Prometheus(unittest.TestCase):
             chart.until("the share of degraded answers", lambda: ask(running) and self.query(prometheus, share))
 
     def test_promtool_finds_nothing_wrong_with_the_metrics(self):
-        assert shutil.which("promtool"), MISSING.format("promtool", "prometheus")
-        port, server = redis()
+        assert shutil.which("promtool"), servers.MISSING.format("promtool", "prometheus")
+        server = servers.Redis()
         objects = chart.manifests(chart.cases()["redis"])
-        given = {**counting_in(port), "TIDEGATE_RATELIMIT_METRIC_NAMES": "true"}
+        given = {**counting_in(server), "TIDEGATE_RATELIMIT_METRIC_NAMES": "true"}
         with server, chart.Running(objects, given) as running:
             ask(running)
             chart.until("Redis' own figures", lambda: "tidegate_redis_keys{" in running.get("/metrics"))
