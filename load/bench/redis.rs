@@ -103,6 +103,9 @@ fn per_decision(scale: Scale) {
     }
 }
 
+/// Shares of what ten descriptors' calls reach at most, at which one and ten are compared.
+const SAME_LOADS: [f64; 3] = [0.05, 0.1, 0.25];
+
 /// Waits at half of what the service carries, and of ten descriptors beside one at the same load.
 pub fn waits(scale: Scale) {
     let dir = tempfile::tempdir().unwrap();
@@ -115,31 +118,45 @@ pub fn waits(scale: Scale) {
         seen.answered as f64 / began.elapsed().as_secs_f64()
     };
     let peaks = [peak(0), peak(1)];
-    println!("\nWaits, microseconds, 64 callers at a fixed rate");
+    let waits = |at: usize, rate| paced::run(servers[at].port, &both[at], rate, scale.lasts);
+    println!("\nWaits, microseconds, at most 64 callers at a fixed rate");
     println!(
         "{:>7} {:>12} {:>12} {:>8} {:>8} {:>8}",
         "checks", "calls/s", "of peak", "p50", "p99", "p99.9"
     );
-    let show = |at: usize, rate: f64| {
-        let waits = paced::run(servers[at].port, &both[at], rate, scale.lasts);
-        let checks = [1, 10][at];
-        let share = rate / peaks[at] * 100.0;
-        println!(
-            "{checks:>7} {rate:>12.0} {share:>11.0}% {:>8} {:>8} {:>8}",
-            waits.at(0.5),
-            waits.at(0.99),
-            waits.at(0.999)
-        );
-        waits
-    };
     for (at, peak) in peaks.iter().enumerate() {
-        show(at, peak / 2.0);
+        let seen = waits(at, peak / 2.0);
+        println!(
+            "{:>7} {:>12.0} {:>11.0}% {:>8} {:>8} {:>8}",
+            [1, 10][at],
+            peak / 2.0,
+            50.0,
+            seen.at(0.5),
+            seen.at(0.99),
+            seen.at(0.999)
+        );
     }
-    println!("ten descriptors beside one at the same load, p50:");
-    for share in [0.05, 0.1, 0.25] {
-        let same = peaks[1] * share;
-        let (one, ten) = (show(0, same), show(1, same));
-        println!("{:.2} times as long", ten.at(0.5) as f64 / one.at(0.5).max(1) as f64);
+    println!(
+        "\nTen descriptors beside one at the same load, p50 in microseconds (median of {} pairs)",
+        scale.pairs
+    );
+    println!("{:>12} {:>14} {:>8} {:>8} {:>8}", "calls/s", "of ten's peak", "one", "ten", "ratio");
+    for share in SAME_LOADS {
+        let rate = peaks[1] * share;
+        let (mut one, mut ten, mut ratio) = (vec![], vec![], vec![]);
+        for _ in 0..scale.pairs {
+            let [a, b] = [0, 1].map(|at| waits(at, rate).at(0.5) as f64);
+            one.push(a);
+            ten.push(b);
+            ratio.push(b / a.max(1.0));
+        }
+        println!(
+            "{rate:>12.0} {:>13.0}% {:>8.0} {:>8.0} {:>8.2}",
+            share * 100.0,
+            cpu::median(one),
+            cpu::median(ten),
+            cpu::median(ratio)
+        );
     }
 }
 

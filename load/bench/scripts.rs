@@ -119,13 +119,10 @@ fn hand(name: &'static str, sha: &str, checks: usize) -> Side {
         for at in 0..checks {
             command.arg(format!("hand{}:{{{:022}}}", checks.min(2), (nth + at) % KEYS));
         }
-        // As many arguments as ours bring along, so that reading them costs the same.
+        // As many bytes in as many arguments as ours bring along.
         match checks {
             1 => command.arg("").arg(1).arg(1_000_000).arg(3_600_000_000_u64),
-            _ => {
-                command.arg(1);
-                (0..2 + checks * 4).fold(&mut command, |command, _| command.arg(1_000_000))
-            }
+            _ => command.arg("").arg(vec![1_u8; 3 + checks * 15]),
         };
         command
     };

@@ -1,16 +1,14 @@
--- What a call of several windows cannot do without: the time, a read and a write each, the reply.
--- Decides nothing.
+-- What a call of several windows cannot do without: the time, one read of all, a write each, the
+-- reply. Decides nothing.
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local reply = { now, 0 }
+local reply = { time[1] * 1000000 + time[2], 0 }
+local values = redis.call('MGET', unpack(KEYS))
 for i = 1, #KEYS do
-  local held = redis.call('GET', KEYS[i])
-  if held then
-    reply[2 * i + 1] = redis.call('INCRBY', KEYS[i], ARGV[1])
+  if values[i] then
+    reply[1 + i] = redis.call('INCR', KEYS[i])
   else
-    reply[2 * i + 1] = 1
+    reply[1 + i] = 1
     redis.call('SET', KEYS[i], 1, 'PX', 3600000)
   end
-  reply[2 * i + 2] = 0
 end
 return reply
