@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::failure::Failure;
 use super::files::{Fingerprint, Stamp};
 use super::load::{Loaded, Loader};
+use crate::clock::Clock;
 use crate::domain::RuleId;
 use crate::policy::{Fault, Policy};
 use crate::telemetry::{RuleName, Telemetry};
@@ -32,7 +33,9 @@ pub(super) struct Reload {
     every: Duration,
     stamp: Option<Stamp>,
     /// The content that was looked at last, good or not.
-    seen: Option<Fingerprint>,
+    seen: Fingerprint,
+    /// The content that is in force.
+    in_force: Fingerprint,
     reads_left: u32,
     /// The number of the next policy's first rule.
     next: RuleId,
@@ -50,7 +53,8 @@ impl Reload {
     ) -> Self {
         Reload {
             next: next_number(&loaded.policy, RuleId(0)),
-            seen: Some(loaded.fingerprint),
+            seen: loaded.fingerprint,
+            in_force: loaded.fingerprint,
             stamp: None,
             reads_left: READS_AFTER_CHANGE,
             unreadable: false,
@@ -96,10 +100,14 @@ impl Reload {
             return;
         }
         let fingerprint = Fingerprint::of(&files);
-        if self.seen == Some(fingerprint) {
+        if self.seen == fingerprint {
+            // They could not be read for a while, and that was told as a refusal.
+            if self.in_force == fingerprint {
+                self.telemetry.still_loaded();
+            }
             return;
         }
-        self.seen = Some(fingerprint);
+        self.seen = fingerprint;
         match self.loader.compile(&files, self.next) {
             Ok(loaded) => replace(self.take(loaded)),
             Err(failure) => self.refuse(&failure),
@@ -114,7 +122,9 @@ impl Reload {
             fingerprint = %loaded.fingerprint,
             "policy reloaded"
         );
-        self.telemetry.loaded(self.next, rule_names(&loaded.policy), loaded.fingerprint);
+        let names = rule_names(&loaded.policy);
+        self.telemetry.loaded(self.next, names, loaded.fingerprint, Clock::System.now());
+        self.in_force = loaded.fingerprint;
         self.next = next_number(&loaded.policy, self.next);
         Arc::new(loaded.policy)
     }
@@ -170,6 +180,7 @@ mod tests {
 
     use super::super::settings::{Settings, Sources};
     use super::*;
+    use crate::telemetry::{Scrape, Shown};
 
     const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
     const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
@@ -200,5 +211,61 @@ mod tests {
         assert!(rules.lock().unwrap().is_empty(), "half of it was a valid policy");
         reload.poll(&replace);
         assert_eq!(*rules.lock().unwrap(), [3]);
+    }
+
+    const FAULTY: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second";
+
+    /// Polls until a change is read and its content looked at; whether the last reload is shown as
+    /// good, and how many loads and refusals are.
+    fn settled(reload: &mut Reload) -> [u64; 3] {
+        (0..=READS_AFTER_CHANGE + 1).for_each(|_| reload.poll(&|_| {}));
+        let shown = Shown::new(Arc::clone(&reload.telemetry), Vec::new());
+        let text = Scrape::new(Arc::new(shown)).text().unwrap();
+        ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
+            let begin = format!("tidegate_config_{name} ");
+            text.lines().find_map(|line| line.strip_prefix(&begin)).unwrap().parse().unwrap()
+        })
+    }
+
+    /// A watch over `ONE`; its directory, which goes with the first value, and the file.
+    fn watch_one() -> (tempfile::TempDir, std::path::PathBuf, Reload) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("policy.yaml");
+        fs::write(&path, ONE).unwrap();
+        let mut reload = watch(&path);
+        reload.telemetry.loaded(RuleId(0), [], "", crate::domain::Micros(1));
+        assert_eq!(settled(&mut reload), [1, 1, 0], "the start was good");
+        (directory, path, reload)
+    }
+
+    #[test]
+    fn a_refused_policy_is_shown_until_the_file_is_mended_or_rolled_back() {
+        let (_directory, path, mut reload) = watch_one();
+        fs::write(&path, FAULTY).unwrap();
+        assert_eq!(settled(&mut reload), [0, 1, 1]);
+        assert_eq!(settled(&mut reload), [0, 1, 1], "it stays, and is counted once");
+        fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+        assert_eq!(settled(&mut reload), [1, 2, 1]);
+        fs::write(&path, FAULTY).unwrap();
+        assert_eq!(settled(&mut reload), [0, 2, 2]);
+        fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+        assert_eq!(settled(&mut reload)[0], 1, "back to what is in force");
+    }
+
+    #[test]
+    fn a_file_that_comes_back_is_as_good_as_it_was() {
+        let (_directory, path, mut reload) = watch_one();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(settled(&mut reload), [0, 1, 1]);
+        fs::write(&path, ONE).unwrap();
+        assert_eq!(settled(&mut reload), [1, 1, 1], "in force all the time: nothing to load");
+        fs::write(&path, FAULTY).unwrap();
+        assert_eq!(settled(&mut reload), [0, 1, 2]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(settled(&mut reload), [0, 1, 3]);
+        fs::write(&path, FAULTY).unwrap();
+        assert_eq!(settled(&mut reload), [0, 1, 3], "readable, and still refused");
+        fs::write(&path, ONE).unwrap();
+        assert_eq!(settled(&mut reload)[0], 1);
     }
 }

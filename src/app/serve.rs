@@ -148,7 +148,8 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
 fn telemetry_of(settings: &Settings, loaded: &Loaded) -> Arc<Telemetry> {
     let telemetry = Telemetry::new(settings.near_limit_ratio).counting(settings.metrics);
     let telemetry = Arc::new(telemetry.showing(values(settings)));
-    telemetry.loaded(RuleId(0), reload::rule_names(&loaded.policy), loaded.fingerprint);
+    let names = reload::rule_names(&loaded.policy);
+    telemetry.loaded(RuleId(0), names, loaded.fingerprint, Clock::System.now());
     telemetry
 }
 

@@ -4,7 +4,7 @@
 //! has lines of its own. Not here: the arithmetic (`tally`), what is shown of it (`shown`).
 
 use std::cell::Cell as LocalCell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use super::rules::{ByCode, RuleCell, RuleName, SOURCES, Table, Tables, place};
 use super::tally::tally;
 use super::top::{Top, Values};
 use crate::domain::{
-    Code, Decision, Distribution, Ending, Facts, Observer, Parent, Refused, RuleId, Trace, Waits,
+    Code, Decision, Distribution, Ending, Facts, Micros, Observer, Parent, Refused, RuleId, Trace,
+    Waits,
 };
 
 /// Workers whose counters of the whole process have a line of their own; more share.
@@ -46,6 +47,8 @@ pub(super) struct Totals {
     pub(super) took: Distribution,
     pub(super) loads: u64,
     pub(super) load_errors: u64,
+    pub(super) last_load_taken: bool,
+    pub(super) last_taken_us: u64,
 }
 
 /// The counters of the process.
@@ -60,6 +63,10 @@ pub struct Telemetry {
     shards: Box<[Shard]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
+    /// What the files hold, as far as they were looked at, is in force.
+    last_load_taken: AtomicBool,
+    /// When that was loaded, in microseconds since the Unix epoch.
+    last_taken_us: AtomicU64,
     traces: OnceLock<Traces>,
     refusals: Refusals,
     top: Top,
@@ -84,6 +91,8 @@ impl Telemetry {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
+            last_load_taken: AtomicBool::new(false),
+            last_taken_us: AtomicU64::new(0),
             traces: OnceLock::new(),
             refusals: Refusals::default(),
         }
@@ -121,23 +130,33 @@ impl Telemetry {
     }
 
     /// A policy was loaded whose rules are numbered from `first` on: rules of a name that is known
-    /// keep their sums. `fingerprint`: what its files hash to. To be called before the policy
-    /// decides its first call.
+    /// keep their sums. `fingerprint`: what its files hash to; `now`: by the wall clock. To be
+    /// called before the policy decides its first call.
     pub fn loaded(
         &self,
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
         fingerprint: impl ToString,
+        now: Micros,
     ) {
         let before = Arc::clone(&self.tables.load().present);
         let present = Arc::new(Table::new(first, rules, fingerprint.to_string(), &before));
         self.tables.store(Arc::new(Tables { present, before }));
         self.loads.fetch_add(1, Ordering::Relaxed);
+        self.last_taken_us.store(now.0, Ordering::Relaxed);
+        self.last_load_taken.store(true, Ordering::Relaxed);
     }
 
-    /// A policy was not loaded, because it has faults.
+    /// The files were looked at again and hold the policy that is in force: no load, but whatever
+    /// was [refused](Self::not_loaded) last is gone.
+    pub fn still_loaded(&self) {
+        self.last_load_taken.store(true, Ordering::Relaxed);
+    }
+
+    /// A policy was not loaded, because it has faults or cannot be read.
     pub fn not_loaded(&self) {
         self.load_errors.fetch_add(1, Ordering::Relaxed);
+        self.last_load_taken.store(false, Ordering::Relaxed);
     }
 
     /// Who is being refused.
@@ -159,6 +178,8 @@ impl Telemetry {
             took: Waits::default().read(),
             loads: self.loads.load(Ordering::Relaxed),
             load_errors: self.load_errors.load(Ordering::Relaxed),
+            last_load_taken: self.last_load_taken.load(Ordering::Relaxed),
+            last_taken_us: self.last_taken_us.load(Ordering::Relaxed),
         };
         let add = |sum: &mut u64, cell: &AtomicU64| *sum += cell.load(Ordering::Relaxed);
         for shard in &self.shards {
@@ -257,7 +278,7 @@ impl Observer for Telemetry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Hits, Micros, Outcome, Source, Verdict};
+    use crate::domain::{Hits, Outcome, Source, Verdict};
 
     fn name(path: &str) -> RuleName {
         RuleName { domain: "d".into(), path: path.into() }
@@ -290,9 +311,9 @@ mod tests {
     #[test]
     fn a_rules_sums_survive_a_reload_by_its_name() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1");
+        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
         telemetry.checked(&pass(1));
-        telemetry.loaded(RuleId(2), [name("d.b"), name("d.c")], "");
+        telemetry.loaded(RuleId(2), [name("d.b"), name("d.c")], "", Micros(2));
         telemetry.checked(&pass(2));
         assert_eq!(total(&telemetry, "d.b"), Some(2));
         assert_eq!(total(&telemetry, "d.a"), None, "a rule that is gone has no series");
@@ -301,8 +322,8 @@ mod tests {
     #[test]
     fn a_call_that_was_under_way_at_a_reload_is_counted_on_its_own_rule() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1");
-        telemetry.loaded(RuleId(2), [name("d.c"), name("d.b")], "");
+        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        telemetry.loaded(RuleId(2), [name("d.c"), name("d.b")], "", Micros(2));
         telemetry.checked(&pass(1));
         assert_eq!(total(&telemetry, "d.b"), Some(1));
         assert_eq!(total(&telemetry, "d.c"), Some(0));
@@ -311,7 +332,7 @@ mod tests {
     #[test]
     fn rules_that_print_alike_share_one_series() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "");
+        telemetry.loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "", Micros(2));
         telemetry.checked(&pass(0));
         telemetry.checked(&pass(1));
         assert_eq!(total(&telemetry, "d.a_b"), Some(2));

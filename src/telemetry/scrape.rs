@@ -135,14 +135,14 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{RuleId, Waits};
+    use crate::domain::{Micros, RuleId, Waits};
     use crate::telemetry::{Family, Kind, RuleName, Unit, Value, single};
 
     fn shown() -> Arc<Shown> {
         let telemetry = Arc::new(Telemetry::new(0.8));
         let path = "d.key_\"quoted\"\nvalue";
         let rule = RuleName { domain: "d".into(), path: path.into() };
-        telemetry.loaded(RuleId(0), [rule], "abc");
+        telemetry.loaded(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
         let keys: Figures = Box::new(|sink| {
             single(sink, &Family::new("keys", "Counters held", Kind::Gauge), 7)?;
             let waits = Waits::default();
@@ -164,6 +164,8 @@ mod tests {
             r#"tidegate_rule_hits_total{domain="d",rule="d.key_\"quoted\"\nvalue"} 0"#,
             "tidegate_keys 7",
             "tidegate_config_load_success_total 1",
+            "tidegate_config_last_reload_successful 1",
+            "tidegate_config_last_reload_success_timestamp_seconds 1700000000.25",
             r#"tidegate_decisions_total{code="ok",source="memory"} 0"#,
             r#"tidegate_policy_info{fingerprint="abc"} 1"#,
             r#"tidegate_waits_seconds_bucket{le="0.005",node="n"} 0"#,

@@ -39,6 +39,17 @@ const CALLS: Family =
 const DECISION_SECONDS: Family =
     Family::new("decision", "Time from a call's message to its answer", Kind::Histogram)
         .in_unit(Unit::Seconds);
+const LAST_RELOAD: Family = Family::new(
+    "config_last_reload_successful",
+    "1 after a load that was taken, at the start or later; 0 after one that was refused",
+    Kind::Gauge,
+);
+const LAST_RELOAD_TIME: Family = Family::new(
+    "config_last_reload_success_timestamp",
+    "When the last load that was taken was, since the Unix epoch",
+    Kind::Gauge,
+)
+.in_unit(Unit::Seconds);
 const POLICY: Family =
     Family::new("policy_info", "The policy in force; its fingerprint as a label", Kind::Gauge);
 const BUILD: Family = Family::new("build_info", "What is running, as labels", Kind::Gauge);
@@ -133,5 +144,6 @@ fn show_totals(totals: &Totals, sink: &mut dyn Sink) -> fmt::Result {
     for (name, help, sum) in singles {
         single(sink, &Family::new(name, help, Kind::Counter), sum)?;
     }
-    Ok(())
+    single(sink, &LAST_RELOAD, u64::from(totals.last_load_taken))?;
+    single(sink, &LAST_RELOAD_TIME, totals.last_taken_us)
 }

@@ -109,14 +109,21 @@ def away(stack):
 
 @fault_of("TidegateReloadRefused", within=1)
 def broken_policy(stack):
-    """A policy with a fault arrives."""
+    """A policy with a fault arrives, and is rolled back an hour later."""
     recording = stack.enter_context(Recording(embedded({"settings": {"policy-poll": "100ms"}})))
     replica = recording.replicas[0]
     recording.healthy(CALM)
     replica.put("edge.yaml", POLICY.replace("unit:", "units:"))
     recording.breaks()
     recording.until("the policy is refused", lambda: replica.figure("tidegate_config_load_error_total") == 1)
-    recording.pass_minutes(3)
+    # However long it takes until somebody comes, the alert waits for them.
+    recording.pass_minutes(60)
+    replica.put("edge.yaml", POLICY)
+    recording.until("it is rolled back", lambda: replica.figure("tidegate_config_last_reload_successful") == 1)
+    recording.mends()
+    # A span's first look reaches back to the minute before it.
+    recording.pass_minutes(1)
+    recording.healthy(CALM)
     return Seen(recording, {"pod": "a"}, "a refused a new policy")
 
 

@@ -51,8 +51,11 @@ fn a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays() {
     assert!(limit_is(&serving, "5"));
     let metrics = get(serving.port("http"), "/metrics").body;
     assert!(metrics.contains("tidegate_config_load_error_total 1\n"), "once, not each poll");
+    assert!(metrics.contains("tidegate_config_last_reload_successful 0\n"), "{metrics}");
     fs::write(&path, with_limit("8")).expect("writable");
     until_limit_is(&serving, "8");
+    let metrics = get(serving.port("http"), "/metrics").body;
+    assert!(metrics.contains("tidegate_config_last_reload_successful 1\n"), "{metrics}");
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn a_receiver_gets_what_a_scrape_shows() {
     });
     let seen = |name: &str| numbers(&receiver, name);
     assert!(seen("tidegate_rule_decisions").contains(&passed));
+    assert_eq!(seen("tidegate_config_last_reload_successful"), [(labels(&[]), 1)]);
     assert!(seen("tidegate_rule_hits").contains(&(of_rule(&[]), 6)));
     let refused = labels(&[("code", "over_limit"), ("source", "redis")]);
     assert!(seen("tidegate_decisions").contains(&(refused, 1)));
