@@ -52,27 +52,30 @@ pub(super) type ByCode = [[u64; SOURCES]; 2];
 /// The codes, in the order of [`ByCode`].
 pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 
-/// One rule's sums, in hits, and its checks by how they were decided.
+/// One rule's sums, in hits, and its checks by how they were decided. A check that passes adds to
+/// the first cache line alone: it is the one that the cores of a hot rule pass around.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct RuleCell {
-    total: AtomicU64,
+    passed: [AtomicU64; SOURCES],
     within: AtomicU64,
-    over: AtomicU64,
     near: AtomicU64,
+    refused: [AtomicU64; SOURCES],
+    /// Asked for and not within.
+    not_within: AtomicU64,
+    over: AtomicU64,
     shadow: AtomicU64,
     uncharged: AtomicU64,
     given_back: AtomicU64,
-    checks: [[AtomicU64; SOURCES]; 2],
 }
 
 impl RuleCell {
     pub(super) fn add(&self, tally: &Tally, facts: &Facts) {
         let pairs = [
-            (&self.total, tally.total),
             (&self.within, tally.within),
-            (&self.over, tally.over),
             (&self.near, tally.near),
+            (&self.not_within, tally.total.saturating_sub(tally.within)),
+            (&self.over, tally.over),
             (&self.shadow, tally.shadow),
             (&self.uncharged, tally.uncharged),
             (&self.given_back, tally.given_back),
@@ -82,15 +85,19 @@ impl RuleCell {
                 sum.fetch_add(hits, Ordering::Relaxed);
             }
         }
-        let refused = usize::from(facts.outcome.verdict == Verdict::Refuse);
-        self.checks[refused][place(facts.source)].fetch_add(1, Ordering::Relaxed);
+        let checks = match facts.outcome.verdict {
+            Verdict::Pass => &self.passed,
+            Verdict::Refuse => &self.refused,
+        };
+        checks[place(facts.source)].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> Tally {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+        let within = read(&self.within);
         Tally {
-            total: read(&self.total),
-            within: read(&self.within),
+            total: within.wrapping_add(read(&self.not_within)),
+            within,
             over: read(&self.over),
             near: read(&self.near),
             shadow: read(&self.shadow),
@@ -101,7 +108,7 @@ impl RuleCell {
 
     pub(super) fn checks(&self) -> ByCode {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
-        self.checks.each_ref().map(|by_source| by_source.each_ref().map(read))
+        [&self.passed, &self.refused].map(|by_source| by_source.each_ref().map(read))
     }
 }
 
