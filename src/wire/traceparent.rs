@@ -2,13 +2,16 @@
 //!
 //! Not here: what is done about it (`telemetry`).
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::domain::Parent;
 
+/// Made once: from a text, the name would be read and checked with every call.
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
 /// The caller's place in a trace. A malformed header is none, as W3C wants it.
 pub(super) fn parent(headers: &HeaderMap) -> Option<Parent> {
-    parse(headers.get("traceparent")?.as_bytes())
+    parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 
 /// `version-trace-span-flags` in small hexadecimal digits; later versions may have more behind.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use prost::Message;
@@ -27,6 +27,8 @@ const PREFIX_BYTES: usize = 5;
 const PLAIN: u8 = 0;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Made once: from a text, the name would be read and checked with every call.
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The body of an answer.
 #[derive(Default)]
@@ -200,7 +202,7 @@ pub(super) fn response(message: &impl Message) -> Response<Reply> {
 
 /// The caller's deadline: how long from now it waits for an answer. A malformed one is none.
 pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // At most eight digits, by the protocol; nothing overflows then.
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
