@@ -56,8 +56,8 @@ for i = 1, checks do
       more = more or {}
       more[#more + 1] = i
     end
-    -- The limit is spent: in its place, the window's number; negative where the key holds none.
-    numbers[at + 2] = held and window or -window
+    -- The limit is spent: in its place, the window's number; less than 0 where the key holds none.
+    numbers[at + 2] = held and window or -1 - window
     -- Counted as if admitted: most calls are.
     local after = count + numbers[at + 1]
     if after <= limit then
@@ -98,12 +98,15 @@ if not (refused and all_or_nothing) then
       if passes then
         local count, window, length = reply[r], numbers[at + 2], numbers[at + 3]
         local cost, now_is = numbers[at + 1], false
-        if window >= 0 then
-          -- INCR, because to write a number as an argument is dear.
-          now_is = cost == 1 and redis.pcall('INCR', key) or redis.pcall('INCRBY', key, string.format('%d', cost))
+        if window < 0 then
+          window = -1 - window
+        elseif cost == 1 then
+          -- Because to write a number as an argument is dear.
+          now_is = redis.pcall('INCR', key)
+        else
+          now_is = redis.pcall('INCRBY', key, string.format('%d', cost))
         end
         if now_is ~= window % 900000000 * 10000000000 + count then
-          window = math.abs(window)
           -- insert fixed_window.write
         end
       end

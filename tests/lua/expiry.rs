@@ -34,6 +34,28 @@ async fn a_window_ends_with_its_window_and_hits_do_not_move_that() {
     }
 }
 
+/// The first window of all began with the Unix epoch: its number is 0, and what began in 1970 ends
+/// as every other window does.
+#[tokio::test]
+async fn a_window_that_began_with_the_epoch_ends_too() {
+    let length = 100 * 366 * 24 * HOUR;
+    let limit = window(1_000, length);
+    for scripts in [&PRODUCTION, &STRICTLY] {
+        let bench = Bench::new(scripts, &[]).await;
+        let checks = [1, 2, 3].map(|n| take(key(n), &limit, n));
+        for used in 1..=3 {
+            bench.decide(&checks, Accounting::AllOrNothing, None).await;
+            let left = bench.one(peek(key(3), &limit), None).await.available;
+            assert_eq!(left, Hits(1_000 - 3 * used));
+            for check in &checks {
+                let ends = ends_at_ms(&bench, &bench.text(check)).await;
+                let end_ms = i64::try_from(length / 1_000).unwrap();
+                assert!((end_ms..=end_ms + SLACK_MS).contains(&ends), "{ends} for {end_ms}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_bucket_ends_when_it_is_full() {
     let bench = Bench::new(&PRODUCTION, &[]).await;
