@@ -21,7 +21,7 @@ use crate::domain::{
 };
 
 /// Workers whose counters of the whole process are their own; all others share the last.
-const SHARDS: usize = 64;
+const SHARDS: usize = 256;
 
 /// Counters of the whole process, as one worker counts them.
 #[derive(Debug, Default)]

@@ -82,7 +82,12 @@ class Replica(chart.Running):
 
     def ask(self, *descriptors):
         """A call, and its decision."""
-        self.send(*descriptors, over=self.caller)()
+        try:
+            self.send(*descriptors, over=self.caller)()
+        except http.client.RemoteDisconnected:
+            # It was idle for so long that it was closed; of this call nothing was read.
+            self.caller.close()
+            self.send(*descriptors, over=self.caller)()
 
     def samples(self):
         """What a scrape finds: names, labels as text, values. None: it found nobody."""
@@ -135,7 +140,7 @@ class Recording:
         """Every connection to every server is open, and each server has told its own figures."""
 
         def is_connected():
-            samples = replica.samples()
+            samples = replica.samples() or []
             lanes = [int(value) for name, _, value in samples if name == "tidegate_redis_lanes"]
             told = [name for name, _, _ in samples if name == "tidegate_redis_keys"]
             return lanes == [self.lanes] * self.nodes and len(told) == self.nodes

@@ -40,3 +40,10 @@ class Alerts(unittest.TestCase):
             with self.subTest(series=path.stem):
                 code, said = promtool("test", "rules", str(self.directory / path.name))
                 self.assertEqual(code, 0, said)
+
+    def test_a_rule_near_its_limit_is_told_of_by_the_ratio_that_the_program_has(self):
+        for ratio in (0, 0.5, "0.9"):
+            values = chart.merged(chart.cases()["redis"], {"settings": {"near-limit-ratio": ratio}})
+            groups = chart.one(chart.manifests(values), "PrometheusRule")["spec"]["groups"]
+            found = [rule["expr"] for group in groups for rule in group["rules"] if rule.get("alert") == "TidegateRuleNearLimit"]
+            self.assertIn(f"> 0.5 * (1 - {ratio})", found[0])
