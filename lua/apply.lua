@@ -33,13 +33,7 @@
 -- Cost     TIME once, one GET per counter, one write per counter that changes (a log and slots take
 --          some more, see there)
 
-local now, keep
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now, keep = time[1] * 1000000 + time[2], 0
-else
-  now, keep = ARGV[1] + 0, 86400000
-end
+-- insert fixed_window.clock
 local all_or_nothing, stride, checks = ARGV[2] == 'a', ARGV[3] + 0, #KEYS
 local byte = string.byte
 

@@ -25,24 +25,12 @@
 --
 -- Numbers are doubles, exact below 2^53: every sum that decides is. Never tostring a timestamp.
 
-local now, keep
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now, keep = time[1] * 1000000 + time[2], 0
-else
-  now, keep = ARGV[1] + 0, 86400000
-end
+-- insert fixed_window.clock
 local key, need, capacity = KEYS[1], ARGV[2] + 0, ARGV[3] + 0
 local rate = ARGV[4] and tonumber(ARGV[4])
 
--- begin read: key, now -> ahead, rest. pcall, because a key of a wrong type counts as an absent one.
-local value = redis.pcall('GET', key)
-if value and value.err then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
-  end
-  value = false
-end
+-- begin read: key, now -> ahead, rest
+-- insert fixed_window.get
 -- begin parse: value, now -> ahead, rest
 local ahead, rest = 0, 0
 local arrival = tonumber(value)

@@ -22,6 +22,7 @@
 --
 -- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
 
+-- begin clock: ARGV[1] -> now, keep (milliseconds that an expiry is longer in tests)
 local now, keep
 if ARGV[1] == '' then
   local time = redis.call('TIME')
@@ -29,14 +30,16 @@ if ARGV[1] == '' then
 else
   now, keep = ARGV[1] + 0, 86400000
 end
+-- end clock
 local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 
 -- begin read: key, now, length -> window (its number), count, held (the key holds that window),
--- far (it is from the far future). pcall, because a key of a wrong type counts as an absent one.
+-- far (it is from the far future).
 -- begin present: now, length -> window (its number), digits (how the state begins)
 local window = (now - now % length) / length
 local digits = string.format('%d', window % 900000000)
 -- end present
+-- begin get: key -> value (false: none). pcall, because a key of a wrong type counts as an absent one.
 local value = redis.pcall('GET', key)
 if value and value.err then
   if not string.find(value.err, 'WRONGTYPE', 1, true) then
@@ -44,6 +47,7 @@ if value and value.err then
   end
   value = false
 end
+-- end get
 -- begin parse: value, window, digits -> window, count, held, far. A number beyond any of ours counts
 -- as absent, or its window would seem to be the present one for ever.
 local count, held, far = 0, false, false

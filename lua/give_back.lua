@@ -21,13 +21,7 @@
 -- Reply    how many counters were lowered
 -- Cost     TIME once; one GET and at most one write per receipt
 
-local now, keep
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now, keep = time[1] * 1000000 + time[2], 0
-else
-  now, keep = ARGV[1] + 0, 86400000
-end
+-- insert fixed_window.clock
 local lowered = 0
 
 for i = 1, #KEYS do

@@ -114,12 +114,8 @@ f.fills_in = function(t, s)
   return math.max(ticks, f.up(math.max(t.total - held, 0), 100 * math.max(t.hits, 1)))
 end
 f.load = function(key)
-  local value = redis.pcall('GET', key)
-  if not value then return false end
-  if value.err then
-    return not string.find(value.err, 'WRONGTYPE', 1, true) and value
-  end
-  if not string.match(value, '^[%d:]+$') then return false end
+  -- insert fixed_window.get
+  if not (value and string.match(value, '^[%d:]+$')) then return false end
   local n = {}
   for number in string.gmatch(value, '%d+') do n[#n + 1] = number + 0 end
   if #n < 2 then return false end

@@ -21,26 +21,16 @@
 --
 -- Numbers are doubles, exact below 2^53: every product is. Never tostring a timestamp.
 
-local now, keep
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now, keep = time[1] * 1000000 + time[2], 0
-else
-  now, keep = ARGV[1] + 0, 86400000
-end
+-- insert fixed_window.clock
 local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 local cap, tick = ARGV[5] + 0, ARGV[6] + 0
 
 -- begin load: key, length -> start (false: none), prev, cur
 local start, prev, cur = false, 0, 0
-local value = redis.pcall('GET', key)
+-- insert fixed_window.get
 if value then
-  if value.err then
-    if not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
-  else
-    local a, b, c = string.match(value, '^(%d+):(%d+):(%d+)$')
-    if a then start, prev, cur = a * length, b + 0, c + 0 end
-  end
+  local a, b, c = string.match(value, '^(%d+):(%d+):(%d+)$')
+  if a then start, prev, cur = a * length, b + 0, c + 0 end
 end
 -- end load
 

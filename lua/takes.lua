@@ -22,13 +22,7 @@
 -- Reply    as apply.lua's
 -- Cost     TIME and MGET once, per counter one write; refused: no write
 
-local now, keep
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now, keep = time[1] * 1000000 + time[2], 0
-else
-  now, keep = ARGV[1] + 0, 86400000
-end
+-- insert fixed_window.clock
 local numbers, checks = { cmsgpack.unpack(ARGV[2]) }, #KEYS
 local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
 local reply, more, clamped, refused = { now, 0, 0, 0 }, false, 0, false

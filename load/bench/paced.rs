@@ -4,6 +4,7 @@
 //! A thread of its own sleeps until each call is due. The runtime's timer would not do: its grain is
 //! a millisecond, so that calls would come in bunches and wait for each other, not for the server.
 
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ impl Waits {
 pub fn run(port: u16, bodies: &[Bytes], rate: f64, lasts: Duration) -> Waits {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (pacer, take) = pacer(rate, lasts);
+        let (give, take) = mpsc::unbounded_channel::<(usize, Instant)>();
         let take = std::sync::Arc::new(tokio::sync::Mutex::new(take));
         let mut tasks = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -51,7 +52,7 @@ pub fn run(port: u16, bodies: &[Bytes], rate: f64, lasts: Duration) -> Waits {
                 }));
             }
         }
-        let pacer = pacer.start();
+        let pacer = pace(rate, lasts, give);
         let mut all = Vec::new();
         for task in tasks {
             all.extend(task.await.unwrap());
@@ -62,37 +63,26 @@ pub fn run(port: u16, bodies: &[Bytes], rate: f64, lasts: Duration) -> Waits {
     })
 }
 
-type Due = (usize, Instant);
-
-/// Says when each call is due.
-struct Pacer {
-    give: mpsc::UnboundedSender<Due>,
+/// Says which call is due when, for a while, on a thread of its own.
+fn pace(
     rate: f64,
     lasts: Duration,
-}
-
-fn pacer(rate: f64, lasts: Duration) -> (Pacer, mpsc::UnboundedReceiver<Due>) {
-    let (give, take) = mpsc::unbounded_channel();
-    (Pacer { give, rate, lasts }, take)
-}
-
-impl Pacer {
-    fn start(self) -> std::thread::JoinHandle<()> {
-        std::thread::spawn(move || {
-            let began = Instant::now();
-            for call in 0.. {
-                let after = Duration::from_secs_f64(call as f64 / self.rate);
-                if after > self.lasts {
-                    break;
-                }
-                let due = began + after;
-                std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                if self.give.send((call, due)).is_err() {
-                    break;
-                }
+    give: mpsc::UnboundedSender<(usize, Instant)>,
+) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let began = Instant::now();
+        for call in 0.. {
+            let after = Duration::from_secs_f64(call as f64 / rate);
+            if after > lasts {
+                break;
             }
-        })
-    }
+            let due = began + after;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if give.send((call, due)).is_err() {
+                break;
+            }
+        }
+    })
 }
 
 /// What a sleep may be too long by.

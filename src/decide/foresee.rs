@@ -1,6 +1,6 @@
 //! What a call would be answered now, without making it: every check becomes a look at its counter,
-//! and the answer is combined from what is there. A look knows the wait for one hit; for more a check
-//! that would be refused is made in a call that cannot be admitted. Charges nothing; no observer is
+//! and the answer is combined from what is there. A look knows the wait for one hit; for more the check is
+//! made in a call that cannot be admitted. Charges nothing; no observer is
 //! told.
 //!
 //! Not here: how it is shown (`app`).

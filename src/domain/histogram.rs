@@ -53,17 +53,14 @@ impl<const N: usize> Histogram<N> {
 
     /// One more number. A bound belongs to the bucket below it.
     pub fn note(&self, number: u64) {
-        let at = self.bounds.partition_point(|bound| *bound < number);
-        self.counts.get(at).unwrap_or(&self.above).fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add(number, Ordering::Relaxed);
+        self.note_as(number, false);
     }
 
-    /// The same where this thread alone notes anything: two loads and stores, which cost less than
-    /// additions that every thread may make.
-    pub fn note_alone(&self, number: u64) {
+    /// The same; `alone`: no other thread notes anything, see [`add_to`].
+    fn note_as(&self, number: u64, alone: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
-        add_alone(self.counts.get(at).unwrap_or(&self.above), 1);
-        add_alone(&self.sum, number);
+        add_to(self.counts.get(at).unwrap_or(&self.above), 1, alone);
+        add_to(&self.sum, number, alone);
     }
 
     /// What was noted so far. Not one moment: a number that is noted meanwhile may be in the sum
@@ -78,22 +75,23 @@ impl<const N: usize> Histogram<N> {
 impl Waits {
     /// One more wait, to the microsecond, rounded down.
     pub fn took(&self, wait: Duration) {
-        self.note(micros(wait));
+        self.took_as(wait, false);
     }
 
-    /// The same where this thread alone notes anything.
-    pub fn took_alone(&self, wait: Duration) {
-        self.note_alone(micros(wait));
+    /// The same; `alone`: no other thread notes anything, see [`add_to`].
+    pub fn took_as(&self, wait: Duration, alone: bool) {
+        self.note_as(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), alone);
     }
 }
 
-fn micros(wait: Duration) -> u64 {
-    u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Adds to a cell that no other thread writes; others may read it.
-pub fn add_alone(cell: &AtomicU64, number: u64) {
-    cell.store(cell.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+/// Adds to a cell. `alone`: no other thread ever writes it, so that a load and a store do, which cost
+/// less than an addition that every thread may make; others may read it.
+pub fn add_to(cell: &AtomicU64, number: u64, alone: bool) {
+    if alone {
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+    } else {
+        cell.fetch_add(number, Ordering::Relaxed);
+    }
 }
 
 /// What a histogram held when it was read.

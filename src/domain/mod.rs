@@ -22,7 +22,7 @@ pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
 pub use decision::{
     Code, Decision, Ending, Facts, LimitedBy, Observer, Refused, RuleId, Shown, Status,
 };
-pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits, add_alone};
+pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits, add_to};
 pub use limit::{
     Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,

@@ -17,7 +17,7 @@ use super::tally::tally;
 use super::top::{Top, Values};
 use crate::domain::{
     Code, Decision, Distribution, Ending, Facts, Micros, Observer, Parent, Refused, RuleId, Trace,
-    Waits, add_alone,
+    Waits, add_to,
 };
 
 /// Workers whose counters of the whole process are their own; all others share the last.
@@ -206,15 +206,6 @@ impl Telemetry {
     }
 }
 
-/// A worker's own counters need no locked additions; a call makes four.
-fn one_more(cell: &AtomicU64, alone: bool) {
-    if alone {
-        add_alone(cell, 1);
-    } else {
-        cell.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 impl Observer for Telemetry {
     fn checked(&self, facts: &Facts) {
         if !self.on {
@@ -232,7 +223,7 @@ impl Observer for Telemetry {
 
     fn nobody_returned(&self) {
         let (shard, alone) = self.shard();
-        one_more(&shard.nobody_returned, alone);
+        add_to(&shard.nobody_returned, 1, alone);
     }
 
     fn refused(&self, refused: &Refused<'_>) {
@@ -247,15 +238,15 @@ impl Observer for Telemetry {
         }
         let (shard, alone) = self.shard();
         let refused = usize::from(decision.code == Code::OverLimit);
-        one_more(&shard.decided[refused][place(decision.source)], alone);
+        add_to(&shard.decided[refused][place(decision.source)], 1, alone);
         if decision.code == Code::OverLimit {
             self.refusals.note(decision);
         }
         if decision.shadowed {
-            one_more(&shard.shadowed, alone);
+            add_to(&shard.shadowed, 1, alone);
         }
         if !decision.domain_known {
-            one_more(&shard.domain_not_found, alone);
+            add_to(&shard.domain_not_found, 1, alone);
         }
     }
 
@@ -268,12 +259,8 @@ impl Observer for Telemetry {
             return;
         }
         let (shard, alone) = self.shard();
-        one_more(&shard.ended[ending as usize], alone);
-        if alone {
-            shard.took.took_alone(took);
-        } else {
-            shard.took.took(took);
-        }
+        add_to(&shard.ended[ending as usize], 1, alone);
+        shard.took.took_as(took, alone);
     }
 
     fn traces(&self) -> bool {
