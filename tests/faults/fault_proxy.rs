@@ -120,11 +120,6 @@ impl Proxy {
         }
     }
 
-    /// Every connection is reset.
-    pub fn reset(&self) {
-        self.conns().iter().for_each(|conn| conn.reset());
-    }
-
     /// Connections that came so far.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)

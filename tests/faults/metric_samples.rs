@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::tidegate::http_get;
+use crate::tidegate_replica::http_get;
 use crate::trial::either;
 
 /// Between two samples: what is detected within tens of milliseconds is seen. Where no times are

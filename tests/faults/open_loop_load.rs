@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::caller::{Line, Told, question};
+use crate::grpc_caller::{Line, Told, question};
 
 /// Calls without an answer; above it a call is not sent.
 const IN_FLIGHT_MAX: u64 = 50_000;

@@ -2,10 +2,10 @@
 //!
 //! Not here: clusters of them (`rows::cluster` builds its own).
 
-use crate::proxy::Proxy;
+use crate::fault_proxy::Proxy;
 use crate::support::acl;
-use crate::support::process::Server;
-use crate::tidegate::Tidegate;
+use crate::support::redis_server::Server;
+use crate::tidegate_replica::Tidegate;
 use crate::trial::policy;
 
 /// One Redis and one Tidegate that counts in it. Dropped in this order.

@@ -57,7 +57,7 @@ impl Seen {
     pub fn of(outcome: &Outcome, said: String) -> Seen {
         Seen {
             said,
-            beyond: Some(crate::oracle::beyond(&outcome.book, limit())),
+            beyond: Some(crate::admission_oracle::beyond(&outcome.book, limit())),
             calm: p99(outcome.before()),
             p99: p99(outcome.once_known()),
             detect: outcome.detected(),

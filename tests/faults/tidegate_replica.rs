@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::process::PATIENCE;
+use crate::support::redis_server::PATIENCE;
 
 /// Between two looks: short against what is waited for, long against what a look costs.
 const PAUSE: Duration = Duration::from_millis(5);

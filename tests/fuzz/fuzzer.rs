@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-use crate::proof;
-use crate::random::{Random, mutated};
+use crate::mutation::{Random, mutated};
+use crate::support::proof;
 
 /// Inputs over all targets in `make test`, and in `make proof`.
 const BRIEFLY: u64 = 40_000;

@@ -1,16 +1,16 @@
 //! Random sizes and bytes, bytes read as decisions, and bytes changed a little.
 //!
-//! Not here: what is fed with them, the numbers themselves (`numbers`).
+//! Not here: what is fed with them, the numbers themselves (`support/random.rs`).
 
-use crate::numbers;
+use crate::support::random;
 
 /// The generator of all tests, by sizes.
 #[derive(Clone)]
-pub struct Random(numbers::Random);
+pub struct Random(random::Random);
 
 impl Random {
     pub fn seeded(seed: u64) -> Random {
-        Random(numbers::Random::seeded(seed))
+        Random(random::Random::seeded(seed))
     }
 
     pub fn next(&mut self) -> u64 {
@@ -149,9 +149,5 @@ impl<'b> Decisions<'b> {
         let (piece, rest) = self.0.split_at(length);
         self.0 = rest;
         piece
-    }
-
-    pub fn rest(self) -> &'b [u8] {
-        self.0
     }
 }

@@ -10,13 +10,13 @@ use tidegate::store::redis::fault::Fault;
 use tidegate::store::redis::reply::{Decoded, ReplyFault, decode};
 use tidegate::store::redis::slots::{of_shards, of_slots};
 
-use crate::harness::{Target, feed};
-use crate::limits::{
+use crate::fuzzer::{Target, feed};
+use crate::mutation::Random;
+use crate::sort;
+use crate::support::script_calls::{
     HOUR, MINUTE, SECOND, always, bucket, calendar, credits, floored, give_back, hybrid, key, log,
     peek, sliding, slots, take, window,
 };
-use crate::random::Random;
-use crate::sort;
 use tidegate::domain::Unit;
 
 const WORDS: &[&str] = &[

@@ -9,14 +9,14 @@ use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::reply::decode;
 use tidegate::store::redis::script::PRODUCTION;
 
-use crate::harness::{Target, feed};
-use crate::limits::{
+use crate::fuzzer::{Target, feed};
+use crate::mutation::{Decisions, Random};
+use crate::sort;
+use crate::support::plain_redis::{Plain, Server};
+use crate::support::script_calls::{
     MINUTE, SECOND, START, always, bucket, calendar, credits, give_back, hybrid, key, log, peek,
     sliding, slots, take, window,
 };
-use crate::random::{Decisions, Random};
-use crate::redis_server::{Plain, Server};
-use crate::sort;
 
 fn limits() -> Vec<Arc<Limit>> {
     let plain = [

@@ -3,7 +3,7 @@ that limits, each terminal of the page in a shell of its own, and tells how long
 
 What is followed is what is committed, since that is what a clone gets. The build is told apart: it depends
 on the machine, and takes over what target/ holds. Needs the README's ports (8081, 8080, 6070, 8000, 10000,
-9901). Not here: whether the other blocks of the pages work (tests/envoy/pages.rs)."""
+9901). Not here: whether the other blocks of the pages work (tests/it/docs/code_blocks.rs)."""
 
 import argparse
 import os

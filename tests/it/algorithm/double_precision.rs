@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use tidegate::domain::{Charge, Hits, Micros, Refill};
 
-use crate::traces::*;
+use super::trace_generator::*;
 
 /// Ahead, remainder and wait after one take, as a script would compute them.
 struct Doubles {

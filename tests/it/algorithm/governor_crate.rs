@@ -9,7 +9,7 @@ use governor::{Quota, RateLimiter};
 use proptest::prelude::*;
 use tidegate::domain::{Micros, Refill, Verdict};
 
-use crate::traces::*;
+use super::trace_generator::*;
 
 proptest! {
     #![proptest_config(config())]

@@ -1,21 +1,8 @@
-//! The pure functions of `algorithm`: the shared vectors, and the promises of each algorithm over
-//! random traces. Not here: stores.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    missing_docs,
-    unreachable_pub,
-    dead_code,
-    reason = "tests panic to fail, and share support modules that not every crate uses up"
-)]
+//! The pure functions of `src/algorithm`: the shared vectors, and properties over random traces.
 
-mod bounds;
-mod doubles;
-mod governor;
-mod honesty;
-mod traces;
-#[path = "../support/vectors.rs"]
-mod vectors;
-mod vectors_hold;
+mod double_precision;
+mod governor_crate;
+mod reported_values;
+mod shared_vectors;
+mod trace_generator;
+mod worst_case;

@@ -9,8 +9,8 @@ use tidegate::domain::{
     SlidingLog, SlidingWindow, Taken, Verdict,
 };
 
-use crate::traces;
-use crate::traces::*;
+use super::trace_generator;
+use super::trace_generator::*;
 
 /// A counter after a trace, and the time.
 fn after(limit: &Limit, trace: &[(u64, u64)]) -> (Counter, Micros) {
@@ -141,13 +141,13 @@ proptest! {
         let [a, b, c, start, now, cost, at, window] = numbers;
         let length = Micros(b);
         let limit = match kind % 7 {
-            0 => traces::window(a, b),
-            1 => traces::bucket(a, Refill::Arrival { emission: length }),
-            2 => traces::bucket(a, Refill::Credits { hits: Hits(b), window: Micros(c) }),
-            3 => traces::limit(Counting::SlidingWindow(SlidingWindow { hits: Hits(a), length })),
-            4 => traces::limit(Counting::SlidingLog(SlidingLog { hits: Hits(a), length })),
-            5 => traces::limit(Counting::Concurrency(Concurrency { slots: Hits(a), lease: length })),
-            _ => traces::limit(Counting::Hybrid(Hybrid {
+            0 => trace_generator::window(a, b),
+            1 => trace_generator::bucket(a, Refill::Arrival { emission: length }),
+            2 => trace_generator::bucket(a, Refill::Credits { hits: Hits(b), window: Micros(c) }),
+            3 => trace_generator::limit(Counting::SlidingWindow(SlidingWindow { hits: Hits(a), length })),
+            4 => trace_generator::limit(Counting::SlidingLog(SlidingLog { hits: Hits(a), length })),
+            5 => trace_generator::limit(Counting::Concurrency(Concurrency { slots: Hits(a), lease: length })),
+            _ => trace_generator::limit(Counting::Hybrid(Hybrid {
                 burst: Hits(a),
                 hits: Hits(c),
                 window: length,

@@ -3,7 +3,7 @@
 use tidegate::algorithm::{State, Step, apply_for, expires_at, give_back};
 use tidegate::domain::{Op, Taken};
 
-use crate::vectors::{self, Expect, StepOp};
+use crate::support::vectors::{self, Expect, StepOp};
 
 #[test]
 fn the_vectors_hold_for_the_pure_functions() {

@@ -7,7 +7,7 @@ use tidegate::domain::{
     SlidingLog, SlidingWindow, Window,
 };
 
-use crate::vectors;
+use crate::support::vectors;
 
 pub const START: Micros = Micros(1_763_596_800_000_000);
 pub const SECOND: u64 = 1_000_000;

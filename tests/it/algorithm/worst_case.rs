@@ -5,7 +5,7 @@ use tidegate::domain::{
     Counting, Hits, Hybrid, Limit, Micros, Refill, SlidingWindow, Taken, Verdict,
 };
 
-use crate::traces::*;
+use super::trace_generator::*;
 
 /// The largest level that admitted hits reach in a bucket that leaks `flow` credits a microsecond:
 /// exceeding `burst * unit` and exceeding B + r * interval in some interval are the same.

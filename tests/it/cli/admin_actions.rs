@@ -4,8 +4,9 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::http::{self, Reply};
-use crate::process::{FIVE_A_DAY, Serving, directory, run, tidegate, until};
+use crate::support::http::{self, Reply};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 

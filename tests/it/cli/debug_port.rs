@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::http::{self, Reply};
-use crate::process::{FIVE_A_DAY, Serving, directory, tidegate, until};
-use crate::redis::Server;
+use crate::support::http::{self, Reply};
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 
@@ -171,7 +172,7 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
 
 #[test]
 fn every_path_and_every_field_is_on_the_page_that_describes_them() {
-    let page = include_str!("../../config/ADMIN.md");
+    let page = include_str!("../../../config/ADMIN.md");
     let serving = serving(&[]);
     for _ in 0..6 {
         asked(&serving, "ann");

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use crate::http;
-use crate::process::{FIVE_A_DAY, Serving, directory, tidegate, until};
-use crate::redis::Server;
+use crate::support::http;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
 
 fn serving(server: &Server) -> Serving {
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", "t")]);

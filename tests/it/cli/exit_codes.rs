@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
 
 const TWO_FAULTS: &str = "
 domain: edge

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use crate::http::{get, post, send};
-use crate::process::{FIVE_A_DAY, Serving, directory, until};
+use crate::support::http::{get, post, send};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory};
+use crate::support::wait::until;
 
 const ASK: &str =
     r#"{"domain":"edge","descriptors":[{"entries":[{"key":"client","value":"ann"}]}]}"#;

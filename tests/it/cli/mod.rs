@@ -1,33 +1,16 @@
-//! The program as people and orchestrators meet it: exit codes, subcommands, settings and where they
-//! came from, ports, reloads, leaving. Every test runs the real binary, on ports of its own.
+//! The `tidegate` binary as operators and orchestrators use it: exit codes, subcommands, settings,
+//! HTTP ports, policy reloads, shutdown. Every test runs the real binary on free ports.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::disallowed_methods,
-    reason = "a test says what is wrong by panicking, and waits with a deadline of its own"
-)]
-
-mod commands;
-mod compatibility;
-mod degraded;
+mod admin_actions;
+mod debug_port;
+mod degraded_service;
 mod exit_codes;
-mod http;
-mod leaving;
-mod live;
-mod operating;
-mod ports;
-mod process;
-mod redis_figures;
-mod reloading;
-mod secured;
+mod http_ports;
+mod policy_reload;
+mod ratelimit_compatibility;
+mod redis_metrics;
+mod redis_start;
 mod settings;
-
-#[path = "../support/acl.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]
-mod acl;
-
-#[path = "../support/process.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared support that no crate uses up")]
-mod redis;
+mod shutdown;
+mod subcommands;
+mod tls_settings;

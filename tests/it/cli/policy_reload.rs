@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::http::get;
-use crate::process::{FIVE_A_DAY, Serving, directory, tidegate, until};
+use crate::support::http::get;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
 
 fn serving(files: tempfile::TempDir, path: &Path) -> Serving {
     let mut command = tidegate();
@@ -101,5 +102,5 @@ fn a_link_that_goes_round_in_circles_is_a_fault_and_no_hang() {
     symlink(".", limits.join("loop")).expect("a link");
     let mut command = tidegate();
     command.args(["check"]).arg(&limits);
-    crate::process::ran(&mut command).with_code(65);
+    crate::support::tidegate_process::ran(&mut command).with_code(65);
 }

@@ -3,8 +3,8 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::http::get;
-use crate::process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+use crate::support::http::get;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
 
 /// Each of its settings that we honour, with a value that is neither side's default.
 const HONOURED: &[(&str, &str)] = &[

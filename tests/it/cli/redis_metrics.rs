@@ -5,10 +5,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::acl;
-use crate::http;
-use crate::process::{FIVE_A_DAY, Serving, directory, tidegate, until};
-use crate::redis::Server;
+use crate::support::acl;
+use crate::support::http;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
 
 fn serving(server: &Server) -> Serving {
     let login = format!("{}:{}", acl::USER, acl::PASSWORD);

@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use crate::process::{FIVE_A_DAY, Serving, directory, ran, tidegate, until};
 use crate::support::acl;
-use crate::support::process::{Server, free_port};
+use crate::support::redis_server::{Server, free_port};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+use crate::support::wait::until;
 
 #[test]
 fn two_processes_share_a_limit() {

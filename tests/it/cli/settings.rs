@@ -1,7 +1,7 @@
 //! Settings: from where, printed how, warned of when.
 
-use crate::http::get;
-use crate::process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::http::get;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
 
 fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = tidegate();

@@ -3,8 +3,9 @@
 
 use std::net::TcpStream;
 
-use crate::http::get;
-use crate::process::{FIVE_A_DAY, Serving, until};
+use crate::support::http::get;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
+use crate::support::wait::until;
 
 #[test]
 fn while_it_drains_probes_say_no_and_calls_are_answered() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
 
 #[test]
 fn check_counts_what_it_read() {

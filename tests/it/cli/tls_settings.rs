@@ -6,8 +6,8 @@ use std::path::Path;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-use crate::http::post;
-use crate::process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+use crate::support::http::post;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
 
 /// A policy beside an authority, a certificate for localhost and one for a caller.
 fn files() -> TempDir {

@@ -1,6 +1,6 @@
 //! Who is charged when a call is refused.
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 fn policy(accounting: &str) -> String {
     format!(

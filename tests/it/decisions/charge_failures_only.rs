@@ -1,7 +1,7 @@
 //! Counting failures only: a login is charged when it has failed. Two ways: take first and give back
 //! what succeeded, or look first and charge after the fact.
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 const GIVE_BACK: &str = "
 domain: t

@@ -3,7 +3,7 @@
 
 use tidegate::domain::{Facts, Hits, Verdict};
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 const POLICY: &str = "
 domain: t

@@ -2,7 +2,7 @@
 
 use tidegate::domain::Micros;
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 const POLICY: &str = "
 domain: t

@@ -2,7 +2,7 @@
 
 use tidegate::domain::Micros;
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 fn policy(method: &str, classes: &str, more: &str) -> String {
     format!(

@@ -2,7 +2,7 @@
 
 use tidegate::domain::{Code, Micros};
 
-use crate::bench::{Bench, NOON, Row, d};
+use super::test_decider::{Bench, NOON, Row, d};
 
 const POLICY: &str = "
 domain: t

@@ -2,8 +2,8 @@
 
 use tidegate::domain::Micros;
 
-use crate::bench::{Answered, Bench, D, d};
-use crate::random::Random;
+use super::test_decider::{Answered, Bench, D, d};
+use crate::support::random::Random;
 
 const ALL_KINDS: &str = "
 domain: t

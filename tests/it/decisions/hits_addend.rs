@@ -2,7 +2,7 @@
 
 use tidegate::domain::{Code, Micros};
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 const TEN_A_MINUTE: &str = "
 domain: t

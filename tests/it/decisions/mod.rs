@@ -1,31 +1,19 @@
-//! What a request is answered, from policy text to decision, on the embedded store: every row of
-//! envoyproxy/ratelimit's request semantics, as Tidegate keeps, fixes or extends it.
+//! Decisions on the memory store, from policy text to response code: envoyproxy/ratelimit's request
+//! semantics, which Tidegate keeps, fixes or extends.
 //!
-//! Not here: the wire (tests/grpc), a real Envoy (tests/envoy), matching in detail (tests/matcher).
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    unreachable_pub,
-    dead_code,
-    reason = "a test fails by panicking, and its support is shared by its modules and other crates"
-)]
+//! Not here: the wire format (`grpc`), a real Envoy (`envoy`), rule matching (`matcher`).
 
 mod accounting;
-mod bench;
-mod classes;
-mod codes;
-mod edges;
-mod failures;
-mod foreseen;
-mod hits;
-mod lists;
-mod overrides;
-mod samples;
-mod slots;
-mod stats;
-mod statuses;
-
-#[path = "../support/random.rs"]
-mod random;
+mod charge_failures_only;
+mod check_events;
+mod concurrency;
+mod consumer_classes;
+mod descriptor_status;
+mod dry_run;
+mod hits_addend;
+mod limit_lists;
+mod overall_code;
+mod ratelimit_samples;
+mod request_override;
+mod test_decider;
+mod window_edge;

@@ -3,7 +3,7 @@
 use tidegate::decide::Modes;
 use tidegate::domain::{Code, Source};
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 const TWO: &str = "
 domain: t

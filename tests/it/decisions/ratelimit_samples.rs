@@ -2,12 +2,12 @@
 //! it loads as it stands there and decides as that service does, but for what Tidegate does
 //! differently on purpose (a refused request charges nothing).
 //!
-//! Not here: the rows of the language one by one (tests/policy), matching in detail (tests/matcher).
+//! Not here: the keys of the language one by one (`policy`), matching in detail (`matcher`).
 
 use tidegate::domain::{Code, Entry, Micros};
 use tidegate::policy::{Ending, Policy};
 
-use crate::bench::{Bench, NOON, compiled, d};
+use super::test_decider::{Bench, NOON, compiled, d};
 
 /// A key without a value, and the same key with one.
 const BASIC: &str = "

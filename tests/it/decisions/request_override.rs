@@ -2,7 +2,7 @@
 
 use tidegate::domain::{Override, Unit};
 
-use crate::bench::{Bench, d};
+use super::test_decider::{Bench, d};
 
 const POLICY: &str = "
 domain: t

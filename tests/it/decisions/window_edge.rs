@@ -2,7 +2,7 @@
 
 use tidegate::domain::Micros;
 
-use crate::bench::Bench;
+use super::test_decider::Bench;
 
 /// A whole hour, so that a minute begins here.
 const EDGE: Micros = Micros(1_800_054_000_000_000);

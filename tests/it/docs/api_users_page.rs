@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::bootstrap::repository;
-use crate::client::{Reply, get};
-use crate::stand::Stand;
+use crate::envoy::bootstrap::repository;
+use crate::envoy::http_client::{Reply, get};
+use crate::envoy::stack::Stand;
 
 const POLICY: &str = "
 domain: edge

@@ -3,7 +3,7 @@
 //! `yaml policy` compiles without a warning · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
-//! tried in `tests/shared` · `text output` is what the block before it printed last, but for numbers ·
+//! tried in `redis_page` · `text output` is what the block before it printed last, but for numbers ·
 //! `text` is a drawing.
 
 use std::fs;
@@ -11,10 +11,10 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::bootstrap::{Bootstrap, repository};
-use crate::edge::validate;
-use crate::policies::assert_flawless;
-use crate::tidegate::Tidegate;
+use super::shipped_policies::assert_flawless;
+use crate::envoy::bootstrap::{Bootstrap, repository};
+use crate::envoy::envoy_process::validate;
+use crate::envoy::tidegate_behind_envoy::Tidegate;
 
 const PAGES: [&str; 14] = [
     "README.md",

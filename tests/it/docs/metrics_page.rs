@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::http;
-use crate::process::{FIVE_A_DAY, Serving, directory, tidegate};
-use crate::redis::Server;
+use crate::support::http;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
 
 /// What a metric is labelled with, by the start of its name; the first that fits.
 const LABELS: [(&str, &str); 14] = [

@@ -1,11 +1,13 @@
 //! What the README says of Redis is so.
 
+#![allow(clippy::disallowed_methods, reason = "runs the page with our PATH")]
+
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{Serving, directory, tidegate};
 use crate::support::acl;
-use crate::support::process::Server;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{Serving, directory, run, tidegate};
 
 fn readme() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
@@ -42,9 +44,7 @@ fn an_operator_finds_a_counter_and_sees_that_every_key_ends() {
     let mut command = tidegate();
     command.args(["serve", "--policy", &policy, "--redis-url", &url, "--require-store", "true"]);
     let serving = Serving::start(&mut command, directory(&[]));
-    let asked =
-        crate::process::run(&["ask", &serving.port("grpc").to_string(), "edge", "api_token=demo"]);
-    asked.with_code(0);
+    run(&["ask", &serving.port("grpc").to_string(), "edge", "api_token=demo"]).with_code(0);
     let lines: Vec<String> = blocks("sh redis").concat().lines().map(str::to_owned).collect();
     let [explain, scan] = lines.as_slice() else { panic!("two commands: {lines:?}") };
     let told = shell(explain, server.port);

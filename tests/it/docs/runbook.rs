@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::none;
-use crate::source::all_files;
+use crate::architecture::none;
+use crate::architecture::source_reader::all_files;
 
 #[test]
 fn every_warning_and_error_in_the_log_has_a_row_in_the_runbook() {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tidegate::settings::TABLE;
 
-use crate::bootstrap::repository;
+use crate::envoy::bootstrap::repository;
 
 const HEAD: &str = "\
 # Settings

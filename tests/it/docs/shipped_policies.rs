@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate::policy::{Options, Source, compile};
 
-use crate::bootstrap::repository;
+use crate::envoy::bootstrap::repository;
 
 /// Panics with every fault and warning of a policy, if it has any.
 pub fn assert_flawless(name: &str, text: &str) {

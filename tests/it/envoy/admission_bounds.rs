@@ -4,12 +4,14 @@
 //! began and ended, and the limit says how many of them must and how many may pass in that time:
 //! mostly one number, the limit itself.
 
+#![allow(clippy::disallowed_methods, reason = "the clock says what a limit may admit")]
+
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::client::{Reply, Request};
-use crate::edge::Edge;
-use crate::wait::PATIENCE;
+use super::envoy_process::Edge;
+use super::http_client::{Reply, Request};
+use crate::support::wait::PATIENCE;
 
 /// How many refusals a row sees before it stops: one might be a limit that lets every other pass.
 const REFUSALS: u64 = 3;

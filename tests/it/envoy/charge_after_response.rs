@@ -1,8 +1,8 @@
 //! Payments that fail, counted when the answer is known: a question before, a charge after.
 
-use crate::client::{Reply, post};
-use crate::stand::Stand;
-use crate::wait;
+use super::http_client::{Reply, post};
+use super::stack::Stand;
+use crate::support::wait;
 
 /// Failed payments in 15 minutes, as the example states it.
 const LIMIT: u64 = 10;

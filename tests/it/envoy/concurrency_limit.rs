@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::bootstrap::repository;
-use crate::client::{Begun, get};
-use crate::dice::Dice;
-use crate::edge::Edge;
-use crate::exports::{End, Exports};
-use crate::oracle::now;
-use crate::redis_server::Server;
-use crate::stand::{example, written};
-use crate::tidegate::Tidegate;
-use crate::wait;
+use super::admission_bounds::now;
+use super::bootstrap::repository;
+use super::envoy_process::Edge;
+use super::http_client::{Begun, get};
+use super::seeded_random::Dice;
+use super::slow_backend::{End, Exports};
+use super::stack::{example, written};
+use super::tidegate_behind_envoy::Tidegate;
+use crate::support::redis_server::Server;
+use crate::support::wait;
 
 /// As the example states them.
 const LIMIT: usize = 3;

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::bootstrap::{Bootstrap, repository};
-use crate::client::{Reply, Request, get};
-use crate::wait;
+use super::bootstrap::{Bootstrap, repository};
+use super::http_client::{Reply, Request, get};
+use crate::support::wait;
 
 /// The release that the documentation names; another one may behave differently.
 const VERSION: &str = "/1.40.0/";

@@ -6,12 +6,12 @@ use std::net::TcpListener;
 
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::backend::Backend;
-use crate::bootstrap::{Bootstrap, repository};
-use crate::client::get;
-use crate::edge::Edge;
-use crate::stand::written;
-use crate::tidegate::Tidegate;
+use super::backend::Backend;
+use super::bootstrap::{Bootstrap, repository};
+use super::envoy_process::Edge;
+use super::http_client::get;
+use super::stack::written;
+use super::tidegate_behind_envoy::Tidegate;
 
 const HEADING: &str = "### 200, 429 and 503";
 

@@ -4,11 +4,11 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::bootstrap::{Bootstrap, repository};
-use crate::client::{Request, get, post};
-use crate::edge::validate;
-use crate::oracle::{Row, Stated, assert_limited};
-use crate::stand::{Stand, example};
+use super::admission_bounds::{Row, Stated, assert_limited};
+use super::bootstrap::{Bootstrap, repository};
+use super::envoy_process::validate;
+use super::http_client::{Request, get, post};
+use super::stack::{Stand, example};
 
 /// A window of minutes.
 const fn in_minutes(minutes: u64, hits: u64) -> Stated {

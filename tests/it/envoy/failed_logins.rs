@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::backend::Backend;
-use crate::bootstrap::{Bootstrap, repository};
-use crate::client::{Begun, Reply, post};
-use crate::edge::Edge;
-use crate::exports::{End, Exports};
-use crate::stand::written;
-use crate::tidegate::Tidegate;
-use crate::wait;
+use super::backend::Backend;
+use super::bootstrap::{Bootstrap, repository};
+use super::envoy_process::Edge;
+use super::http_client::{Begun, Reply, post};
+use super::slow_backend::{End, Exports};
+use super::stack::written;
+use super::tidegate_behind_envoy::Tidegate;
+use crate::support::wait;
 
 /// As both examples state it.
 const LIMIT: u64 = 5;

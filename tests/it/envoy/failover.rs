@@ -3,18 +3,20 @@
 //! Each counts in its own memory and names its limit differently, so that the headers of an answer
 //! say who decided it.
 
+#![allow(clippy::disallowed_methods, reason = "sends on a schedule of the real clock")]
+
 use std::net::SocketAddr;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::backend::Backend;
-use crate::bootstrap::Bootstrap;
-use crate::client::{Reply, get};
-use crate::edge::Edge;
-use crate::stand::written;
-use crate::tidegate::Tidegate;
+use super::backend::Backend;
+use super::bootstrap::Bootstrap;
+use super::envoy_process::Edge;
+use super::http_client::{Reply, get};
+use super::stack::written;
+use super::tidegate_behind_envoy::Tidegate;
 
 /// 200 requests a second for 4 seconds, by 8 clients.
 const CLIENTS: u32 = 8;

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::wait::PATIENCE;
+use crate::support::wait::PATIENCE;
 
 /// A request without a body.
 #[derive(Clone, Debug)]

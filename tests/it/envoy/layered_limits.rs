@@ -5,13 +5,13 @@ use std::fs;
 
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::backend::Backend;
-use crate::bootstrap::{Bootstrap, repository};
-use crate::client::{Reply, Request, get};
-use crate::edge::Edge;
-use crate::nginx::Nginx;
-use crate::stand::written;
-use crate::tidegate::Tidegate;
+use super::backend::Backend;
+use super::bootstrap::{Bootstrap, repository};
+use super::envoy_process::Edge;
+use super::http_client::{Reply, Request, get};
+use super::nginx_process::Nginx;
+use super::stack::written;
+use super::tidegate_behind_envoy::Tidegate;
 
 /// What the examples admit at once: the peak, and the one that fits into the rate.
 const CALLER: usize = 21;

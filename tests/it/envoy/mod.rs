@@ -1,46 +1,27 @@
-//! A real Envoy, a backend and the real `tidegate` binary: what a client sees.
+//! A real Envoy between a client and a backend, asking the real `tidegate` binary.
 //!
-//! Every test builds a `Stand` of its own from the files that ship in `config/`, on ports that the
-//! system picks, and takes it down again, also when it fails. Nothing here judges how long an answer
-//! took; what is waited for is a condition, with a deadline.
+//! Every test starts its own processes on free ports, from the files that ship in `config/`, and
+//! stops them even when it fails. No test judges how long a response took; tests wait for a
+//! condition, with a deadline.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::disallowed_methods,
-    missing_docs,
-    unreachable_pub,
-    reason = "a test crate: it stops at the first surprise, and reads the clock to know what a limit may admit"
-)]
-
+mod admission_bounds;
 mod backend;
-mod bootstrap;
-mod client;
-mod dice;
-mod edge;
-mod exports;
-mod nginx;
-mod oracle;
-mod pages;
-mod policies;
-#[path = "../support/process.rs"]
-#[allow(dead_code, reason = "shared with other test crates")]
-mod redis_server;
-mod settings_page;
-mod stand;
-mod tidegate;
-mod wait;
-
-mod answers;
-mod api_users;
-mod asked_by_nginx;
-mod awkward_values;
-mod charged_afterwards;
+pub mod bootstrap;
+mod charge_after_response;
+mod concurrency_limit;
+pub mod envoy_process;
+mod error_statuses;
 mod examples;
 mod failed_logins;
 mod failover;
-mod in_flight;
-mod layers;
-mod several_at_once;
-mod who_is_at_fault;
+pub mod http_client;
+mod layered_limits;
+mod nginx_auth_request;
+mod nginx_process;
+mod responses;
+mod seeded_random;
+mod several_limits;
+mod slow_backend;
+pub mod stack;
+pub mod tidegate_behind_envoy;
+mod unusual_header_values;

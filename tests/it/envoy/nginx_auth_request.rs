@@ -1,11 +1,11 @@
 //! NGINX asks Tidegate over HTTP, with `config/layers/nginx-asks.conf` and no Envoy: refusals, what
 //! passes, and what happens when nobody answers.
 
-use crate::backend::Backend;
-use crate::client::get;
-use crate::nginx::Nginx;
-use crate::stand::written;
-use crate::tidegate::Tidegate;
+use super::backend::Backend;
+use super::http_client::get;
+use super::nginx_process::Nginx;
+use super::stack::written;
+use super::tidegate_behind_envoy::Tidegate;
 
 /// A token's limit here, with a window that no test outlasts.
 const LIMIT: usize = 3;

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use socket2::SockRef;
 use tempfile::TempDir;
 
-use crate::bootstrap::repository;
-use crate::wait;
+use super::bootstrap::repository;
+use crate::support::wait;
 
 /// Where it is looked for beside PATH, which names these for root only.
 const SBIN: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"];

@@ -1,10 +1,10 @@
 //! What a client, and the access log, see of a decision.
 
-use crate::bootstrap::Bootstrap;
-use crate::client::{Request, get};
-use crate::oracle::{Row, Stated, assert_limited};
-use crate::stand::{Stand, written};
-use crate::wait;
+use super::admission_bounds::{Row, Stated, assert_limited};
+use super::bootstrap::Bootstrap;
+use super::http_client::{Request, get};
+use super::stack::{Stand, written};
+use crate::support::wait;
 
 /// By the client's address.
 const BY_ADDRESS: &str = "[{actions: [{remote_address: {}}]}]";

@@ -3,11 +3,11 @@
 
 use std::fs;
 
-use crate::bootstrap::repository;
-use crate::client::{Reply, Request, get};
-use crate::oracle::{Row, Stated, assert_limited};
-use crate::stand::{Stand, example, written};
-use crate::wait;
+use super::admission_bounds::{Row, Stated, assert_limited};
+use super::bootstrap::repository;
+use super::http_client::{Reply, Request, get};
+use super::stack::{Stand, example, written};
+use crate::support::wait;
 
 /// As the example states them.
 const BURST: u64 = 4;

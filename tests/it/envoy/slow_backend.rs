@@ -10,7 +10,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use crate::client::{Look, look};
+use super::http_client::{Look, look};
 
 /// How an export ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::backend::Backend;
-use crate::bootstrap::{Bootstrap, repository};
-use crate::edge::Edge;
-use crate::tidegate::Tidegate;
+use super::backend::Backend;
+use super::bootstrap::{Bootstrap, repository};
+use super::envoy_process::Edge;
+use super::tidegate_behind_envoy::Tidegate;
 
 /// A backend, a Tidegate and an Envoy; it is used as the Envoy that it stands behind.
 pub struct Stand {

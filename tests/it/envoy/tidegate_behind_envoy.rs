@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::client::get;
-use crate::wait;
+use super::http_client::get;
+use crate::support::wait;
 
 /// A Tidegate; is killed when dropped.
 pub struct Tidegate {

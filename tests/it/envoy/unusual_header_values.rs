@@ -1,10 +1,10 @@
 //! What a client can put into a header is limited like anything else: it never makes the call fail,
 //! because a failed call lets the request pass.
 
-use crate::bootstrap::Bootstrap;
-use crate::client::{Request, get};
-use crate::oracle::Row;
-use crate::stand::{Stand, written};
+use super::admission_bounds::Row;
+use super::bootstrap::Bootstrap;
+use super::http_client::{Request, get};
+use super::stack::{Stand, written};
 
 const POLICY: &str = "
 domain: edge

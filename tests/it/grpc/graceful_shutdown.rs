@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::harness::{PATIENCE, Server, encoded, soon, until};
-use crate::raw::{
+use super::test_server::{PATIENCE, Server, encoded, soon, until};
+use crate::support::raw_http2::{
     PREFACE, SETTINGS, begun, call, connect, exchange, frame, framed, socket, until_closed,
 };
 
@@ -39,8 +39,8 @@ async fn a_call_under_way_finishes_and_an_idle_connection_is_told_to_go() {
     let (address, gate) = (server.address, std::sync::Arc::clone(&server.bench));
     // A bare socket acknowledges no ping, so that only the first, warning GOAWAY is certain.
     loop {
-        let (kind, _) = crate::raw::next_frame(&mut idle).await.expect("a GOAWAY");
-        if kind == crate::raw::GOAWAY {
+        let (kind, _) = crate::support::raw_http2::next_frame(&mut idle).await.expect("a GOAWAY");
+        if kind == crate::support::raw_http2::GOAWAY {
             break;
         }
     }

@@ -8,7 +8,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::{v1, v1alpha};
 
-use crate::harness::{Server, soon};
+use super::test_server::{Server, soon};
 
 async fn channel(server: &Server) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();

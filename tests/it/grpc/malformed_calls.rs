@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::harness::{Server, encoded, soon, until};
-use crate::raw::{METHOD, call, connect, exchange, frame, framed, socket, until_closed};
-use crate::raw::{PREFACE, SETTINGS};
+use super::test_server::{Server, encoded, soon, until};
+use crate::support::raw_http2::{
+    METHOD, call, connect, exchange, frame, framed, socket, until_closed,
+};
+use crate::support::raw_http2::{PREFACE, SETTINGS};
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -34,7 +36,7 @@ impl Numbers {
 }
 
 fn rounds() -> u64 {
-    crate::proof::times(20_000, 1_000_000)
+    crate::support::proof::times(20_000, 1_000_000)
 }
 
 /// A message: random bytes, or a good one with a few bytes changed.

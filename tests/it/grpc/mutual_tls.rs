@@ -8,8 +8,8 @@ use tidegate::wire::client::{Client, ClientSettings, ClientTls};
 use tidegate::wire::{Tls, TlsMaterial, WireError};
 use tokio::io::AsyncReadExt as _;
 
-use crate::harness::{NOW, Server, Wanted, question, soon, until};
-use crate::raw::socket;
+use super::test_server::{NOW, Server, Wanted, question, soon, until};
+use crate::support::raw_http2::socket;
 
 /// An authority and what it signs.
 struct Authority {

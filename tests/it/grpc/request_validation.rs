@@ -9,8 +9,8 @@ use tidegate::wire::client::{Client, ClientSettings, ToldLimit};
 use tidegate::wire::{AnsweringSettings, RetryAs};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::harness::{NOW, Server, Wanted, encoded, question, soon};
-use crate::raw::{call, connect, exchange, framed, socket};
+use super::test_server::{NOW, Server, Wanted, encoded, question, soon};
+use crate::support::raw_http2::{call, connect, exchange, framed, socket};
 
 const INVALID_ARGUMENT: i32 = 3;
 const DEADLINE_EXCEEDED: i32 = 4;
@@ -205,7 +205,7 @@ async fn a_caller_that_leaves_ends_its_call_and_no_other() {
     let mut send = connection.clone().ready().await.unwrap();
     let (response, mut stream) = send.send_request(call().body(()).unwrap(), false).unwrap();
     stream.send_data(framed(&encoded("wait")), true).unwrap();
-    crate::harness::until("the call is judged", || server.judged() == 1).await;
+    super::test_server::until("the call is judged", || server.judged() == 1).await;
     stream.send_reset(h2::Reason::CANCEL);
     drop(response);
     let answer = exchange(&connection, call(), framed(&encoded("edge"))).await.unwrap();

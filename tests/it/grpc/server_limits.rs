@@ -7,8 +7,8 @@ use tidegate::wire::{Address, ListenSettings, Listener, ServerLimits, WireError}
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::harness::{Server, Wanted, encoded, question, soon, until};
-use crate::raw::{
+use super::test_server::{Server, Wanted, encoded, question, soon, until};
+use crate::support::raw_http2::{
     GOAWAY, PREFACE, SETTINGS, begun, call, connect, exchange, framed, next_frame, socket,
     until_closed,
 };

@@ -23,6 +23,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time;
 
+use crate::support::wait::within;
+
 /// No test waits longer for anything; one that does has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -30,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const NOW: Micros = Micros(1_700_000_000_000_000);
 
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not in time"))
+    within(PATIENCE, what, future).await
 }
 
 /// Waits until `met` says so.

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::task::JoinHandle;
 
-use crate::authority::{Authority, Identity};
-use crate::callers::{SERVER, ask, connect, fate, metric, serving};
-use crate::process::{Serving, until};
+use super::tls_callers::{SERVER, ask, connect, fate, metric, serving};
+use crate::support::certificate_authority::{Authority, Identity};
+use crate::support::tidegate_process::Serving;
+use crate::support::wait::until;
 
 fn until_replaced(serving: &Serving, times: u64) {
     until("the certificates are replaced", || {
@@ -83,7 +84,7 @@ async fn rotation_under_load_loses_no_call() {
     load.goes_on(20).await;
     // As an operator moves to another authority: first both are trusted, then the server shows the
     // new one's certificate; callers follow; then the old one is trusted no longer.
-    let steps = crate::proof::times(3, 30);
+    let steps = crate::support::proof::times(3, 30);
     for step in 1..=steps {
         let signer = if step.is_multiple_of(2) { &old } else { &new };
         secret.becomes(&signer.signs(SERVER), &both);

@@ -1,8 +1,8 @@
 //! Who gets in, and what they may ask.
 
-use crate::authority::{Authority, Identity};
-use crate::callers::{ask, connect, fate, metric, serving};
-use crate::process::{directory, run};
+use super::tls_callers::{ask, connect, fate, metric, serving};
+use crate::support::certificate_authority::{Authority, Identity};
+use crate::support::tidegate_process::{directory, run};
 
 #[tokio::test]
 async fn without_a_certificate_of_the_right_authority_name_and_time_nobody_gets_in() {

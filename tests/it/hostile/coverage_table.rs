@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// An input, what becomes of it, and the tests that say so: functions of `tests` or `src`, or files of
-/// `tests/policy`, each of which a test compares with what stands beside it.
+/// `tests/it/policy`, each of which a test compares with what stands beside it.
 type Row = (&'static str, &'static str, &'static [&'static str]);
 
 /// In policy files. All of them: the last good policy stays in force, `check` and a start end with 65.
@@ -328,7 +328,7 @@ fn functions() -> BTreeSet<String> {
 fn every_bad_input_has_tests_and_they_are_there() {
     let functions = functions();
     let there = |test: &str| match test.ends_with(".yaml") {
-        true => root().join("tests/policy").join(test).is_file(),
+        true => root().join("tests/it/policy").join(test).is_file(),
         false => functions.contains(test),
     };
     let mut gone = Vec::new();

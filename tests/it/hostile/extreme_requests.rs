@@ -6,9 +6,9 @@ use bytes::Bytes;
 use tidegate::domain::{Override, Unit};
 use tidegate::wire::client::QuestionDescriptor;
 
-use crate::harness::{asked, client, descriptor, left, question, target};
-use crate::http::post;
-use crate::raw::{METHOD, call, connect, exchange, framed};
+use super::target::{asked, client, descriptor, left, question, target};
+use crate::support::http::post;
+use crate::support::raw_http2::{METHOD, call, connect, exchange, framed};
 
 const INVALID_ARGUMENT: i32 = 3;
 const DEADLINE_EXCEEDED: i32 = 4;

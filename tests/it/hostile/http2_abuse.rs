@@ -7,11 +7,14 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::callers::metric;
-use crate::harness::{soon, target};
-use crate::process::{Serving, until};
-use crate::raw::{METHOD, PREFACE, SETTINGS, begun, call, connect, exchange, frame, framed};
-use crate::raw::{socket, until_closed};
+use super::target::{soon, target};
+use super::tls_callers::metric;
+use crate::support::raw_http2::{
+    METHOD, PREFACE, SETTINGS, begun, call, connect, exchange, frame, framed,
+};
+use crate::support::raw_http2::{socket, until_closed};
+use crate::support::tidegate_process::Serving;
+use crate::support::wait::until;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -90,7 +93,7 @@ async fn rapid_resets_leave_nothing_behind_and_disturb_nobody() {
     let bystander = Bystander::beside(address).await;
     let block = header_block();
     let mut flood = hello();
-    for stream in (0..crate::proof::times(20_000, 300_000) as u32).map(|n| 2 * n + 1) {
+    for stream in (0..crate::support::proof::times(20_000, 300_000) as u32).map(|n| 2 * n + 1) {
         flood.extend(frame(HEADERS, END_HEADERS, stream, &block));
         flood.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
@@ -167,7 +170,7 @@ async fn a_flood_of_empty_data_frames_ends_its_connection() {
 async fn floods_of_small_legal_frames_disturb_nobody() {
     let (serving, address) = target(&[]);
     let bystander = Bystander::beside(address).await;
-    let many = crate::proof::times(5_000, 100_000) as usize;
+    let many = crate::support::proof::times(5_000, 100_000) as usize;
     let kinds = [
         frame(SETTINGS, 0, 0, &[]),
         frame(PING, 0, 0, &[7; 8]),
@@ -234,7 +237,7 @@ async fn a_preface_that_comes_byte_by_byte_is_not_waited_for() {
 /// As many as the service lets in, each through its handshake and then silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_idle_connections_disturb_nobody_and_one_more_is_closed() {
-    let connections = crate::proof::times(1_000, 10_000) as usize;
+    let connections = crate::support::proof::times(1_000, 10_000) as usize;
     open_files(connections + 1_000);
     // Silent callers would be asked whether they are there, and closed for want of an answer; and on
     // a busy machine the handshakes of so many take their time.

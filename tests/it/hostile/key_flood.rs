@@ -5,9 +5,9 @@ use std::fs;
 
 use tidegate::wire::client::{Client, QuestionDescriptor};
 
-use crate::callers::metric;
-use crate::harness::{asked, client, left, question};
-use crate::process::{FIVE_A_DAY, Serving};
+use super::target::{asked, client, left, question};
+use super::tls_callers::metric;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
 
 /// A flood's own rule beside that of the clients.
 const FLOODED: &str = "  - {key: flood, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
@@ -40,10 +40,10 @@ async fn a_million_fresh_keys_leave_memory_under_its_bound_and_old_keys_as_they_
     let mut client = client(serving.port("grpc")).await;
     let old: Vec<String> = (0..200).map(|n| format!("old-{n}")).collect();
     for name in &old {
-        asked(&mut client, &question(vec![crate::harness::descriptor(name.as_bytes())])).await;
+        asked(&mut client, &question(vec![super::target::descriptor(name.as_bytes())])).await;
     }
     let before = kib(&serving, "VmRSS");
-    let keys = crate::proof::times(150_000, 1_000_000);
+    let keys = crate::support::proof::times(150_000, 1_000_000);
     for from in (0..keys).step_by(AT_ONCE as usize) {
         fresh(&mut client, from).await;
     }

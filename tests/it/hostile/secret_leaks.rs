@@ -4,9 +4,10 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::http::{get, send};
-use crate::process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate, until};
-use crate::redis::Server;
+use crate::support::http::{get, send};
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::wait::until;
 
 /// Every secret is made from this, so that one search finds any.
 const SECRET: &str = "hunter2";

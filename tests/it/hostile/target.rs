@@ -1,4 +1,4 @@
-//! Waiting, and processes to attack. (`raw` asks for the first under this name.)
+//! Tidegate processes to attack, and calls to them.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor, Told};
 
-use crate::process::{FIVE_A_DAY, Serving};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
+use crate::support::wait::within;
 
 /// Only a broken test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not in time"))
+    within(PATIENCE, what, future).await
 }
 
 /// A process with five a year for each client.

@@ -14,9 +14,9 @@ use tidegate::wire::client::{
     Client, ClientSettings, ClientTls, Question, QuestionDescriptor, Told,
 };
 
-use crate::authority::{Authority, Identity};
-use crate::http::get;
-use crate::process::{Serving, directory, tidegate};
+use crate::support::certificate_authority::{Authority, Identity};
+use crate::support::http::get;
+use crate::support::tidegate_process::{Serving, directory, tidegate};
 
 /// What the server's certificate is made out to.
 pub(crate) const SERVER: &str = "tidegate.test";

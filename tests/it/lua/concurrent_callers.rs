@@ -9,8 +9,8 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::Timing;
 
-use crate::limits::*;
-use crate::redis_server::{Plain, Server};
+use crate::support::plain_redis::{Plain, Server};
+use crate::support::script_calls::*;
 
 const CALLERS: u64 = 64;
 const STORES: u64 = 8;

@@ -4,7 +4,7 @@
 use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken, Verdict};
 use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
 
-use crate::limits::*;
+use crate::support::script_calls::*;
 
 const TEXTS: [&str; 28] = [
     "",

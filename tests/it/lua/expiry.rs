@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tidegate::domain::{Accounting, Hits, Limit, Micros, Op};
 use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
 
-use crate::limits::*;
-use crate::random::Random;
+use crate::support::random::Random;
+use crate::support::script_calls::*;
 
 /// A write's own rounding to milliseconds, twice.
 const SLACK_MS: i64 = 2;

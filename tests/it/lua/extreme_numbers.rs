@@ -6,7 +6,7 @@ use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
 
-use crate::limits::*;
+use crate::support::script_calls::*;
 
 const ENDS: [u64; 7] =
     [1 << 31, u32::MAX as u64, 1 << 53, (1 << 53) + 1, i64::MAX as u64, 1 << 63, u64::MAX];

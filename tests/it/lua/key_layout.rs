@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use tidegate::domain::{Counting, Key};
 use tidegate::store::redis::keys::{Prefix, slot, slot_of_text};
 
-use crate::limits::*;
-use crate::redis_server::Server;
+use crate::support::plain_redis::Server;
+use crate::support::script_calls::*;
 
 fn text(prefix: &str, key: &Key, counting: &Counting) -> String {
     let key = Prefix::new(prefix).unwrap().key(key, counting);

@@ -18,10 +18,10 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::Timing;
 
-use crate::limits::*;
-use crate::proof;
-use crate::random::Random;
-use crate::redis_server::{Plain, Server};
+use crate::support::plain_redis::{Plain, Server};
+use crate::support::proof;
+use crate::support::random::Random;
+use crate::support::script_calls::*;
 
 const OPERATIONS: u64 = 10_000;
 const OPERATIONS_PROVED: u64 = 1_000_000;

@@ -1,33 +1,14 @@
-//! The Lua scripts on a real Redis: that they equal the Rust arithmetic (the store's contract does
-//! most of that, `tests/store_contract/redis.rs`), where they keep what, and what they make of
-//! damage, contention and a server that forgot them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    missing_docs,
-    unreachable_pub,
-    dead_code,
-    reason = "tests panic to fail, and share support modules that not every crate uses up"
-)]
+//! The Lua scripts on a real Redis: equality with the Rust arithmetic, key layout, expiry, corrupt
+//! values, concurrent callers, and a server that lost its scripts.
+//!
+//! Not here: the store contract, which also runs on Redis (`store_contract/redis_store.rs`).
 
-mod contention;
-mod damage;
-mod differential;
+mod concurrent_callers;
+mod corrupt_values;
 mod expiry;
-mod extremes;
-mod headers;
-mod keys;
-mod limits;
-#[path = "../support/proof.rs"]
-mod proof;
-#[path = "../support/random.rs"]
-mod random;
-#[path = "../support/redis.rs"]
-mod redis_server;
-mod replies;
-mod several_slots;
-#[path = "../support/vectors.rs"]
-mod vectors;
+mod extreme_numbers;
+mod key_layout;
+mod lua_equals_memory;
+mod multi_slot;
+mod reply_decoder;
+mod script_headers;

@@ -15,8 +15,8 @@ use tidegate::store::redis::script::STRICTLY;
 use tidegate::store::redis::store::Timing;
 use tidegate::store::redis::transport::{Item, Items, Replies, Transport};
 
-use crate::limits::*;
-use crate::redis_server::{Plain, Server};
+use crate::support::plain_redis::{Plain, Server};
+use crate::support::script_calls::*;
 
 /// One server that claims to be a cluster, and counts rounds and items.
 struct Sliced {

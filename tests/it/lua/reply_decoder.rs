@@ -5,7 +5,7 @@ use redis::Value;
 use tidegate::domain::{Accounting, Check};
 use tidegate::store::redis::reply::{ReplyFault, decode};
 
-use crate::limits::*;
+use crate::support::script_calls::*;
 
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![

@@ -8,8 +8,8 @@ use tidegate::store::redis::script::{PRODUCTION, STRICTLY, files};
 use tidegate::store::redis::told;
 use tidegate::store::redis::transport::Item;
 
-use crate::limits::*;
-use crate::redis_server::Server;
+use crate::support::plain_redis::Server;
+use crate::support::script_calls::*;
 
 /// The names after `ARGV[1]`, `ARGV[2]`, …
 fn argv(file: &str) -> Vec<&str> {

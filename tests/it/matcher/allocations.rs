@@ -3,7 +3,7 @@
 use tidegate::domain::Request;
 use tidegate::policy::{Found, Policy, Secret};
 
-use super::specs::{descriptor, domain, entry, key, pair, request};
+use crate::support::policy_specs::{descriptor, domain, entry, key, pair, request};
 
 fn allocations(act: impl FnMut()) -> u64 {
     allocation_counter::measure(act).count_total

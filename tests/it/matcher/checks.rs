@@ -6,7 +6,7 @@ use tidegate::domain::{
 use tidegate::policy::{CHECKS_MAX, Found, Policy, Secret};
 
 use super::checks_of;
-use super::specs::{
+use crate::support::policy_specs::{
     bringing, bucket, descriptor, domain, entry, key, listed, policy, request, spec, window,
 };
 

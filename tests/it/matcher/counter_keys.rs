@@ -7,7 +7,7 @@ use tidegate::policy::spec::DomainSpec;
 use tidegate::policy::{Policy, Secret};
 
 use super::checks_of;
-use super::specs::{
+use crate::support::policy_specs::{
     bringing, bucket, descriptor, domain, entry, key, listed, pair, policy, request, spec, window,
 };
 
@@ -141,7 +141,7 @@ fn a_brought_limit_has_counters_of_its_own() {
     assert_ne!(brought(5, Unit::Second), keys(&policy, bringing(&other, 5, Unit::Second))[0]);
 }
 
-fn tagged<const N: usize>(tag: &[&str], nodes: [super::specs::Node; N]) -> Policy {
+fn tagged<const N: usize>(tag: &[&str], nodes: [crate::support::policy_specs::Node; N]) -> Policy {
     let hash_tag = tag.iter().copied().map(Box::from).collect();
     Policy::build(vec![DomainSpec { hash_tag, ..domain("d", nodes) }], Secret::default())
 }

@@ -2,7 +2,7 @@
 
 use tidegate::policy::{Ending, How, key_text};
 
-use super::specs::{bucket, descriptor, entry, key, listed, pair, policy, request};
+use crate::support::policy_specs::{bucket, descriptor, entry, key, listed, pair, policy, request};
 
 #[test]
 fn an_explanation_names_the_step_of_every_level_and_the_counter() {

@@ -1,24 +1,20 @@
-//! The matcher: which rule a descriptor meets, which counters it has, how that is explained.
+//! The matcher: which rule a descriptor matches, which counters it charges, and how `explain` shows
+//! that.
 
-// Tests stop at the first surprise, and the support serves several of them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, dead_code)]
-#![allow(unreachable_pub)]
-
-#[path = "../support/specs.rs"]
-mod specs;
-
+mod allocations;
 mod checks;
-mod costs;
-mod explained;
-mod keys;
-mod matching;
-mod paths;
-mod reference;
+mod counter_keys;
+mod explain;
+mod reference_matcher;
 mod replaces;
-mod switched;
+mod rule_overrides;
+mod rule_paths;
+mod rule_selection;
 
 use tidegate::domain::{Check, Entry, Request};
 use tidegate::policy::{Found, Policy};
+
+use crate::support::policy_specs as specs;
 
 /// The path of the rule that a descriptor of these entries meets in the domain `d`.
 fn met<'p>(policy: &'p Policy, entries: &[(&str, &str)]) -> Option<&'p str> {

@@ -6,7 +6,7 @@ use tidegate::domain::{Entry, Unit};
 use tidegate::policy::spec::{NodeSpec, ValueSpec};
 use tidegate::policy::{Found, Policy, Secret};
 
-use super::specs::{descriptor, domain, entry, request, spec, window};
+use crate::support::policy_specs::{descriptor, domain, entry, request, spec, window};
 
 /// The number in the rule that a path ends at.
 fn naive(level: &[NodeSpec], entries: &[(String, Vec<u8>)]) -> Option<u32> {
@@ -62,7 +62,7 @@ fn value() -> impl Strategy<Value = ValueSpec> {
 }
 
 fn node(key: String, value: ValueSpec, has_rule: bool, children: Vec<NodeSpec>) -> NodeSpec {
-    let mut node = super::specs::key(&key);
+    let mut node = crate::support::policy_specs::key(&key);
     if has_rule {
         node = node.limit(0);
     }

@@ -3,7 +3,9 @@
 use tidegate::domain::Unit;
 use tidegate::policy::{Found, Policy};
 
-use super::specs::{bringing, bucket, descriptor, entry, key, listed, policy, request, window};
+use crate::support::policy_specs::{
+    bringing, bucket, descriptor, entry, key, listed, policy, request, window,
+};
 
 /// For each descriptor, a request of the keys given with the value `x`: what was found and the
 /// names of the limits that are checked.

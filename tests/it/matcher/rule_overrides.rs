@@ -3,7 +3,8 @@
 use tidegate::domain::{Hits, OnStoreFailure, Request, Role, RuleId};
 use tidegate::policy::{Options, Policy, Secret, Source, Switch, SwitchFault, compile};
 
-use crate::{checks_of, specs};
+use super::checks_of;
+use crate::support::policy_specs as specs;
 
 fn written() -> Policy {
     specs::policy([specs::key("client").limit(100), specs::key("user").limit(3)])

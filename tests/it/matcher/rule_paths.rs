@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tidegate::domain::{Charge, Unit};
 use tidegate::policy::{Found, Policy, statistic_name};
 
-use super::specs::{bucket, descriptor, entry, key, listed, pair, policy, request, spec, window};
+use crate::support::policy_specs::{
+    bucket, descriptor, entry, key, listed, pair, policy, request, spec, window,
+};
 
 /// The written and the printed path of the rule that these entries meet.
 fn paths(policy: &Policy, entries: &[(&str, &str)]) -> (String, String) {
@@ -97,7 +99,7 @@ fn a_rule_without_a_body_has_its_domains() {
         let content_type = "text/plain".into();
         Arc::new(tidegate::policy::spec::Body { content_type, text: text.into() })
     };
-    let mut spec = super::specs::domain(
+    let mut spec = crate::support::policy_specs::domain(
         "d",
         [key("a").limit(1), key("b").limit(1).ruled(|rule| rule.body = Some(body("own")))],
     );

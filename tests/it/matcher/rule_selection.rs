@@ -2,8 +2,8 @@
 
 use tidegate::policy::{Found, Policy, Secret};
 
-use super::specs::{descriptor, domain, entry, key, pair, policy, request};
 use super::{met, met_bytes};
+use crate::support::policy_specs::{descriptor, domain, entry, key, pair, policy, request};
 
 #[test]
 fn a_domain_is_looked_up_exactly_and_an_unknown_one_has_no_limit() {
@@ -59,7 +59,7 @@ fn the_first_pattern_in_the_file_wins_among_many_siblings_too() {
     nodes.insert(100, pair("a", "*5").limit(1).0);
     nodes.insert(300, pair("a", "*44*4*").limit(2).0);
     for (n, node) in (1000..).zip(&mut nodes) {
-        *node = super::specs::Node(node.clone()).limit(n).0;
+        *node = crate::support::policy_specs::Node(node.clone()).limit(n).0;
     }
     let mut spec = domain("d", []);
     spec.nodes = nodes;

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tidegate::wire::WireError;
 use tidegate::wire::client::{Told, ToldLimit, ToldStatus};
 
-use crate::calls::Answer;
+use super::recorded_calls::Answer;
 
 /// What every refusal of ours says besides: the header, the metadata, and the row that lists each.
 pub const BESIDES: [&str; 2] = ["`Retry-After` on refusals", "dynamic metadata on refusals"];

@@ -1,27 +1,11 @@
-//! Swap the image of envoyproxy/ratelimit and the same calls get the same answers, but for the
-//! differences that config/MIGRATION.md lists. `manifest.yaml` is mounted and started as Kubernetes
-//! would, with a real Redis; `calls.json` says what is asked and what is answered there.
+//! Recorded envoyproxy/ratelimit calls, replayed against Tidegate: the answers are equal except for
+//! the differences that config/MIGRATION.md lists.
 //!
-//! Not here: single settings and faults of theirs (`tests/cli/compatibility.rs`).
+//! `manifest.yaml` is mounted and started as Kubernetes would, with a real Redis; `calls.json` has
+//! the calls and envoyproxy/ratelimit's answers. Not here: its settings and its errors
+//! (`cli/ratelimit_compatibility.rs`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::disallowed_methods,
-    missing_docs,
-    unreachable_pub,
-    dead_code,
-    reason = "a test fails by panicking, and shares support modules that not every crate uses up"
-)]
-
-mod answer;
-mod calls;
-mod manifest;
-#[path = "../cli/process.rs"]
-mod process;
+mod comparable_answer;
+mod kubernetes_manifest;
+mod recorded_calls;
 mod replay;
-#[path = "../support"]
-mod support {
-    pub mod process;
-}

@@ -1,14 +1,16 @@
 //! The replay.
 
+#![allow(clippy::disallowed_methods, reason = "THEIRS names a running envoyproxy/ratelimit")]
+
 use std::collections::BTreeSet;
 
 use tidegate::wire::client::{Client, ClientSettings};
 
-use crate::answer::{BESIDES, Whose, answer};
-use crate::calls::{recorded, rows};
-use crate::manifest;
-use crate::process::{Serving, directory};
-use crate::support::process::{PATIENCE, Server};
+use super::comparable_answer::{BESIDES, Whose, answer};
+use super::kubernetes_manifest;
+use super::recorded_calls::{recorded, rows};
+use crate::support::redis_server::{PATIENCE, Server};
+use crate::support::tidegate_process::{Serving, directory};
 
 /// In the record: a call that envoyproxy/ratelimit does not survive.
 const PROCESS_ENDS: &str = "the process ends";
@@ -17,7 +19,8 @@ const PROCESS_ENDS: &str = "the process ends";
 async fn the_swapped_image_answers_as_before_but_for_the_differences_on_the_page() {
     let redis = Server::start(&[]);
     let root = directory(&[]);
-    let mut command = manifest::command(root.path(), &format!("127.0.0.1:{}", redis.port));
+    let mut command =
+        kubernetes_manifest::command(root.path(), &format!("127.0.0.1:{}", redis.port));
     // So long that a busy machine does not count on its own.
     command.env("TIDEGATE_STORE_BUDGET", "10s");
     let serving = Serving::start(&mut command, root);

@@ -5,7 +5,7 @@ use tidegate::domain::{
 };
 use tidegate::policy::{FaultKind, compile_override};
 
-use crate::support::{bad, good, rate_limit};
+use super::compile_helpers::{bad, good, rate_limit};
 
 fn limit(text: &str) -> Limit {
     let rule = good(rate_limit(text)).domains.remove(0).nodes.remove(0).rule.unwrap();

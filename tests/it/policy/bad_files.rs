@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate::policy::{Options, Source, compile};
 
-use crate::support::{dir, entries, source, stem};
+use super::compile_helpers::{dir, entries, source, stem};
 
 /// What a case must print: its faults, one a line, each with its file's name.
 fn expected(path: &Path) -> String {

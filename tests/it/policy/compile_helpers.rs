@@ -6,7 +6,7 @@ use tidegate::policy::{Compiled, Fault, Faults, Options, Source, compile};
 
 /// A directory beside this file.
 pub fn dir(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/policy").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/policy").join(name)
 }
 
 /// The paths in a directory, by name.

@@ -2,7 +2,7 @@
 
 use tidegate::policy::{FaultKind, Options, Source, compile};
 
-use crate::support::{bad, many};
+use super::compile_helpers::{bad, many};
 
 #[test]
 fn ten_faults_in_one_file_come_in_one_run() {

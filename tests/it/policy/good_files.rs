@@ -6,7 +6,7 @@ use tidegate::domain::{Charge, Counting, Hybrid, Limit, OnStoreFailure, Refill, 
 use tidegate::policy::spec::{LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Compiled, Options, compile};
 
-use crate::support::{dir, entries, source, stem};
+use super::compile_helpers::{dir, entries, source, stem};
 
 /// A policy as text: one line per node with a rule or without children.
 pub fn told(compiled: &Compiled) -> String {

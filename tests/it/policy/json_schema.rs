@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tidegate::policy::{FaultKind, schema};
 
-use crate::support::{bad, dir, entries, one, stem};
+use super::compile_helpers::{bad, dir, entries, one, stem};
 
 /// Checks structure only: `$ref`, `type`, `properties`, `additionalProperties`, `required`,
 /// `items`, `anyOf`, `enum`, `not`, bounds. Patterns are not tried.
@@ -84,7 +84,7 @@ fn read(path: &std::path::Path) -> Option<serde_yaml::Value> {
 
 #[test]
 fn the_file_that_ships_is_the_schema() {
-    let path = dir("../../config/policy.schema.json");
+    let path = dir("../../../config/policy.schema.json");
     let ships = std::fs::read_to_string(path).unwrap_or_default();
     let made = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
     assert!(ships == made, "run: tidegate schema > config/policy.schema.json");

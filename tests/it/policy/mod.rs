@@ -1,22 +1,11 @@
-//! The policy language as a whole: files in, meaning or every fault out.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    unreachable_pub,
-    reason = "a test that cannot go on should stop loudly, and nobody imports it"
-)]
+//! The policy language as a whole: files in, limits or every diagnostic out.
 
-mod bad;
-mod fuzz;
-mod good;
-mod limits;
-mod rows;
-mod schema;
-mod support;
-mod together;
+mod arithmetic_bounds;
+mod bad_files;
+mod compile_helpers;
+mod diagnostics;
+mod good_files;
+mod json_schema;
+mod random_text;
+mod ratelimit_language;
 mod warnings;
-
-#[path = "../support/pieces.rs"]
-mod pieces;

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use tidegate::policy::{Options, Source, compile};
 
-use crate::pieces::PIECES;
-use crate::support::{dir, entries};
+use super::compile_helpers::{dir, entries};
+use crate::support::yaml_fragments::PIECES;
 
 fn seeds() -> Vec<Vec<u8>> {
     let files = ["good", "bad"].into_iter().flat_map(|name| entries(&dir(name)));

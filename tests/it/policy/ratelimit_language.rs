@@ -5,7 +5,7 @@ use tidegate::domain::{Hits, Unit};
 use tidegate::policy::spec::{NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Compiled, FaultKind};
 
-use crate::support::{bad, good, many, one, rate_limit};
+use super::compile_helpers::{bad, good, many, one, rate_limit};
 
 fn nodes(text: &str) -> Vec<NodeSpec> {
     good(text).domains.remove(0).nodes

@@ -2,7 +2,7 @@
 
 use tidegate::policy::FaultKind;
 
-use crate::support::{good, many};
+use super::compile_helpers::{good, many};
 
 const LIMIT: &str = "rate_limit: {unit: second, requests_per_unit: 5}";
 

@@ -1,42 +1,22 @@
-//! Exact under any number of callers and replicas: 64 callers on each of three real processes race
-//! for one limit, over gRPC, on one server and on a cluster.
+//! Limits are exact under concurrency: 64 callers on each of three real processes race for one
+//! limit, over gRPC, on one Redis server and on a cluster.
 //!
-//! The store's budget is two seconds, and every answer must come from Redis: a refusal's metadata
-//! says so of itself, and the metrics of each process say so of every call. One run in `make test`,
-//! ten in `make proof`. Not here: faults (`tests/topology`).
+//! The store's budget is two seconds, and every answer must come from Redis, which a refusal's
+//! metadata and each process's metrics prove. One run in `make test`, ten in `make proof`.
+//!
+//! Not here: faults (`topology`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    missing_docs,
-    unreachable_pub,
-    dead_code,
-    reason = "a test fails by panicking, prints what it saw, and shares support modules"
-)]
-
-#[path = "../cli/process.rs"]
-mod process;
 mod replicas;
-#[path = "../support"]
-mod support {
-    pub mod acl;
-    pub mod cluster;
-    pub mod process;
-    pub mod proof;
-    pub mod proxy;
-}
 
 use std::time::Duration;
 
-use replicas::{Asked, LIMIT, Replicas};
-use support::acl;
-use support::cluster::Cluster;
-use support::process::Server;
-use support::proof;
 use tokio::sync::Mutex;
+
+use crate::support::acl;
+use crate::support::proof;
+use crate::support::redis_cluster::Cluster;
+use crate::support::redis_server::Server;
+use replicas::{Asked, LIMIT, Replicas};
 
 /// Nothing else races meanwhile: the machine may be small.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());

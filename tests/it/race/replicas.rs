@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
 
-use crate::process::{Serving, run};
 use crate::support::acl;
+use crate::support::tidegate_process::{Serving, run};
 
 pub const LIMIT: u64 = 1_000;
 const REPLICAS: usize = 3;

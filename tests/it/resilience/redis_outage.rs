@@ -1,5 +1,7 @@
 //! Outages of a real Redis, under load, through the whole store as the service stacks it.
 
+#![allow(clippy::disallowed_methods, reason = "waits with a deadline")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,9 +23,9 @@ use tidegate::store::redis::script::PRODUCTION;
 use tidegate::store::redis::store::Timing;
 use tokio::task::JoinSet;
 
-use crate::fallback::take;
-use crate::support::process::{Server, until};
-use crate::support::proxy::Proxy;
+use super::fallback::take;
+use crate::support::black_hole_proxy::Proxy;
+use crate::support::redis_server::{Server, until};
 
 /// Past any round trip on a busy machine: only a real fault makes a call late. With the service's 6 ms
 /// a starved machine has outages of its own before the one that a test makes, and what is admitted
@@ -158,7 +160,7 @@ async fn a_start_without_redis_answers_locally_until_it_is_there() {
     assert_eq!(asked(&stack, 1, &limit).await, (true, Source::Local));
     assert!(stack.degraded().outage(Clock::default().now()).is_some());
     let _server = Server::try_start(port, &[], &[]).unwrap();
-    let end = Instant::now() + crate::support::process::PATIENCE;
+    let end = Instant::now() + crate::support::redis_server::PATIENCE;
     while asked(&stack, 1, &limit).await.1 != Source::Redis {
         assert!(Instant::now() < end, "it is never asked");
         tokio::time::sleep(Duration::from_millis(5)).await;

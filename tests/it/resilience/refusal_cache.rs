@@ -11,7 +11,7 @@ use tidegate::resilience::remember::Remember;
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 
-use crate::vectors;
+use crate::support::vectors;
 
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_763_596_800_000_000;

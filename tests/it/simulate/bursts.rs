@@ -1,6 +1,6 @@
 //! Bursts, edges and swings: what passes under each algorithm.
 
-use crate::{admitted, group, ran};
+use super::{admitted, group, ran};
 
 /// Admitted within the 40 seconds around the edge.
 fn around_the_edge(algorithm: &str) -> u64 {

@@ -4,7 +4,7 @@
 
 use tidegate::cli::simulate::Ran;
 
-use crate::{admitted, ran};
+use super::{admitted, ran};
 
 pub(crate) const CLASSES: [&str; 3] = ["gold", "silver", "free"];
 

@@ -1,7 +1,7 @@
 //! The hybrid of both methods, beside them: nobody is starved, and idle capacity is used.
 
-use crate::classes::set_1;
-use crate::{admitted, ran};
+use super::class_claims::set_1;
+use super::{admitted, ran};
 
 #[test]
 fn nobody_is_starved_under_overload() {

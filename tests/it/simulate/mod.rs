@@ -1,18 +1,10 @@
-//! The scenarios of `load/scenarios`, run on the real engine and simulated time, each with the claim
-//! that it is there to show. Every number is the same on every run.
+//! The scenarios of `load/scenarios` on the real decider in simulated time, each with the claim it
+//! demonstrates. Every number is the same on every run.
 //!
-//! Not here: the command (tests/cli), the generated traffic (the simulator's own tests).
+//! Not here: the command (`cli`), the generated traffic (the simulator's own tests).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::disallowed_methods,
-    reason = "a test says what is wrong by panicking, and reads the scenarios that it is about"
-)]
-
-mod attacks;
-mod classes;
+mod bursts;
+mod class_claims;
 mod hybrid;
 mod retries;
 

@@ -1,6 +1,6 @@
 //! Callers who try again: patient, insistent, broken, and all at the same instant.
 
-use crate::{group, ran};
+use super::{group, ran};
 
 #[test]
 fn in_a_retry_storm_the_backend_sees_no_more_than_the_limit() {

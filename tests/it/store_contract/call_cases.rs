@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Charge, Role};
 
-use crate::bench::*;
+use super::store_under_test::*;
 
 pub async fn c01_a_call_is_decided_at_one_instant<B: Bench>(bench: Arc<B>) {
     let (a, b) = (window(100, MINUTE), bucket(100, MINUTE));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::domain::{Counting, Limit, Micros, Receipt};
 use tidegate::store::Store;
 
-use crate::bench::*;
+use super::store_under_test::*;
 
 pub async fn c08_a_peek_takes_nothing<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;

@@ -7,8 +7,8 @@ use tidegate::domain::{Key, Limit, Micros};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 
-use crate::bench::*;
-use crate::memory::{MemoryBench, spread};
+use super::memory_store::{MemoryBench, spread};
+use super::store_under_test::*;
 
 /// Fills a store with `n` counters that live for a minute; returns their keys.
 async fn fill(bench: &MemoryBench, n: u64, limit: &Arc<Limit>) -> Vec<Key> {

@@ -4,8 +4,8 @@ use tidegate::clock::ManualClock;
 use tidegate::domain::{Key, Micros, Source};
 use tidegate::store::memory::MemoryStore;
 
-use crate::bench::{Bench, START};
-use crate::contract;
+use super::contract;
+use super::store_under_test::{Bench, START};
 
 pub struct MemoryBench {
     pub store: MemoryStore,
@@ -48,4 +48,4 @@ pub fn spread(salt: u64, n: u64) -> u128 {
     u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap())
 }
 
-contract!(contract, crate::memory::MemoryBench::new(1_000_000));
+contract!(contract, crate::store_contract::memory_store::MemoryBench::new(1_000_000));

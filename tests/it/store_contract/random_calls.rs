@@ -10,9 +10,9 @@ use tidegate::domain::{
 };
 use tidegate::store::Store;
 
-use crate::bench::*;
-use crate::model::{Model, sane};
-use crate::random::Random;
+use super::reference_store::{Model, sane};
+use super::store_under_test::*;
+use crate::support::random::Random;
 
 const SEEDS: u64 = 160;
 const CALLS: u64 = 250;

@@ -20,14 +20,14 @@ use tidegate::store::redis::script::STRICTLY;
 use tidegate::store::redis::store::Timing;
 use tidegate::store::redis::transport::Transport;
 
-use crate::bench::{Bench, START};
-use crate::contract;
-use crate::memory::spread;
-use crate::redis_server::{Plain, Server};
+use super::contract;
+use super::memory_store::spread;
+use super::store_under_test::{Bench, START};
 use crate::support::acl;
-use crate::support::cluster::Cluster;
-use crate::support::process::PATIENCE;
-use crate::support::sentinel::{Group, NAME};
+use crate::support::plain_redis::{Plain, Server};
+use crate::support::redis_cluster::Cluster;
+use crate::support::redis_sentinel::{Group, NAME};
+use crate::support::redis_server::PATIENCE;
 
 /// Where the masters' slots begin, as `redis-cli --cluster create` deals them to three.
 const SLOTS_BEGIN: [u16; 3] = [0, 5_461, 10_923];
@@ -135,7 +135,7 @@ impl<T: Transport> Bench for RedisBench<T> {
     }
 }
 
-contract!(standalone, crate::redis::RedisBench::new().await);
+contract!(standalone, crate::store_contract::redis_store::RedisBench::new().await);
 
 /// The service's connections, and an operator's to each of the masters.
 async fn connected(topology: Topology, dialled: &[u16], masters: &[u16]) -> Shared<Connections> {
@@ -169,7 +169,7 @@ async fn the_contract_holds_behind_sentinel() {
     let topology = Topology::Sentinel { master: NAME.into(), auth: auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
     let store = connected(topology, &sentinels, &[group.servers[0].port]).await;
-    crate::all_cases!(crate::redis::RedisBench::on(store.clone(), None));
+    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -180,5 +180,5 @@ async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
         assert_eq!(cluster.owner(0, *begin), at, "the slots are dealt as this test thinks");
     }
     let store = connected(Topology::Cluster, &ports[3..4], &ports[..3]).await;
-    crate::all_cases!(crate::redis::RedisBench::on(store.clone(), None));
+    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None));
 }

@@ -9,7 +9,7 @@ use tidegate::domain::{
 };
 use tidegate::store::Store;
 
-use crate::vectors;
+use crate::support::vectors;
 
 /// A whole number of minutes, hours and days since the epoch, so that windows begin here.
 pub const START: Micros = Micros(1_763_596_800_000_000);

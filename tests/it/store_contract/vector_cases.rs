@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tidegate::domain::{Check, Micros, Op, Receipt};
 use tidegate::store::Store;
 
-use crate::bench::*;
-use crate::vectors::{self, Expect, StepOp};
+use super::store_under_test::*;
+use crate::support::vectors::{self, Expect, StepOp};
 
 pub async fn the_vectors_hold_for_calls_of_one_check<B: Bench>(bench: Arc<B>) {
     run(&*bench, false).await;

@@ -1,6 +1,7 @@
-//! Callers that speak HTTP/2 by hand: a call with any headers and body, and single frames.
+//! HTTP/2 client for malformed traffic: calls with any headers and body, and single frames.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
@@ -8,7 +9,10 @@ use http::Request;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::harness::soon;
+use super::wait::within;
+
+/// Shorter than the server's default drain (25 s) and keepalive (30 s), so that these never end a wait.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -16,19 +20,20 @@ pub const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRat
 pub const SETTINGS: u8 = 4;
 pub const GOAWAY: u8 = 7;
 
-/// What came back.
+/// Response to a call.
 #[derive(Debug)]
 pub struct Answer {
     pub http_status: u16,
-    /// -1 where there was none.
+    /// -1 if the response had none.
     pub grpc_status: i32,
     pub grpc_message: String,
+    #[allow(dead_code, reason = "failing assertions print it")]
     pub body: Vec<u8>,
 }
 
 /// A connection by h2 itself.
 pub async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
-    let socket = soon("connecting", TcpStream::connect(address)).await.unwrap();
+    let socket = within(PATIENCE, "connecting", TcpStream::connect(address)).await.unwrap();
     socket.set_nodelay(true).unwrap();
     let (send, connection) = h2::client::Builder::new()
         .initial_max_send_streams(1_000)
@@ -86,7 +91,7 @@ pub async fn exchange(
             body: bytes,
         })
     };
-    let (_, answer) = soon("an answer", async { tokio::join!(sent, read) }).await;
+    let (_, answer) = within(PATIENCE, "an answer", async { tokio::join!(sent, read) }).await;
     answer
 }
 
@@ -104,7 +109,7 @@ async fn send_all(stream: &mut h2::SendStream<Bytes>, mut body: Bytes) -> Result
 
 /// A bare socket.
 pub async fn socket(address: SocketAddr) -> TcpStream {
-    soon("connecting", TcpStream::connect(address)).await.unwrap()
+    within(PATIENCE, "connecting", TcpStream::connect(address)).await.unwrap()
 }
 
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -123,10 +128,10 @@ pub async fn begun(address: SocketAddr) -> TcpStream {
 /// The next frame: its kind and payload; `None` once the server has closed.
 pub async fn next_frame(socket: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut head = [0; 9];
-    soon("a frame", socket.read_exact(&mut head)).await.ok()?;
+    within(PATIENCE, "a frame", socket.read_exact(&mut head)).await.ok()?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
     let mut payload = vec![0; length as usize];
-    soon("a payload", socket.read_exact(&mut payload)).await.ok()?;
+    within(PATIENCE, "a payload", socket.read_exact(&mut payload)).await.ok()?;
     Some((head[3], payload))
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::process::{PATIENCE, Server, free_port, redis_cli, until};
-use super::proxy::Proxy;
+use super::black_hole_proxy::Proxy;
+use super::redis_server::{PATIENCE, Server, free_port, redis_cli, until};
 
 /// Masters come first, in the order in which `redis-cli --cluster create` deals the slots.
 pub struct Cluster {

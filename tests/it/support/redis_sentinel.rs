@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::cluster::text;
-use super::process::{PATIENCE, Server};
+use super::redis_cluster::text;
+use super::redis_server::{PATIENCE, Server};
 
 /// The name under which the sentinels watch the master.
 pub const NAME: &str = "counters";

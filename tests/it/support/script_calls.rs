@@ -11,8 +11,8 @@ use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::reply::decode;
 use tidegate::store::redis::script::Scripts;
 
-use crate::redis_server::{Plain, Server};
-use crate::vectors;
+use super::plain_redis::{Plain, Server};
+use super::vectors;
 
 pub const SECOND: u64 = 1_000_000;
 pub const MINUTE: u64 = 60 * SECOND;
@@ -119,9 +119,10 @@ pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
     Check { key, limit, op, role: Role::Required, holder: None }
 }
 
-/// A server of a test's own, and calls to it.
+/// A Redis server of its own, and calls to it.
 pub struct Bench {
-    pub server: Server,
+    /// Held only to be stopped when the bench is dropped.
+    _server: Server,
     pub plain: Plain,
     pub encoder: Encoder,
 }
@@ -131,7 +132,7 @@ impl Bench {
     pub async fn new(scripts: &'static Scripts, arguments: &[&str]) -> Bench {
         let server = Server::start(arguments);
         let plain = Plain(server.connect().await);
-        Bench { server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
+        Bench { _server: server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
     }
 
     pub async fn decide(

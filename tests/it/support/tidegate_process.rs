@@ -5,27 +5,11 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Only a broken test ever waits this long.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(5);
-
-/// The first thing that `look` finds; panics if it finds nothing for half a minute.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "still waiting for {what} after {PATIENCE:?}");
-        sleep(PAUSE);
-    }
-}
+use super::wait::until;
 
 /// The binary, with no environment.
 pub(crate) fn tidegate() -> Command {

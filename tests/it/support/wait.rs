@@ -1,19 +1,16 @@
-//! Waiting for a condition, with a deadline.
+//! Waits for a condition or a future, with a deadline.
 
+use std::future::Future;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine that compiles beside the tests; only a broken test ever waits for it.
+/// Long enough for a machine that compiles beside the tests; only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two looks: short against what is waited for, long against what a look costs.
+/// Time between two polls: short beside what is waited for, long beside the cost of a poll.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The first thing that `look` finds.
-///
-/// # Panics
-///
-/// If it finds nothing within [`PATIENCE`]: says what was waited for.
+/// Polls `look` until it returns a value; panics after [`PATIENCE`] and names what it waited for.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -23,4 +20,9 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "still waiting for {what} after {PATIENCE:?}");
         sleep(PAUSE);
     }
+}
+
+/// Awaits a future; panics after `patience` and names what it waited for.
+pub async fn within<T>(patience: Duration, what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(patience, future).await.unwrap_or_else(|_| panic!("{what}: not in time"))
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use opentelemetry_proto::tonic::metrics::v1::{AggregationTemporality, metric, number_data_point};
 
-use crate::http;
-use crate::process::{FIVE_A_DAY, Serving, directory, tidegate, until};
-use crate::receiver::{Receiver, texts};
-use crate::redis::Server;
+use super::otlp_receiver::{Receiver, texts};
+use crate::support::http;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
 
 fn serving(endpoint: &str, more: &[(&str, &str)]) -> Serving {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
@@ -120,6 +121,6 @@ fn an_address_that_is_none_ends_the_start() {
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.args(["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"]);
     command.args(["--otlp-endpoint", "ftp://collector"]);
-    let ran = crate::process::ran(&mut command).with_code(64);
+    let ran = crate::support::tidegate_process::ran(&mut command).with_code(64);
     assert!(ran.err.contains("only http and https are spoken"), "{}", ran.err);
 }

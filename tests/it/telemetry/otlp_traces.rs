@@ -3,10 +3,11 @@
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 
-use crate::call::ask;
-use crate::process::{FIVE_A_DAY, Serving, directory, tidegate, until};
-use crate::receiver::{Receiver, texts};
-use crate::redis::Server;
+use super::otlp_receiver::{Receiver, texts};
+use super::traced_call::ask;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";

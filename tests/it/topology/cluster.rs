@@ -11,10 +11,10 @@ use tidegate::store::redis::keys;
 use tidegate::store::redis::transport::{Item, Items, Transport};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::load::{COUNT, Load, Page, apply, config, counted, hits, item, open, total};
+use super::counting_load::{COUNT, Load, Page, apply, config, counted, hits, item, open, total};
 use crate::support::acl;
-use crate::support::cluster::Cluster;
-use crate::support::process::until;
+use crate::support::redis_cluster::Cluster;
+use crate::support::redis_server::until;
 
 /// Six processes at a time are enough for a small machine.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());

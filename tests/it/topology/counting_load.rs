@@ -5,6 +5,8 @@
 //! those and the ones whose outcome nobody knows. Beside them two scripts of our own, for single
 //! items.
 
+#![allow(clippy::disallowed_methods, reason = "waits with a deadline, and times its load")]
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -28,7 +30,7 @@ use tidegate::store::redis::transport::{Item, Items, SendError, Transport};
 use tokio::task::JoinSet;
 
 use crate::support::acl;
-use crate::support::process::{PATIENCE, Server, until};
+use crate::support::redis_server::{PATIENCE, Server, until};
 
 /// Adds one under its key, and expires it in an hour.
 pub static COUNT: LazyLock<Script> = LazyLock::new(|| {

@@ -12,9 +12,9 @@ use tidegate::store::redis::config::{
 use tidegate::store::redis::connections::Connections;
 use tidegate::store::redis::transport::{SendError, SendFault};
 
-use crate::load::{COUNT, Load, config, count_one, open, pages, total};
+use super::counting_load::{COUNT, Load, config, count_one, open, pages, total};
 use crate::support::acl;
-use crate::support::process::{PATIENCE, Server, until};
+use crate::support::redis_server::{PATIENCE, Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rotated_password_is_followed_without_a_restart() {

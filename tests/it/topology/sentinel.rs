@@ -2,10 +2,10 @@
 
 use tidegate::store::redis::config::{Address, RedisConfig, Topology};
 
-use crate::load::{Load, auth, config, open, pages};
+use super::counting_load::{Load, auth, config, open, pages};
 use crate::support::acl;
-use crate::support::process::until;
-use crate::support::sentinel::{Group, NAME};
+use crate::support::redis_sentinel::{Group, NAME};
+use crate::support::redis_server::until;
 
 fn group() -> Group {
     Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)])
@@ -36,7 +36,7 @@ async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() 
     let second = group.master();
     until("all replicate it", || {
         let info = group.servers[second].ask(&["INFO", "replication"]);
-        crate::support::cluster::text(info).matches("state=online").count() == 2
+        crate::support::redis_cluster::text(info).matches("state=online").count() == 2
     })
     .await;
     group.servers[second].kill();

@@ -8,9 +8,9 @@ use tidegate::domain::Executed;
 use tidegate::store::redis::config::{Address, RedisConfig, Topology};
 use tidegate::store::redis::transport::{Items, SendError, SendFault, Transport};
 
-use crate::load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
+use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
 use crate::support::acl;
-use crate::support::process::{Server, until};
+use crate::support::redis_server::{Server, until};
 
 fn server() -> Server {
     Server::start(&[&acl::line(acl::SINGLE)])
