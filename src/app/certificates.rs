@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::pem_file;
 use super::settings::{DomainGrant, Settings};
 use crate::clock::Clock;
-use crate::wire::{Grant, Tls, TlsMaterial};
+use crate::server::{Grant, Tls, TlsMaterial};
 
 /// The gRPC port's TLS, and the watch over its files.
 pub(super) struct Certificates {

@@ -9,10 +9,10 @@ use super::node_figures;
 use super::store::{Deciding, Shared};
 use crate::clock::Clock;
 use crate::resilience::degraded::Reason;
+use crate::server::{TlsCounters, Traffic};
 use crate::store::memory;
 use crate::store::redis::store;
 use crate::telemetry::{Family, Figures, Kind, single};
-use crate::wire::{TlsCounters, Traffic};
 
 /// A figure: its metric's name, its help, whether it only grows, and where it is kept.
 type Figure<T> = (&'static str, &'static str, bool, fn(&T) -> u64);

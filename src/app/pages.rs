@@ -12,10 +12,11 @@ use super::switching::Switching;
 use super::{Asked, Configured, descriptor, figures, live, otlp, ports, rehearse};
 use crate::admin::{Asks, Debug, Explains, JsonAnswer, Operate, Public};
 use crate::clock::Clock;
+use crate::server::{Health, RateLimit, TlsCounters, Traffic};
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::sent_figures;
 use crate::telemetry::{Scrape, Shown, Telemetry};
-use crate::wire::{Health, MESSAGE_BYTES_MAX, RateLimit, TlsCounters, Traffic};
+use crate::wire::MESSAGE_BYTES_MAX;
 
 /// The parts that pages are made from.
 pub(super) struct Parts<'a> {

@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use super::failure::Failure;
 use super::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
-use crate::wire::{
-    Address, Answering, AnsweringSettings, LimitNames, ListenSettings, ResetAs, RetryAs,
-    ServerLimits, Tls,
-};
+use crate::server::{Address, ListenSettings, ServerLimits, Tls};
+use crate::wire::{Answering, AnsweringSettings, LimitNames, ResetAs, RetryAs};
 
 /// Kept back from the hard limit for what follows the drain: the other ports, the exit itself.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);

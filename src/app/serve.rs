@@ -28,8 +28,8 @@ use crate::admin::{self, Hosts, Limits};
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
+use crate::server::{Front, Health, Listener, RateLimit};
 use crate::telemetry::{self, Format, Level, Telemetry, Values};
-use crate::wire::{Front, Health, Listener, RateLimit};
 
 /// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
 const SIDE_THREADS: usize = 2;

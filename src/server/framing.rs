@@ -19,7 +19,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use prost::Message;
 use tonic::Status;
 
-use super::decode::{Fault, MESSAGE_BYTES_MAX};
+use crate::wire::decode::{Fault, MESSAGE_BYTES_MAX};
 
 /// A flag and a length of four bytes precede each message.
 const PREFIX_BYTES: usize = 5;
@@ -32,7 +32,7 @@ static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The body of an answer.
 #[derive(Default)]
-pub(super) struct Reply(State);
+pub(crate) struct Reply(State);
 
 #[derive(Default)]
 enum State {
@@ -49,7 +49,7 @@ enum State {
 
 impl Reply {
     /// An answer of tonic's.
-    pub(super) fn foreign(body: tonic::body::Body) -> Self {
+    pub(crate) fn foreign(body: tonic::body::Body) -> Self {
         Reply(State::Foreign(body))
     }
 }
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Reply {
 
 /// What a request must be before gRPC can answer it: a POST of `application/grpc`, in any of its
 /// encodings. Anything else gets the HTTP status that says so.
-pub(super) fn refused_as_http<B>(request: &Request<B>) -> Option<Response<Reply>> {
+pub(crate) fn refused_as_http<B>(request: &Request<B>) -> Option<Response<Reply>> {
     let status = if request.method() != Method::POST {
         StatusCode::METHOD_NOT_ALLOWED
     } else if !is_grpc(request.headers()) {
@@ -131,7 +131,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 ///
 /// INVALID_ARGUMENT if it is longer than [`MESSAGE_BYTES_MAX`], not whole, or not the only one;
 /// UNIMPLEMENTED if it is compressed; CANCELLED if the caller went away.
-pub(super) async fn read(body: &mut Incoming) -> Result<Bytes, Status> {
+pub(crate) async fn read(body: &mut Incoming) -> Result<Bytes, Status> {
     let first = next_chunk(body).await?.unwrap_or_default();
     // Envoy ends the stream with the message itself; others send an empty frame behind it. It has
     // to be waited for: an answer that overtakes it would reset the stream.
@@ -188,7 +188,7 @@ fn unframed(mut framed: Bytes) -> Result<Bytes, Status> {
 }
 
 /// The answer to a unary call.
-pub(super) fn response(message: &impl Message) -> Response<Reply> {
+pub(crate) fn response(message: &impl Message) -> Response<Reply> {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.put_u8(PLAIN);
@@ -201,7 +201,7 @@ pub(super) fn response(message: &impl Message) -> Response<Reply> {
 }
 
 /// The caller's deadline: how long from now it waits for an answer. A malformed one is none.
-pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // At most eight digits, by the protocol; nothing overflows then.

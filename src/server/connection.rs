@@ -18,17 +18,17 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time;
 
-use super::callers::Caller;
-use super::front::Front;
-use super::limits::ServerLimits;
+use super::authz::Caller;
+use super::connection_stats::Traffic;
 use super::preface;
-use super::service::Judge;
+use super::rls_service::Judge;
+use super::router::Front;
+use super::server_limits::ServerLimits;
 use super::tls::Tls;
-use super::traffic::Traffic;
 
 /// Where the server stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Serving,
     /// Connections are asked to leave (GOAWAY), and their calls finish.
     Draining,
@@ -38,20 +38,20 @@ pub(super) enum Phase {
 
 /// A socket between two runtimes.
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(crate) enum Socket {
     Tcp(net::TcpStream),
     Unix(unix::net::UnixStream),
 }
 
 /// A place among the connections; giving it up is dropping it.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     load: Arc<AtomicUsize>,
     traffic: Arc<Traffic>,
 }
 
 impl Seat {
-    pub(super) fn take(load: Arc<AtomicUsize>, traffic: Arc<Traffic>) -> Self {
+    pub(crate) fn take(load: Arc<AtomicUsize>, traffic: Arc<Traffic>) -> Self {
         load.fetch_add(1, Ordering::Relaxed);
         traffic.open.fetch_add(1, Ordering::Relaxed);
         Seat { load, traffic }
@@ -67,26 +67,26 @@ impl Drop for Seat {
 
 /// A connection that was accepted.
 #[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) socket: Socket,
-    pub(super) seat: Seat,
+pub(crate) struct Arrival {
+    pub(crate) socket: Socket,
+    pub(crate) seat: Seat,
     /// After how long it is asked to leave.
-    pub(super) age_max: Option<Duration>,
+    pub(crate) age_max: Option<Duration>,
 }
 
 /// What all connections of one core share.
 #[derive(Debug)]
-pub(super) struct Host<J> {
-    pub(super) front: Arc<Front<J>>,
-    pub(super) limits: ServerLimits,
-    pub(super) tls: Option<Tls>,
-    pub(super) traffic: Arc<Traffic>,
-    pub(super) phase: watch::Receiver<Phase>,
+pub(crate) struct Host<J> {
+    pub(crate) front: Arc<Front<J>>,
+    pub(crate) limits: ServerLimits,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) phase: watch::Receiver<Phase>,
 }
 
 impl<J: Judge> Host<J> {
     /// Serves a connection until it ends or, once the server drains, has answered its last call.
-    pub(super) async fn serve(self: Arc<Self>, arrival: Arrival) {
+    pub(crate) async fn serve(self: Arc<Self>, arrival: Arrival) {
         let Arrival { socket, seat: _seat, age_max } = arrival;
         match socket {
             Socket::Tcp(socket) => {
@@ -190,7 +190,7 @@ impl<J: Judge> Host<J> {
     }
 
     /// Waits until the server is in `phase` or beyond; a server that is gone is.
-    pub(super) async fn reached(&self, phase: Phase) {
+    pub(crate) async fn reached(&self, phase: Phase) {
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 }

@@ -5,8 +5,8 @@
 
 use jiff::fmt::rfc2822::DateTimePrinter;
 
-use super::answering::{Answering, RETRY_AFTER, ResetAs, RetryAs};
 use super::messages::HeaderValue;
+use super::response_config::{Answering, RETRY_AFTER, ResetAs, RetryAs};
 use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
 
 /// The longest value of the header that names the limit. Names have at most 255 bytes; the path

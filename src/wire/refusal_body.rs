@@ -2,9 +2,9 @@
 //!
 //! Not here: where texts come from (`policy`).
 
-use super::answering::Answering;
-use super::headers::{Wait, header, name_of, visible};
 use super::messages::HeaderValue;
+use super::response_config::Answering;
+use super::response_headers::{Wait, header, name_of, visible};
 use crate::domain::LimitedBy;
 use crate::policy::Rule;
 

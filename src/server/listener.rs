@@ -20,13 +20,13 @@ use tokio::sync::watch;
 use tokio::time;
 
 use super::connection::{Host, Phase, Socket};
-use super::cores::{Cores, Idle};
-use super::error::WireError;
-use super::front::Front;
-use super::limits::ServerLimits;
-use super::service::Judge;
+use super::connection_stats::Traffic;
+use super::rls_service::Judge;
+use super::router::Front;
+use super::server_limits::ServerLimits;
 use super::tls::Tls;
-use super::traffic::Traffic;
+use super::workers::{Cores, Idle};
+use crate::wire::WireError;
 
 /// Out of file descriptors, accepting again at once would spin: it waits this long, doubling up
 /// to the maximum while it lasts.

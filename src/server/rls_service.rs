@@ -14,24 +14,25 @@ use http::HeaderMap;
 use prost::Message as _;
 use tonic::{Code, Status};
 
-use super::answering::Answering;
-use super::callers::Caller;
-use super::decode::Asked;
-use super::encode::Answer;
-use super::json::{self, JsonReply};
-use super::messages::RateLimitResponse;
-use super::rules::Rules;
-use super::traceparent;
+use super::authz::Caller;
 use crate::clock::Clock;
 use crate::decide::{Decider, Unavailable};
 use crate::domain::{Decision, Ending, Micros, Observer, Request, Trace};
 use crate::store::{Store, traced};
+use crate::wire::decode::Asked;
+use crate::wire::encode::Answer;
+use crate::wire::messages::RateLimitResponse;
+use crate::wire::proto_json;
+use crate::wire::proto_json::JsonReply;
+use crate::wire::response_config::Answering;
+use crate::wire::rule_lookup::Rules;
+use crate::wire::traceparent;
 
 /// The service's full name: what health checks and reflection call it.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// The path of its one method.
-pub(super) const SHOULD_RATE_LIMIT: &str =
+pub(crate) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A deadline this close is over before an answer could be back: reading, deciding and writing
@@ -102,7 +103,7 @@ impl<J: Judge> RateLimit<J> {
     /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, PERMISSION_DENIED for a domain
     /// that was not granted to the caller, DEADLINE_EXCEEDED, UNAVAILABLE. None of them because of
     /// anything that a downstream client put into a header.
-    pub(super) async fn answer(
+    pub(crate) async fn answer(
         &self,
         message: &[u8],
         deadline: Option<Duration>,
@@ -131,7 +132,7 @@ impl<J: Judge> RateLimit<J> {
     }
 
     /// The trace of a call, if it is to be traced: decided by nothing but its headers.
-    pub(super) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
+    pub(crate) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let observer = self.judge.observer();
         if !observer.traces() {
             return None;
@@ -210,7 +211,7 @@ impl<J: Judge> RateLimit<J> {
     /// Answers a `RateLimitRequest` in proto-JSON, as envoyproxy/ratelimit's `/json` does: 200 for
     /// OK, 429 for OVER_LIMIT, 400 for a request or a store that is at fault.
     pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
-        let message = match json::request(body) {
+        let message = match proto_json::request(body) {
             Ok(message) => message,
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };

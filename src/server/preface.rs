@@ -14,7 +14,7 @@ const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream whose preface was read already and is read once more.
 #[derive(Debug)]
-pub(super) struct Begun<I> {
+pub(crate) struct Begun<I> {
     /// Bytes of [`PREFACE`] that were handed on.
     replayed: usize,
     io: I,
@@ -25,7 +25,7 @@ pub(super) struct Begun<I> {
 /// # Errors
 ///
 /// `InvalidData` if it is something else (HTTP/1.1, a port scan), `UnexpectedEof` if there is none.
-pub(super) async fn begin<I: AsyncRead + Unpin>(mut io: I) -> io::Result<Begun<I>> {
+pub(crate) async fn begin<I: AsyncRead + Unpin>(mut io: I) -> io::Result<Begun<I>> {
     let mut read = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() {

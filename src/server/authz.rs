@@ -42,7 +42,7 @@ pub struct TlsCounters {
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
-pub(super) enum Caller {
+pub(crate) enum Caller {
     /// May ask every domain: nothing restricts callers here.
     Unrestricted,
     /// May ask what it was granted.
@@ -50,14 +50,14 @@ pub(super) enum Caller {
 }
 
 #[derive(Debug)]
-pub(super) struct Granted {
+pub(crate) struct Granted {
     domains: Box<[Box<str>]>,
     counters: Arc<TlsCounters>,
 }
 
 impl Caller {
     /// The caller with this certificate; without one nothing is granted.
-    pub(super) fn known_by(
+    pub(crate) fn known_by(
         certificate: Option<&CertificateDer<'_>>,
         grants: &[Grant],
         counters: &Arc<TlsCounters>,
@@ -75,7 +75,7 @@ impl Caller {
     }
 
     /// Whether it may ask that domain; a no is counted.
-    pub(super) fn may_ask(&self, domain: &str) -> bool {
+    pub(crate) fn may_ask(&self, domain: &str) -> bool {
         let Caller::Granted(granted) = self else { return true };
         let may = granted.domains.iter().any(|one| **one == *domain || **one == *EVERY_DOMAIN);
         if !may {
@@ -87,7 +87,7 @@ impl Caller {
 
 /// Whether the certificate names one of `names`: a DNS name without regard to case, or a URI as
 /// it is. The subject's common name counts for nothing, as everywhere since RFC 6125.
-pub(super) fn carries_one(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
+pub(crate) fn carries_one(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     let Ok(Some(carried)) = certificate.subject_alternative_name() else { return false };
     carried.value.general_names.iter().any(|name| match name {
@@ -98,7 +98,7 @@ pub(super) fn carries_one(certificate: &CertificateDer<'_>, names: &[String]) ->
 }
 
 /// When a certificate ends, in seconds since 1970; `None` if it is none.
-pub(super) fn expires_secs(certificate: &CertificateDer<'_>) -> Option<u64> {
+pub(crate) fn expires_secs(certificate: &CertificateDer<'_>) -> Option<u64> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0))
 }

@@ -13,7 +13,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{self, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::service::SERVICE_NAME;
+use super::rls_service::SERVICE_NAME;
 
 /// The names it knows: the server as a whole, envoyproxy/ratelimit's name, and the full one.
 pub const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
@@ -63,7 +63,7 @@ impl Health {
     }
 
     /// The gRPC service.
-    pub(super) fn service(&self) -> HealthServer<Health> {
+    pub(crate) fn service(&self) -> HealthServer<Health> {
         HealthServer::new(self.clone())
     }
 }

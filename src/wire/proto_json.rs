@@ -30,7 +30,7 @@ pub struct JsonReply {
 }
 
 impl JsonReply {
-    pub(super) fn of(response: &RateLimitResponse) -> Self {
+    pub(crate) fn of(response: &RateLimitResponse) -> Self {
         let status = match response.overall_code() {
             wire::Code::Ok => 200,
             wire::Code::OverLimit => 429,
@@ -39,14 +39,14 @@ impl JsonReply {
         JsonReply { status, body: self::response(response).to_string() }
     }
 
-    pub(super) fn bad_request(why: &str) -> Self {
+    pub(crate) fn bad_request(why: &str) -> Self {
         JsonReply { status: 400, body: why.to_owned() }
     }
 }
 
 /// What is wrong with a request in JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum JsonFault {
+pub(crate) enum JsonFault {
     TooLong,
     NotJson(String),
     /// The field does not exist.
@@ -70,7 +70,7 @@ impl fmt::Display for JsonFault {
 }
 
 /// Encodes the `RateLimitRequest` that `body` is the proto-JSON of.
-pub(super) fn request(body: &[u8]) -> Result<Bytes, JsonFault> {
+pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonFault> {
     if body.len() > MESSAGE_BYTES_MAX {
         return Err(JsonFault::TooLong);
     }
@@ -209,7 +209,7 @@ fn whole(number: &Number) -> Option<i128> {
 }
 
 /// The response as proto-JSON.
-pub(super) fn response(response: &RateLimitResponse) -> Value {
+pub(crate) fn response(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
     put(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
     put(&mut object, "statuses", response.statuses.iter().map(status).collect());

@@ -22,9 +22,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::callers::{self, Caller, Grant, TlsCounters};
-use super::error::WireError;
+use super::authz;
+use super::authz::{Caller, Grant, TlsCounters};
 use crate::domain::Micros;
+use crate::wire::WireError;
 
 /// Certificates and keys, as PEM text.
 #[derive(Clone, Default)]
@@ -118,7 +119,7 @@ impl Tls {
     }
 
     /// The secured connection, and who is at its other end.
-    pub(super) async fn accept(
+    pub(crate) async fn accept(
         &self,
         socket: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Caller)> {
@@ -137,7 +138,7 @@ impl InForce {
         let provider = Arc::new(ring::default_provider());
         let chain = certificates(&material.certificate).ok_or(WireError::Certificate)?;
         let expires_secs =
-            chain.first().and_then(callers::expires_secs).ok_or(WireError::Certificate)?;
+            chain.first().and_then(authz::expires_secs).ok_or(WireError::Certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&material.private_key)
             .map_err(|_| WireError::PrivateKey)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -206,7 +207,7 @@ impl ClientCertVerifier for AllowedCallers {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        if callers::carries_one(end_entity, &self.allowed) {
+        if authz::carries_one(end_entity, &self.allowed) {
             Ok(verified)
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

@@ -9,8 +9,8 @@ use prost_types::{ListValue, Struct, Value};
 use serde_json::Value as Json;
 
 use super::decode::Asked;
-use super::headers::name_of;
-use super::rules::Rules;
+use super::response_headers::name_of;
+use super::rule_lookup::Rules;
 use crate::domain::{Code, Decision, Descriptor, Override, Slot};
 
 /// The key of our own metadata.

@@ -18,9 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::connection::{Arrival, Host, Phase, Seat, Socket};
-use super::error::WireError;
-use super::service::Judge;
-use super::traffic::Traffic;
+use super::connection_stats::Traffic;
+use super::rls_service::Judge;
+use crate::wire::WireError;
 
 /// Sockets that wait for one core to pick them up. A core that is this far behind is not helped
 /// by more.
@@ -30,7 +30,7 @@ const ARRIVALS_MAX: usize = 1_024;
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Threads that run, and serve nothing yet. Dropping them ends them.
-pub(super) struct Idle {
+pub(crate) struct Idle {
     each: Vec<(Handle, oneshot::Sender<Job>)>,
     /// Returns `None` once every thread has ended.
     ended: mpsc::Receiver<()>,
@@ -44,19 +44,19 @@ impl std::fmt::Debug for Idle {
 
 impl Idle {
     /// Starts the threads.
-    pub(super) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
+    pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
         let (alive, ended) = mpsc::channel(1);
         let each = (0..threads.get()).map(|at| start(at, alive.clone()));
         Ok(Idle { each: each.collect::<Result<_, _>>()?, ended })
     }
 
     /// Their runtimes.
-    pub(super) fn handles(&self) -> Vec<Handle> {
+    pub(crate) fn handles(&self) -> Vec<Handle> {
         self.each.iter().map(|(handle, _)| handle.clone()).collect()
     }
 
     /// Serves from now on; `host` makes what each of them serves.
-    pub(super) fn serve<J: Judge>(self, host: impl Fn() -> Host<J>) -> Cores {
+    pub(crate) fn serve<J: Judge>(self, host: impl Fn() -> Host<J>) -> Cores {
         let each = self.each.into_iter().map(|(_, begin)| {
             let (arrivals, incoming) = mpsc::channel(ARRIVALS_MAX);
             // A thread that has died takes no sockets either.
@@ -69,7 +69,7 @@ impl Idle {
 
 /// The cores, as the acceptor sees them.
 #[derive(Debug)]
-pub(super) struct Cores {
+pub(crate) struct Cores {
     each: Vec<Core>,
     /// Returns `None` once every core has ended.
     ended: mpsc::Receiver<()>,
@@ -83,7 +83,7 @@ struct Core {
 
 impl Cores {
     /// Gives a socket to the core with the fewest connections; `false` if none can take it.
-    pub(super) fn hand(
+    pub(crate) fn hand(
         &self,
         socket: Socket,
         age_max: Option<Duration>,
@@ -97,7 +97,7 @@ impl Cores {
     }
 
     /// No more sockets will come; resolves once every connection has ended.
-    pub(super) async fn finish(&mut self) {
+    pub(crate) async fn finish(&mut self) {
         self.each.clear();
         while self.ended.recv().await.is_some() {}
     }

@@ -76,17 +76,17 @@ pub enum RetryAs {
 #[derive(Clone, Debug, Default)]
 pub struct Answering {
     /// The families of limit headers, at most two.
-    pub(super) families: Vec<LimitNames>,
-    pub(super) reset: ResetAs,
-    pub(super) retry_after: Option<RetryAs>,
-    pub(super) retry_spread_percent: u8,
-    pub(super) limited_by: Option<String>,
-    pub(super) body: bool,
-    pub(super) request_metadata: bool,
+    pub(crate) families: Vec<LimitNames>,
+    pub(crate) reset: ResetAs,
+    pub(crate) retry_after: Option<RetryAs>,
+    pub(crate) retry_spread_percent: u8,
+    pub(crate) limited_by: Option<String>,
+    pub(crate) body: bool,
+    pub(crate) request_metadata: bool,
 }
 
 /// `Retry-After`, as it is sent.
-pub(super) const RETRY_AFTER: &str = "Retry-After";
+pub(crate) const RETRY_AFTER: &str = "Retry-After";
 
 /// Headers of one hop (RFC 9110, 7.6.1, and what older peers honour).
 const HOP_BY_HOP: [&str; 9] = [

@@ -9,11 +9,12 @@ use hyper::body::Incoming;
 use tonic::service::Routes;
 use tower_service::Service as _;
 
-use super::callers::Caller;
+use super::authz::Caller;
+use super::framing;
+use super::framing::Reply;
 use super::health::Health;
-use super::messages::DESCRIPTORS;
-use super::service::{Judge, RateLimit, SHOULD_RATE_LIMIT};
-use super::unary::{self, Reply};
+use super::rls_service::{Judge, RateLimit, SHOULD_RATE_LIMIT};
+use crate::wire::messages::DESCRIPTORS;
 
 /// Everything that a connection can ask for.
 #[derive(Debug)]
@@ -56,12 +57,12 @@ impl<J: Judge> Front<J> {
     }
 
     /// Answers one HTTP request of that caller.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         request: Request<Incoming>,
         caller: &Caller,
     ) -> Response<Reply> {
-        if let Some(refused) = unary::refused_as_http(&request) {
+        if let Some(refused) = framing::refused_as_http(&request) {
             return refused;
         }
         if request.uri().path() != SHOULD_RATE_LIMIT {
@@ -81,10 +82,10 @@ impl<J: Judge> Front<J> {
         request: Request<Incoming>,
         caller: &Caller,
     ) -> Result<Response<Reply>, tonic::Status> {
-        let deadline = unary::deadline(request.headers());
+        let deadline = framing::deadline(request.headers());
         let traced = self.rate_limit.sampled(request.headers());
-        let message = unary::read(&mut request.into_body()).await?;
+        let message = framing::read(&mut request.into_body()).await?;
         let answer = self.rate_limit.answer(&message, deadline, caller, traced).await?;
-        Ok(unary::response(&answer))
+        Ok(framing::response(&answer))
     }
 }
