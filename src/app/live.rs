@@ -18,7 +18,7 @@ use crate::admin::{Live, Search};
 use crate::clock::Clock;
 use crate::domain::RuleId;
 use crate::policy::{Policy, RuleView};
-use crate::store::redis::counters::NodeReport;
+use crate::store::redis::client::node_stats::NodeReport;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{LimitName, Telemetry};
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::store::{Deciding, connections};
 use crate::domain::Distribution;
-use crate::store::redis::counters::{Counter, NodeCounters, NodeReport, State};
-use crate::store::redis::vitals::Vitals;
+use crate::store::redis::client::info::Vitals;
+use crate::store::redis::client::node_stats::{Counter, NodeCounters, NodeReport, State};
 use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
 
 /// The label of every series here.

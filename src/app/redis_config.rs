@@ -13,8 +13,9 @@ use super::settings::{RedisAddress, RedisSettings, RedisTls, SecretText, Topolog
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
-use crate::store::redis::config::{
-    self, Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls, TlsAgain,
+use crate::store::redis::client::config;
+use crate::store::redis::client::config::{
+    Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls, TlsAgain,
 };
 use crate::store::redis::keys::Prefix;
 

@@ -23,10 +23,10 @@ use crate::resilience::shed;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
-use crate::store::redis::connections::Connections;
-use crate::store::redis::script::PRODUCTION;
+use crate::store::redis::client::node_connections::Connections;
+use crate::store::redis::client::transport::Transport;
+use crate::store::redis::script::library::PRODUCTION;
 use crate::store::redis::store::Timing;
-use crate::store::redis::transport::Transport;
 use crate::telemetry::Telemetry;
 
 /// Redis as the service asks it, from the outside in: with the embedded store behind it, for no

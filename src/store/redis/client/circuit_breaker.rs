@@ -30,7 +30,7 @@ const RAMP: Micros = Micros::SECOND;
 const RAMP_FIRST: u64 = 100;
 const RAMP_PARTS: u64 = 1_000;
 /// Chance is a number below this.
-pub(super) const CHANCES: u64 = 1_024;
+pub(crate) const CHANCES: u64 = 1_024;
 
 /// What the breaker does with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +60,11 @@ impl State {
 /// Leave to send a call; its result is told with it. Results of calls that were sent before the
 /// breaker last tripped or began to flow say nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pass(pub(super) u32);
+pub(crate) struct Pass(pub(crate) u32);
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// It was not answered in time, or the connection was lost.
     Unanswered,
     /// The node said that it cannot serve.
@@ -73,7 +73,7 @@ pub(super) enum Failure {
 
 /// One node's breaker.
 #[derive(Clone, Debug)]
-pub(super) struct Breaker {
+pub(crate) struct Breaker {
     state: State,
     /// Grows whenever it trips or begins to flow.
     epoch: u32,
@@ -105,22 +105,22 @@ impl Default for Breaker {
 
 impl Breaker {
     /// What it does with calls.
-    pub(super) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.state
     }
 
     /// Everything is sent, and the ramp is over.
-    pub(super) fn is_wide_open(&self) -> bool {
+    pub(crate) fn is_wide_open(&self) -> bool {
         self.state == State::Flowing && self.ramp.is_none()
     }
 
     /// The pass of a call while it is wide open.
-    pub(super) fn pass(&self) -> Pass {
+    pub(crate) fn pass(&self) -> Pass {
         Pass(self.epoch)
     }
 
     /// May a call be sent? `chance` is below [`CHANCES`].
-    pub(super) fn admit(&mut self, now: Micros, chance: u64) -> Option<Pass> {
+    pub(crate) fn admit(&mut self, now: Micros, chance: u64) -> Option<Pass> {
         match self.state {
             State::Flowing => self.admit_on_ramp(now).then_some(Pass(self.epoch)),
             State::Tripped | State::Probing => {
@@ -149,7 +149,7 @@ impl Breaker {
     }
 
     /// So many calls were answered.
-    pub(super) fn answered(&mut self, pass: Pass, many: u64, now: Micros) {
+    pub(crate) fn answered(&mut self, pass: Pass, many: u64, now: Micros) {
         if pass.0 != self.epoch || many == 0 {
             return;
         }
@@ -172,7 +172,7 @@ impl Breaker {
     }
 
     /// A call failed.
-    pub(super) fn failed(&mut self, pass: Pass, failure: Failure, now: Micros, chance: u64) {
+    pub(crate) fn failed(&mut self, pass: Pass, failure: Failure, now: Micros, chance: u64) {
         if pass.0 != self.epoch {
             return;
         }

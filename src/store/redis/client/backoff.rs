@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use super::breaker::CHANCES;
+use super::circuit_breaker::CHANCES;
 
 /// After the first failure; doubled with each further one. A server that restarts is met again
 /// within its first tenth of a second.
@@ -17,7 +17,7 @@ const DENIED: Duration = Duration::from_secs(2);
 
 /// The waits of one lane. The first dial after a connection that worked waits for nothing.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     failures: u32,
     denied: bool,
     /// A connection was made and has not answered anything yet: if it ends like that, it counts
@@ -27,7 +27,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// What to wait before the next dial.
-    pub(super) fn wait(&mut self) -> Option<Duration> {
+    pub(crate) fn wait(&mut self) -> Option<Duration> {
         if std::mem::replace(&mut self.unproven, true) {
             self.failures = self.failures.saturating_add(1);
         }
@@ -43,33 +43,33 @@ impl Backoff {
     }
 
     /// The dial failed.
-    pub(super) fn failed(&mut self) {
+    pub(crate) fn failed(&mut self) {
         self.denied = false;
     }
 
     /// The dial failed, and will until an operator helps.
-    pub(super) fn denied(&mut self) {
+    pub(crate) fn denied(&mut self) {
         self.denied = true;
     }
 
     /// The connection answered: all is well.
-    pub(super) fn worked(&mut self) {
+    pub(crate) fn worked(&mut self) {
         *self = Backoff::default();
     }
 
     /// Whether the last dial failed too.
-    pub(super) fn is_repeated(&self) -> bool {
+    pub(crate) fn is_repeated(&self) -> bool {
         self.failures > 0
     }
 }
 
 /// Between half of it and the whole.
-pub(super) fn jittered(wait: Duration) -> Duration {
+pub(crate) fn jittered(wait: Duration) -> Duration {
     wait / 2 + (wait / 2).saturating_mul(u32::try_from(chance()).unwrap_or(0)) / 1024
 }
 
-/// A number below [`CHANCES`](super::breaker::CHANCES).
-pub(super) fn chance() -> u64 {
+/// A number below [`CHANCES`](super::circuit_breaker::CHANCES).
+pub(crate) fn chance() -> u64 {
     // Every `RandomState` has keys of its own: the standard library's only source of randomness,
     // and good enough to keep processes apart.
     RandomState::new().hash_one(()) % CHANCES

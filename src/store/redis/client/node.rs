@@ -11,13 +11,13 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::config::Address;
-use super::counters::{NodeCounters, NodeReport};
-use super::dial::{Context, Dialer};
-use super::guard::{Awaited, Guard};
-use super::lane::{Lane, QUEUE_MAX};
-use super::ticket::{Parcel, Ticket};
+use super::connect::{Context, Dialer};
+use super::connection::{Lane, QUEUE_MAX};
+use super::info::Vitals;
+use super::node_breaker::{Awaited, Guard};
+use super::node_stats::{NodeCounters, NodeReport};
+use super::pending_command::{Parcel, Ticket};
 use super::transport::{Item, SendFault};
-use super::vitals::Vitals;
 
 thread_local! {
     /// Which of the homes this thread is; set by the lanes that live here.
@@ -27,7 +27,7 @@ thread_local! {
 /// One server. Its lanes dial in the background from the moment it is opened, and end when it is
 /// dropped.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     address: Address,
     lanes: Box<[LaneEnd]>,
     /// Whose turn it is, among callers who are at home nowhere.
@@ -48,7 +48,7 @@ struct LaneEnd {
 impl Node {
     /// Opens the node's lanes, on their homes or else the present runtime. `trouble` is told whenever a lane loses its
     /// connection or cannot get one.
-    pub(super) fn open(context: &Arc<Context>, address: Address, trouble: &Arc<Notify>) -> Node {
+    pub(crate) fn open(context: &Arc<Context>, address: Address, trouble: &Arc<Notify>) -> Node {
         let counters = Arc::new(NodeCounters::default());
         let homes = &context.config.homes;
         let lane = |at: usize| {
@@ -81,17 +81,17 @@ impl Node {
         Node { address, lanes, turn, counters, trouble, breaker, vitals }
     }
 
-    pub(super) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
     /// Whether any lane is connected.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.lanes.iter().any(|lane| lane.connected.load(Ordering::Acquire))
     }
 
     /// The node's counters, live.
-    pub(super) fn report(&self) -> NodeReport {
+    pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
             address: self.address.to_string(),
             counters: Arc::clone(&self.counters),
@@ -101,12 +101,12 @@ impl Node {
     }
 
     /// What the server said of itself last.
-    pub(super) fn say(&self, vitals: Option<Vitals>) {
+    pub(crate) fn say(&self, vitals: Option<Vitals>) {
         self.vitals.store(vitals.map(Arc::new));
     }
 
     /// Queues what one call asks of this node, or refuses it at once.
-    pub(super) fn submit(&self, mut parcel: Parcel) {
+    pub(crate) fn submit(&self, mut parcel: Parcel) {
         if parcel.is_empty() {
             return;
         }
@@ -140,7 +140,7 @@ impl Node {
     }
 
     /// Queues an item that nobody waits for, unless the breaker wants to know of its every call.
-    pub(super) fn post(&self, item: Item) {
+    pub(crate) fn post(&self, item: Item) {
         if self.breaker.as_ref().is_none_or(|breaker| breaker.is_open()) {
             self.submit(Parcel::from_buf([Ticket::posted(item)]));
         } else {
@@ -149,7 +149,7 @@ impl Node {
     }
 
     /// Queues one item.
-    pub(super) fn submit_one(&self, item: Item, asking: bool) -> Awaited {
+    pub(crate) fn submit_one(&self, item: Item, asking: bool) -> Awaited {
         let (ticket, awaited) = self.ticket(item, asking);
         if let Some(ticket) = ticket {
             self.submit(Parcel::from_buf([ticket]));
@@ -158,7 +158,7 @@ impl Node {
     }
 
     /// A ticket for an item, and its reply; no ticket where the breaker refuses it.
-    pub(super) fn ticket(&self, item: Item, asking: bool) -> (Option<Ticket>, Awaited) {
+    pub(crate) fn ticket(&self, item: Item, asking: bool) -> (Option<Ticket>, Awaited) {
         let (ticket, receiver) = Ticket::new(item, asking);
         let Some(breaker) = &self.breaker else {
             return (Some(ticket), Awaited { receiver, watch: None });

@@ -5,17 +5,17 @@
 use std::sync::Arc;
 
 use super::cluster::Cluster;
-use super::master::Master;
 use super::node::Node;
+use super::single_master::Master;
 
 #[derive(Debug)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Master(Arc<Master>),
     Cluster(Arc<Cluster>),
 }
 
 impl Way {
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Way::Master(master) => master.node().into_iter().collect(),
             Way::Cluster(cluster) => cluster.nodes(),

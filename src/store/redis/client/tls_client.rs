@@ -12,7 +12,7 @@ use super::config::{Address, RedisConfigError, Tls, TlsAgain};
 
 /// The certificates in force for new connections.
 #[derive(Debug)]
-pub(super) struct Secured {
+pub(crate) struct Secured {
     again: Option<TlsAgain>,
     held: Mutex<Held>,
 }
@@ -30,7 +30,7 @@ struct Held {
 
 impl Secured {
     /// Parses the first certificates.
-    pub(super) fn new(tls: &Tls, again: Option<TlsAgain>) -> Result<Secured, RedisConfigError> {
+    pub(crate) fn new(tls: &Tls, again: Option<TlsAgain>) -> Result<Secured, RedisConfigError> {
         let held = Held { seen: Arc::new(tls.clone()), template: template(tls)?, number: 0 };
         Ok(Secured { again, held: Mutex::new(held) })
     }
@@ -38,7 +38,7 @@ impl Secured {
     /// Looks whether there are other certificates and puts them in force; those that cannot be
     /// used are logged once, and the old ones stay. The number of those in force. Once per dial:
     /// the lock is never waited for by a call.
-    pub(super) fn refresh(&self) -> u64 {
+    pub(crate) fn refresh(&self) -> u64 {
         let read = self.again.as_ref().and_then(TlsAgain::read);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tls) = read.filter(|tls| *tls != *held.seen) else { return held.number };
@@ -57,7 +57,7 @@ impl Secured {
     }
 
     /// That address over TLS.
-    pub(super) fn place(&self, address: &Address) -> Option<ConnectionAddr> {
+    pub(crate) fn place(&self, address: &Address) -> Option<ConnectionAddr> {
         let Address::Tcp(host, port) = address else { return None };
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let ConnectionAddr::TcpTls { insecure, tls_params, .. } = &held.template else {

@@ -7,7 +7,7 @@ use crate::domain::{Accounting, Charge, Check, Counting, Hits, Op, Refill, Role}
 
 /// Which script decides a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plan {
+pub(crate) enum Plan {
     /// The algorithm's own: one check that takes and is charged when admitted.
     Alone,
     /// `takes.lua`: several such checks of different counters, where no roles matter.
@@ -17,7 +17,7 @@ pub(super) enum Plan {
 }
 
 impl Plan {
-    pub(super) fn of(checks: &[Check<'_>], accounting: Accounting) -> Plan {
+    pub(crate) fn of(checks: &[Check<'_>], accounting: Accounting) -> Plan {
         let takes = |check: &Check<'_>| {
             matches!(check.op, Op::Take { cost: Hits(1..) })
                 && check.limit.charge == Charge::Admitted
@@ -46,7 +46,7 @@ impl Plan {
     }
 
     /// The order in which the script gets and answers the checks, by their number in the call.
-    pub(super) fn order<'a>(
+    pub(crate) fn order<'a>(
         self,
         checks: &'a [Check<'_>],
     ) -> impl Iterator<Item = usize> + Clone + 'a {
@@ -70,7 +70,7 @@ impl Plan {
 
 /// How a check is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     Window,
     Arrival,
     Credits,
@@ -84,7 +84,7 @@ fn has_script(check: &Check<'_>) -> bool {
 }
 
 /// The form in which a script gets a check: a debt is always in credit form.
-pub(super) fn form(check: &Check<'_>) -> Form {
+pub(crate) fn form(check: &Check<'_>) -> Form {
     if let Some(letter) = told::form(&check.limit.counting) {
         return Form::Told(letter);
     }
@@ -98,7 +98,7 @@ pub(super) fn form(check: &Check<'_>) -> Form {
 }
 
 /// Whether a check is charged whatever its verdict: a debt.
-pub(super) fn is_debt(check: &Check<'_>) -> bool {
+pub(crate) fn is_debt(check: &Check<'_>) -> bool {
     matches!(check.op, Op::Take { cost: Hits(1..) })
         && check.limit.charge == Charge::Always
         // A slot is held or it is not, and classes are charged what they were granted.

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
 use super::backoff::chance;
-use super::breaker::{Breaker, Failure, Pass, State};
+use super::circuit_breaker::{Breaker, Failure, Pass, State};
 use super::config::Monotonic;
-use super::counters::NodeCounters;
-use super::ticket::{Reply, Ticket};
+use super::node_stats::NodeCounters;
+use super::pending_command::{Reply, Ticket};
 use super::transport::{Item, SendError, SendFault};
 use crate::domain::{Executed, Micros};
 use crate::store::traced;
@@ -21,7 +21,7 @@ use crate::store::traced;
 const IN_VAIN: Micros = Micros(3_000);
 
 /// A breaker with its time and its counters.
-pub(super) struct Guard {
+pub(crate) struct Guard {
     now: Monotonic,
     breaker: Mutex<Breaker>,
     /// The breaker is wide open: nothing has to be asked, and answers are only counted.
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Guard {
 
 /// An item on its way past a breaker: if it is dropped unanswered, its caller waited in vain.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     guard: Arc<Guard>,
     pass: Pass,
     sent: Micros,
@@ -50,7 +50,7 @@ pub(super) struct Watch {
 }
 
 impl Guard {
-    pub(super) fn new(
+    pub(crate) fn new(
         now: Monotonic,
         address: String,
         counters: Arc<NodeCounters>,
@@ -69,7 +69,7 @@ impl Guard {
     }
 
     /// Leave to send an item; `None` while the breaker is tripped.
-    pub(super) fn admit(self: &Arc<Self>) -> Option<Watch> {
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<Watch> {
         let sent = self.now.now();
         let pass = if self.open.load(Ordering::Relaxed) {
             Pass(self.epoch.load(Ordering::Relaxed))
@@ -83,12 +83,12 @@ impl Guard {
     }
 
     /// What the breaker does now.
-    pub(super) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.lock().state()
     }
 
     /// Everything is sent: for items that nobody waits for, which are no probes.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
@@ -190,22 +190,22 @@ impl Drop for Watch {
 
 /// A reply that is waited for.
 #[derive(Debug)]
-pub(super) struct Awaited {
-    pub(super) receiver: oneshot::Receiver<Reply>,
+pub(crate) struct Awaited {
+    pub(crate) receiver: oneshot::Receiver<Reply>,
     /// `None` where the node has no breaker, or was not asked.
-    pub(super) watch: Option<Watch>,
+    pub(crate) watch: Option<Watch>,
 }
 
 impl Awaited {
     /// The reply of an item that no node is asked for.
-    pub(super) fn refused(item: Item, fault: SendFault) -> Awaited {
+    pub(crate) fn refused(item: Item, fault: SendFault) -> Awaited {
         let (ticket, receiver) = Ticket::new(item, false);
         ticket.refuse(fault);
         Awaited { receiver, watch: None }
     }
 
     /// Waits for the reply. A ticket that was dropped unanswered had been written.
-    pub(super) async fn reply(self) -> Reply {
+    pub(crate) async fn reply(self) -> Reply {
         let Awaited { receiver, watch } = self;
         let lost = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
         let reply = receiver.await.unwrap_or(Reply::Failed(lost));

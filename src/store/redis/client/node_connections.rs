@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::census::keep_count;
 use super::cluster::Cluster;
 use super::config::{RedisConfig, RedisConfigError, Topology};
-use super::counters::NodeReport;
-use super::dial::Context;
-use super::master::Master;
+use super::connect::Context;
+use super::info_poll::keep_count;
 use super::node::Node;
-use super::refresh::keep_fresh;
-use super::script::Script;
+use super::node_stats::NodeReport;
 use super::sentinel::follow;
+use super::single_master::Master;
+use super::slot_refresh::keep_fresh;
+use super::topology::Way;
 use super::transport::{Item, Items, Replies, Transport};
-use super::way::Way;
+use crate::store::redis::script::library::Script;
 
 /// How often a start looks whether it is connected yet.
 const LOOK: Duration = Duration::from_millis(5);

@@ -20,10 +20,10 @@ use tokio::sync::{Notify, mpsc};
 
 use super::backoff::Backoff;
 use super::config::Monotonic;
-use super::counters::NodeCounters;
-use super::dial::{DialError, Dialer, load};
-use super::fault::{Fault, Redirect};
-use super::ticket::{Parcel, Reply, Ticket, Waiting};
+use super::connect::{DialError, Dialer, load};
+use super::error_reply::{Fault, Redirect};
+use super::node_stats::NodeCounters;
+use super::pending_command::{Parcel, Reply, Ticket, Waiting};
 use super::transport::{SendError, SendFault};
 use crate::domain::{Executed, Micros};
 
@@ -39,20 +39,20 @@ const ARGUMENT_OVERHEAD: usize = 8;
 const FLIGHTS_MAX: usize = 2;
 /// Calls that may wait in a lane's queue. Four batches: what waits longer than that is past its
 /// budget anyway, and an immediate answer is worth more to its caller.
-pub(super) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
+pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// An item is sent again after NOSCRIPT so many times; a server that forgets faster is broken.
 const LOADS_MAX: u8 = 3;
 
 /// The lane's own end of what it shares with its node.
-pub(super) struct Lane {
-    pub(super) dialer: Dialer,
-    pub(super) queue: mpsc::Receiver<Parcel>,
-    pub(super) connected: Arc<AtomicBool>,
-    pub(super) counters: Arc<NodeCounters>,
+pub(crate) struct Lane {
+    pub(crate) dialer: Dialer,
+    pub(crate) queue: mpsc::Receiver<Parcel>,
+    pub(crate) connected: Arc<AtomicBool>,
+    pub(crate) counters: Arc<NodeCounters>,
     /// Told when the topology may have changed.
-    pub(super) trouble: Arc<Notify>,
+    pub(crate) trouble: Arc<Notify>,
     /// The time, where round trips are measured.
-    pub(super) now: Option<Monotonic>,
+    pub(crate) now: Option<Monotonic>,
 }
 
 /// Why a connection's service ended.
@@ -75,7 +75,7 @@ struct Flight {
 
 impl Lane {
     /// Runs until the node is dropped.
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
             self.counters.connects.add(1);

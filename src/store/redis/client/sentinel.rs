@@ -14,9 +14,9 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::config::{Address, Auth, Topology};
-use super::dial::Context;
-use super::master::Master;
+use super::connect::Context;
 use super::node::Node;
+use super::single_master::Master;
 
 /// Without trouble. A master that was cut off from its sentinels, but not from us, is left after
 /// at most this and the failover itself; three small questions in that time cost nothing.
@@ -25,7 +25,7 @@ const EVERY: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Keeps `master` at the node that the sentinels name, until nobody holds it any more.
-pub(super) async fn follow(context: Arc<Context>, master: Weak<Master>, trouble: Arc<Notify>) {
+pub(crate) async fn follow(context: Arc<Context>, master: Weak<Master>, trouble: Arc<Notify>) {
     let Topology::Sentinel { master: name, auth } = &context.config.topology else { return };
     let mut known: Option<Address> = None;
     loop {

@@ -9,8 +9,8 @@ use std::time::Instant;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::script::Script;
 use crate::domain::Executed;
+use crate::store::redis::script::library::Script;
 
 /// One script call, ready to be written.
 ///

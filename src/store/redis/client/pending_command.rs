@@ -6,18 +6,18 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::fault::Redirect;
-use super::script::Script;
+use super::error_reply::Redirect;
 use super::transport::{Item, SendError, SendFault};
 use crate::domain::Executed;
+use crate::store::redis::script::library::Script;
 
 /// The items of one call for one node: they enter a queue together, so that they go out in one
 /// write.
-pub(super) type Parcel = SmallVec<[Ticket; 1]>;
+pub(crate) type Parcel = SmallVec<[Ticket; 1]>;
 
 /// What becomes of an item.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// It ran, and this is its reply.
     Value(Value),
     /// It did not run, because it belongs elsewhere: here it is back.
@@ -28,12 +28,12 @@ pub(super) enum Reply {
 
 /// An item that waits to be written.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    pub(super) item: Item,
+pub(crate) struct Ticket {
+    pub(crate) item: Item,
     /// ASKING goes before it.
-    pub(super) asking: bool,
+    pub(crate) asking: bool,
     /// How often it was answered with NOSCRIPT; SCRIPT LOAD goes before it if ever.
-    pub(super) loads: u8,
+    pub(crate) loads: u8,
     /// Nobody waits for the reply of a posted item.
     reply: Option<oneshot::Sender<Reply>>,
 }
@@ -41,10 +41,10 @@ pub(super) struct Ticket {
 /// An item that was written and is not answered yet. Dropped unanswered, its caller is told that
 /// nobody knows whether it ran.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// How many replies (of SCRIPT LOAD and ASKING) come before its own.
-    pub(super) skip: usize,
-    pub(super) loads: u8,
+    pub(crate) skip: usize,
+    pub(crate) loads: u8,
     script: &'static Script,
     slot: Option<u16>,
     asking: bool,
@@ -53,23 +53,23 @@ pub(super) struct Waiting {
 
 impl Ticket {
     /// A ticket, and where its reply will arrive.
-    pub(super) fn new(item: Item, asking: bool) -> (Ticket, oneshot::Receiver<Reply>) {
+    pub(crate) fn new(item: Item, asking: bool) -> (Ticket, oneshot::Receiver<Reply>) {
         let (reply, receiver) = oneshot::channel();
         (Ticket { item, asking, loads: 0, reply: Some(reply) }, receiver)
     }
 
     /// A ticket that nobody waits for.
-    pub(super) fn posted(item: Item) -> Ticket {
+    pub(crate) fn posted(item: Item) -> Ticket {
         Ticket { item, asking: false, loads: 0, reply: None }
     }
 
     /// Whether whoever waited for it has gone.
-    pub(super) fn is_stale(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
     /// It was not written.
-    pub(super) fn refuse(self, fault: SendFault) {
+    pub(crate) fn refuse(self, fault: SendFault) {
         if let Some(reply) = self.reply {
             // Nobody listens any more: then nobody has to be told.
             let _ = reply.send(Reply::Failed(SendError { executed: Executed::No, fault }));
@@ -77,14 +77,14 @@ impl Ticket {
     }
 
     /// The command for the wire, and the rest for whoever reads the replies.
-    pub(super) fn split(self, skip: usize) -> (Cmd, Waiting) {
+    pub(crate) fn split(self, skip: usize) -> (Cmd, Waiting) {
         let Ticket { item: Item { script, command, slot }, asking, loads, reply } = self;
         (command, Waiting { skip, loads, script, slot, asking, reply })
     }
 }
 
 impl Waiting {
-    pub(super) fn answer(self, answer: Reply) {
+    pub(crate) fn answer(self, answer: Reply) {
         if let Some(reply) = self.reply {
             // The caller's deadline passed while the item was under way.
             let _ = reply.send(answer);
@@ -92,13 +92,13 @@ impl Waiting {
     }
 
     /// Back into the queue, behind a SCRIPT LOAD.
-    pub(super) fn load_again(self, command: Cmd) -> Ticket {
+    pub(crate) fn load_again(self, command: Cmd) -> Ticket {
         let Waiting { loads, script, slot, asking, reply, .. } = self;
         Ticket { item: Item { script, command, slot }, asking, loads: loads + 1, reply }
     }
 
     /// Back to the caller, who knows the other nodes.
-    pub(super) fn redirect(mut self, redirect: Redirect, command: Cmd) {
+    pub(crate) fn redirect(mut self, redirect: Redirect, command: Cmd) {
         let item = Item { script: self.script, command, slot: self.slot };
         if let Some(reply) = self.reply.take() {
             let _ = reply.send(Reply::Redirect(redirect, item));

@@ -12,8 +12,8 @@
 
 use smallvec::SmallVec;
 
-use super::plan::is_debt;
-use super::seen::Nearness;
+use super::near_limit_hints::Nearness;
+use super::script::selection::is_debt;
 use crate::domain::{Accounting, Answer, Check, Executed, Op, Receipt, Role, Verdict};
 
 /// The checks of one slot, by their number in the call.

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::Prefix;
 use crate::domain::Micros;
+use crate::store::redis::keys::Prefix;
 
 /// The two lanes per node that measurements ask for: more sockets mostly cost (twice the lanes at
 /// 64 callers answered no faster and took 13 % more of the client's CPU).
@@ -137,7 +137,7 @@ impl TlsAgain {
         TlsAgain(Arc::new(read))
     }
 
-    pub(super) fn read(&self) -> Option<Tls> {
+    pub(crate) fn read(&self) -> Option<Tls> {
         (self.0)()
     }
 }
@@ -196,7 +196,7 @@ impl Monotonic {
         Monotonic(Arc::new(read))
     }
 
-    pub(super) fn now(&self) -> Micros {
+    pub(crate) fn now(&self) -> Micros {
         (self.0)()
     }
 }

@@ -7,16 +7,18 @@
 
 use redis::Cmd;
 
-use super::keys::{self, Prefix};
-use super::pack::Numbers;
-use super::plan::{Form, Plan, form, is_debt};
-use super::script::{Script, Scripts};
-use super::told::{self, COUNT_MAX};
-use super::transport::Item;
+use super::library::{Script, Scripts};
+use super::msgpack::Numbers;
+use super::selection::{Form, Plan, form, is_debt};
+use super::told;
+use super::told::COUNT_MAX;
 use crate::domain::{
     Accounting, Bucket, Charge, Check, Counting, FixedWindow, Hits, Key, Micros, Op, Receipt,
     Refill, Role, Window,
 };
+use crate::store::redis::client::transport::Item;
+use crate::store::redis::keys;
+use crate::store::redis::keys::Prefix;
 
 /// Every number in Lua is a double: whole numbers are exact below 2^53.
 const EXACT: u64 = 1 << 53;
@@ -64,19 +66,19 @@ pub struct Encoder {
 
 /// A bucket's limit in credits, as `lua/bucket.lua` counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     /// Hits that fit in.
-    pub(super) burst: u64,
+    pub(crate) burst: u64,
     /// Credits per hit.
-    pub(super) unit: u64,
+    pub(crate) unit: u64,
     /// Credits that come back each microsecond.
-    pub(super) rate: u64,
+    pub(crate) rate: u64,
     /// The largest debt in credits: one capacity, charged always two.
-    pub(super) cap: u64,
+    pub(crate) cap: u64,
 }
 
 impl Terms {
-    pub(super) fn of(bucket: &Bucket, charge: Charge) -> Terms {
+    pub(crate) fn of(bucket: &Bucket, charge: Charge) -> Terms {
         let (unit, rate) = match bucket.refill {
             Refill::Arrival { emission } => (emission.0, 1),
             Refill::Credits { hits, window } => (window.0, hits.0),
@@ -90,7 +92,7 @@ impl Terms {
     }
 
     /// Credits of a full bucket.
-    pub(super) fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.burst * self.unit
     }
 

@@ -17,10 +17,10 @@ use redis::{
 use tokio::sync::Notify;
 
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, Topology};
-use super::counters::NodeCounters;
-use super::script::Script;
-use super::secured::Secured;
-use super::vitals::Vitals;
+use super::info::Vitals;
+use super::node_stats::NodeCounters;
+use super::tls_client::Secured;
+use crate::store::redis::script::library::Script;
 
 /// A silent peer is asked after 5 s, then every second, and is gone after the third question.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
@@ -36,15 +36,15 @@ const CLIENT_NAME: &str = "tidegate";
 
 /// What every dial of a process shares.
 #[derive(Debug)]
-pub(super) struct Context {
-    pub(super) config: RedisConfig,
+pub(crate) struct Context {
+    pub(crate) config: RedisConfig,
     scripts: Vec<&'static Script>,
     tls: Option<Secured>,
 }
 
 impl Context {
     /// Parses what can be wrong about a configuration.
-    pub(super) fn new(
+    pub(crate) fn new(
         config: RedisConfig,
         scripts: Vec<&'static Script>,
     ) -> Result<Context, RedisConfigError> {
@@ -61,7 +61,7 @@ impl Context {
     /// # Errors
     ///
     /// Whatever kept it from being answered within the connect timeout.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         address: &Address,
         auth: &Auth,
@@ -134,7 +134,7 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
 
 /// Why a dial failed.
 #[derive(Debug)]
-pub(super) enum DialError {
+pub(crate) enum DialError {
     /// The server is there and is not a master.
     NotMaster,
     /// The server refused us; only an operator can help.
@@ -162,18 +162,18 @@ impl From<RedisError> for DialError {
 ///
 /// The lease comes from a pool of one, which is the lane's own: the notice that a connection broke
 /// belongs to the pool's configuration, and a lane wants only its own.
-pub(super) struct Dialer {
+pub(crate) struct Dialer {
     context: Arc<Context>,
     address: Address,
     /// The pool, the password that it logs in with, and which certificates it shows.
     pool: Option<(Option<String>, u64, Pool)>,
     counters: Arc<NodeCounters>,
     /// Told when a connection of this dialer breaks.
-    pub(super) broken: Arc<Notify>,
+    pub(crate) broken: Arc<Notify>,
 }
 
 impl Dialer {
-    pub(super) fn new(
+    pub(crate) fn new(
         context: Arc<Context>,
         address: Address,
         counters: Arc<NodeCounters>,
@@ -181,13 +181,13 @@ impl Dialer {
         Dialer { context, address, pool: None, counters, broken: Arc::new(Notify::new()) }
     }
 
-    pub(super) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
     /// A connection that has logged in, has every script loaded and, where sentinels are asked,
     /// leads to a master.
-    pub(super) async fn dial(&mut self) -> Result<Connection, DialError> {
+    pub(crate) async fn dial(&mut self) -> Result<Connection, DialError> {
         let password = password(&self.context.config.auth)?;
         let certificates = self.context.tls.as_ref().map_or(0, Secured::refresh);
         let pool = match &self.pool {
@@ -308,7 +308,7 @@ impl Dialer {
 }
 
 /// `SCRIPT LOAD` of a script.
-pub(super) fn load(script: &Script) -> Cmd {
+pub(crate) fn load(script: &Script) -> Cmd {
     let mut command = redis::cmd("SCRIPT");
     command.arg("LOAD").arg(&script.text);
     command

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use super::breaker::State;
-pub use super::vitals::Vitals;
+pub use super::circuit_breaker::State;
+pub use super::info::Vitals;
 use crate::domain::{Sizes, Waits};
 
 /// One number that only grows (or, for gauges, moves).
@@ -20,12 +20,12 @@ impl Counter {
     }
 
     /// One less: for the gauge among them.
-    pub(super) fn sub(&self, less: u64) {
+    pub(crate) fn sub(&self, less: u64) {
         self.0.fetch_sub(less, Ordering::Relaxed);
     }
 
     /// Another number; the one that it was.
-    pub(super) fn swap(&self, number: u64) -> u64 {
+    pub(crate) fn swap(&self, number: u64) -> u64 {
         self.0.swap(number, Ordering::Relaxed)
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::cluster::Cluster;
 use super::config::Address;
-use super::dial::Context;
-use super::slots::{Holding, of_shards, of_slots};
+use super::connect::Context;
+use super::slot_table::{Holding, of_shards, of_slots};
 
 /// Without trouble. A slot that moved unnoticed costs its items one hop each until then.
 const EVERY: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_millis(800);
 
 /// Reads the table whenever there is trouble, until nobody holds the cluster any more.
-pub(super) async fn keep_fresh(cluster: Weak<Cluster>) {
+pub(crate) async fn keep_fresh(cluster: Weak<Cluster>) {
     let mut pause = PAUSE;
     let mut known = false;
     loop {

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use redis::{RedisError, ServerErrorKind, Value};
 
-use super::dial::Context;
+use super::connect::Context;
+use super::info::Vitals;
 use super::node::Node;
-use super::vitals::Vitals;
-use super::way::Way;
+use super::topology::Way;
 
 /// Before the first answer: a node is connected within moments of the start.
 const FIRST: Duration = Duration::from_millis(500);
 
 /// Asks until nobody holds the connections any more, `every` so often.
-pub(super) async fn keep_count(way: Weak<Way>, context: Arc<Context>, every: Duration) {
+pub(crate) async fn keep_count(way: Weak<Way>, context: Arc<Context>, every: Duration) {
     let mut denied = false;
     let mut heard = false;
     loop {

@@ -15,7 +15,7 @@ use crate::domain::{
 };
 
 /// The most hits that are counted in a window.
-pub(super) const COUNT_MAX: u64 = u32::MAX as u64;
+pub(crate) const COUNT_MAX: u64 = u32::MAX as u64;
 
 /// Why a reply could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +48,14 @@ pub mod names {
 }
 
 /// Numbers that a script tells of such a check.
-pub(super) const NUMBERS: usize = 6;
+pub(crate) const NUMBERS: usize = 6;
 
 /// The most hits that a log or a slot table is asked for: what three bytes of an entry can hold,
 /// twice (the policy's bound is 10,000).
 const ENTRIES_MAX: u64 = 1 << 22;
 
 /// The form's letter; `None` for fixed windows and buckets, which tell their state instead.
-pub(super) const fn form(counting: &Counting) -> Option<u8> {
+pub(crate) const fn form(counting: &Counting) -> Option<u8> {
     match counting {
         Counting::FixedWindow(window) => match window.window {
             Window::Epoch { .. } => None,
@@ -70,7 +70,7 @@ pub(super) const fn form(counting: &Counting) -> Option<u8> {
 }
 
 /// How many arguments such a check has from `+2` on.
-pub(super) const fn arguments(counting: &Counting) -> usize {
+pub(crate) const fn arguments(counting: &Counting) -> usize {
     match counting {
         Counting::FixedWindow(_) => names::CALENDAR.len(),
         Counting::SlidingWindow(_) => names::SLIDING_WINDOW.len(),
@@ -82,7 +82,7 @@ pub(super) const fn arguments(counting: &Counting) -> usize {
 }
 
 /// Writes the arguments from `+2` on. `clock`: now, by the process.
-pub(super) fn write(
+pub(crate) fn write(
     command: &mut Cmd,
     limit: &Limit,
     cost: Hits,
@@ -130,7 +130,7 @@ pub(super) fn write(
 }
 
 /// Writes the five arguments of a receipt.
-pub(super) fn write_receipt(command: &mut Cmd, receipt: &Receipt, letter: u8) {
+pub(crate) fn write_receipt(command: &mut Cmd, receipt: &Receipt, letter: u8) {
     let Receipt { limit, taken, .. } = receipt;
     command.arg([letter].as_slice());
     match &limit.counting {
@@ -156,7 +156,7 @@ pub(super) fn write_receipt(command: &mut Cmd, receipt: &Receipt, letter: u8) {
 
 /// The outcome that six numbers tell: available (refused: −1 − available), wait (0: none), reset,
 /// charged, and of what was charged since and entry.
-pub(super) fn outcome(
+pub(crate) fn outcome(
     numbers: [i64; NUMBERS],
     check: &Check<'_>,
     now: Micros,

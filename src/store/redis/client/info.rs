@@ -30,7 +30,7 @@ pub struct Vitals {
 impl Vitals {
     /// Reads the text of `INFO all`. `db`: which database is ours. A line that is missing reads 0:
     /// servers that speak the protocol do not all have all of them.
-    pub(super) fn of(info: &str, db: i64) -> Vitals {
+    pub(crate) fn of(info: &str, db: i64) -> Vitals {
         let mut vitals = Vitals::default();
         let ours = format!("db{db}");
         for line in info.lines() {
@@ -58,7 +58,7 @@ impl Vitals {
     }
 
     /// Whether it has a bound beyond which it drops keys.
-    pub(super) fn may_evict(&self) -> bool {
+    pub(crate) fn may_evict(&self) -> bool {
         let evicts = !matches!(&*self.eviction_policy, "" | "noeviction");
         self.memory_bytes_max > 0 && evicts
     }

@@ -15,15 +15,15 @@ use tokio::sync::Notify;
 
 use super::backoff::jittered;
 use super::config::Address;
-use super::dial::Context;
-use super::fault::Redirect;
-use super::guard::Awaited;
-use super::keys::SLOTS;
+use super::connect::Context;
+use super::error_reply::Redirect;
 use super::node::Node;
-use super::slots::Holding;
-use super::ticket::{Parcel, Reply};
+use super::node_breaker::Awaited;
+use super::pending_command::{Parcel, Reply};
+use super::slot_table::Holding;
 use super::transport::{Item, Items, Replies, SendError, SendFault};
 use crate::domain::Executed;
+use crate::store::redis::keys::SLOTS;
 
 /// An item is sent on so many times: a stale table costs one hop, a slot that moves meanwhile a
 /// second; more means that the nodes disagree.
@@ -38,13 +38,13 @@ const NOBODY: u16 = u16::MAX;
 
 /// The nodes of a cluster, and which of them holds which slots.
 #[derive(Debug)]
-pub(super) struct Cluster {
-    pub(super) context: Arc<Context>,
+pub(crate) struct Cluster {
+    pub(crate) context: Arc<Context>,
     table: ArcSwap<Table>,
     /// Held while a table is made from the former one, never by an item's way.
     writing: Mutex<()>,
     /// Asks for a fresh table.
-    pub(super) trouble: Arc<Notify>,
+    pub(crate) trouble: Arc<Notify>,
     /// Who should be asked for it first: the last node that a MOVED named.
     hint: Mutex<Option<Address>>,
 }
@@ -58,14 +58,14 @@ struct Table {
 
 impl Cluster {
     /// A cluster of which nothing is known yet.
-    pub(super) fn new(context: Arc<Context>, trouble: Arc<Notify>) -> Cluster {
+    pub(crate) fn new(context: Arc<Context>, trouble: Arc<Notify>) -> Cluster {
         let nobody = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
         let table = ArcSwap::from_pointee(Table { owner: nobody, nodes: Vec::new() });
         Cluster { context, table, writing: Mutex::new(()), trouble, hint: Mutex::new(None) }
     }
 
     /// What has not been answered by `until` is lost.
-    pub(super) async fn send(&self, items: Items, until: Option<Instant>) -> Replies {
+    pub(crate) async fn send(&self, items: Items, until: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // Three nodes are the smallest cluster; a call that touches more pays an allocation.
         let mut parcels: SmallVec<[(u16, Parcel); 3]> = SmallVec::new();
@@ -137,7 +137,7 @@ impl Cluster {
         replies
     }
 
-    pub(super) fn post(&self, item: Item) {
+    pub(crate) fn post(&self, item: Item) {
         let table = self.table.load();
         let owner = table.owner_of(item.slot);
         match table.nodes.get(usize::from(owner)) {
@@ -207,7 +207,7 @@ impl Cluster {
 
     /// Replaces the table. Nodes that stay keep their lanes, the others' end once they are idle.
     /// Says whether anything changed.
-    pub(super) fn place(&self, holdings: &[Holding]) -> bool {
+    pub(crate) fn place(&self, holdings: &[Holding]) -> bool {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let former = self.table.load();
         let mut owner = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
@@ -230,16 +230,16 @@ impl Cluster {
     }
 
     /// The node that a MOVED named last, once.
-    pub(super) fn take_hint(&self) -> Option<Address> {
+    pub(crate) fn take_hint(&self) -> Option<Address> {
         self.hint.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.table.load().nodes.clone()
     }
 
     /// Whether every slot has a node, and every such node a connection.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         let table = self.table.load();
         let mut checked = NOBODY;
         table.owner.iter().all(|owner| {

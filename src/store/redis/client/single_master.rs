@@ -8,29 +8,29 @@ use arc_swap::ArcSwapOption;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::guard::Awaited;
 use super::node::Node;
-use super::ticket::{Parcel, Reply};
+use super::node_breaker::Awaited;
+use super::pending_command::{Parcel, Reply};
 use super::transport::{Item, Items, Replies, SendError, SendFault};
 use crate::domain::Executed;
 
 /// The node that holds every key, while one is known.
 #[derive(Debug, Default)]
-pub(super) struct Master {
+pub(crate) struct Master {
     node: ArcSwapOption<Node>,
 }
 
 impl Master {
     /// From now on it is this one. Items queued at the former one are still answered by it.
-    pub(super) fn replace(&self, node: Node) {
+    pub(crate) fn replace(&self, node: Node) {
         self.node.store(Some(Arc::new(node)));
     }
 
-    pub(super) fn node(&self) -> Option<Arc<Node>> {
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.load_full()
     }
 
-    pub(super) async fn send(&self, items: Items) -> Replies {
+    pub(crate) async fn send(&self, items: Items) -> Replies {
         let mut awaited: SmallVec<[Awaited; 1]> = SmallVec::new();
         match &*self.node.load() {
             Some(node) => {
@@ -51,7 +51,7 @@ impl Master {
         replies
     }
 
-    pub(super) fn post(&self, item: Item) {
+    pub(crate) fn post(&self, item: Item) {
         // Nobody waits for it: where no node is known it is lost.
         if let Some(node) = &*self.node.load() {
             node.post(item);

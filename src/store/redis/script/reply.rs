@@ -9,10 +9,11 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::args::Terms;
-use super::plan::{Form, Plan, form, is_debt};
+use super::arguments::Terms;
+use super::selection::{Form, Plan, form, is_debt};
+use super::told;
+use super::told::COUNT_MAX;
 pub use super::told::ReplyFault;
-use super::told::{self, COUNT_MAX};
 use crate::domain::{
     Accounting, Check, Counting, Hits, Micros, Op, Outcome, Role, Taken, Verdict, Window,
 };
@@ -63,7 +64,7 @@ struct Told {
     met: (u64, u64),
 }
 
-/// Reads the reply to [`super::args::Encoder::call`] of the same checks.
+/// Reads the reply to [`super::arguments::Encoder::call`] of the same checks.
 ///
 /// # Errors
 ///

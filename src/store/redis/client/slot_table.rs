@@ -6,7 +6,7 @@
 use redis::Value;
 
 use super::config::Address;
-use super::keys::SLOTS;
+use crate::store::redis::keys::SLOTS;
 
 /// One master and its slots, as first and last of each range. A master that is just joining has
 /// none yet, and is listed all the same: the first slot on its way there asks for it.
