@@ -18,8 +18,8 @@ use crate::domain::{Answers, Call, Receipt};
 use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
 use crate::resilience::fallback::{Fallback, StandIn};
-use crate::resilience::remember::Remember;
-use crate::resilience::shed;
+use crate::resilience::in_flight_limit;
+use crate::resilience::refusal_cache::Remember;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
@@ -74,7 +74,7 @@ impl AnyStore {
         let stand_in = StandIn {
             replicas: settings.replicas,
             // A budget that somebody raised is waited for: only what outlives it is too old.
-            age_max: shed::AGE_MAX.max(shed::age_max(told.budget)),
+            age_max: in_flight_limit::AGE_MAX.max(in_flight_limit::age_max(told.budget)),
             ..StandIn::default()
         };
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, stand_in))))

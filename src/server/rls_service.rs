@@ -18,7 +18,7 @@ use super::authz::Caller;
 use crate::clock::Clock;
 use crate::decide::{Decider, Unavailable};
 use crate::domain::{Decision, Ending, Micros, Observer, Request, Trace};
-use crate::store::{Store, traced};
+use crate::store::{Store, current_trace};
 use crate::wire::decode::Asked;
 use crate::wire::encode::Answer;
 use crate::wire::messages::RateLimitResponse;
@@ -120,7 +120,7 @@ impl<J: Judge> RateLimit<J> {
             // Boxed, so that the calls without a trace do not carry the room for it.
             Some(trace) => {
                 let decided = self.decided(message, deadline, Some(began), caller, Some(trace));
-                Box::pin(traced::scope(Arc::clone(trace), decided)).await
+                Box::pin(current_trace::scope(Arc::clone(trace), decided)).await
             }
         };
         let ending = ending(&answered);

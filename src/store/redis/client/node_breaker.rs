@@ -14,7 +14,7 @@ use super::node_stats::NodeCounters;
 use super::pending_command::{Reply, Ticket};
 use super::transport::{Item, SendError, SendFault};
 use crate::domain::{Executed, Micros};
-use crate::store::traced;
+use crate::store::current_trace;
 
 /// A caller who goes away sooner than this did not wait in vain: it was cancelled. A healthy node
 /// answers within 1 ms, and a call's budget is 6.
@@ -153,11 +153,13 @@ impl Watch {
         self.told = true;
         let Reply::Failed(SendError { fault, .. }) = reply else {
             let waited = self.waited();
-            traced::note(|trace| trace.asked(&self.guard.address, waited, None));
+            current_trace::note(|trace| trace.asked(&self.guard.address, waited, None));
             return self.guard.answered(self.pass);
         };
         // Whoever traces wants to know of calls that were not sent, too.
-        traced::note(|trace| trace.asked(&self.guard.address, self.so_far(), Some(fault.word())));
+        current_trace::note(|trace| {
+            trace.asked(&self.guard.address, self.so_far(), Some(fault.word()))
+        });
         match fault {
             // Nobody waited, and nothing was learned of the node.
             SendFault::NotConnected | SendFault::QueueFull | SendFault::Tripped => return,
@@ -181,7 +183,7 @@ impl Drop for Watch {
             return;
         }
         let waited = self.waited();
-        traced::note(|trace| trace.asked(&self.guard.address, waited, Some("unheard")));
+        current_trace::note(|trace| trace.asked(&self.guard.address, waited, Some("unheard")));
         if waited >= IN_VAIN {
             self.guard.failed(self.pass, Failure::Unanswered);
         }

@@ -119,8 +119,8 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Charge, OnStoreFailure, Rate, Unit, Window};
     use super::*;
+    use crate::domain::{Charge, OnStoreFailure, Rate, Unit, Window};
 
     fn limit(counting: Counting) -> Limit {
         Limit {
