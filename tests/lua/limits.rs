@@ -48,7 +48,7 @@ pub fn floored(limit: &Arc<Limit>, floor: u64) -> Arc<Limit> {
 }
 
 pub fn calendar(hits: u64, unit: Unit, zone: &str) -> Arc<Limit> {
-    let window = Window::Calendar(tidegate::policy::compile::time_zone(unit, zone).unwrap());
+    let window = Window::Calendar(tidegate::policy::calendar(unit, zone).unwrap());
     let counting = Counting::FixedWindow(FixedWindow { hits: Hits(hits), window });
     Arc::new(vectors::limit(counting, Charge::Admitted))
 }

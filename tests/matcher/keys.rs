@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tidegate::domain::{Descriptor, Entry, Key, Unit};
-use tidegate::policy::compile::spec::DomainSpec;
+use tidegate::policy::spec::DomainSpec;
 use tidegate::policy::{Policy, Secret};
 
 use super::checks_of;

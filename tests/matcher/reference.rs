@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::domain::{Entry, Unit};
-use tidegate::policy::compile::spec::{NodeSpec, ValueSpec};
+use tidegate::policy::spec::{NodeSpec, ValueSpec};
 use tidegate::policy::{Found, Policy, Secret};
 
 use super::specs::{descriptor, domain, entry, request, spec, window};

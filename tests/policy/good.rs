@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate::domain::{Charge, Counting, Hybrid, Limit, OnStoreFailure, Refill, Window};
-use tidegate::policy::compile::spec::{LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::spec::{LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Compiled, Options, compile};
 
 use crate::support::{dir, entries, source, stem};

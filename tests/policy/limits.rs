@@ -153,7 +153,7 @@ fn a_family_is_one_for_each_domain_path_name_and_window_and_no_other_number() {
     assert_ne!(family(base), family("unit: hour, requests_per_unit: 5"));
     assert_ne!(family(base), family("unit: minute, requests_per_unit: 5, name: n"));
     let at = |text: &str| good(text).domains.remove(0).nodes.remove(0);
-    let family_of = |node: &tidegate::policy::compile::spec::NodeSpec| {
+    let family_of = |node: &tidegate::policy::spec::NodeSpec| {
         node.rule.as_ref().unwrap().limits[0].limit.family
     };
     let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";

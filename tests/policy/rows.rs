@@ -2,7 +2,7 @@
 //! refused and what is not. One test per behaviour.
 
 use tidegate::domain::{Hits, Unit};
-use tidegate::policy::compile::spec::{NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::spec::{NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Compiled, FaultKind};
 
 use crate::support::{bad, good, many, one, rate_limit};

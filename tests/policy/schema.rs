@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tidegate::policy::FaultKind;
-use tidegate::policy::syntax::json_schema;
+use tidegate::policy::schema;
 
 use crate::support::{bad, dir, entries, one, stem};
 

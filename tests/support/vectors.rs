@@ -266,7 +266,7 @@ impl RawLimit {
                     "year" => Unit::Year,
                     other => panic!("{place}: no calendar unit: {other}"),
                 };
-                let calendar = tidegate::policy::compile::time_zone(unit, &c.zone)
+                let calendar = tidegate::policy::calendar(unit, &c.zone)
                     .unwrap_or_else(|| panic!("{place}: no such zone: {}", c.zone));
                 let window = Window::Calendar(calendar);
                 Counting::FixedWindow(FixedWindow { hits: Hits(c.hits), window })

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{Accounting, Hits, LimitedBy, Rate, RuleId, Slot, Source};
-use crate::policy::compile::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
+use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};

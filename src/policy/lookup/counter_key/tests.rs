@@ -231,7 +231,7 @@ fn no_two_algorithms_share_a_counter() {
         Counting::Bucket(Bucket { burst: Hits(5), refill, floor: Hits::ZERO, leaky })
     };
     let calendar = |unit, zone: &str| {
-        let windows = crate::policy::compile::time_zone(unit, zone).unwrap();
+        let windows = crate::policy::calendar(unit, zone).unwrap();
         Counting::FixedWindow(FixedWindow { hits: Hits(5), window: Window::Calendar(windows) })
     };
     let ((hits, length), slots) = (window(), Concurrency { slots: Hits(5), lease: Micros::SECOND });
