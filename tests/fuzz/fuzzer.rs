@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 use crate::mutation::{Random, mutated};
+use crate::support::environment::number;
 use crate::support::proof;
 
 /// Inputs over all targets in `make test`, and in `make proof`.
@@ -85,11 +86,6 @@ fn found(name: &str, input: &[u8]) -> PathBuf {
 
 fn corpus(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name)
-}
-
-fn number(name: &str) -> Option<u64> {
-    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
 /// Feeds `eat`, which tells sorts of outcome apart by a number, with what `make` makes and with

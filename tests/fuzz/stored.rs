@@ -12,7 +12,8 @@ use tidegate::store::redis::script::reply::decode;
 use crate::fuzzer::{Target, feed};
 use crate::mutation::{Decisions, Random};
 use crate::sort;
-use crate::support::plain_redis::{Plain, Server};
+use crate::support::plain_transport::Plain;
+use crate::support::redis_server::Server;
 use crate::support::script_calls::{
     MINUTE, SECOND, START, always, bucket, calendar, credits, give_back, hybrid, key, log, peek,
     sliding, slots, take, window,

@@ -12,10 +12,11 @@ use super::admission_bounds::now;
 use super::bootstrap::repository;
 use super::envoy_process::Edge;
 use super::http_client::{Begun, get};
-use super::seeded_random::Dice;
 use super::slow_backend::{End, Exports};
 use super::stack::{example, written};
 use super::tidegate_behind_envoy::Tidegate;
+use crate::support::environment::number;
+use crate::support::random::Random;
 use crate::support::redis_server::Server;
 use crate::support::wait;
 
@@ -140,13 +141,13 @@ fn never_more_than_the_limit_are_in_flight_in_any_mix_of_ends() {
     let stand = Stand::new(1, LEASE);
     let running = AtomicUsize::new(CLIENTS);
     let refused = AtomicUsize::new(0);
-    let mut dice = Dice::seeded();
+    let mut random = Random::seeded(number("TIDEGATE_SEED").unwrap_or(1));
     thread::scope(|scope| {
         for client in 0..CLIENTS {
-            let dice = dice.another();
+            let random = Random::seeded(random.next());
             let (stand, running, refused) = (&stand, &running, &refused);
             scope.spawn(move || {
-                let refusals = export_again_and_again(stand, client, EXPORTS_PER_CLIENT, dice);
+                let refusals = export_again_and_again(stand, client, EXPORTS_PER_CLIENT, random);
                 refused.fetch_add(refusals, Ordering::SeqCst);
                 running.fetch_sub(1, Ordering::SeqCst);
             });
@@ -155,7 +156,7 @@ fn never_more_than_the_limit_are_in_flight_in_any_mix_of_ends() {
         while running.load(Ordering::SeqCst) > 0 {
             let waiting = LIMIT.min(running.load(Ordering::SeqCst));
             if stand.exports.now() >= waiting {
-                let (end, _) = ENDS[dice.below(ENDS.len())];
+                let (end, _) = ENDS[random.below(ENDS.len() as u64) as usize];
                 stand.exports.end_first(end);
             } else {
                 thread::yield_now();
@@ -169,16 +170,21 @@ fn never_more_than_the_limit_are_in_flight_in_any_mix_of_ends() {
 
 /// So many exports of one client, one after another, some of which it gives up; and requests between
 /// them that nobody decides. Returns how often it was refused before it got them.
-fn export_again_and_again(stand: &Stand, client: usize, exports: usize, mut dice: Dice) -> usize {
+fn export_again_and_again(
+    stand: &Stand,
+    client: usize,
+    exports: usize,
+    mut random: Random,
+) -> usize {
     let edge = stand.edges[0].address;
     let (mut admitted, mut refused) = (0, 0);
     while admitted < exports {
-        if dice.below(4) == 0 {
+        if random.below(4) == 0 {
             assert_eq!(get("/undecided").send(edge).status, 200);
         }
         let path = format!("/export/{client}-{admitted}");
         let begun = get(&path).begin(edge);
-        if dice.below(3) == 0 {
+        if random.below(3) == 0 {
             let arrived = || stand.exports.has(&path) || begun.is_answered();
             wait::until(&path, || arrived().then_some(()));
             if !begun.is_answered() {

@@ -19,7 +19,6 @@ mod layered_limits;
 mod nginx_auth_request;
 mod nginx_process;
 mod responses;
-mod seeded_random;
 mod several_limits;
 mod slow_backend;
 pub mod stack;

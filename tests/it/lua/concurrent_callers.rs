@@ -9,7 +9,8 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::Timing;
 
-use crate::support::plain_redis::{Plain, Server};
+use crate::support::plain_transport::Plain;
+use crate::support::redis_server::Server;
 use crate::support::script_calls::*;
 
 const CALLERS: u64 = 64;

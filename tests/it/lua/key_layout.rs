@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate::domain::{Counting, Key};
 use tidegate::store::redis::keys::{Prefix, slot, slot_of_text};
 
-use crate::support::plain_redis::Server;
+use crate::support::redis_server::Server;
 use crate::support::script_calls::*;
 
 fn text(prefix: &str, key: &Key, counting: &Counting) -> String {
@@ -65,7 +65,7 @@ proptest! {
 
 #[tokio::test]
 async fn slots_are_those_the_server_computes() {
-    let server = Server::start(&["--cluster-enabled", "yes"]);
+    let server = Server::start(&["cluster-enabled yes"]);
     let mut connection = server.connect().await;
     let limit = window(1, SECOND);
     for n in 0..200 {

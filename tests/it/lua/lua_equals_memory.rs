@@ -18,9 +18,11 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::Timing;
 
-use crate::support::plain_redis::{Plain, Server};
+use crate::support::environment::number;
+use crate::support::plain_transport::Plain;
 use crate::support::proof;
 use crate::support::random::Random;
+use crate::support::redis_server::Server;
 use crate::support::script_calls::*;
 
 const OPERATIONS: u64 = 10_000;
@@ -30,12 +32,6 @@ const OPERATIONS_PER_SEED: u64 = 2_000;
 /// Eight of windows and buckets, the same charged always, and twelve more.
 const COUNTERS: u64 = 16 + 12;
 const YEAR: u64 = 8_760 * HOUR;
-
-fn number(name: &str) -> Option<u64> {
-    #[allow(clippy::disallowed_methods, reason = "how long a proof runs is said from outside")]
-    let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|e| panic!("{name}={value}: {e}")))
-}
 
 /// What once failed: seeds, of 2,000 operations each.
 const REGRESSIONS: [u64; 2] = [6, 38];

@@ -15,7 +15,8 @@ use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICTLY;
 use tidegate::store::redis::store::Timing;
 
-use crate::support::plain_redis::{Plain, Server};
+use crate::support::plain_transport::Plain;
+use crate::support::redis_server::Server;
 use crate::support::script_calls::*;
 
 /// One server that claims to be a cluster, and counts rounds and items.
@@ -248,7 +249,7 @@ async fn racing_calls_over_slots_never_pass_a_limit_and_return_what_they_held() 
 
 #[tokio::test]
 async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
-    let server = Server::start(&["--cluster-enabled", "yes"]);
+    let server = Server::start(&["cluster-enabled yes"]);
     let mut connection = server.connect().await;
     let mut slots = redis::cmd("CLUSTER");
     slots.arg("ADDSLOTSRANGE").arg(0).arg(16_383).exec_async(&mut connection).await.unwrap();

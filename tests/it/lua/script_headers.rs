@@ -8,7 +8,7 @@ use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY, files};
 use tidegate::store::redis::script::msgpack::Numbers;
 use tidegate::store::redis::script::told;
 
-use crate::support::plain_redis::Server;
+use crate::support::redis_server::Server;
 use crate::support::script_calls::*;
 
 /// The names after `ARGV[1]`, `ARGV[2]`, …

@@ -24,10 +24,11 @@ use super::contract;
 use super::memory_store::spread;
 use super::store_under_test::{Bench, START};
 use crate::support::acl;
-use crate::support::plain_redis::{Plain, Server};
+use crate::support::plain_transport::Plain;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_sentinel::{Group, NAME};
 use crate::support::redis_server::PATIENCE;
+use crate::support::redis_server::Server;
 
 /// Where the masters' slots begin, as `redis-cli --cluster create` deals them to three.
 const SLOTS_BEGIN: [u16; 3] = [0, 5_461, 10_923];

@@ -6,8 +6,9 @@
 pub mod acl;
 pub mod black_hole_proxy;
 pub mod certificate_authority;
+pub mod environment;
 pub mod http;
-pub mod plain_redis;
+pub mod plain_transport;
 pub mod policy_specs;
 pub mod proof;
 pub mod random;

@@ -1,17 +1,11 @@
-//! How often a test repeats what it repeats: briefly in `make test`, at length in `make proof`.
-//!
-//! Not here: what is repeated.
+//! How often a test repeats its claim: briefly in `make test`, at length in `make proof`.
 
-/// `briefly` as a rule; where TIDEGATE_PROOF is set, that percentage of `at_length`, at least one.
+use super::environment::number;
+
+/// Returns `briefly`, or with TIDEGATE_PROOF that percentage of `at_length`, at least 1.
 pub fn times(briefly: u64, at_length: u64) -> u64 {
-    #[allow(clippy::disallowed_methods, reason = "how long a proof runs is said from outside")]
-    let share = std::env::var("TIDEGATE_PROOF");
-    match share.as_deref() {
-        Err(_) | Ok("") => briefly,
-        Ok(text) => {
-            let percent: u64 =
-                text.parse().unwrap_or_else(|e| panic!("TIDEGATE_PROOF={text}: {e}"));
-            (at_length * percent / 100).max(1)
-        }
+    match number("TIDEGATE_PROOF") {
+        None => briefly,
+        Some(percent) => (at_length * percent / 100).max(1),
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Value;
+use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
 /// What to say when a program is missing.
@@ -91,7 +92,25 @@ impl Server {
         if self.tls {
             return std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok();
         }
-        self.try_ask(&["PING"]).is_ok()
+        self.try_ask(&["PING"]).is_ok() && self.is_ours()
+    }
+
+    /// Whether the process that listens on the port is the one started here: another program may
+    /// have taken the port in the meantime.
+    fn is_ours(&self) -> bool {
+        let info = self.try_ask(&["INFO", "server"]).map(redis::from_redis_value::<String>);
+        let process = format!("process_id:{}\r\n", self.child.id());
+        info.is_ok_and(|info| info.is_ok_and(|info| info.contains(&process)))
+    }
+
+    pub fn client(&self) -> redis::Client {
+        redis::Client::open(("127.0.0.1", self.port)).unwrap()
+    }
+
+    /// An asynchronous connection without a timeout of its own.
+    pub async fn connect(&self) -> MultiplexedConnection {
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        self.client().get_multiplexed_async_connection_with_config(&config).await.unwrap()
     }
 
     pub fn log(&self) -> String {
@@ -104,8 +123,7 @@ impl Server {
     }
 
     pub fn try_ask(&self, words: &[&str]) -> redis::RedisResult<Value> {
-        let client = redis::Client::open(("127.0.0.1", self.port))?;
-        let mut connection = client.get_connection_with_timeout(Duration::from_secs(2))?;
+        let mut connection = self.client().get_connection_with_timeout(Duration::from_secs(2))?;
         connection.set_read_timeout(Some(Duration::from_secs(10)))?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);

@@ -11,7 +11,8 @@ use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::Scripts;
 use tidegate::store::redis::script::reply::decode;
 
-use super::plain_redis::{Plain, Server};
+use super::plain_transport::Plain;
+use super::redis_server::Server;
 use super::vectors;
 
 pub const SECOND: u64 = 1_000_000;
