@@ -10,16 +10,13 @@ mod replicas;
 
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-
 use crate::support::acl;
+use crate::support::heavy;
 use crate::support::proof;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
 use replicas::{Asked, LIMIT, Replicas};
 
-/// Nothing else races meanwhile: the machine may be small.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 /// What a give-back, which nobody waits for, has until a lone caller must find everything in its
 /// place.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
@@ -69,7 +66,7 @@ async fn exact(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_key_on_one_server_admits_exactly_its_limit() {
-    let _turn = ONE_AT_A_TIME.lock().await;
+    let _turn = heavy::turn().await;
     let (server, place) = standalone();
     let replicas = Replicas::start(&policy("", 2 * LIMIT), &place);
     exact(&replicas, &["narrow"], |key| hits(server.count(key))).await;
@@ -77,7 +74,7 @@ async fn one_key_on_one_server_admits_exactly_its_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_keys_on_one_server_admit_exactly_the_narrower_limit() {
-    let _turn = ONE_AT_A_TIME.lock().await;
+    let _turn = heavy::turn().await;
     let (server, place) = standalone();
     let replicas = Replicas::start(&policy("", 2 * LIMIT), &place);
     exact(&replicas, &["wide", "narrow"], |key| hits(server.count(key))).await;
@@ -85,7 +82,7 @@ async fn two_keys_on_one_server_admit_exactly_the_narrower_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_key_on_a_cluster_and_two_that_are_joined_admit_exactly_the_limit() {
-    let _turn = ONE_AT_A_TIME.lock().await;
+    let _turn = heavy::turn().await;
     let (cluster, place) = cluster();
     let count = |key: &str| hits(on_its_node(&cluster, key).count(key));
     let replicas = Replicas::start(&policy("", 2 * LIMIT), &place);
@@ -99,7 +96,7 @@ async fn one_key_on_a_cluster_and_two_that_are_joined_admit_exactly_the_limit() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_keys_in_different_slots_never_pass_a_limit_and_lose_nothing() {
-    let _turn = ONE_AT_A_TIME.lock().await;
+    let _turn = heavy::turn().await;
     let (cluster, place) = cluster();
     // Both have the same limit, so that hits held for a moment are in each other's way the most.
     let replicas = Replicas::start(&policy("", LIMIT), &place);

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use super::fallback::take;
 use crate::support::black_hole_proxy::Proxy;
+use crate::support::heavy;
 use crate::support::redis_server::{Server, until};
 
 /// Past any round trip on a busy machine: only a real fault makes a call late. With the service's 6 ms
@@ -152,6 +153,7 @@ fn trips(stack: &Stack) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_without_redis_answers_locally_until_it_is_there() {
+    let _turn = heavy::turn().await;
     let mut server = Server::start(&[]);
     server.kill();
     let port = server.port;
@@ -169,6 +171,7 @@ async fn a_start_without_redis_answers_locally_until_it_is_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_redis_is_no_error_to_anybody_and_grants_no_fresh_burst() {
+    let _turn = heavy::turn().await;
     let mut server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let limit = limit(2_000);
@@ -183,6 +186,7 @@ async fn a_killed_redis_is_no_error_to_anybody_and_grants_no_fresh_burst() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_away() {
+    let _turn = heavy::turn().await;
     let mut server = Server::start(&[]);
     let limit = limit(1_000);
     let mut loads = Vec::new();
@@ -211,6 +215,7 @@ async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_redis_trips_the_breaker_and_is_asked_again_once_it_thaws() {
+    let _turn = heavy::turn().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, BUDGET).await;
     let limit = limit(100_000_000);
@@ -230,6 +235,7 @@ async fn a_frozen_redis_trips_the_breaker_and_is_asked_again_once_it_thaws() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_black_hole_is_noticed_by_the_callers_time_not_by_tcps() {
+    let _turn = heavy::turn().await;
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.port);
     let stack = replica(proxy.port, 1, BUDGET).await;

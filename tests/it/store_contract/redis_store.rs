@@ -24,6 +24,7 @@ use super::contract;
 use super::memory_store::spread;
 use super::store_under_test::{Bench, START};
 use crate::support::acl;
+use crate::support::heavy;
 use crate::support::plain_transport::Plain;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_sentinel::{Group, NAME};
@@ -166,6 +167,7 @@ fn auth() -> Auth {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_contract_holds_behind_sentinel() {
+    let _turn = heavy::turn().await;
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
     let topology = Topology::Sentinel { master: NAME.into(), auth: auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
@@ -175,6 +177,7 @@ async fn the_contract_holds_behind_sentinel() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
+    let _turn = heavy::turn().await;
     let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
     let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
     for (at, begin) in SLOTS_BEGIN.iter().enumerate() {

@@ -7,6 +7,7 @@ pub mod acl;
 pub mod black_hole_proxy;
 pub mod certificate_authority;
 pub mod environment;
+pub mod heavy;
 pub mod http;
 pub mod plain_transport;
 pub mod policy_specs;

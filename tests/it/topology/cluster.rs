@@ -9,15 +9,13 @@ use tidegate::store::redis::client::config::Topology;
 use tidegate::store::redis::client::node_connections::Connections;
 use tidegate::store::redis::client::transport::{Item, Items, Transport};
 use tidegate::store::redis::keys;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
 use super::counting_load::{COUNT, Load, Page, apply, config, counted, hits, item, open, total};
 use crate::support::acl;
+use crate::support::heavy;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::until;
-
-/// Six processes at a time are enough for a small machine.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 /// How many keys each master holds.
 const KEYS_EACH: usize = 4;
@@ -29,7 +27,7 @@ struct Bench {
 }
 
 async fn bench(proxied: bool) -> Bench {
-    let turn = ONE_AT_A_TIME.lock().await;
+    let turn = heavy::turn().await;
     let user = acl::line(acl::CLUSTER);
     let cluster =
         if proxied { Cluster::start_behind_a_proxy(&[&user]) } else { Cluster::start(&[&user]) };

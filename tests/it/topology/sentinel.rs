@@ -4,6 +4,7 @@ use tidegate::store::redis::client::config::{Address, RedisConfig, Topology};
 
 use super::counting_load::{Load, auth, config, open, pages};
 use crate::support::acl;
+use crate::support::heavy;
 use crate::support::redis_sentinel::{Group, NAME};
 use crate::support::redis_server::until;
 
@@ -19,6 +20,7 @@ fn watched(group: &Group) -> RedisConfig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() {
+    let _turn = heavy::turn().await;
     let mut group = group();
     let mut watched = watched(&group);
     // One that is not there is passed over.
