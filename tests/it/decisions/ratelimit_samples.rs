@@ -5,7 +5,7 @@
 //! Not here: the keys of the language one by one (`policy`), matching in detail (`matcher`).
 
 use tidegate::domain::{Code, Entry, Micros};
-use tidegate::policy::{Ending, Policy};
+use tidegate::policy::{MatchEnd, Policy};
 
 use super::test_decider::{Bench, NOON, compiled, d};
 
@@ -212,7 +212,7 @@ fn printed(policy: &Policy, path: &[(&str, &str)]) -> String {
         .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
         .collect();
     match policy.explain("t", &entries).ending {
-        Ending::Rule(rule) => rule.printed_path,
+        MatchEnd::Rule(rule) => rule.printed_path,
         other => panic!("no rule: {other:?}"),
     }
 }

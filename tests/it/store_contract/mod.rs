@@ -21,8 +21,8 @@ macro_rules! cases {
             [$($told)*]
             call_cases: c01_a_call_is_decided_at_one_instant,
             call_cases: c01_racing_callers_admit_exactly_the_limit,
-            call_cases: c02_give_backs_come_first_whatever_becomes_of_the_call,
-            call_cases: c02_a_give_back_to_an_unknown_counter_has_no_effect,
+            call_cases: c02_refunds_come_first_whatever_becomes_of_the_call,
+            call_cases: c02_a_refund_to_an_unknown_counter_has_no_effect,
             call_cases: c03_required_checks_must_all_pass,
             call_cases: c03_one_quota_check_must_pass,
             call_cases: c03_shadow_checks_have_no_say,

@@ -5,7 +5,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tidegate::domain::Executed;
 use tidegate::store::redis::client::transport::{
-    Item, Items, Replies, SendError, SendFault, Transport,
+    Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
 };
 
 /// Sends each item by itself and waits for its reply.
@@ -15,7 +15,7 @@ pub struct Plain(pub MultiplexedConnection);
 impl Plain {
     /// Runs an item; loads its script first where the server does not know it. Not executed means
     /// not charged, so that may happen as often as somebody flushes the scripts in between.
-    pub async fn run(&self, item: &Item) -> redis::RedisResult<Value> {
+    pub async fn run(&self, item: &ScriptCall) -> redis::RedisResult<Value> {
         let mut connection = self.0.clone();
         loop {
             let reply = connection.send_packed_command(&item.command).await;
@@ -37,10 +37,10 @@ impl Transport for Plain {
         false
     }
 
-    async fn send(&self, items: Items) -> Replies {
+    async fn send(&self, items: ScriptCalls) -> Replies {
         let mut replies = Replies::new();
         for item in &items {
-            let failed = SendError { executed: Executed::Unknown, fault: SendFault::Script };
+            let failed = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
             replies.push(self.run(item).await.map_err(|error| {
                 println!("{}: {error}", item.script.name);
                 failed
@@ -49,7 +49,7 @@ impl Transport for Plain {
         replies
     }
 
-    fn post(&self, item: Item) {
+    fn post(&self, item: ScriptCall) {
         let this = self.clone();
         tokio::spawn(async move { this.run(&item).await });
     }
