@@ -17,7 +17,7 @@ use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
 use replicas::{Asked, LIMIT, Replicas};
 
-/// What a give-back, which nobody waits for, has until a lone caller must find everything in its
+/// What a refund, which nobody waits for, has until a lone caller must find everything in its
 /// place.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 
