@@ -2,7 +2,7 @@
 //!
 //! Not here: where the bytes come from (`app`), YAML (`document`).
 
-use super::fault::{Fault, FaultKind, shown};
+use super::syntax::diagnostic::{Fault, FaultKind, shown};
 
 /// One policy file.
 #[derive(Clone, Debug)]
