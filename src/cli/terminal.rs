@@ -7,7 +7,7 @@ use std::env;
 use std::io::{self, IsTerminal, Write};
 
 use crate::app::Failure;
-use crate::domain::spelt_out;
+use crate::domain::escaped;
 
 /// Prints a result.
 ///
@@ -24,14 +24,14 @@ pub(super) fn out(text: &str) -> Result<(), Failure> {
 pub(super) fn failure(failure: &Failure) {
     let word = Paint::Fault.on("error", io::stderr().is_terminal());
     for line in failure.to_string().lines() {
-        err(&format!("{word}: {}\n", spelt_out(line)));
+        err(&format!("{word}: {}\n", escaped(line)));
     }
 }
 
 /// Prints a warning.
 pub(super) fn warning(text: &str) {
     let word = Paint::Warning.on("warning", io::stderr().is_terminal());
-    err(&format!("{word}: {}\n", spelt_out(text)));
+    err(&format!("{word}: {}\n", escaped(text)));
 }
 
 fn err(text: &str) {

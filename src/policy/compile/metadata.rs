@@ -5,7 +5,7 @@
 use serde_json::{Map, Number, Value as Json};
 use serde_yaml::Value;
 
-use crate::policy::syntax::diagnostic::{At, FaultKind, Step};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step};
 use crate::policy::syntax::reader::{Reader, Reported};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::key_text;
@@ -16,7 +16,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, value: &Value) -> Result<Map<String,
         Json::Object(map) => Ok(map),
         _ => {
             let message = "`metadata` is a map of keys; put the value below a key".to_owned();
-            Err(reader.note(At::Value, FaultKind::WrongType, message))
+            Err(reader.note(At::Value, DiagnosticKind::WrongType, message))
         }
     }
 }
@@ -60,7 +60,7 @@ fn scalar_json(reader: &mut Reader<'_>, value: &Value) -> Result<Json, Reported>
             Some(number) => Json::Number(number),
             None => {
                 let message = "metadata holds finite numbers only; put this one in quotes";
-                return Err(reader.note(At::Value, FaultKind::BadValue, message.to_owned()));
+                return Err(reader.note(At::Value, DiagnosticKind::BadValue, message.to_owned()));
             }
         },
         (Scalar::Null | Scalar::Text, _) => Json::Null,

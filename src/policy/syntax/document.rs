@@ -6,7 +6,9 @@ use std::cell::OnceCell;
 
 use serde_yaml::Value;
 
-use super::diagnostic::{At, Draft, Fault, FaultKind, NOTES_MAX, Path, shown};
+use super::diagnostic::{
+    At, Diagnostic, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, shown,
+};
 use super::layout;
 use super::layout::{ALIASED_NODES_MAX, DEPTH_MAX, Obstacle, Place};
 use super::places::Places;
@@ -35,7 +37,7 @@ impl<'s> Document<'s> {
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,
-    ) -> Result<(Self, Vec<Fault>), Box<Fault>> {
+    ) -> Result<(Self, Vec<Diagnostic>), Box<Diagnostic>> {
         let text = source.decode(options)?;
         let mut faults = Vec::new();
         if let Some((obstacle, place)) = layout::survey(text) {
@@ -48,7 +50,9 @@ impl<'s> Document<'s> {
         let tree = yaml::read(text).map_err(|error| syntax_fault(&source.name, text, &error))?;
         if tree.root.is_null() {
             let message = "the file is empty; a policy needs at least `domain: NAME`";
-            return Err(fault_at(&source.name, (1, 1), FaultKind::Empty, message.to_owned()).into());
+            return Err(
+                fault_at(&source.name, (1, 1), DiagnosticKind::Empty, message.to_owned()).into()
+            );
         }
         let (name, places) = (source.name.as_str(), OnceCell::new());
         let mut document = Document { name, text, root: tree.root, places };
@@ -57,7 +61,7 @@ impl<'s> Document<'s> {
         faults.extend(bad.into_iter().map(|path| {
             let message = "`<<` merges maps into this one; give it an alias of a map, or a list of \
                            such aliases";
-            document.fault(&path, At::Key, FaultKind::WrongType, message.to_owned())
+            document.fault(&path, At::Key, DiagnosticKind::WrongType, message.to_owned())
         }));
         if tree.has_repeated_keys {
             document.repeated_keys(&mut faults);
@@ -68,7 +72,7 @@ impl<'s> Document<'s> {
         Ok((document, faults))
     }
 
-    fn repeated_keys(&self, faults: &mut Vec<Fault>) {
+    fn repeated_keys(&self, faults: &mut Vec<Diagnostic>) {
         let repeated = self.places().into_iter().flat_map(|places| &places.repeated);
         for repeated in repeated.take(NOTES_MAX) {
             let way_out = if repeated.key == "<<" {
@@ -81,7 +85,8 @@ impl<'s> Document<'s> {
                 shown(&repeated.key),
                 repeated.first_line
             );
-            let mut fault = fault_at(self.name, repeated.place, FaultKind::DuplicateKey, message);
+            let mut fault =
+                fault_at(self.name, repeated.place, DiagnosticKind::DuplicateKey, message);
             fault.path = repeated.path.to_string();
             faults.push(fault);
         }
@@ -89,19 +94,19 @@ impl<'s> Document<'s> {
 
     /// Tags are refused, but for the types that YAML itself knows: what they would change, if only
     /// for another reader, nobody sees.
-    fn tags(&self, some: bool, faults: &mut Vec<Fault>) {
+    fn tags(&self, some: bool, faults: &mut Vec<Diagnostic>) {
         let before = faults.len();
         for tagged in self.places().into_iter().flat_map(|places| &places.tags) {
             let tag: String = tagged.tag.chars().take(SHOWN_TAG_CHARS).collect();
             let message = format!("the tag `{tag}` means nothing in a policy; remove it");
-            let mut fault = fault_at(self.name, tagged.place, FaultKind::WrongType, message);
+            let mut fault = fault_at(self.name, tagged.place, DiagnosticKind::WrongType, message);
             fault.path = tagged.path.to_string();
             faults.push(fault);
         }
         if some && faults.len() == before {
             // The two parsers do not agree on where a tag is.
             let message = "a tag such as `!name` means nothing in a policy; remove it".to_owned();
-            faults.push(fault_at(self.name, (1, 1), FaultKind::WrongType, message));
+            faults.push(fault_at(self.name, (1, 1), DiagnosticKind::WrongType, message));
         }
     }
 
@@ -125,7 +130,7 @@ impl<'s> Document<'s> {
         self.places().map_or((1, 1), |places| places.of(path, at))
     }
 
-    fn fault(&self, path: &Path, at: At, kind: FaultKind, message: String) -> Fault {
+    fn fault(&self, path: &Path, at: At, kind: DiagnosticKind, message: String) -> Diagnostic {
         let mut fault = fault_at(self.name, self.place(path, at), kind, message);
         fault.path = path.to_string();
         fault
@@ -133,7 +138,7 @@ impl<'s> Document<'s> {
 }
 
 /// Gives a draft its place.
-pub(crate) fn placed(draft: &Draft, documents: &[Document<'_>]) -> Option<Fault> {
+pub(crate) fn placed(draft: &PendingDiagnostic, documents: &[Document<'_>]) -> Option<Diagnostic> {
     let document = documents.get(draft.file)?;
     let mut fault = document.fault(&draft.path, draft.at, draft.kind, draft.message.clone());
     if let Some((file, path)) = &draft.first {
@@ -150,21 +155,21 @@ pub(crate) fn placed(draft: &Draft, documents: &[Document<'_>]) -> Option<Fault>
 }
 
 impl Obstacle {
-    fn fault(self, file: &str, place: Place) -> Fault {
+    fn fault(self, file: &str, place: Place) -> Diagnostic {
         let (kind, message) = match self {
             Obstacle::TooDeep => (
-                FaultKind::TooLarge,
+                DiagnosticKind::TooLarge,
                 format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries"),
             ),
             Obstacle::AliasBomb => (
-                FaultKind::TooLarge,
+                DiagnosticKind::TooLarge,
                 format!(
                     "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the \
                      file; write out what is meant"
                 ),
             ),
             Obstacle::SecondDocument => (
-                FaultKind::SecondDocument,
+                DiagnosticKind::SecondDocument,
                 "a second YAML document begins here, and a policy file has only one; move it into \
                  a file of its own"
                     .to_owned(),
@@ -174,17 +179,17 @@ impl Obstacle {
     }
 }
 
-fn syntax_fault(file: &str, text: &str, error: &serde_yaml::Error) -> Box<Fault> {
+fn syntax_fault(file: &str, text: &str, error: &serde_yaml::Error) -> Box<Diagnostic> {
     let place = error.location().map_or((1, 1), |at| (at.line(), at.column()));
     let line = text.lines().nth(place.0 - 1).unwrap_or_default();
     let indentation = &line[..line.len() - line.trim_start_matches([' ', '\t']).len()];
     if let Some(tab) = indentation.find('\t') {
         let message = "a tab in the indentation; YAML takes blanks only";
         let place = (place.0, tab + 1);
-        return Box::new(fault_at(file, place, FaultKind::Syntax, message.to_owned()));
+        return Box::new(fault_at(file, place, DiagnosticKind::Syntax, message.to_owned()));
     }
     let message = error.to_string();
     let own_place = format!(" at line {} column {}", place.0, place.1);
     let message = format!("this is not YAML: {}", message.replacen(&own_place, "", 1));
-    Box::new(fault_at(file, place, FaultKind::Syntax, message))
+    Box::new(fault_at(file, place, DiagnosticKind::Syntax, message))
 }

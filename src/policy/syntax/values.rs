@@ -4,7 +4,7 @@
 
 use serde_yaml::Value;
 
-use super::diagnostic::{At, FaultKind, shown};
+use super::diagnostic::{At, DiagnosticKind, shown};
 use super::language::{Key, Shape};
 use super::reader::{Fields, Got, Reader, Reported};
 use super::scalar;
@@ -28,7 +28,7 @@ impl<'d> Reader<'d> {
                 };
                 let (name, source) = (key.name, reader.source(value));
                 let message = format!("`{name}` is true or false, not {source}{hint}");
-                Err(reader.note(At::Value, FaultKind::WrongType, message))
+                Err(reader.note(At::Value, DiagnosticKind::WrongType, message))
             }
         });
         truth.map(Option::unwrap_or_default)
@@ -48,7 +48,7 @@ impl<'d> Reader<'d> {
                     let (name, source) = (key.name, reader.source(value));
                     let hint = number_hint(value);
                     let message = format!("`{name}` is a whole number, not {source}{hint}");
-                    return Err(reader.note(At::Value, FaultKind::WrongType, message));
+                    return Err(reader.note(At::Value, DiagnosticKind::WrongType, message));
                 }
             };
             match u64::try_from(number) {
@@ -61,7 +61,7 @@ impl<'d> Reader<'d> {
                     };
                     let (name, source) = (key.name, reader.source(value));
                     let message = format!("`{name}` must be {bound}, not {source}");
-                    Err(reader.note(At::Value, FaultKind::OutOfRange, message))
+                    Err(reader.note(At::Value, DiagnosticKind::OutOfRange, message))
                 }
             }
         })
@@ -81,7 +81,7 @@ impl<'d> Reader<'d> {
             let words = words.join(", ");
             let (name, text) = (key.name, shown(&text));
             let message = format!("`{name}` is one of: {words}; not {text}");
-            Err(reader.note(At::Value, FaultKind::BadValue, message))
+            Err(reader.note(At::Value, DiagnosticKind::BadValue, message))
         })
     }
 
@@ -98,7 +98,7 @@ impl<'d> Reader<'d> {
                         "`{}` is a whole number of per cent up to 100, such as `24%`, not {source}",
                         key.name
                     );
-                    Err(reader.note(At::Value, FaultKind::BadValue, message))
+                    Err(reader.note(At::Value, DiagnosticKind::BadValue, message))
                 }
             }
         })
