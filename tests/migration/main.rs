@@ -1,5 +1,5 @@
 //! Swap the image of envoyproxy/ratelimit and the same calls get the same answers, but for the
-//! differences that config/MIGRATION.md lists. `manifest.yaml` is mounted and started as Kubernetes
+//! differences that docs/MIGRATION.md lists. `manifest.yaml` is mounted and started as Kubernetes
 //! would, with a real Redis; `calls.json` says what is asked and what is answered there.
 //!
 //! Not here: single settings and faults of theirs (`tests/cli/compatibility.rs`).

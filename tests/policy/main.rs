@@ -11,6 +11,7 @@
 mod bad;
 mod fuzz;
 mod good;
+mod key_tables;
 mod limits;
 mod rows;
 mod schema;

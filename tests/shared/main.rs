@@ -1,5 +1,5 @@
 //! The service that counts in Redis, as an operator meets it: how it starts, what it says of itself,
-//! what the README tells to type, and whom Redis must let in.
+//! what docs/REDIS.md tells to type, and whom Redis must let in.
 //!
 //! Not here: what is counted (`tests/store_contract`), exactness (`tests/race`).
 

@@ -1,4 +1,4 @@
-//! What the README says of Redis is so.
+//! What `docs/REDIS.md` says of permissions and keys is so.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,13 +7,13 @@ use crate::process::{Serving, directory, tidegate};
 use crate::support::acl;
 use crate::support::process::Server;
 
-fn readme() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+fn page() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/REDIS.md");
     std::fs::read_to_string(path).unwrap()
 }
 
 fn blocks(kind: &str) -> Vec<String> {
-    let (page, fence) = (readme(), format!("```{kind}\n"));
+    let (page, fence) = (page(), format!("```{kind}\n"));
     let after = page.split(&fence).skip(1);
     after.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
