@@ -19,7 +19,7 @@ const LABELS: [(&str, &str); 14] = [
     ("tidegate_redis_breaker_state", "node, state"),
     ("tidegate_redis_eviction_info", "node, policy"),
     ("tidegate_redis_overruns", ""),
-    ("tidegate_redis_remembered", ""),
+    ("tidegate_redis_cached_refusals", ""),
     ("tidegate_redis_spared", ""),
     ("tidegate_redis_clamped", ""),
     ("tidegate_otlp_exports", "signal, result"),
