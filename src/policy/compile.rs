@@ -19,6 +19,7 @@ use super::site::Ground;
 use super::source::{Options, Source, fault_at};
 use super::spec::{Body, DomainSpec, NodeSpec};
 use super::words;
+use super::yaml::Span;
 use super::{body, meetings, warnings};
 use crate::domain::{Accounting, OnStoreFailure};
 
@@ -103,7 +104,7 @@ fn too_many_checks(domain: &Domain) -> Option<Draft> {
 fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Fault>) {
     if sources.is_empty() {
         let message = "there is no policy file; put at least one file with `domain: NAME` there";
-        faults.push(fault_at("policy", (1, 1), FaultKind::Empty, message.to_owned()));
+        faults.push(fault_at("policy", Span::at(1, 1), FaultKind::Empty, message.to_owned()));
     }
     let mut sum = 0_usize;
     for source in sources {
@@ -114,7 +115,7 @@ fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Fault>
                 "with this file all policy files together have more than {} bytes; remove some",
                 options.all_bytes_max
             );
-            faults.push(fault_at(&source.name, (1, 1), FaultKind::TooLarge, message));
+            faults.push(fault_at(&source.name, Span::at(1, 1), FaultKind::TooLarge, message));
         }
     }
 }
@@ -272,7 +273,9 @@ fn agreed<T: Clone + PartialEq>(
 ) -> Option<T> {
     let mut agreed: Option<(usize, T)> = None;
     for at in group {
-        let Some(here) = of(&files[*at].said).clone() else { continue };
+        let Some(here) = of(&files[*at].said).clone() else {
+            continue;
+        };
         match &agreed {
             None => agreed = Some((*at, here)),
             Some((first, there)) if *there != here => {
