@@ -3,20 +3,20 @@
 //! Generic over the store; the store call is the only await on a request's way. Not here: the
 //! wire, the policy's language, arithmetic of limits, time.
 
-mod facts;
-mod foresee;
-mod holders;
-mod inspect;
-mod refused;
+mod check_event;
+mod dry_run;
+mod generated_holders;
+mod inspect_counters;
+mod refusal_event;
 
-pub use foresee::{Foreseen, ForeseenLimit};
-pub use inspect::{Standing, Standings};
+pub use dry_run::{Foreseen, ForeseenLimit};
+pub use inspect_counters::{Standing, Standings};
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::facts::unlimited;
-use self::holders::Holders;
+use crate::decide::check_event::unlimited;
+use crate::decide::generated_holders::Holders;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::domain::{

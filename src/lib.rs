@@ -8,7 +8,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`wire`] | bytes to a [`domain::Request`] and a [`domain::Decision`] to bytes; the gRPC service |
+//! | [`server`] | sockets, TLS, HTTP/2 and the gRPC services |
+//! | [`wire`] | bytes to a [`domain::Request`] and a [`domain::Decision`] to bytes |
 //! | [`decide`] | the heart: match → apply → combine |
 //! | [`policy`] | YAML → rules; a request → the checks it must pass |
 //! | [`store`] | counts: the [`store::Store`] contract, in memory and in Redis |
@@ -18,6 +19,8 @@
 //! | [`clock`] | the only place that asks for the time |
 //! | [`telemetry`], [`admin`] | what operators see |
 //! | [`settings`], [`app`], [`cli`] | how the parts are configured, put together and started |
+
+pub mod server;
 
 pub mod wire;
 

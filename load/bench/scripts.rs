@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use redis::Cmd;
 use tidegate::domain::{Accounting, Charge, Check, Counting, Hits, Key, Limit, Micros, Op, Role};
-use tidegate::store::redis::args::Encoder;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::PRODUCTION;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::PRODUCTION;
 
 use super::redis_server::RedisServer;
 use super::{Scale, cpu, memory};

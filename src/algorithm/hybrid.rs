@@ -34,11 +34,11 @@
 //!
 //! Not here: which class a request belongs to (`policy`).
 
-mod terms;
+mod credits;
 
 use std::sync::Arc;
 
-use self::terms::{PARTS, Terms};
+use self::credits::{PARTS, Terms};
 use super::Step;
 use crate::domain::{Hits, Hybrid, Micros, Op, Outcome, Taken, Verdict};
 

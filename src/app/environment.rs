@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{env, error, fmt, fs, io};
 
-use super::files::named;
+use super::policy_files::named;
 use super::settings::Texts;
 
 /// Largest settings file: every setting with a long value fits into a hundredth of it.

@@ -7,13 +7,13 @@
 mod calendar;
 mod check;
 mod decision;
+mod escaping;
+mod fraction;
 mod histogram;
+mod holder_token;
 mod limit;
 mod outcome;
-mod part;
 mod request;
-mod slot;
-mod spelling;
 mod time;
 mod trace;
 
@@ -22,15 +22,15 @@ pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
 pub use decision::{
     Code, Decision, Ending, Facts, LimitedBy, Observer, Refused, RuleId, Shown, Status,
 };
+pub use escaping::{is_unruly, spelt_out};
+pub use fraction::Part;
 pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits, add_to};
+pub use holder_token::Slot;
 pub use limit::{
     Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Verdict};
-pub use part::Part;
 pub use request::{Descriptor, Entry, Override, Request};
-pub use slot::Slot;
-pub use spelling::{is_unruly, spelt_out};
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Parent, Seen, Told, Trace};

@@ -2,9 +2,9 @@
 //!
 //! Not here: where the bytes come from (`app`), YAML (`document`).
 
-use super::excerpt::Lines;
-use super::fault::{Fault, FaultKind, shown};
-use super::yaml::{BYTES_MAX, Span};
+use super::syntax::diagnostic::{Fault, FaultKind, shown};
+use super::syntax::excerpt::Lines;
+use super::syntax::yaml::{BYTES_MAX, Span};
 
 /// One policy file.
 #[derive(Clone, Debug)]

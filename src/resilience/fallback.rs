@@ -19,10 +19,11 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::degraded::{Degraded, Reason};
-use super::settle::{Places, Settled, settle};
-use super::shares::{Own, Shares};
-use super::shed::{self, Gate};
-use super::switches::StoreAway;
+use super::in_flight_limit;
+use super::in_flight_limit::Gate;
+use super::merge::{Places, Settled, settle};
+use super::replica_limits::{Own, Shares};
+use super::store_override::StoreAway;
 use crate::domain::{
     Answer, Answers, Call, Check, Executed, Micros, Op, Part, Receipt, Role, Source,
 };
@@ -45,7 +46,11 @@ pub struct StandIn {
 
 impl Default for StandIn {
     fn default() -> Self {
-        StandIn { replicas: 1, in_flight_max: shed::IN_FLIGHT_MAX, age_max: shed::AGE_MAX }
+        StandIn {
+            replicas: 1,
+            in_flight_max: in_flight_limit::IN_FLIGHT_MAX,
+            age_max: in_flight_limit::AGE_MAX,
+        }
     }
 }
 

@@ -16,9 +16,9 @@
 pub mod deadline;
 pub mod degraded;
 pub mod fallback;
-pub mod remember;
-pub mod shed;
-pub mod switches;
+pub mod in_flight_limit;
+pub mod refusal_cache;
+pub mod store_override;
 
-mod settle;
-mod shares;
+mod merge;
+mod replica_limits;

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Fault;
-use super::grants::{DomainGrant, grants};
-use super::otlp::{TraceSampler, exporter};
+use super::domain_grants::{DomainGrant, grants};
+use super::otlp_settings::{TraceSampler, exporter};
+use super::precedence;
+use super::precedence::{Given, Sources};
 use super::row::{Row, Show};
-use super::source::{self, Given, Sources};
-use super::value::{
+use super::value_types::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
     StoreKind, TopValues, address, bytes, duration, flag, host, key_prefix, number, or_millis,
     path, paths, ratio, secret, secret_line, text,
@@ -41,10 +42,10 @@ macro_rules! settings {
             ///
             /// Every fault of every setting at once; none of them goes away by trying again.
             pub fn read(sources: &Sources) -> Result<(Settings, Vec<Given>), Vec<Fault>> {
-                let given = source::gather(TABLE, sources);
-                let mut faults = source::unknown_names(TABLE, &sources.file);
-                faults.extend(source::refused(&sources.environment));
-                $( let $field = source::read(&given, stringify!($field), $reader, &mut faults); )+
+                let given = precedence::gather(TABLE, sources);
+                let mut faults = precedence::unknown_names(TABLE, &sources.file);
+                faults.extend(precedence::refused(&sources.environment));
+                $( let $field = precedence::read(&given, stringify!($field), $reader, &mut faults); )+
                 let all = || Some(Settings { $( $field: $field?, )+ });
                 match all() {
                     Some(settings) if faults.is_empty() => {

@@ -53,9 +53,9 @@ use std::future::Future;
 
 use crate::domain::{Answer, Answers, Call, Check, Micros, Outcome, Receipt};
 
+pub mod current_trace;
 pub mod memory;
 pub mod redis;
-pub mod traced;
 
 /// Counts hits. The module's documentation is the contract.
 pub trait Store: Send + Sync + 'static {

@@ -8,13 +8,13 @@ use serde_json::Value;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use super::error::WireError;
-use super::json;
 use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::messages::rate_limit_service_client::RateLimitServiceClient;
 use super::messages::{
     HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
     rate_limit_response as wire,
 };
+use super::proto_json;
 use super::struct_json::struct_json;
 use crate::domain::{Override, Unit};
 
@@ -216,7 +216,7 @@ fn told(answer: &RateLimitResponse) -> Told {
         headers: answer.response_headers_to_add.iter().map(header).collect(),
         body: answer.raw_body.clone(),
         metadata: answer.dynamic_metadata.as_ref().map(struct_json),
-        json: json::response(answer),
+        json: proto_json::response(answer),
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tonic::Status;
 
-use super::protobuf::{Fields, Malformed};
+use super::protobuf_reader::{Fields, Malformed};
 use crate::domain::{Descriptor, Entry, Hits, Override, Request, Unit};
 
 /// Descriptors in one request. Envoy sends one per `rate_limits` item of a route, and ten are a

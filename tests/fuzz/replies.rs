@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use redis::Value;
 use tidegate::domain::{Accounting, Check, Limit, Role, Verdict};
-use tidegate::store::redis::config::Address;
-use tidegate::store::redis::fault::Fault;
-use tidegate::store::redis::reply::{Decoded, ReplyFault, decode};
-use tidegate::store::redis::slots::{of_shards, of_slots};
+use tidegate::store::redis::client::config::Address;
+use tidegate::store::redis::client::error_reply::Fault;
+use tidegate::store::redis::client::slot_table::{of_shards, of_slots};
+use tidegate::store::redis::script::reply::{Decoded, ReplyFault, decode};
 
 use crate::harness::{Target, feed};
 use crate::limits::{

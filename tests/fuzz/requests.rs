@@ -9,9 +9,10 @@ use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::{Decider, Modes, Unavailable};
 use tidegate::domain::{Decision, Descriptor, Entry, Facts, Micros, Observer, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
+use tidegate::server::{Judge, RateLimit};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::wire::{Answering, AnsweringSettings, Judge, RateLimit, Rules};
+use tidegate::wire::{Answering, AnsweringSettings, Rules};
 
 use crate::harness::{Target, feed};
 use crate::random::Random;

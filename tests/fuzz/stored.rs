@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Check, Limit, Micros, Unit};
-use tidegate::store::redis::args::Encoder;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::reply::decode;
-use tidegate::store::redis::script::PRODUCTION;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::script::reply::decode;
 
 use crate::harness::{Target, feed};
 use crate::limits::{

@@ -14,11 +14,13 @@ use tidegate::domain::{
     Code, Decision, Hits, LimitedBy, Micros, Rate, Request, RuleId, Shown, Source, Status, Unit,
 };
 use tidegate::policy::Rule;
-use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
-use tidegate::wire::{
-    Address, Answering, AnsweringSettings, Drained, Front, Health, Judge, ListenSettings, Listener,
-    RateLimit, Rules, ServerLimits, Tls, Traffic, WireError,
+use tidegate::server::{
+    Address, Drained, Front, Health, Judge, ListenSettings, Listener, RateLimit, ServerLimits, Tls,
+    Traffic,
 };
+use tidegate::wire::WireError;
+use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
+use tidegate::wire::{Answering, AnsweringSettings, Rules};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time;

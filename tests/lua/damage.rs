@@ -2,7 +2,7 @@
 //! again. Never an error, let alone one that stays.
 
 use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken, Verdict};
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
 use crate::limits::*;
 

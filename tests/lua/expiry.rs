@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Hits, Limit, Micros, Op};
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
 use crate::limits::*;
 use crate::random::Random;

@@ -4,7 +4,7 @@
 use tidegate::domain::{Accounting, Call, Check, Hits, Holder, Op, Outcome, Unit, Verdict};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
 use crate::limits::*;
 

@@ -1,12 +1,12 @@
 //! The headers in `lua/` say what the Rust side sends.
 
 use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken};
-use tidegate::store::redis::args::{Encoder, names};
+use tidegate::store::redis::client::transport::Item;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::pack::Numbers;
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY, files};
-use tidegate::store::redis::told;
-use tidegate::store::redis::transport::Item;
+use tidegate::store::redis::script::arguments::{Encoder, names};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY, files};
+use tidegate::store::redis::script::msgpack::Numbers;
+use tidegate::store::redis::script::told;
 
 use crate::limits::*;
 use crate::redis_server::Server;

@@ -6,10 +6,10 @@ use tidegate::domain::{
     Accounting, Bucket, Charge, Check, Concurrency, Counting, FixedWindow, Hits, Hybrid, Key,
     Limit, Micros, Op, Outcome, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
-use tidegate::store::redis::args::Encoder;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::reply::decode;
-use tidegate::store::redis::script::Scripts;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::Scripts;
+use tidegate::store::redis::script::reply::decode;
 
 use crate::redis_server::{Plain, Server};
 use crate::vectors;

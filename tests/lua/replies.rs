@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use redis::Value;
 use tidegate::domain::{Accounting, Check};
-use tidegate::store::redis::reply::{ReplyFault, decode};
+use tidegate::store::redis::script::reply::{ReplyFault, decode};
 
 use crate::limits::*;
 

@@ -9,11 +9,11 @@ use tidegate::domain::{
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::args::Encoder;
+use tidegate::store::redis::client::transport::{Item, Items, Replies, Transport};
 use tidegate::store::redis::keys::{Prefix, slot};
-use tidegate::store::redis::script::STRICTLY;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::STRICTLY;
 use tidegate::store::redis::store::Timing;
-use tidegate::store::redis::transport::{Item, Items, Replies, Transport};
 
 use crate::limits::*;
 use crate::redis_server::{Plain, Server};

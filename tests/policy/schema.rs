@@ -1,7 +1,8 @@
 //! The JSON Schema: equal to the file that ships, and to the language.
 
 use serde_json::Value;
-use tidegate::policy::{FaultKind, schema};
+use tidegate::policy::FaultKind;
+use tidegate::policy::schema;
 
 use crate::support::{bad, dir, entries, one, stem};
 

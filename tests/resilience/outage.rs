@@ -14,10 +14,10 @@ use tidegate::resilience::fallback::{Fallback, StandIn};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::config::{Address, Monotonic, RedisConfig};
-use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::client::config::{Address, Monotonic, RedisConfig};
+use tidegate::store::redis::client::node_connections::Connections;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::PRODUCTION;
+use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::Timing;
 use tokio::task::JoinSet;
 

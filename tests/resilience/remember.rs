@@ -7,7 +7,7 @@ use tidegate::domain::{
     Accounting, Answer, Answers, Bucket, Call, Charge, Check, Counting, FixedWindow, Hits, Key,
     Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
 };
-use tidegate::resilience::remember::Remember;
+use tidegate::resilience::refusal_cache::Remember;
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 

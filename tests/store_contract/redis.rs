@@ -13,12 +13,12 @@ use tidegate::clock::ManualClock;
 use tidegate::domain::{Answers, Call, Key, Micros, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::config::{Address, Auth, Password, RedisConfig, Topology};
-use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::client::config::{Address, Auth, Password, RedisConfig, Topology};
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::keys::{self, Prefix};
-use tidegate::store::redis::script::STRICTLY;
+use tidegate::store::redis::script::library::STRICTLY;
 use tidegate::store::redis::store::Timing;
-use tidegate::store::redis::transport::Transport;
 
 use crate::bench::{Bench, START};
 use crate::contract;

@@ -15,7 +15,9 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 use tidegate::domain::Executed;
-use tidegate::store::redis::transport::{Item, Items, Replies, SendError, SendFault, Transport};
+use tidegate::store::redis::client::transport::{
+    Item, Items, Replies, SendError, SendFault, Transport,
+};
 
 /// A server that has not answered by then never will.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tidegate::domain::{Answer, Hits, Op, Receipt};
 use tidegate::store::Store;
-use tidegate::store::redis::config::Topology;
-use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::client::config::Topology;
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::transport::{Item, Items, Transport};
 use tidegate::store::redis::keys;
-use tidegate::store::redis::transport::{Item, Items, Transport};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::load::{COUNT, Load, Page, apply, config, counted, hits, item, open, total};

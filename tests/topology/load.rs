@@ -18,13 +18,13 @@ use tidegate::domain::{
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::config::{Address, Auth, Password, RedisConfig, Topology};
-use tidegate::store::redis::connections::Connections;
-use tidegate::store::redis::counters::{Counter, NodeCounters};
+use tidegate::store::redis::client::config::{Address, Auth, Password, RedisConfig, Topology};
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::node_stats::{Counter, NodeCounters};
+use tidegate::store::redis::client::transport::{Item, Items, SendError, Transport};
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::{PRODUCTION, Script};
+use tidegate::store::redis::script::library::{PRODUCTION, Script};
 use tidegate::store::redis::store::Timing;
-use tidegate::store::redis::transport::{Item, Items, SendError, Transport};
 use tokio::task::JoinSet;
 
 use crate::support::acl;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::Value;
 use tidegate::domain::Executed;
-use tidegate::store::redis::config::{
+use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsAgain, Topology,
 };
-use tidegate::store::redis::connections::Connections;
-use tidegate::store::redis::transport::{SendError, SendFault};
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::transport::{SendError, SendFault};
 
 use crate::load::{COUNT, Load, config, count_one, open, pages, total};
 use crate::support::acl;

@@ -1,6 +1,6 @@
 //! A master that sentinels watch.
 
-use tidegate::store::redis::config::{Address, RedisConfig, Topology};
+use tidegate::store::redis::client::config::{Address, RedisConfig, Topology};
 
 use crate::load::{Load, auth, config, open, pages};
 use crate::support::acl;

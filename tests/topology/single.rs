@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::domain::Executed;
-use tidegate::store::redis::config::{Address, RedisConfig, Topology};
-use tidegate::store::redis::transport::{Items, SendError, SendFault, Transport};
+use tidegate::store::redis::client::config::{Address, RedisConfig, Topology};
+use tidegate::store::redis::client::transport::{Items, SendError, SendFault, Transport};
 
 use crate::load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
 use crate::support::acl;

@@ -25,7 +25,7 @@
 //!
 //! Not here: the arithmetic (`algorithm`), the time (every call brings it along).
 
-mod call;
+mod multi_check;
 mod shard;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

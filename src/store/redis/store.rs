@@ -9,13 +9,15 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::args::Encoder;
+use super::client::transport::{Items, SendError, Transport};
 use super::keys::{self, Prefix};
-use super::reply::{self, ReplyFault};
-use super::script::{PRODUCTION, STRICTLY};
-use super::seen::Seen;
-use super::split::{self, Groups};
-use super::transport::{Items, SendError, Transport};
+use super::multi_slot;
+use super::multi_slot::Groups;
+use super::near_limit_hints::Seen;
+use super::script::arguments::Encoder;
+use super::script::library::{PRODUCTION, STRICTLY};
+use super::script::reply;
+use super::script::reply::ReplyFault;
 use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
 use crate::store::Store;
 
@@ -105,13 +107,13 @@ impl<T: Transport> RedisStore<T> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
         self.counters.split.fetch_add(1, Ordering::Relaxed);
         let near = |check: &Check<'_>| self.seen.near(check, call.now);
-        match split::first(call.checks, &groups, call.accounting, near) {
+        match multi_slot::first(call.checks, &groups, call.accounting, near) {
             None => self.round(call, &groups, &mut answers).await,
             Some(first) => {
                 self.counters.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.round(call, &groups[first..=first], &mut answers).await;
-                let settled = split::settled(call.checks, &groups[first], &mut answers);
-                let rest = split::rest(call.checks, groups, first, settled);
+                let settled = multi_slot::settled(call.checks, &groups[first], &mut answers);
+                let rest = multi_slot::rest(call.checks, groups, first, settled);
                 self.round(call, &rest, &mut answers).await;
             }
         }
@@ -120,8 +122,9 @@ impl<T: Transport> RedisStore<T> {
                 self.seen.note(check, outcome, call.now);
             }
         }
-        if call.accounting == Accounting::AllOrNothing && split::refused(call.checks, &answers) {
-            let receipts = split::undo(call.checks, &mut answers);
+        if call.accounting == Accounting::AllOrNothing && multi_slot::refused(call.checks, &answers)
+        {
+            let receipts = multi_slot::undo(call.checks, &mut answers);
             self.counters.given_back.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.returns(&receipts, self.now(call)) {
                 self.transport.post(item);
@@ -130,9 +133,9 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    async fn round(&self, call: &Call<'_>, groups: &[split::Group], answers: &mut [Answer]) {
+    async fn round(&self, call: &Call<'_>, groups: &[multi_slot::Group], answers: &mut [Answer]) {
         type Part<'a> = SmallVec<[Check<'a>; 8]>;
-        let part = |at: &usize| split::part(&call.checks[*at], call.accounting);
+        let part = |at: &usize| multi_slot::part(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Part<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(part).collect()).collect();
         let now = self.now(call);
@@ -203,7 +206,7 @@ impl<T: Transport> Store for RedisStore<T> {
         let each = if !self.transport.is_cluster() {
             self.together(call).await
         } else {
-            let groups = split::groups(call.checks, |check| keys::slot(&check.key));
+            let groups = multi_slot::groups(call.checks, |check| keys::slot(&check.key));
             if groups.len() < 2 {
                 self.together(call).await
             } else {

@@ -1,6 +1,6 @@
 //! What the sketches hold, and what they never hold.
 
-use super::note::start;
+use super::refusal_note::start;
 use super::*;
 use crate::domain::{Entry, Key};
 

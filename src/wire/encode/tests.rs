@@ -9,9 +9,9 @@ use super::*;
 use crate::domain::{Accounting, Hits, LimitedBy, Rate, RuleId, Slot, Source};
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
-use crate::wire::answering::{AnsweringSettings, LimitNames, ResetAs, RetryAs};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
+use crate::wire::response_config::{AnsweringSettings, LimitNames, ResetAs, RetryAs};
 use crate::wire::struct_json::struct_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);

@@ -1,0 +1,176 @@
+//! A node: one server's address, its lanes, its counters.
+//!
+//! Not here: what a lane does (`lane`), which node a key lies on (`cluster`).
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
+
+use super::config::Address;
+use super::connect::{Context, Dialer};
+use super::connection::{Lane, QUEUE_MAX};
+use super::info::Vitals;
+use super::node_breaker::{Awaited, Guard};
+use super::node_stats::{NodeCounters, NodeReport};
+use super::pending_command::{Parcel, Ticket};
+use super::transport::{Item, SendFault};
+
+thread_local! {
+    /// Which of the homes this thread is; set by the lanes that live here.
+    static HOME: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// One server. Its lanes dial in the background from the moment it is opened, and end when it is
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Node {
+    address: Address,
+    lanes: Box<[LaneEnd]>,
+    /// Whose turn it is, among callers who are at home nowhere.
+    turn: AtomicUsize,
+    counters: Arc<NodeCounters>,
+    trouble: Arc<Notify>,
+    breaker: Option<Arc<Guard>>,
+    vitals: ArcSwapOption<Vitals>,
+}
+
+/// The callers' end of a lane.
+#[derive(Debug)]
+struct LaneEnd {
+    queue: mpsc::Sender<Parcel>,
+    connected: Arc<AtomicBool>,
+}
+
+impl Node {
+    /// Opens the node's lanes, on their homes or else the present runtime. `trouble` is told whenever a lane loses its
+    /// connection or cannot get one.
+    pub(crate) fn open(context: &Arc<Context>, address: Address, trouble: &Arc<Notify>) -> Node {
+        let counters = Arc::new(NodeCounters::default());
+        let homes = &context.config.homes;
+        let lane = |at: usize| {
+            let (queue, receiver) = mpsc::channel(QUEUE_MAX);
+            let connected = Arc::new(AtomicBool::new(false));
+            let lane = Lane {
+                dialer: Dialer::new(Arc::clone(context), address.clone(), Arc::clone(&counters)),
+                queue: receiver,
+                connected: Arc::clone(&connected),
+                counters: Arc::clone(&counters),
+                trouble: Arc::clone(trouble),
+                now: context.config.breaker.clone(),
+            };
+            match at.checked_rem(homes.len()) {
+                None => drop(tokio::spawn(lane.run())),
+                Some(home) => drop(homes[home].spawn(async move {
+                    HOME.set(Some(home));
+                    lane.run().await;
+                })),
+            }
+            LaneEnd { queue, connected }
+        };
+        let lanes = (0..context.config.lanes.max(1)).map(lane).collect();
+        let trouble = Arc::clone(trouble);
+        let breaker = context.config.breaker.clone().map(|now| {
+            let (counters, trouble) = (Arc::clone(&counters), Arc::clone(&trouble));
+            Arc::new(Guard::new(now, address.to_string(), counters, trouble))
+        });
+        let (turn, vitals) = (AtomicUsize::new(0), ArcSwapOption::empty());
+        Node { address, lanes, turn, counters, trouble, breaker, vitals }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether any lane is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.connected.load(Ordering::Acquire))
+    }
+
+    /// The node's counters, live.
+    pub(crate) fn report(&self) -> NodeReport {
+        NodeReport {
+            address: self.address.to_string(),
+            counters: Arc::clone(&self.counters),
+            breaker: self.breaker.as_ref().map(|breaker| breaker.state()),
+            vitals: self.vitals.load_full(),
+        }
+    }
+
+    /// What the server said of itself last.
+    pub(crate) fn say(&self, vitals: Option<Vitals>) {
+        self.vitals.store(vitals.map(Arc::new));
+    }
+
+    /// Queues what one call asks of this node, or refuses it at once.
+    pub(crate) fn submit(&self, mut parcel: Parcel) {
+        if parcel.is_empty() {
+            return;
+        }
+        let first = HOME.get().unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
+        let mut fault = SendFault::NotConnected;
+        for step in 0..self.lanes.len() {
+            let lane = &self.lanes[first.wrapping_add(step) % self.lanes.len()];
+            if !lane.connected.load(Ordering::Acquire) {
+                continue;
+            }
+            parcel = match lane.queue.try_send(parcel) {
+                Ok(()) => return,
+                Err(TrySendError::Full(parcel)) => {
+                    fault = SendFault::QueueFull;
+                    parcel
+                }
+                Err(TrySendError::Closed(parcel)) => parcel,
+            };
+        }
+        let counter = match fault {
+            SendFault::QueueFull => &self.counters.queue_full,
+            _ => &self.counters.not_connected,
+        };
+        counter.add(parcel.len() as u64);
+        if fault == SendFault::NotConnected {
+            self.trouble.notify_one();
+        }
+        for ticket in parcel {
+            ticket.refuse(fault);
+        }
+    }
+
+    /// Queues an item that nobody waits for, unless the breaker wants to know of its every call.
+    pub(crate) fn post(&self, item: Item) {
+        if self.breaker.as_ref().is_none_or(|breaker| breaker.is_open()) {
+            self.submit(Parcel::from_buf([Ticket::posted(item)]));
+        } else {
+            self.counters.tripped.add(1);
+        }
+    }
+
+    /// Queues one item.
+    pub(crate) fn submit_one(&self, item: Item, asking: bool) -> Awaited {
+        let (ticket, awaited) = self.ticket(item, asking);
+        if let Some(ticket) = ticket {
+            self.submit(Parcel::from_buf([ticket]));
+        }
+        awaited
+    }
+
+    /// A ticket for an item, and its reply; no ticket where the breaker refuses it.
+    pub(crate) fn ticket(&self, item: Item, asking: bool) -> (Option<Ticket>, Awaited) {
+        let (ticket, receiver) = Ticket::new(item, asking);
+        let Some(breaker) = &self.breaker else {
+            return (Some(ticket), Awaited { receiver, watch: None });
+        };
+        let watch = breaker.admit();
+        let ticket = if watch.is_some() {
+            Some(ticket)
+        } else {
+            self.counters.tripped.add(1);
+            ticket.refuse(SendFault::Tripped);
+            None
+        };
+        (ticket, Awaited { receiver, watch })
+    }
+}
