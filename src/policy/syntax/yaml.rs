@@ -554,3 +554,6 @@ fn tag_text(tag: &Tag) -> String {
         whole => whole,
     }
 }
+
+#[cfg(test)]
+mod tests;
