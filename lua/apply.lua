@@ -125,7 +125,7 @@ for i = 1, checks do
         local rate = rate or 1
         local rest_back = need % rate
         local ahead_back = (need - rest_back) / rate
-        -- insert give_back.lower
+        -- insert refund.lower
         m[c + 1], m[c + 2], m[c + 6] = ahead, rest, true
       end
     else

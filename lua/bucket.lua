@@ -1,7 +1,7 @@
 #!lua
 -- Bucket (token bucket, leaky bucket): `burst` hits fit in, and it refills evenly.
 -- Decides a call of one check that takes and is charged when admitted. The scripts for every other
--- call, takes.lua, apply.lua and give_back.lua, are made of the blocks between `begin` and `end`.
+-- call, takes.lua, apply.lua and refund.lua, are made of the blocks between `begin` and `end`.
 --
 -- The debt of a bucket is counted in credits: `ahead` microseconds until it is full, each worth
 -- `rate` credits, and `rest` credits below that. In arrival form (a hit every so many whole

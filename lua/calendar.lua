@@ -1,6 +1,6 @@
 #!lua
 -- Fixed window of a calendar: so many hits in each day, week, month or year of a time zone.
--- Blocks of apply.lua and give_back.lua; not a script alone.
+-- Blocks of apply.lua and refund.lua; not a script alone.
 --
 -- KEYS[i]  the counter
 -- ARGV[1]  now_us, as everywhere

@@ -1,6 +1,6 @@
 #!lua
 -- Concurrency: so many in flight; each has a holder, and a lease after which it frees itself.
--- Blocks of apply.lua and give_back.lua; not a script alone.
+-- Blocks of apply.lua and refund.lua; not a script alone.
 --
 -- KEYS[i]  the counter
 -- ARGV[1]  now_us, as everywhere
@@ -184,7 +184,7 @@ f.save = function(key, s)
 end
 -- end functions
 
--- begin give_back: key, holder -> lowered
+-- begin refund: key, holder -> lowered
 local s = f.load(key)
 if s.err then return s end
 if f.touch(s, holder)[3] > 0 then
@@ -192,4 +192,4 @@ if f.touch(s, holder)[3] > 0 then
   f.save(key, s)
   lowered = lowered + 1
 end
--- end give_back
+-- end refund

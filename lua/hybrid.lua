@@ -1,6 +1,6 @@
 #!lua
 -- Hybrid consumer classes: a guaranteed bucket for each class, and a common pool with floors.
--- Blocks of apply.lua and give_back.lua; not a script alone.
+-- Blocks of apply.lua and refund.lua; not a script alone.
 --
 -- KEYS[i]  the counter of all classes
 -- ARGV[1]  now_us, as everywhere
@@ -169,7 +169,7 @@ f.save = function(key, s, _, terms)
 end
 -- end functions
 
--- begin give_back: key, need (hits), at, terms -> lowered
+-- begin refund: key, need (hits), at, terms -> lowered
 local t, s = f.terms(terms), f.load(key)
 if s and s.err then return s end
 local since = math.max(t.at - f.down(at, t.tick), 0)
@@ -178,4 +178,4 @@ if s and back > 0 then
   f.save(key, f.returned(t, (f.read(t, s)), back), nil, terms)
   lowered = lowered + 1
 end
--- end give_back
+-- end refund

@@ -1,6 +1,6 @@
 #!lua
 -- Sliding log: so many hits in any interval of one window's length, exactly; every take is
--- remembered until it is a window old. Blocks of apply.lua and give_back.lua; not a script alone.
+-- remembered until it is a window old. Blocks of apply.lua and refund.lua; not a script alone.
 --
 -- KEYS[i]  the counter
 -- ARGV[1]  now_us, as everywhere
@@ -203,7 +203,7 @@ f.save = function(key, s, _, length)
 end
 -- end functions
 
--- begin give_back: key, at (when it was taken), number, length -> lowered. The takes after it are
+-- begin refund: key, at (when it was taken), number, length -> lowered. The takes after it are
 -- written anew: in practice a few. What is over goes: were this the newest, a clock that stepped
 -- back would bring older ones to life again.
 local n = f.count(key)
@@ -241,4 +241,4 @@ if back > 0 then
   redis.call('SET', key, table.concat(text), 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
   lowered = lowered + 1
 end
--- end give_back
+-- end refund

@@ -2,7 +2,7 @@
 -- Sliding window: so many hits in about any interval of one window's length. The previous window's
 -- hits count in the share of it that the sliding window still covers.
 -- Decides a call of one check that takes and is charged when admitted. apply.lua, the script for
--- every other call, and give_back.lua are made of the blocks between `begin` and `end`.
+-- every other call, and refund.lua are made of the blocks between `begin` and `end`.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock

@@ -14,7 +14,7 @@
 //! | [`policy`] | YAML → rules; a request → the checks it must pass |
 //! | [`store`] | counts: the [`store::Store`] contract, in memory and in Redis |
 //! | [`algorithm`] | the pure arithmetic of each algorithm |
-//! | [`resilience`] | deadline, breaker, fallback, remembered refusals: each wraps a store |
+//! | [`resilience`] | deadline, breaker, fallback, cached refusals: each wraps a store |
 //! | [`domain`] | the words all of them share |
 //! | [`clock`] | the only place that asks for the time |
 //! | [`telemetry`], [`admin`] | what operators see |

@@ -37,7 +37,7 @@ pub enum Order {
         target: String,
         /// What to make of it.
         to: String,
-        /// For how long; `None`: until it is undone.
+        /// For how long; `None`: until it is refunded.
         lasts: Option<Duration>,
     },
     /// Undo the switch on a target; `None`: every switch.
@@ -47,7 +47,7 @@ pub enum Order {
     },
     /// Act as if the store were away.
     LeaveStore {
-        /// For how long; `None`: until it is undone.
+        /// For how long; `None`: until it is refunded.
         lasts: Option<Duration>,
     },
     /// Ask the store again.

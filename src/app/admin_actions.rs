@@ -18,7 +18,7 @@ use crate::admin::{Done, Operate, Order};
 use crate::clock::Clock;
 use crate::decide::{Standing, Standings};
 use crate::domain::{Entry, Micros};
-use crate::policy::Switch;
+use crate::policy::RuleOverride;
 use crate::telemetry::Level;
 
 /// The functions behind the routes.
@@ -70,17 +70,17 @@ pub(super) fn operate(
 fn carried_out(decider: &Deciding, switching: &Switching, levels: &Levels, order: Order) -> Done {
     match order {
         Order::Switch { target, to, lasts } => {
-            let switch = Switch::read(&to).map_err(|fault| fault.to_string())?;
+            let switch = RuleOverride::read(&to).map_err(|fault| fault.to_string())?;
             switching.set(&target, switch, until(lasts))?;
             Ok(format!("{target}: {switch}; in this replica, until restart or reload\n"))
         }
         Order::Undo { target } => {
-            let undone = switching.undo(target.as_deref());
-            Ok(format!("{undone} undone\n"))
+            let refunded = switching.undo(target.as_deref());
+            Ok(format!("{refunded} refunded\n"))
         }
         Order::LeaveStore { lasts } => {
             let shared = decider.store().redis().ok_or("there is no Redis to leave")?;
-            shared.away().leave(until(lasts));
+            shared.away().disable(until(lasts));
             tracing::warn!(
                 seconds = lasts.map(|lasts| lasts.as_secs()),
                 "rehearsing without Redis"
@@ -89,7 +89,7 @@ fn carried_out(decider: &Deciding, switching: &Switching, levels: &Levels, order
         }
         Order::ReturnToStore => {
             let shared = decider.store().redis().ok_or("there is no Redis to return to")?;
-            shared.away().come_back();
+            shared.away().enable();
             tracing::warn!("the rehearsal without Redis is over");
             Ok("asking Redis again\n".to_owned())
         }

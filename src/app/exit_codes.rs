@@ -4,8 +4,8 @@
 
 use std::{error, fmt, io};
 
-use super::environment::FileFault;
-use super::policy_files::ReadFault;
+use super::environment::FileError;
+use super::policy_files::ReadError;
 use super::settings;
 use crate::policy;
 use crate::wire::WireError;
@@ -16,13 +16,13 @@ pub enum Failure {
     /// The command line asks for something that cannot be.
     Usage(String),
     /// Settings cannot be used.
-    Settings(Vec<settings::Fault>),
+    Settings(Vec<settings::SettingError>),
     /// A file that a setting names cannot be used.
-    File(FileFault),
+    File(FileError),
     /// Policy files cannot be read.
-    Read(ReadFault),
+    Read(ReadError),
     /// The policy has faults.
-    Policy(policy::Faults),
+    Policy(policy::Diagnostics),
     /// The policy has warnings, and those were to count as faults.
     Strict {
         /// How many.
@@ -71,7 +71,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) | Failure::Settings(_) | Failure::File(_) => Failure::USAGE,
-            Failure::Read(ReadFault::NoPlace) => Failure::USAGE,
+            Failure::Read(ReadError::NoPlace) => Failure::USAGE,
             Failure::Read(_) | Failure::Policy(_) | Failure::Strict { .. } => Failure::POLICY,
             Failure::Address { .. }
             | Failure::Store(_)
@@ -141,14 +141,14 @@ fn with_sources(error: &dyn error::Error) -> String {
 
 impl error::Error for Failure {}
 
-impl From<FileFault> for Failure {
-    fn from(fault: FileFault) -> Self {
+impl From<FileError> for Failure {
+    fn from(fault: FileError) -> Self {
         Failure::File(fault)
     }
 }
 
-impl From<ReadFault> for Failure {
-    fn from(fault: ReadFault) -> Self {
+impl From<ReadError> for Failure {
+    fn from(fault: ReadError) -> Self {
         Failure::Read(fault)
     }
 }

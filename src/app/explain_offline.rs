@@ -14,7 +14,7 @@ use super::settings::Sources;
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
 use crate::domain::{Code, Decision, Descriptor, Entry, Hits, Request, Status};
-use crate::policy::{Ending, Policy};
+use crate::policy::{MatchEnd, Policy};
 use crate::store::redis::keys::Prefix;
 use crate::wire::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
@@ -47,9 +47,9 @@ pub(super) fn explained_one(
 ) -> String {
     let explanation = policy.explain(domain, &entries(pairs));
     let mut text = format!("{explanation}\n");
-    if let Ending::Rule(rule) = &explanation.ending {
+    if let MatchEnd::Rule(rule) = &explanation.ending {
         for limit in &rule.limits {
-            let key = prefix.key(&limit.counter, &limit.counting);
+            let key = prefix.key(&limit.counter, &limit.algorithm);
             // Writing into a String cannot fail.
             let _ = writeln!(text, "  in Redis {}", String::from_utf8_lossy(&key));
         }
@@ -79,7 +79,7 @@ pub fn explain(paths: &[PathBuf], sources: Sources, asked: &Asked) -> Result<Str
         .map(|entries| Descriptor {
             entries,
             hits: Hits(asked.hits),
-            give_back: false,
+            refund: false,
             limit: None,
             holder: None,
         })

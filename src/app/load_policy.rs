@@ -10,7 +10,7 @@ use super::exit_codes::Failure;
 use super::policy_files::{Fingerprint, Places};
 use super::settings::{Settings, Sources};
 use crate::domain::RuleId;
-use crate::policy::{self, Fault, Meeting, Options, Policy, Secret, Source};
+use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
 
 /// A policy that was loaded.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ pub struct Loaded {
     /// The policy.
     pub policy: Policy,
     /// What works, but perhaps not as meant.
-    pub warnings: Vec<Fault>,
+    pub warnings: Vec<Diagnostic>,
     /// Which limits can meet in a call, and whether a Redis Cluster keeps their counters together.
-    pub meetings: Vec<Meeting>,
+    pub colocation: Vec<LimitPair>,
     /// How many files it is from.
     pub files: usize,
     /// Their content.
@@ -59,7 +59,7 @@ impl Loader {
         Ok(Loaded {
             policy: Policy::build_numbered(compiled.domains, self.secret.clone(), first),
             warnings: compiled.warnings,
-            meetings: compiled.meetings,
+            colocation: compiled.colocation,
             files: files.len(),
             fingerprint: Fingerprint::of(files),
         })

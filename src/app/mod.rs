@@ -32,12 +32,12 @@ mod runtime_overrides;
 pub use crate::settings;
 pub use admin_client::order;
 pub use descriptor_arg::descriptor;
-pub use environment::{FileFault, environment, read_text, settings_file, write_text};
+pub use environment::{FileError, environment, read_text, settings_file, write_text};
 pub use exit_codes::Failure;
 pub use explain_offline::{Asked, explain};
 pub use load_policy::{Loaded, check, schema};
 pub use offline_engine::Engine;
-pub use policy_files::{Fingerprint, Places, ReadFault};
+pub use policy_files::{Fingerprint, Places, ReadError};
 pub use serve::serve;
 
 use std::future::Future;

@@ -146,8 +146,8 @@ struct StoreNow {
 struct NodeNow {
     address: String,
     connections: u64,
-    /// Breakers of its connections that are tripped or probing.
-    tripped: u64,
+    /// Breakers of its connections that are open or half-open.
+    open_breakers: u64,
     /// Script calls that were written to it, since the start.
     calls: u64,
     /// Connections that were lost or dropped, since the start.
@@ -185,7 +185,7 @@ fn node(report: NodeReport) -> NodeNow {
     let counters = &report.counters;
     NodeNow {
         connections: counters.connected.get(),
-        tripped: counters.tripped_now.get(),
+        open_breakers: counters.open_now.get(),
         calls: counters.items.get(),
         losses: counters.losses.get(),
         address: report.address,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
 use super::settings::Settings;
-use crate::domain::spelt_out;
+use crate::domain::escaped;
 use crate::policy::Source;
 
 /// Files that one policy may have: more is a directory that was named by mistake.
@@ -34,7 +34,7 @@ pub struct Places {
 
 /// Why policy files cannot be read.
 #[derive(Debug)]
-pub enum ReadFault {
+pub enum ReadError {
     /// Nothing says where policies are.
     NoPlace,
     /// A file or directory cannot be read.
@@ -72,18 +72,18 @@ pub enum ReadFault {
     },
 }
 
-impl fmt::Display for ReadFault {
+impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReadFault::NoPlace => f.write_str(
+            ReadError::NoPlace => f.write_str(
                 "no policy is named: give --policy FILE|DIR (or RUNTIME_ROOT, as envoyproxy/\
                  ratelimit has it)",
             ),
-            ReadFault::Unreadable { path, error } => write!(f, "{}: {error}", named(path)),
-            ReadFault::NotAFile { path } => {
+            ReadError::Unreadable { path, error } => write!(f, "{}: {error}", named(path)),
+            ReadError::NotAFile { path } => {
                 write!(f, "{}: neither a file nor a directory", named(path))
             }
-            ReadFault::Empty { paths, yaml_only } => {
+            ReadError::Empty { paths, yaml_only } => {
                 let paths: Vec<_> = paths.iter().map(|path| named(path)).collect();
                 let which = if *yaml_only { "no .yaml or .yml file" } else { "no file" };
                 write!(
@@ -92,10 +92,10 @@ impl fmt::Display for ReadFault {
                     paths.join(", ")
                 )
             }
-            ReadFault::TooLarge { path, bytes_max, setting } => {
+            ReadError::TooLarge { path, bytes_max, setting } => {
                 write!(f, "{}: more than {bytes_max} bytes (--{setting})", named(path))
             }
-            ReadFault::TooMany { path } => write!(
+            ReadError::TooMany { path } => write!(
                 f,
                 "{}: more than {FILES_MAX} files or {DEPTH_MAX} directories deep; is this the \
                  right directory?",
@@ -105,7 +105,7 @@ impl fmt::Display for ReadFault {
     }
 }
 
-impl error::Error for ReadFault {}
+impl error::Error for ReadError {}
 
 impl Places {
     /// Where the settings say that policies are: `policy`, else `runtime-root` with its
@@ -113,15 +113,15 @@ impl Places {
     ///
     /// # Errors
     ///
-    /// [`ReadFault::NoPlace`].
-    pub fn of(settings: &Settings) -> Result<Places, ReadFault> {
+    /// [`ReadError::NoPlace`].
+    pub fn of(settings: &Settings) -> Result<Places, ReadError> {
         let theirs = settings.policy.is_empty();
         let paths = match &settings.runtime_root {
             _ if !theirs => settings.policy.clone(),
             Some(root) => {
                 vec![root.join(&settings.runtime_subdirectory).join(&settings.runtime_appdirectory)]
             }
-            None => return Err(ReadFault::NoPlace),
+            None => return Err(ReadError::NoPlace),
         };
         Ok(Places {
             paths,
@@ -133,7 +133,7 @@ impl Places {
     }
 
     /// The files, named ones in the order given, those of a directory by path.
-    fn find(&self) -> Result<Vec<(PathBuf, Metadata)>, ReadFault> {
+    fn find(&self) -> Result<Vec<(PathBuf, Metadata)>, ReadError> {
         let mut found = Vec::new();
         for path in &self.paths {
             let metadata = look(path)?;
@@ -142,7 +142,7 @@ impl Places {
             } else if metadata.is_file() {
                 found.push((path.clone(), metadata));
             } else {
-                return Err(ReadFault::NotAFile { path: path.clone() });
+                return Err(ReadError::NotAFile { path: path.clone() });
             }
         }
         // A file that is named twice, or named and in a directory, is one file.
@@ -150,7 +150,7 @@ impl Places {
         found.retain(|(path, _)| seen.insert(path.clone()));
         if found.is_empty() {
             let paths = self.paths.clone();
-            return Err(ReadFault::Empty { paths, yaml_only: !self.any_extension });
+            return Err(ReadError::Empty { paths, yaml_only: !self.any_extension });
         }
         Ok(found)
     }
@@ -160,8 +160,8 @@ impl Places {
         directory: &Path,
         depth: usize,
         found: &mut Vec<(PathBuf, Metadata)>,
-    ) -> Result<(), ReadFault> {
-        let unreadable = |error| ReadFault::Unreadable { path: directory.to_owned(), error };
+    ) -> Result<(), ReadError> {
+        let unreadable = |error| ReadError::Unreadable { path: directory.to_owned(), error };
         let mut paths = Vec::new();
         for entry in fs::read_dir(directory).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
@@ -174,12 +174,12 @@ impl Places {
             let metadata = look(&path)?;
             if metadata.is_dir() {
                 if depth + 1 >= DEPTH_MAX {
-                    return Err(ReadFault::TooMany { path });
+                    return Err(ReadError::TooMany { path });
                 }
                 self.walk(&path, depth + 1, found)?;
             } else if metadata.is_file() && self.counts(&path) {
                 if found.len() >= FILES_MAX {
-                    return Err(ReadFault::TooMany { path });
+                    return Err(ReadError::TooMany { path });
                 }
                 found.push((path, metadata));
             }
@@ -197,7 +197,7 @@ impl Places {
     /// # Errors
     ///
     /// The first file or directory that cannot be read, or a bound that is passed.
-    pub fn read(&self) -> Result<Vec<Source>, ReadFault> {
+    pub fn read(&self) -> Result<Vec<Source>, ReadError> {
         let mut files = Vec::new();
         let mut left = self.bytes_max;
         for (path, _) in self.find()? {
@@ -206,7 +206,7 @@ impl Places {
                 let of_all = bytes_max < self.file_bytes_max;
                 let setting = if of_all { "policy-size" } else { "policy-file-size" };
                 let bytes_max = if of_all { self.bytes_max } else { self.file_bytes_max };
-                ReadFault::TooLarge { path: path.clone(), bytes_max, setting }
+                ReadError::TooLarge { path: path.clone(), bytes_max, setting }
             })?;
             left -= bytes.len();
             files.push(Source { name: named(&path), text: bytes });
@@ -220,7 +220,7 @@ impl Places {
     /// # Errors
     ///
     /// As [`Places::read`].
-    pub fn stamp(&self) -> Result<Stamp, ReadFault> {
+    pub fn stamp(&self) -> Result<Stamp, ReadError> {
         let mut hasher = blake3::Hasher::new();
         for (path, metadata) in self.find()? {
             let path = path.as_os_str().as_encoded_bytes();
@@ -268,16 +268,16 @@ impl fmt::Display for Fingerprint {
 /// The path as it is printed: a name may hold line breaks and control characters, and must not
 /// write a second line into a log nor steer a terminal.
 pub(super) fn named(path: &Path) -> String {
-    spelt_out(&path.display().to_string()).into_owned()
+    escaped(&path.display().to_string()).into_owned()
 }
 
-fn look(path: &Path) -> Result<Metadata, ReadFault> {
-    fs::metadata(path).map_err(|error| ReadFault::Unreadable { path: path.to_owned(), error })
+fn look(path: &Path) -> Result<Metadata, ReadError> {
+    fs::metadata(path).map_err(|error| ReadError::Unreadable { path: path.to_owned(), error })
 }
 
 /// The file's bytes; `None` where there are more than `bytes_max`.
-fn read_up_to(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, ReadFault> {
-    let unreadable = |error| ReadFault::Unreadable { path: path.to_owned(), error };
+fn read_up_to(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, ReadError> {
+    let unreadable = |error| ReadError::Unreadable { path: path.to_owned(), error };
     let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;

@@ -15,14 +15,14 @@ use super::load_policy::{Loaded, Loader};
 use super::policy_files::{Fingerprint, Stamp};
 use crate::clock::Clock;
 use crate::domain::RuleId;
-use crate::policy::{Fault, Policy};
+use crate::policy::{Diagnostic, Policy};
 use crate::telemetry::{RuleName, Telemetry};
 
 /// Polls that read the files' content after the file system said that something changed: a file
 /// that is written twice within the grain of its time stamp looks the same after the second time.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Faults and warnings of one load that are logged; the rest is a number. A thousand lines of one
+/// Diagnostics and warnings of one load that are logged; the rest is a number. A thousand lines of one
 /// mistake would push everything else out of sight.
 const LOGGED_MAX: usize = 20;
 
@@ -162,7 +162,7 @@ pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
         .map(|rule| RuleName { domain: policy.domain_name(rule).into(), path: rule.path.clone() })
 }
 
-pub(super) fn log_warnings(warnings: &[Fault]) {
+pub(super) fn log_warnings(warnings: &[Diagnostic]) {
     for warning in warnings.iter().take(LOGGED_MAX) {
         tracing::warn!(warning = %warning, "policy: a warning");
     }

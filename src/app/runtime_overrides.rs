@@ -1,5 +1,5 @@
 //! The switches that operators set at run time: which are set, until when, and the policy that
-//! comes of them. A switch holds in this process until it is undone, its time is up, the process
+//! comes of them. A switch holds in this process until it is refunded, its time is up, the process
 //! ends or the policy is reloaded: the policy wins.
 //!
 //! Not here: what a switch makes of a rule (`policy`), who may set one (`admin`).
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::wiring::store_setup::Deciding;
 use crate::domain::Micros;
-use crate::policy::{Policy, Switch, SwitchFault};
+use crate::policy::{Policy, RuleOverride, RuleOverrideError};
 
 /// Switches set at a time; each makes a change of the policy a little dearer, and nobody oversees
 /// more.
@@ -38,15 +38,15 @@ pub(super) struct SwitchSet {
     pub(super) target: String,
     /// `shadow`, `allow`, `deny`, `20%`.
     pub(super) to: String,
-    /// `None`: until it is undone.
+    /// `None`: until it is refunded.
     pub(super) seconds_left: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Set {
     target: String,
-    switch: Switch,
-    /// `None`: until it is undone.
+    switch: RuleOverride,
+    /// `None`: until it is refunded.
     until: Option<Micros>,
 }
 
@@ -65,11 +65,11 @@ impl Switching {
     pub(super) fn set(
         &self,
         target: &str,
-        switch: Switch,
+        switch: RuleOverride,
         until: Option<Micros>,
     ) -> Result<(), String> {
         let mut held = self.held();
-        let refused = |fault: SwitchFault| fault.to_string();
+        let refused = |fault: RuleOverrideError| fault.to_string();
         held.written.accepts(target, switch).map_err(refused)?;
         held.set.retain(|set| set.target != target);
         if held.set.len() >= SWITCHES_MAX {
@@ -83,7 +83,7 @@ impl Switching {
 
     /// Undoes the switch on a target, or every one; how many there were.
     pub(super) fn undo(&self, target: Option<&str>) -> usize {
-        self.drop_those("a switch is undone", |set| target.is_none_or(|only| set.target == only))
+        self.drop_those("a switch is refunded", |set| target.is_none_or(|only| set.target == only))
     }
 
     /// Undoes the switches whose time is up.

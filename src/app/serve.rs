@@ -30,7 +30,7 @@ use crate::admin::{self, Hosts, Limits};
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
-use crate::server::{Front, Health, Listener, RateLimit};
+use crate::server::{Health, Listener, RateLimit, Router};
 use crate::telemetry::{self, Format, Level, Telemetry, Values};
 
 /// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
@@ -79,7 +79,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     let telemetry = telemetry_of(settings, &loaded);
 
     // Everything that can be refused is asked for before anything is served.
-    let answering = server_config::answering(settings)?;
+    let response_config = server_config::response_config(settings)?;
     let certificates = Certificates::of(settings)?;
     let tls = certificates.as_ref().map(Certificates::tls);
     let listener = Listener::bind(server_config::grpc(settings, tls.clone())?)?;
@@ -98,7 +98,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     let switching = Arc::new(Switching::new(Arc::clone(&decider)));
     let operate =
         admin_actions::operate(&decider, &switching, &levels, settings.debug_token_file.clone())?;
-    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
+    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, response_config));
     let health = Health::new();
 
     let (stop_side, side_stops) = watch::channel(false);
@@ -135,7 +135,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         tracing::info!("stopping");
         exit_at_the_latest(hard_limit);
     };
-    let drained = listener.serve(Front::new(rate_limit, health), stop).await?;
+    let drained = listener.serve(Router::new(rate_limit, health), stop).await?;
 
     watched.iter().for_each(Watched::end);
     stop_side.send_replace(true);

@@ -63,7 +63,7 @@ pub(super) async fn attempt(decider: &Deciding, prefix: &Prefix, attempt: &Attem
     let plain = |entries| Descriptor {
         entries,
         hits: Hits(asked.hits),
-        give_back: false,
+        refund: false,
         limit: None,
         holder: None,
     };

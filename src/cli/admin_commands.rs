@@ -55,7 +55,7 @@ pub(super) struct Switch {
     target: String,
     /// shadow, allow, deny, a per cent such as 20%, or undo
     to: String,
-    /// For so many seconds; else until it is undone
+    /// For so many seconds; else until it is refunded
     #[arg(long, value_name = "SECONDS")]
     r#for: Option<u64>,
 }
@@ -66,7 +66,7 @@ Examples:
   tidegate switch edge.api_token shadow --debug-token-file token
   tidegate switch all undo --debug-token-file token
 
-A switch holds in one replica, until it is undone, its time is up, the replica ends or the policy is
+A switch holds in one replica, until it is refunded, its time is up, the replica ends or the policy is
 reloaded: the policy wins.";
 
 impl Switch {

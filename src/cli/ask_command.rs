@@ -28,7 +28,7 @@ pub(super) struct Ask {
     hits: u32,
     /// Return the hits instead of asking for them
     #[arg(long)]
-    give_back: bool,
+    refund: bool,
     /// Ask that often
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=REPEAT_MAX))]
     repeat: u32,
@@ -97,7 +97,7 @@ impl Ask {
                 entries: app::descriptor(text)?.into_iter().map(bytes).collect(),
                 // A request's 0 means 1; only a descriptor's own 0 asks without taking.
                 hits: (self.hits == 0).then_some(0),
-                give_back: self.give_back,
+                refund: self.refund,
                 limit: None,
             })
         };

@@ -43,7 +43,7 @@ impl Check {
         if self.strict && !loaded.warnings.is_empty() {
             return Err(Failure::Strict { warnings: loaded.warnings.len() });
         }
-        for meeting in &loaded.meetings {
+        for meeting in &loaded.colocation {
             terminal::out(&format!("on a Redis Cluster: {meeting}\n"))?;
         }
         let word = Paint::Good.on("ok", terminal::colour());

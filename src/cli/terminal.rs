@@ -7,8 +7,8 @@ use std::env;
 use std::io::{self, IsTerminal, Write};
 
 use crate::app::Failure;
-use crate::domain::spelt_out;
-use crate::policy::Fault;
+use crate::domain::escaped;
+use crate::policy::Diagnostic;
 
 /// Prints a result.
 ///
@@ -35,16 +35,16 @@ pub(super) fn failure(failure: &Failure) {
 pub(super) fn failure_in_lines(failure: &Failure) {
     let word = Paint::Fault.on("error", io::stderr().is_terminal());
     for line in failure.to_string().lines() {
-        err(&format!("{word}: {}\n", spelt_out(line)));
+        err(&format!("{word}: {}\n", escaped(line)));
     }
 }
 
 /// Prints a warning about a policy with its source line.
-pub(super) fn warning(warning: &Fault) {
+pub(super) fn warning(warning: &Diagnostic) {
     diagnostic(Paint::Warning, "warning", warning);
 }
 
-fn diagnostic(paint: Paint, severity: &str, fault: &Fault) {
+fn diagnostic(paint: Paint, severity: &str, fault: &Diagnostic) {
     err(&format!("{}\n", fault.report(&paint.on(severity, io::stderr().is_terminal()))));
 }
 
@@ -62,7 +62,7 @@ pub(super) fn colour() -> bool {
 pub(super) enum Paint {
     Good,
     Warning,
-    Fault,
+    Diagnostic,
 }
 
 impl Paint {

@@ -2,12 +2,12 @@
 //!
 //! Not here: what it is told of checks (`decide`), what it makes of that (`telemetry`).
 
-use crate::domain::{Descriptor, Facts, Hits, Micros, Outcome, Source, Verdict};
+use crate::domain::{CheckEvent, Descriptor, Hits, Micros, Outcome, Source, Verdict};
 use crate::policy::Rule;
 
 /// A rule without a counter is told of as if its capacity were endless.
-pub(super) fn unlimited(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> Facts {
-    Facts {
+pub(super) fn unlimited(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> CheckEvent {
+    CheckEvent {
         rule: Some(rule.id),
         hits: descriptor.hits,
         capacity: Hits(u64::MAX),
@@ -21,7 +21,7 @@ pub(super) fn unlimited(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool
         },
         shadow: rule.shadow_mode,
         admitted,
-        gives_back: descriptor.give_back,
+        is_refund: descriptor.refund,
         source: Source::Policy,
     }
 }

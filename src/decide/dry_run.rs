@@ -124,7 +124,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             .chain(same.map(|check| Check { role: Role::Shadow, ..*check }))
             .collect();
         let is_free = |check: &Check<'_>| {
-            check.limit.charge == Charge::Admitted && !matches!(check.op, Op::GiveBack { .. })
+            check.limit.charge == Charge::Admitted && !matches!(check.op, Op::Refund { .. })
         };
         let is_alone_and_single = all.len() == 2 && cost(last) <= Hits::ONE;
         if is_alone_and_single || !all.iter().all(is_free) {
@@ -152,7 +152,7 @@ fn taken_from(look: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let fits = match check.op {
         Op::Take { cost } => cost <= available,
         Op::Peek => available > Hits::ZERO,
-        Op::GiveBack { .. } => true,
+        Op::Refund { .. } => true,
     };
     let (verdict, retry_after) = if fits {
         (Verdict::Pass, None)

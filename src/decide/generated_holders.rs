@@ -6,7 +6,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::domain::Slot;
+use crate::domain::HolderToken;
 
 /// Makes names that no two calls share and nobody guesses: a keyed hash (SipHash, keys from the
 /// operating system) of a counter. Neither a lock nor a system call for each.
@@ -18,10 +18,10 @@ pub(super) struct Holders {
 
 impl Holders {
     /// Another name.
-    pub(super) fn draw(&self) -> Slot {
+    pub(super) fn draw(&self) -> HolderToken {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let half = |at: usize| u128::from(self.halves[at].hash_one((at, number)));
-        Slot::new(half(0) << 64 | half(1))
+        HolderToken::new(half(0) << 64 | half(1))
     }
 }
 

@@ -55,7 +55,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         entries: &[Entry<'_>],
         now: Micros,
     ) -> Standings<'p> {
-        let everything = Op::GiveBack { cost: Hits(u64::MAX) };
+        let everything = Op::Refund { cost: Hits(u64::MAX) };
         self.apply_to_all(policy, domain, entries, everything, now).await
     }
 
@@ -68,7 +68,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         now: Micros,
     ) -> Standings<'p> {
         let descriptor =
-            Descriptor { entries, hits: Hits::ONE, give_back: false, limit: None, holder: None };
+            Descriptor { entries, hits: Hits::ONE, refund: false, limit: None, holder: None };
         let descriptors = [descriptor];
         let request = Request { domain, descriptors: &descriptors };
         let matches = policy.find(&request);

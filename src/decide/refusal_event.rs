@@ -3,7 +3,7 @@
 //! Not here: what is made of it (`telemetry`).
 
 use super::Decider;
-use crate::domain::{Check, Descriptor, Observer, Refused, Role};
+use crate::domain::{Check, Descriptor, Observer, RefusalEvent, Role};
 use crate::policy::Rule;
 use crate::store::Store;
 
@@ -19,12 +19,12 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let (counter, shadow) = (check.key, check.role == Role::Shadow);
         let Some(rule) = rule else {
             let entries = descriptor.entries;
-            let refused = Refused { rule: None, limit: 0, counter, entries, shadow };
+            let refused = RefusalEvent { rule: None, limit: 0, counter, entries, shadow };
             return self.observer.refused(&refused);
         };
         let limit = rule.position(name);
         let entries = rule.counter_of(limit, descriptor.entries);
         let (rule, entries) = (Some(rule.id), &entries[..]);
-        self.observer.refused(&Refused { rule, limit, counter, entries, shadow });
+        self.observer.refused(&RefusalEvent { rule, limit, counter, entries, shadow });
     }
 }

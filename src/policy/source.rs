@@ -2,7 +2,7 @@
 //!
 //! Not here: where the bytes come from (`app`), YAML (`document`).
 
-use super::syntax::diagnostic::{Fault, FaultKind, shown};
+use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, shown};
 use super::syntax::excerpt::Lines;
 use super::syntax::yaml::{BYTES_MAX, Span};
 
@@ -46,8 +46,13 @@ impl Default for Options {
 }
 
 /// A fault that has a place by itself, without a path.
-pub(super) fn fault_at(file: &str, span: Span, kind: FaultKind, message: String) -> Fault {
-    Fault {
+pub(super) fn fault_at(
+    file: &str,
+    span: Span,
+    kind: DiagnosticKind,
+    message: String,
+) -> Diagnostic {
+    Diagnostic {
         file: file.to_owned(),
         line: span.line,
         column: span.column,
@@ -60,7 +65,7 @@ pub(super) fn fault_at(file: &str, span: Span, kind: FaultKind, message: String)
 
 impl Source {
     /// The file's text: UTF-8, without a byte order mark and without characters that YAML forbids.
-    pub(super) fn decode(&self, options: &Options) -> Result<&str, Fault> {
+    pub(super) fn decode(&self, options: &Options) -> Result<&str, Diagnostic> {
         let bytes_max = options.file_bytes_max.min(BYTES_MAX);
         if self.text.len() > bytes_max {
             let message = format!(
@@ -69,7 +74,7 @@ impl Source {
                 self.text.len(),
                 bytes_max
             );
-            return Err(fault_at(&self.name, Span::at(1, 1), FaultKind::TooLarge, message));
+            return Err(fault_at(&self.name, Span::at(1, 1), DiagnosticKind::TooLarge, message));
         }
         let text = match std::str::from_utf8(&self.text) {
             Ok(text) => text,
@@ -77,7 +82,12 @@ impl Source {
                 let good = &self.text[..error.valid_up_to()];
                 let place = place_after(&String::from_utf8_lossy(good));
                 let message = "the text is not UTF-8 from here on; save the file as UTF-8";
-                return Err(fault_at(&self.name, place, FaultKind::Encoding, message.to_owned()));
+                return Err(fault_at(
+                    &self.name,
+                    place,
+                    DiagnosticKind::Encoding,
+                    message.to_owned(),
+                ));
             }
         };
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -90,8 +100,8 @@ impl Source {
                     shown(&c.to_string())
                 );
                 let span = place_after(&text[..at]);
-                let fault = fault_at(&self.name, span, FaultKind::Encoding, message);
-                Err(Fault { excerpt: Lines::new(text).excerpt(span), ..fault })
+                let fault = fault_at(&self.name, span, DiagnosticKind::Encoding, message);
+                Err(Diagnostic { excerpt: Lines::new(text).excerpt(span), ..fault })
             }
         }
     }

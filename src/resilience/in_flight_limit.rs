@@ -28,7 +28,7 @@ pub fn age_max(budget: Duration) -> Micros {
 /// former generation is in flight, its age is known to exceed the present generation's, so that one
 /// comparison stands for a search for the oldest: it is noticed between one and two of them.
 #[derive(Debug)]
-pub struct Gate {
+pub struct InFlightLimit {
     max: u32,
     age_max: Micros,
     in_flight: [AtomicU32; 2],
@@ -38,17 +38,17 @@ pub struct Gate {
 
 /// A call in flight; it leaves when this is dropped.
 #[derive(Debug)]
-pub struct InFlight<'a>(&'a AtomicU32);
+pub struct InFlightPermit<'a>(&'a AtomicU32);
 
-impl Gate {
+impl InFlightLimit {
     /// A gate for that many calls at a time, at least 1, none of them older than `age_max`.
-    pub fn new(max: u32, age_max: Micros) -> Gate {
+    pub fn new(max: u32, age_max: Micros) -> InFlightLimit {
         let (in_flight, generation) = Default::default();
-        Gate { max: max.max(1), age_max, in_flight, generation }
+        InFlightLimit { max: max.max(1), age_max, in_flight, generation }
     }
 
     /// Lets a call in; `None` if it must be answered otherwise.
-    pub fn enter(&self, now: Micros) -> Option<InFlight<'_>> {
+    pub fn enter(&self, now: Micros) -> Option<InFlightPermit<'_>> {
         let held = self.generation.load(Ordering::Relaxed);
         let (began, mut present) = (Micros(held & !1), (held & 1) as usize);
         // A clock that stepped back would keep a generation for as long as it stepped.
@@ -70,7 +70,7 @@ impl Gate {
         }
         let counter = &self.in_flight[present];
         counter.fetch_add(1, Ordering::Relaxed);
-        Some(InFlight(counter))
+        Some(InFlightPermit(counter))
     }
 
     /// Calls in flight now.
@@ -79,7 +79,7 @@ impl Gate {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlightPermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn no_more_calls_are_in_flight_than_the_gate_has_places() {
-        let gate = Gate::new(3, AGE_MAX);
+        let gate = InFlightLimit::new(3, AGE_MAX);
         let held: Vec<_> = (0..3).map(|_| gate.enter(NOW).unwrap()).collect();
         assert!(gate.enter(NOW).is_none());
         drop(held);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn nobody_enters_behind_a_call_that_is_too_old() {
-        let gate = Gate::new(100, AGE_MAX);
+        let gate = InFlightLimit::new(100, AGE_MAX);
         let old = gate.enter(NOW).unwrap();
         drop(gate.enter(after(AGE_MAX.0)).unwrap());
         assert!(gate.enter(after(2 * AGE_MAX.0)).is_none());
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_call_of_ordinary_age_keeps_nobody_out() {
-        let gate = Gate::new(2, AGE_MAX);
+        let gate = InFlightLimit::new(2, AGE_MAX);
         let mut held = gate.enter(NOW).unwrap();
         for step in 1..1_000 {
             let next = gate.enter(after(step * 6_000)).unwrap();
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_steps_back_neither_closes_the_gate_nor_opens_it_for_good() {
-        let gate = Gate::new(100, AGE_MAX);
+        let gate = InFlightLimit::new(100, AGE_MAX);
         drop(gate.enter(after(3_600_000_000)).unwrap());
         let old = gate.enter(NOW).unwrap();
         drop(gate.enter(after(AGE_MAX.0)).unwrap());

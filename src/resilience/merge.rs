@@ -29,7 +29,7 @@ pub(super) type Places = SmallVec<[Place; 4]>;
 
 /// What became of a call, and what to give back to the store that answered.
 #[derive(Debug)]
-pub(super) enum Settled {
+pub(super) enum MergeResult {
     /// A rule wants an error instead of a decision.
     Unavailable { receipts: Vec<Receipt> },
     /// Every check that has a say is decided.
@@ -42,7 +42,7 @@ pub(super) fn settle(
     call: &Call<'_>,
     each: &mut [Answer],
     local: impl FnOnce(&Places) -> Vec<Answer>,
-) -> Settled {
+) -> MergeResult {
     let unanswered = |answer: &Answer| matches!(answer, Answer::Unanswered { .. });
     let errs = |check: &Check<'_>| {
         check.role != Role::Shadow && check.limit.on_store_failure == OnStoreFailure::Error
@@ -50,7 +50,7 @@ pub(super) fn settle(
     let all_or_nothing = call.accounting == Accounting::AllOrNothing;
     if call.checks.iter().zip(&*each).any(|(check, answer)| unanswered(answer) && errs(check)) {
         let receipts = if all_or_nothing { undo(call.checks, each) } else { Vec::new() };
-        return Settled::Unavailable { receipts };
+        return MergeResult::Unavailable { receipts };
     }
     let mut places = Places::new();
     for (at, check) in call.checks.iter().enumerate() {
@@ -59,7 +59,7 @@ pub(super) fn settle(
         }
         match check.limit.on_store_failure {
             OnStoreFailure::Local => places.push((at, check.role)),
-            _ if matches!(check.op, Op::GiveBack { .. }) => places.push((at, check.role)),
+            _ if matches!(check.op, Op::Refund { .. }) => places.push((at, check.role)),
             OnStoreFailure::Allow => each[at] = Answer::Decided(allowed(check)),
             OnStoreFailure::Deny => each[at] = Answer::Decided(denied()),
             // A shadow check: nobody asks for its answer.
@@ -88,9 +88,9 @@ pub(super) fn settle(
         }
     }
     let admitted = Tally::of(call.checks, each).admits();
-    let undone = all_or_nothing && !admitted;
-    let receipts = if undone { undo(call.checks, each) } else { Vec::new() };
-    Settled::Decided { admitted, receipts }
+    let refunded = all_or_nothing && !admitted;
+    let receipts = if refunded { undo(call.checks, each) } else { Vec::new() };
+    MergeResult::Decided { admitted, receipts }
 }
 
 /// What the answers say together.
@@ -131,7 +131,7 @@ impl Tally {
 /// Takes effect whatever becomes of the call.
 fn stands(check: &Check<'_>) -> bool {
     match check.op {
-        Op::GiveBack { .. } => true,
+        Op::Refund { .. } => true,
         Op::Take { .. } => check.limit.charge == Charge::Always,
         Op::Peek => false,
     }
@@ -172,7 +172,7 @@ fn undo(checks: &[Check<'_>], each: &mut [Answer]) -> Vec<Receipt> {
         }
         if let Some(receipt) = Receipt::of(check, outcome) {
             receipts.push(receipt);
-            *outcome = outcome.undone(check.limit.capacity());
+            *outcome = outcome.refunded(check.limit.capacity());
         }
     }
     receipts

@@ -11,7 +11,7 @@
 //! | [`degraded`] | whether it is stood in for, since when and why |
 //! | [`switches`] | it counts as away, for a rehearsal |
 //!
-//! Not here: counting, Redis (its breaker is beside its connections).
+//! Not here: algorithm, Redis (its breaker is beside its connections).
 
 pub mod deadline;
 pub mod degraded;

@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Charge, Check, Counting, Hits, Key, Limit, Micros, Op,
+    Accounting, Algorithm, Answer, Answers, Call, Charge, Check, Hits, Key, Limit, Micros, Op,
     Outcome, Receipt, Refill, Role, Source, Verdict, Window,
 };
 use crate::store::Store;
@@ -40,7 +40,7 @@ const WAYS: usize = 8;
 
 /// A store that remembers its refusals.
 #[derive(Debug)]
-pub struct Remember<S> {
+pub struct RefusalCache<S> {
     inner: S,
     /// The store splits calls whose counters have different tags.
     splits: bool,
@@ -93,12 +93,12 @@ struct What {
 /// The checks of a call that still have to be asked, by their number.
 type Rest = SmallVec<[usize; 8]>;
 
-impl<S: Store> Remember<S> {
+impl<S: Store> RefusalCache<S> {
     /// Remembers the refusals of `inner`. `splits`: that store asks counters of different tags
     /// apart, so that a refusal in such a call says nothing (Redis Cluster).
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SETS).map(|_| Set::default()).collect();
-        Remember { inner, splits, on: true, sets, counters: Counters::default() }
+        RefusalCache { inner, splits, on: true, sets, counters: Counters::default() }
     }
 
     /// Remembers (as it does from the beginning) or does not.
@@ -107,7 +107,7 @@ impl<S: Store> Remember<S> {
         self
     }
 
-    /// The store whose refusals are remembered.
+    /// The store whose refusals are cached.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -212,7 +212,7 @@ impl<S: Store> Remember<S> {
     async fn ask(&self, call: &Call<'_>, rest: &Rest, answers: &mut [Answer]) -> Source {
         if rest.is_empty() {
             self.counters.spared.fetch_add(1, Ordering::Relaxed);
-            return Source::Remembered;
+            return Source::Cached;
         }
         let checks: SmallVec<[Check<'_>; 8]> = rest.iter().map(|at| call.checks[*at]).collect();
         let part = Call { checks: &checks, ..*call };
@@ -238,26 +238,26 @@ impl What {
 
 /// What tells one limit from another on the same counter. `None` for slots: any call may return one.
 fn numbers(limit: &Limit) -> Option<[u64; 5]> {
-    Some(match &limit.counting {
-        Counting::FixedWindow(window) => match window.window {
+    Some(match &limit.algorithm {
+        Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { length } => [0, window.hits.0, length.0, 0, 0],
             // The unit and the zone are in the key.
             Window::Calendar(_) => [3, window.hits.0, 0, 0, 0],
         },
-        Counting::SlidingWindow(window) => [4, window.hits.0, window.length.0, 0, 0],
-        Counting::SlidingLog(log) => [5, log.hits.0, log.length.0, 0, 0],
-        Counting::Bucket(bucket) => match bucket.refill {
+        Algorithm::SlidingWindow(window) => [4, window.hits.0, window.length.0, 0, 0],
+        Algorithm::SlidingLog(log) => [5, log.hits.0, log.length.0, 0, 0],
+        Algorithm::Bucket(bucket) => match bucket.refill {
             Refill::Arrival { emission } => [1, bucket.burst.0, emission.0, 0, bucket.floor.0],
             Refill::Credits { hits, window } => {
                 [2, bucket.burst.0, hits.0, window.0, bucket.floor.0]
             }
         },
-        // Shares that change with a policy drop what is remembered, as every reload does.
-        Counting::Hybrid(classes) => {
+        // ReplicaLimits that change with a policy drop what is remembered, as every reload does.
+        Algorithm::Hybrid(classes) => {
             let class = (classes.class as u64) << 32 | u64::from(classes.floor_percent);
             [6, classes.burst.0, classes.hits.0, classes.window.0, class]
         }
-        Counting::Concurrency(_) => return None,
+        Algorithm::Concurrency(_) => return None,
     })
 }
 
@@ -267,7 +267,7 @@ fn share_a_tag(checks: &[Check<'_>]) -> bool {
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
 }
 
-/// Whether the remembered refusals refuse the call: a required check, or every quota check, under
+/// Whether the cached refusals refuse the call: a required check, or every quota check, under
 /// all-or-nothing. (Independent checks are charged for themselves.)
 fn refuse(call: &Call<'_>, answers: &[Answer]) -> bool {
     if call.accounting == Accounting::Independent {
@@ -282,16 +282,16 @@ fn refuse(call: &Call<'_>, answers: &[Answer]) -> bool {
 /// Takes effect whatever becomes of the call.
 fn stands(check: &Check<'_>) -> bool {
     match check.op {
-        Op::GiveBack { .. } => true,
+        Op::Refund { .. } => true,
         Op::Take { .. } => check.limit.charge == Charge::Always,
         Op::Peek => false,
     }
 }
 
-impl<S: Store> Store for Remember<S> {
+impl<S: Store> Store for RefusalCache<S> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         for check in call.checks {
-            if matches!(check.op, Op::GiveBack { .. }) {
+            if matches!(check.op, Op::Refund { .. }) {
                 self.forget(&check.key, call.now);
             }
         }
@@ -323,11 +323,11 @@ impl<S: Store> Store for Remember<S> {
         Answers { each, source }
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
+    async fn refund(&self, receipts: &[Receipt]) {
         for receipt in receipts {
             // Whatever the time is.
             self.forget(&receipt.key, Micros::ZERO);
         }
-        self.inner.give_back(receipts).await;
+        self.inner.refund(receipts).await;
     }
 }

@@ -9,19 +9,19 @@ use crate::domain::Micros;
 
 /// Whether the store counts as away. One atomic, looked at once a call.
 #[derive(Debug, Default)]
-pub struct StoreAway {
+pub struct StoreOverride {
     /// Until when; zero: it does not.
     until: AtomicU64,
 }
 
-impl StoreAway {
+impl StoreOverride {
     /// The store counts as away until then; `None`: until it is switched back.
-    pub fn leave(&self, until: Option<Micros>) {
+    pub fn disable(&self, until: Option<Micros>) {
         self.until.store(until.map_or(u64::MAX, |until| until.0), Ordering::Relaxed);
     }
 
     /// The store is asked again.
-    pub fn come_back(&self) {
+    pub fn enable(&self) {
         self.until.store(0, Ordering::Relaxed);
     }
 

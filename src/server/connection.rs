@@ -19,10 +19,10 @@ use tokio::sync::watch;
 use tokio::time;
 
 use super::authz::Caller;
-use super::connection_stats::Traffic;
+use super::connection_stats::ConnectionStats;
 use super::preface;
-use super::rls_service::Judge;
-use super::router::Front;
+use super::rls_service::Decide;
+use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 
@@ -45,20 +45,20 @@ pub(crate) enum Socket {
 
 /// A place among the connections; giving it up is dropping it.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ConnectionStats>,
 }
 
-impl Seat {
-    pub(crate) fn take(load: Arc<AtomicUsize>, traffic: Arc<Traffic>) -> Self {
+impl ConnectionSlot {
+    pub(crate) fn take(load: Arc<AtomicUsize>, traffic: Arc<ConnectionStats>) -> Self {
         load.fetch_add(1, Ordering::Relaxed);
         traffic.open.fetch_add(1, Ordering::Relaxed);
-        Seat { load, traffic }
+        ConnectionSlot { load, traffic }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.load.fetch_sub(1, Ordering::Relaxed);
         self.traffic.open.fetch_sub(1, Ordering::Relaxed);
@@ -67,9 +67,9 @@ impl Drop for Seat {
 
 /// A connection that was accepted.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct AcceptedSocket {
     pub(crate) socket: Socket,
-    pub(crate) seat: Seat,
+    pub(crate) seat: ConnectionSlot,
     /// After how long it is asked to leave.
     pub(crate) age_max: Option<Duration>,
 }
@@ -77,17 +77,17 @@ pub(crate) struct Arrival {
 /// What all connections of one core share.
 #[derive(Debug)]
 pub(crate) struct Host<J> {
-    pub(crate) front: Arc<Front<J>>,
+    pub(crate) front: Arc<Router<J>>,
     pub(crate) limits: ServerLimits,
     pub(crate) tls: Option<Tls>,
-    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) traffic: Arc<ConnectionStats>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
-impl<J: Judge> Host<J> {
+impl<J: Decide> Host<J> {
     /// Serves a connection until it ends or, once the server drains, has answered its last call.
-    pub(crate) async fn serve(self: Arc<Self>, arrival: Arrival) {
-        let Arrival { socket, seat: _seat, age_max } = arrival;
+    pub(crate) async fn serve(self: Arc<Self>, arrival: AcceptedSocket) {
+        let AcceptedSocket { socket, seat: _seat, age_max } = arrival;
         match socket {
             Socket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };

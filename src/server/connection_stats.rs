@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// Counters of the listener, all since its start except `open`.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct ConnectionStats {
     /// Connections that are open now.
     pub open: AtomicUsize,
     /// Connections that were accepted and given to a core.

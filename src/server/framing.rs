@@ -19,7 +19,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use prost::Message;
 use tonic::Status;
 
-use crate::wire::decode::{Fault, MESSAGE_BYTES_MAX};
+use crate::wire::decode::{DecodeError, MESSAGE_BYTES_MAX};
 
 /// A flag and a length of four bytes precede each message.
 const PREFIX_BYTES: usize = 5;
@@ -148,7 +148,7 @@ pub(crate) async fn read(body: &mut Incoming) -> Result<Bytes, Status> {
             whole.extend_from_slice(&first);
         }
         if whole.len() + chunk.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX {
-            return Err(Fault::MessageTooLong.into());
+            return Err(DecodeError::MessageTooLong.into());
         }
         whole.extend_from_slice(&chunk);
     }
@@ -179,7 +179,7 @@ fn unframed(mut framed: Bytes) -> Result<Bytes, Status> {
     }
     let length = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
     if length > MESSAGE_BYTES_MAX {
-        return Err(Fault::MessageTooLong.into());
+        return Err(DecodeError::MessageTooLong.into());
     }
     if length != message.len() {
         return Err(Status::invalid_argument("a unary call has one message, and all of it"));

@@ -20,12 +20,12 @@ use tokio::sync::watch;
 use tokio::time;
 
 use super::connection::{Host, Phase, Socket};
-use super::connection_stats::Traffic;
-use super::rls_service::Judge;
-use super::router::Front;
+use super::connection_stats::ConnectionStats;
+use super::rls_service::Decide;
+use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
-use super::workers::{Cores, Idle};
+use super::workers::{Idle, Workers};
 use crate::wire::WireError;
 
 /// Out of file descriptors, accepting again at once would spin: it waits this long, doubling up
@@ -84,7 +84,7 @@ pub struct Listener {
     settings: ListenSettings,
     bound: Vec<Bound>,
     cores: Idle,
-    traffic: Arc<Traffic>,
+    traffic: Arc<ConnectionStats>,
 }
 
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Listener {
     }
 
     /// What is counted here.
-    pub fn traffic(&self) -> Arc<Traffic> {
+    pub fn traffic(&self) -> Arc<ConnectionStats> {
         Arc::clone(&self.traffic)
     }
 
@@ -138,9 +138,9 @@ impl Listener {
     /// # Errors
     ///
     /// [`WireError::Bind`] if it cannot start.
-    pub async fn serve<J: Judge>(
+    pub async fn serve<J: Decide>(
         self,
-        front: Front<J>,
+        front: Router<J>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, WireError> {
         let Listener { settings, bound, cores, traffic } = self;
@@ -269,9 +269,9 @@ impl Drop for Accepting {
 }
 
 struct Acceptor<'a> {
-    cores: &'a Cores,
+    cores: &'a Workers,
     limits: &'a ServerLimits,
-    traffic: &'a Arc<Traffic>,
+    traffic: &'a Arc<ConnectionStats>,
     ages: Ages,
 }
 

@@ -17,14 +17,14 @@ use tonic::{Code, Status};
 use super::authz::Caller;
 use crate::clock::Clock;
 use crate::decide::{Decider, Unavailable};
-use crate::domain::{Decision, Ending, Micros, Observer, Request, Trace};
+use crate::domain::{Decision, Micros, Observer, Request, RpcOutcome, Trace};
 use crate::store::{Store, current_trace};
-use crate::wire::decode::Asked;
+use crate::wire::decode::DecodedRequest;
 use crate::wire::encode::Answer;
 use crate::wire::messages::RateLimitResponse;
 use crate::wire::proto_json;
 use crate::wire::proto_json::JsonReply;
-use crate::wire::response_config::Answering;
+use crate::wire::response_config::ResponseConfig;
 use crate::wire::rule_lookup::Rules;
 use crate::wire::traceparent;
 
@@ -40,7 +40,7 @@ pub(crate) const SHOULD_RATE_LIMIT: &str =
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
 /// Who decides: a [`Decider`] in the service, something simpler in tests of the wire.
-pub trait Judge: Send + Sync + 'static {
+pub trait Decide: Send + Sync + 'static {
     /// Decides `request` for a caller who waits until `deadline`, and hands the decision, which
     /// borrows from the policy that was in force, to `tell`.
     ///
@@ -61,7 +61,7 @@ pub trait Judge: Send + Sync + 'static {
     }
 }
 
-impl<S: Store, O: Observer> Judge for Decider<S, O> {
+impl<S: Store, O: Observer> Decide for Decider<S, O> {
     async fn judge<R: Send>(
         &self,
         request: &Request<'_>,
@@ -84,15 +84,15 @@ impl<S: Store, O: Observer> Judge for Decider<S, O> {
 pub struct RateLimit<J> {
     judge: Arc<J>,
     clock: Clock,
-    answering: Answering,
+    response_config: ResponseConfig,
     /// Keys of the hash that spreads waits: nobody outside can foresee its numbers.
     dice: RandomState,
 }
 
-impl<J: Judge> RateLimit<J> {
+impl<J: Decide> RateLimit<J> {
     /// The service over `judge`.
-    pub fn new(judge: Arc<J>, clock: Clock, answering: Answering) -> Self {
-        RateLimit { judge, clock, answering, dice: RandomState::new() }
+    pub fn new(judge: Arc<J>, clock: Clock, response_config: ResponseConfig) -> Self {
+        RateLimit { judge, clock, response_config, dice: RandomState::new() }
     }
 
     /// Answers an encoded `RateLimitRequest` of `caller`; `deadline` is how long the caller waits,
@@ -155,7 +155,7 @@ impl<J: Judge> RateLimit<J> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(too_late());
         }
-        let asked = Asked::read(message)?;
+        let asked = DecodedRequest::read(message)?;
         if !caller.may_ask(asked.domain) {
             return Err(Status::permission_denied("this caller may not ask this domain"));
         }
@@ -163,7 +163,7 @@ impl<J: Judge> RateLimit<J> {
         let request = asked.request(&descriptors);
         let now = self.clock.now();
         let dice = self.roll(message, now);
-        let answering = &self.answering;
+        let response_config = &self.response_config;
         // The clock that was read already is not read again: that is what timing a call costs most.
         let since = || began.unwrap_or_else(|| self.clock.monotonic());
         let until = deadline.and_then(|left| since().checked_add(left));
@@ -172,7 +172,7 @@ impl<J: Judge> RateLimit<J> {
             if let Some(trace) = trace {
                 trace.decided(request.domain, descriptors.len(), decision);
             }
-            Answer { asked, descriptors, decision, rules, answering, now, dice }.message()
+            Answer { asked, descriptors, decision, rules, response_config, now, dice }.message()
         });
         let judged = match deadline {
             // The timer is armed only if the decision is not there at once.
@@ -201,7 +201,7 @@ impl<J: Judge> RateLimit<J> {
 
     /// A number that differs from call to call, where waits are spread.
     fn roll(&self, message: &[u8], now: Micros) -> u64 {
-        if self.answering.retry_spread_percent == 0 {
+        if self.response_config.retry_spread_percent == 0 {
             0
         } else {
             self.dice.hash_one((message, now.0))
@@ -223,12 +223,12 @@ impl<J: Judge> RateLimit<J> {
     }
 }
 
-fn ending(answered: &Result<RateLimitResponse, Status>) -> Ending {
+fn ending(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
-        Ok(_) => Ending::Decided,
-        Err(Code::DeadlineExceeded) => Ending::Late,
-        Err(Code::Unavailable) => Ending::Unavailable,
-        Err(_) => Ending::Invalid,
+        Ok(_) => RpcOutcome::Decided,
+        Err(Code::DeadlineExceeded) => RpcOutcome::Late,
+        Err(Code::Unavailable) => RpcOutcome::Unavailable,
+        Err(_) => RpcOutcome::Invalid,
     }
 }
 

@@ -13,25 +13,29 @@ use super::authz::Caller;
 use super::framing;
 use super::framing::Reply;
 use super::health::Health;
-use super::rls_service::{Judge, RateLimit, SHOULD_RATE_LIMIT};
+use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT};
 use crate::wire::messages::DESCRIPTORS;
 
 /// Everything that a connection can ask for.
 #[derive(Debug)]
-pub struct Front<J> {
+pub struct Router<J> {
     rate_limit: Arc<RateLimit<J>>,
     health: Health,
     others: Routes,
 }
 
-impl<J> Clone for Front<J> {
+impl<J> Clone for Router<J> {
     fn clone(&self) -> Self {
-        let Front { rate_limit, health, others } = self;
-        Front { rate_limit: Arc::clone(rate_limit), health: health.clone(), others: others.clone() }
+        let Router { rate_limit, health, others } = self;
+        Router {
+            rate_limit: Arc::clone(rate_limit),
+            health: health.clone(),
+            others: others.clone(),
+        }
     }
 }
 
-impl<J: Judge> Front<J> {
+impl<J: Decide> Router<J> {
     /// The rate limit service, health, and reflection of both versions.
     pub fn new(rate_limit: Arc<RateLimit<J>>, health: Health) -> Self {
         let mut others = Routes::new(health.service());
@@ -48,7 +52,7 @@ impl<J: Judge> Front<J> {
         if let Ok(reflection) = described().build_v1alpha() {
             others = others.add_service(reflection);
         }
-        Front { rate_limit, health, others: others.prepare() }
+        Router { rate_limit, health, others: others.prepare() }
     }
 
     /// What callers are told about this server's health.

@@ -17,9 +17,9 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::connection::{Arrival, Host, Phase, Seat, Socket};
-use super::connection_stats::Traffic;
-use super::rls_service::Judge;
+use super::connection::{AcceptedSocket, ConnectionSlot, Host, Phase, Socket};
+use super::connection_stats::ConnectionStats;
+use super::rls_service::Decide;
 use crate::wire::WireError;
 
 /// Sockets that wait for one core to pick them up. A core that is this far behind is not helped
@@ -56,20 +56,20 @@ impl Idle {
     }
 
     /// Serves from now on; `host` makes what each of them serves.
-    pub(crate) fn serve<J: Judge>(self, host: impl Fn() -> Host<J>) -> Cores {
+    pub(crate) fn serve<J: Decide>(self, host: impl Fn() -> Host<J>) -> Workers {
         let each = self.each.into_iter().map(|(_, begin)| {
             let (arrivals, incoming) = mpsc::channel(ARRIVALS_MAX);
             // A thread that has died takes no sockets either.
             let _ = begin.send(Box::pin(run(Arc::new(host()), incoming)));
             Core { arrivals, load: Arc::default() }
         });
-        Cores { each: each.collect(), ended: self.ended }
+        Workers { each: each.collect(), ended: self.ended }
     }
 }
 
 /// The cores, as the acceptor sees them.
 #[derive(Debug)]
-pub(crate) struct Cores {
+pub(crate) struct Workers {
     each: Vec<Core>,
     /// Returns `None` once every core has ended.
     ended: mpsc::Receiver<()>,
@@ -77,22 +77,22 @@ pub(crate) struct Cores {
 
 #[derive(Debug)]
 struct Core {
-    arrivals: mpsc::Sender<Arrival>,
+    arrivals: mpsc::Sender<AcceptedSocket>,
     load: Arc<AtomicUsize>,
 }
 
-impl Cores {
+impl Workers {
     /// Gives a socket to the core with the fewest connections; `false` if none can take it.
     pub(crate) fn hand(
         &self,
         socket: Socket,
         age_max: Option<Duration>,
-        traffic: &Arc<Traffic>,
+        traffic: &Arc<ConnectionStats>,
     ) -> bool {
         let core = self.each.iter().min_by_key(|core| core.load.load(Ordering::Relaxed));
         core.is_some_and(|core| {
-            let seat = Seat::take(Arc::clone(&core.load), Arc::clone(traffic));
-            core.arrivals.try_send(Arrival { socket, seat, age_max }).is_ok()
+            let seat = ConnectionSlot::take(Arc::clone(&core.load), Arc::clone(traffic));
+            core.arrivals.try_send(AcceptedSocket { socket, seat, age_max }).is_ok()
         })
     }
 
@@ -133,7 +133,7 @@ fn start(at: usize, alive: mpsc::Sender<()>) -> Result<(Handle, oneshot::Sender<
     Ok((outcome.map_err(failed)?, begin))
 }
 
-async fn run<J: Judge>(host: Arc<Host<J>>, mut incoming: mpsc::Receiver<Arrival>) {
+async fn run<J: Decide>(host: Arc<Host<J>>, mut incoming: mpsc::Receiver<AcceptedSocket>) {
     let mut connections = JoinSet::new();
     let serve = async {
         loop {

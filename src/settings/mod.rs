@@ -32,7 +32,7 @@ use std::fmt;
 ///
 /// A start with one of these ends with exit code 64; trying again does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SettingError {
     /// A value is malformed or out of bounds.
     Value {
         /// The setting, as its flag's name.
@@ -67,22 +67,22 @@ pub enum Fault {
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Value { name, origin, shown, wrong } => {
+            SettingError::Value { name, origin, shown, wrong } => {
                 write!(f, "--{name} (from {origin}): {shown:?}: {wrong}")
             }
-            Fault::Unknown { name, nearest: Some(nearest) } => {
+            SettingError::Unknown { name, nearest: Some(nearest) } => {
                 write!(f, "settings file: {name:?} is no setting; did you mean {nearest:?}?")
             }
-            Fault::Unknown { name, nearest: None } => {
+            SettingError::Unknown { name, nearest: None } => {
                 write!(f, "settings file: {name:?} is no setting; --help lists them")
             }
-            Fault::Refused { name, way_out } => write!(f, "{name}: {way_out}"),
-            Fault::Together { names, way_out } => write!(f, "{names}: {way_out}"),
+            SettingError::Refused { name, way_out } => write!(f, "{name}: {way_out}"),
+            SettingError::Together { names, way_out } => write!(f, "{names}: {way_out}"),
         }
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for SettingError {}

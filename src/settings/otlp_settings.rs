@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value_types::Wrong;
-use super::{Fault, SecretText, Settings};
+use super::{SecretText, SettingError, Settings};
 
 /// What is sent by OTLP.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ impl Settings {
     /// # Errors
     ///
     /// Lists that cannot be read.
-    pub fn otlp(&self) -> Result<Option<OtlpSettings>, Fault> {
+    pub fn otlp(&self) -> Result<Option<OtlpSettings>, SettingError> {
         let place = |sends: bool, own: &str| {
             let place = if own.is_empty() { &self.otlp_endpoint } else { own };
             (sends && !place.is_empty()).then(|| place.to_owned())
@@ -107,7 +107,7 @@ impl Settings {
         if silent || self.otel_sdk_disabled || !self.otlp_is_grpc() {
             return Ok(None);
         }
-        let wrong = |names| Fault::Together {
+        let wrong = |names| SettingError::Together {
             names,
             way_out: "name=value, with commas between them; odd characters as %2C".to_owned(),
         };
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::settings::Sources;
 
-    fn read(environment: &[(&str, &str)]) -> Result<Option<OtlpSettings>, Vec<Fault>> {
+    fn read(environment: &[(&str, &str)]) -> Result<Option<OtlpSettings>, Vec<SettingError>> {
         let environment =
             environment.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
         let sources = Sources { environment, ..Sources::default() };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Fault;
+use super::SettingError;
 use super::row::{Row, Show};
 use super::value_types::Wrong;
 
@@ -137,29 +137,29 @@ pub(super) fn read<T>(
     given: &[Given],
     name: &str,
     reader: impl Fn(&str) -> Result<T, Wrong>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<SettingError>,
 ) -> Option<T> {
     let one = given.iter().find(|one| one.row.field == name)?;
     match reader(one.text.trim()) {
         Ok(value) => Some(value),
         Err(wrong) => {
             let (name, origin, shown) = (one.row.name, one.origin.clone(), one.shown());
-            faults.push(Fault::Value { name, origin, shown, wrong });
+            faults.push(SettingError::Value { name, origin, shown, wrong });
             None
         }
     }
 }
 
 /// Names in the settings file that are no settings.
-pub(super) fn unknown_names(table: &'static [Row], file: &Texts) -> Vec<Fault> {
+pub(super) fn unknown_names(table: &'static [Row], file: &Texts) -> Vec<SettingError> {
     file.keys()
         .filter(|name| !table.iter().any(|row| row.name == name.as_str()))
-        .map(|name| Fault::Unknown { name: name.clone(), nearest: nearest(table, name) })
+        .map(|name| SettingError::Unknown { name: name.clone(), nearest: nearest(table, name) })
         .collect()
 }
 
 /// Theirs that would start something silently different.
-pub(super) fn refused(environment: &Texts) -> Vec<Fault> {
+pub(super) fn refused(environment: &Texts) -> Vec<SettingError> {
     let differs = |name: &str, same: &str| {
         environment
             .get(name)
@@ -167,14 +167,14 @@ pub(super) fn refused(environment: &Texts) -> Vec<Fault> {
     };
     let mut faults = Vec::new();
     if differs("BACKEND_TYPE", "redis") {
-        faults.push(Fault::Refused {
+        faults.push(SettingError::Refused {
             name: "BACKEND_TYPE",
             way_out: "only redis is a shared store here (memcached cannot count exactly); unset \
                       it and give REDIS_URL, or --store memory for one replica",
         });
     }
     if differs("CONFIG_TYPE", "file") {
-        faults.push(Fault::Refused {
+        faults.push(SettingError::Refused {
             name: "CONFIG_TYPE",
             way_out: "policies come from files; unset it and give --policy or RUNTIME_ROOT",
         });

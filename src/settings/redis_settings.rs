@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::value_types::{RedisType, SecretText};
-use super::{Fault, Settings};
+use super::{SettingError, Settings};
 
 /// A port that Redis listens on unless told otherwise.
 const REDIS_PORT: u16 = 6_379;
@@ -103,8 +103,8 @@ impl Settings {
     /// # Errors
     ///
     /// An address that cannot be read, or settings that contradict each other.
-    pub fn redis(&self) -> Result<RedisSettings, Fault> {
-        let fault = |way_out: &str| Fault::Together {
+    pub fn redis(&self) -> Result<RedisSettings, SettingError> {
+        let fault = |way_out: &str| SettingError::Together {
             names: "--redis-url, --redis-type",
             way_out: way_out.to_owned(),
         };
@@ -199,7 +199,7 @@ pub fn login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Faults never repeat the text: it may hold a password.
+/// Diagnostics never repeat the text: it may hold a password.
 fn parse(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
     let bare = |address, tls| Url { address, user: None, password: None, database: 0, tls };
     let (scheme, rest) = item.split_once("://").unwrap_or(("", item));
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::settings::Sources;
 
-    fn read(flags: &[(&str, &str)]) -> Result<RedisSettings, Vec<Fault>> {
+    fn read(flags: &[(&str, &str)]) -> Result<RedisSettings, Vec<SettingError>> {
         let flags = flags.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
         let (settings, _) = Settings::read(&Sources { flags, ..Sources::default() })?;
         settings.redis().map_err(|fault| vec![fault])

@@ -16,7 +16,7 @@ use super::compat_stats::Tally;
 use super::counters::Telemetry;
 use super::metric::{Family, Kind, Sink, Unit, Value};
 use super::prometheus_writer::Text;
-use crate::domain::Ending;
+use crate::domain::RpcOutcome;
 
 /// A counter per rule: its name, its help, its value.
 type Column = (&'static str, &'static str, fn(&Tally) -> u64);
@@ -45,9 +45,9 @@ const ERRORS: Family = Family::new(
 
 /// Shows the counters under their names.
 #[derive(Debug)]
-pub(super) struct Theirs(pub(super) Arc<Telemetry>);
+pub(super) struct CompatNames(pub(super) Arc<Telemetry>);
 
-impl Collector for Theirs {
+impl Collector for CompatNames {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         show(&self.0, &mut Text(&mut encoder))
     }
@@ -73,10 +73,10 @@ fn show(telemetry: &Telemetry, sink: &mut dyn Sink) -> fmt::Result {
     let calls = totals.ended.iter().sum();
     sink.family(&REQUESTS, &mut |put| put(&METHOD, Value::Whole(calls)))?;
     sink.family(&RESPONSE_TIME, &mut |put| put(&METHOD, Value::Buckets(totals.took.clone())))?;
-    let of = |ending: Ending| totals.ended[ending as usize];
+    let of = |ending: RpcOutcome| totals.ended[ending as usize];
     sink.family(&ERRORS, &mut |put| {
-        let store = of(Ending::Unavailable);
-        let service = of(Ending::Invalid) + of(Ending::Late);
+        let store = of(RpcOutcome::Unavailable);
+        let service = of(RpcOutcome::Invalid) + of(RpcOutcome::Late);
         put(&[("err_type", "redis_error")], Value::Whole(store))?;
         put(&[("err_type", "service_error")], Value::Whole(service))
     })?;

@@ -2,7 +2,7 @@
 //!
 //! Not here: where the sums are kept (`cells`).
 
-use crate::domain::{Facts, Verdict};
+use crate::domain::{CheckEvent, Verdict};
 
 /// What one check adds to its rule's counters, in hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,9 +43,9 @@ impl Tally {
 /// - refused with nothing left: n over; refused with a part left: what exceeds L is over, what
 ///   would have fitted above N is near. A refusal is not charged here, so *after* is before + n
 ///   only as a thought.
-pub(super) fn tally(facts: &Facts, near_ratio: f64) -> Tally {
+pub(super) fn tally(facts: &CheckEvent, near_ratio: f64) -> Tally {
     let hits = facts.hits.0;
-    if facts.gives_back {
+    if facts.is_refund {
         return Tally { given_back: hits, ..Tally::default() };
     }
     let capacity = facts.capacity.0;
@@ -84,8 +84,8 @@ mod tests {
     use crate::domain::{Hits, Micros, Outcome, RuleId, Source};
 
     /// A check on a limit of 10 with a near threshold of 8.
-    fn facts(verdict: Verdict, hits: u64, charged: u64, available: u64) -> Facts {
-        Facts {
+    fn facts(verdict: Verdict, hits: u64, charged: u64, available: u64) -> CheckEvent {
+        CheckEvent {
             rule: Some(RuleId(0)),
             hits: Hits(hits),
             capacity: Hits(10),
@@ -99,12 +99,12 @@ mod tests {
             },
             shadow: false,
             admitted: verdict == Verdict::Pass,
-            gives_back: false,
+            is_refund: false,
             source: Source::Memory,
         }
     }
 
-    fn of(facts: Facts) -> Tally {
+    fn of(facts: CheckEvent) -> Tally {
         tally(&facts, 0.8)
     }
 
@@ -139,33 +139,33 @@ mod tests {
 
     #[test]
     fn a_shadowed_refusal_counts_in_shadow_mode_as_much_as_in_over() {
-        let shadowed = Facts { shadow: true, ..facts(Verdict::Refuse, 5, 0, 3) };
+        let shadowed = CheckEvent { shadow: true, ..facts(Verdict::Refuse, 5, 0, 3) };
         assert_eq!(of(shadowed).shadow, 2);
     }
 
     #[test]
     fn hits_of_a_call_that_another_check_refused_are_uncharged_and_neither_within_nor_over() {
-        let refused = Facts { admitted: false, ..facts(Verdict::Pass, 4, 0, 10) };
+        let refused = CheckEvent { admitted: false, ..facts(Verdict::Pass, 4, 0, 10) };
         let expected = Tally { total: 4, uncharged: 4, ..Tally::default() };
         assert_eq!(of(refused), expected);
     }
 
     #[test]
     fn independent_charges_of_a_refused_call_are_within() {
-        let charged = Facts { admitted: false, ..facts(Verdict::Pass, 4, 4, 6) };
+        let charged = CheckEvent { admitted: false, ..facts(Verdict::Pass, 4, 4, 6) };
         assert_eq!(of(charged).within, 4);
     }
 
     #[test]
     fn returned_hits_are_a_counter_of_their_own() {
-        let back = Facts { gives_back: true, ..facts(Verdict::Pass, 4, 0, 10) };
+        let back = CheckEvent { is_refund: true, ..facts(Verdict::Pass, 4, 0, 10) };
         assert_eq!(of(back), Tally { given_back: 4, ..Tally::default() });
     }
 
     #[test]
     fn a_peek_counts_nothing_but_a_limit_of_zero_does_not_underflow() {
         assert_eq!(of(facts(Verdict::Pass, 0, 0, 5)), Tally::default());
-        let zero = Facts { capacity: Hits(0), ..facts(Verdict::Refuse, 1, 0, 0) };
+        let zero = CheckEvent { capacity: Hits(0), ..facts(Verdict::Refuse, 1, 0, 0) };
         assert_eq!(of(zero).over, 1);
     }
 }

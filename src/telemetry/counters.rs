@@ -13,11 +13,11 @@ use arc_swap::ArcSwap;
 use super::compat_stats::tally;
 use super::otlp::Traces;
 use super::refusal_log::Refusals;
-use super::rule_counters::{ByCode, RuleCell, RuleName, SOURCES, Table, Tables, place};
+use super::rule_counters::{ByCode, RuleCounters, RuleName, SOURCES, Table, Tables, place};
 use super::top::{Top, Values};
 use crate::domain::{
-    Code, Decision, Distribution, Ending, Facts, Micros, Observer, Parent, Refused, RuleId, Trace,
-    Waits, add_to,
+    CheckEvent, Code, Decision, Distribution, Micros, Observer, Parent, RefusalEvent, RpcOutcome,
+    RuleId, Trace, Waits, add_to,
 };
 
 /// Workers whose counters of the whole process are their own; all others share the last.
@@ -31,19 +31,19 @@ struct Shard {
     decided: [[AtomicU64; SOURCES]; 2],
     shadowed: AtomicU64,
     domain_not_found: AtomicU64,
-    nobody_returned: AtomicU64,
-    ended: [AtomicU64; Ending::ALL.len()],
+    release_without_holder: AtomicU64,
+    ended: [AtomicU64; RpcOutcome::ALL.len()],
     took: Waits,
 }
 
-/// Sums of the whole process.
+/// Snapshot of the whole process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) decided: ByCode,
     pub(super) shadowed: u64,
     pub(super) domain_not_found: u64,
-    pub(super) nobody_returned: u64,
-    pub(super) ended: [u64; Ending::ALL.len()],
+    pub(super) release_without_holder: u64,
+    pub(super) ended: [u64; RpcOutcome::ALL.len()],
     pub(super) took: Distribution,
     pub(super) loads: u64,
     pub(super) load_errors: u64,
@@ -59,7 +59,7 @@ pub struct Telemetry {
     near_ratio: f64,
     tables: ArcSwap<Tables>,
     /// Limits that callers brought along: one cell for all, since callers choose their number.
-    pub(super) overrides: RuleCell,
+    pub(super) overrides: RuleCounters,
     shards: Box<[Shard]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
@@ -87,7 +87,7 @@ impl Telemetry {
             top: Top::new(Values::default()),
             near_ratio,
             tables: ArcSwap::default(),
-            overrides: RuleCell::default(),
+            overrides: RuleCounters::default(),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
@@ -173,7 +173,7 @@ impl Telemetry {
             decided: ByCode::default(),
             shadowed: 0,
             domain_not_found: 0,
-            nobody_returned: 0,
+            release_without_holder: 0,
             ended: Default::default(),
             took: Waits::default().read(),
             loads: self.loads.load(Ordering::Relaxed),
@@ -188,7 +188,7 @@ impl Telemetry {
             totals.ended.iter_mut().zip(&shard.ended).for_each(|(sum, cell)| add(sum, cell));
             add(&mut totals.shadowed, &shard.shadowed);
             add(&mut totals.domain_not_found, &shard.domain_not_found);
-            add(&mut totals.nobody_returned, &shard.nobody_returned);
+            add(&mut totals.release_without_holder, &shard.release_without_holder);
             totals.took.add(&shard.took.read());
         }
         totals
@@ -207,7 +207,7 @@ impl Telemetry {
 }
 
 impl Observer for Telemetry {
-    fn checked(&self, facts: &Facts) {
+    fn checked(&self, facts: &CheckEvent) {
         if !self.on {
             return;
         }
@@ -221,12 +221,12 @@ impl Observer for Telemetry {
         }
     }
 
-    fn nobody_returned(&self) {
+    fn release_without_holder(&self) {
         let (shard, alone) = self.shard();
-        add_to(&shard.nobody_returned, 1, alone);
+        add_to(&shard.release_without_holder, 1, alone);
     }
 
-    fn refused(&self, refused: &Refused<'_>) {
+    fn refused(&self, refused: &RefusalEvent<'_>) {
         if self.on {
             self.top.note(refused);
         }
@@ -254,7 +254,7 @@ impl Observer for Telemetry {
         self.on
     }
 
-    fn answered(&self, ending: Ending, took: Duration) {
+    fn answered(&self, ending: RpcOutcome, took: Duration) {
         if !self.on {
             return;
         }
@@ -271,7 +271,7 @@ impl Observer for Telemetry {
         self.traces.get().is_some_and(|traces| traces.takes(parent))
     }
 
-    fn traced(&self, trace: &Trace, ending: Ending) {
+    fn traced(&self, trace: &Trace, ending: RpcOutcome) {
         if let Some(traces) = self.traces.get() {
             traces.record(trace, ending);
         }
@@ -287,8 +287,8 @@ mod tests {
         RuleName { domain: "d".into(), path: path.into() }
     }
 
-    fn pass(id: u32) -> Facts {
-        Facts {
+    fn pass(id: u32) -> CheckEvent {
+        CheckEvent {
             rule: Some(RuleId(id)),
             hits: Hits(1),
             capacity: Hits(10),
@@ -302,7 +302,7 @@ mod tests {
             },
             shadow: false,
             admitted: true,
-            gives_back: false,
+            is_refund: false,
             source: Source::Memory,
         }
     }
@@ -331,13 +331,13 @@ mod tests {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        telemetry.answered(Ending::Decided, Duration::from_micros(3));
+                        telemetry.answered(RpcOutcome::Decided, Duration::from_micros(3));
                     }
                 });
             }
         });
         let totals = telemetry.totals();
-        assert_eq!(totals.ended[Ending::Decided as usize], threads * EACH);
+        assert_eq!(totals.ended[RpcOutcome::Decided as usize], threads * EACH);
         assert_eq!((totals.took.count(), totals.took.sum), (threads * EACH, 3 * threads * EACH));
     }
 

@@ -8,7 +8,7 @@ use super::compat_stats::Tally;
 use super::counters::{Telemetry, Totals};
 use super::metric::{Family, Kind, Sink, Unit, Value, single};
 use super::rule_counters::{ALL_SOURCES, ByCode, CODES, RuleName};
-use crate::domain::Ending;
+use crate::domain::RpcOutcome;
 
 /// A column of the rules' cells: its metric's name, its help, its value.
 type Column = (&'static str, &'static str, fn(&Tally) -> u64);
@@ -120,7 +120,7 @@ fn show_totals(totals: &Totals, sink: &mut dyn Sink) -> fmt::Result {
         Ok(())
     })?;
     sink.family(&CALLS, &mut |put| {
-        Ending::ALL
+        RpcOutcome::ALL
             .iter()
             .zip(&totals.ended)
             .try_for_each(|(ending, count)| put(&[("status", ending.word())], Value::Whole(*count)))
@@ -136,7 +136,7 @@ fn show_totals(totals: &Totals, sink: &mut dyn Sink) -> fmt::Result {
         (
             "returns_without_holder",
             "Returns of concurrency slots that named no holder and freed nothing",
-            totals.nobody_returned,
+            totals.release_without_holder,
         ),
         ("config_load_success", "Policies that were loaded", totals.loads),
         ("config_load_error", "Policies that were refused at a reload", totals.load_errors),

@@ -12,7 +12,7 @@ use tracing::subscriber::set_global_default;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
 
-use crate::domain::is_unruly;
+use crate::domain::needs_escape;
 
 /// From which level on logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ fn escaped(line: &[u8]) -> Vec<u8> {
     for c in String::from_utf8_lossy(body).chars() {
         match u8::try_from(c) {
             Ok(byte) if byte < b' ' => out.extend(byte.escape_ascii()),
-            _ if is_unruly(c) => out.extend(format!("\\u{:04x}", u32::from(c)).bytes()),
+            _ if needs_escape(c) => out.extend(format!("\\u{:04x}", u32::from(c)).bytes()),
             _ => out.extend(c.encode_utf8(&mut [0; 4]).bytes()),
         }
     }

@@ -22,5 +22,5 @@ pub use logging::{Format, Level, Logs, start_logs};
 pub use metric::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value, single};
 pub use prometheus::{CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape, Shown};
 pub use rule_counters::RuleName;
-pub use snapshot::{Latency, RuleSums, Sums};
+pub use snapshot::{Latency, RuleSnapshot, Snapshot};
 pub use top::{LimitName, Names, TAKE_IN_EVERY, Top, TopKey, TopLimit, TopReport, TopSpan, Values};

@@ -10,7 +10,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
-use super::compat_names::Theirs;
+use super::compat_names::CompatNames;
 use super::counters::Telemetry;
 use super::metric::{Figures, Sink};
 use super::prometheus_writer::Text;
@@ -67,7 +67,7 @@ impl Scrape {
     /// The same, and besides what is counted under the names of envoyproxy/ratelimit.
     #[must_use]
     pub fn with_their_names(mut self, telemetry: Arc<Telemetry>) -> Self {
-        self.0.register_collector(Box::new(Theirs(telemetry)));
+        self.0.register_collector(Box::new(CompatNames(telemetry)));
         self
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::compat_stats::Tally;
-use crate::domain::{Facts, RuleId, Source, Verdict};
+use crate::domain::{CheckEvent, RuleId, Source, Verdict};
 
 /// A rule as metrics name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,14 +22,8 @@ pub struct RuleName {
 }
 
 /// All sources, in the order of the arrays that are counted by them.
-pub(super) const ALL_SOURCES: [Source; SOURCES] = [
-    Source::Memory,
-    Source::Redis,
-    Source::Local,
-    Source::Remembered,
-    Source::Policy,
-    Source::Shed,
-];
+pub(super) const ALL_SOURCES: [Source; SOURCES] =
+    [Source::Memory, Source::Redis, Source::Local, Source::Cached, Source::Policy, Source::Shed];
 
 /// Kinds of [`Source`].
 pub(super) const SOURCES: usize = 6;
@@ -40,7 +34,7 @@ pub(super) const fn place(source: Source) -> usize {
         Source::Memory => 0,
         Source::Redis => 1,
         Source::Local => 2,
-        Source::Remembered => 3,
+        Source::Cached => 3,
         Source::Policy => 4,
         Source::Shed => 5,
     }
@@ -56,7 +50,7 @@ pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 /// the first cache line alone: it is the one that the cores of a hot rule pass around.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(super) struct RuleCell {
+pub(super) struct RuleCounters {
     passed: [AtomicU64; SOURCES],
     within: AtomicU64,
     near: AtomicU64,
@@ -69,8 +63,8 @@ pub(super) struct RuleCell {
     given_back: AtomicU64,
 }
 
-impl RuleCell {
-    pub(super) fn add(&self, tally: &Tally, facts: &Facts) {
+impl RuleCounters {
+    pub(super) fn add(&self, tally: &Tally, facts: &CheckEvent) {
         let pairs = [
             (&self.within, tally.within),
             (&self.near, tally.near),
@@ -118,9 +112,9 @@ pub(super) struct Table {
     /// The id of the policy's first rule; the others follow without a gap.
     first: u32,
     /// By id, from `first` on. Rules that print alike share a cell.
-    by_id: Vec<Arc<RuleCell>>,
+    by_id: Vec<Arc<RuleCounters>>,
     /// By name, for scrapes and for the next policy.
-    pub(super) by_name: BTreeMap<RuleName, Arc<RuleCell>>,
+    pub(super) by_name: BTreeMap<RuleName, Arc<RuleCounters>>,
     /// What the policy's files hash to.
     pub(super) fingerprint: String,
 }
@@ -146,7 +140,7 @@ impl Table {
         table
     }
 
-    pub(super) fn cell(&self, id: RuleId) -> Option<&RuleCell> {
+    pub(super) fn cell(&self, id: RuleId) -> Option<&RuleCounters> {
         let at = id.0.wrapping_sub(self.first) as usize;
         self.by_id.get(at).map(Arc::as_ref)
     }
@@ -160,7 +154,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    pub(super) fn cell(&self, id: RuleId) -> Option<&RuleCell> {
+    pub(super) fn cell(&self, id: RuleId) -> Option<&RuleCounters> {
         self.present.cell(id).or_else(|| self.before.cell(id))
     }
 }

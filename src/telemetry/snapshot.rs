@@ -9,18 +9,18 @@ use super::rule_counters::RuleName;
 
 /// What was counted since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct Snapshot {
     /// Calls that were admitted.
     pub admitted: u64,
     /// Calls that were refused.
     pub refused: u64,
     /// Every rule of the policy in force, by name.
-    pub rules: Vec<(RuleName, RuleSums)>,
+    pub rules: Vec<(RuleName, RuleSnapshot)>,
 }
 
 /// What was counted of a rule, in hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RuleSums {
+pub struct RuleSnapshot {
     /// Asked for.
     pub asked: u64,
     /// Of them refused.
@@ -40,14 +40,14 @@ pub struct Latency {
 
 impl Telemetry {
     /// The sums so far.
-    pub fn sums(&self) -> Sums {
+    pub fn sums(&self) -> Snapshot {
         let totals = self.totals();
         let tables = self.tables();
         let rules = tables.present.by_name.iter().map(|(name, cell)| {
             let tally = cell.read();
-            (name.clone(), RuleSums { asked: tally.total, refused: tally.over })
+            (name.clone(), RuleSnapshot { asked: tally.total, refused: tally.over })
         });
-        Sums {
+        Snapshot {
             admitted: totals.decided[0].iter().sum(),
             refused: totals.decided[1].iter().sum(),
             rules: rules.collect(),

@@ -65,7 +65,7 @@ pub struct QuestionDescriptor {
     /// Hits of this descriptor; `Some(0)` is a peek.
     pub hits: Option<u64>,
     /// The hits are given back.
-    pub give_back: bool,
+    pub refund: bool,
     /// A limit of the caller's own.
     pub limit: Option<Override>,
 }
@@ -190,7 +190,7 @@ fn descriptor(asked: &QuestionDescriptor) -> RateLimitDescriptor {
             unit_multiplier: Some(limit.unit_multiplier),
         }),
         hits_addend: asked.hits,
-        is_negative_hits: asked.give_back,
+        is_negative_hits: asked.refund,
     }
 }
 

@@ -8,10 +8,10 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::Value as Json;
 
-use super::decode::Asked;
+use super::decode::DecodedRequest;
 use super::response_headers::name_of;
 use super::rule_lookup::Rules;
-use crate::domain::{Code, Decision, Descriptor, Override, Slot};
+use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
 
 /// The key of our own metadata.
 const OURS: &str = "tidegate";
@@ -35,14 +35,14 @@ pub(super) fn of_refusal(decision: &Decision<'_>, into: &mut Struct) {
 }
 
 /// The holder of the slots that the call took, under [`SLOT`].
-pub(super) fn of_slot(slot: &Slot, into: &mut Struct) {
+pub(super) fn of_slot(slot: &HolderToken, into: &mut Struct) {
     put(into, SLOT, text(slot.as_str()));
 }
 
 /// envoyproxy/ratelimit's keys: `domain`, `descriptors`, `hitsAddend` and the merged `metadata` of
 /// the rules that passed.
 pub(super) fn of_request(
-    asked: &Asked<'_>,
+    asked: &DecodedRequest<'_>,
     descriptors: &[Descriptor<'_>],
     decision: &Decision<'_>,
     rules: &dyn Rules,

@@ -27,9 +27,11 @@ mod struct_json;
 pub(crate) mod traceparent;
 
 pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};
-pub use error::{HeaderFault, WireError};
+pub use error::{HeaderNameError, WireError};
 pub use messages::DESCRIPTORS;
 pub use proto_json::JsonReply;
 pub use refusal_body::BODY_BYTES_MAX;
-pub use response_config::{Answering, AnsweringSettings, LimitNames, ResetAs, RetryAs};
+pub use response_config::{
+    LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
+};
 pub use rule_lookup::Rules;

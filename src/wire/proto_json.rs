@@ -46,7 +46,7 @@ impl JsonReply {
 
 /// What is wrong with a request in JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum JsonFault {
+pub(crate) enum JsonError {
     TooLong,
     NotJson(String),
     /// The field does not exist.
@@ -58,24 +58,24 @@ pub(crate) enum JsonFault {
     },
 }
 
-impl fmt::Display for JsonFault {
+impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JsonFault::TooLong => write!(f, "the body is longer than {MESSAGE_BYTES_MAX} bytes"),
-            JsonFault::NotJson(why) => write!(f, "the body is not JSON: {why}"),
-            JsonFault::Unknown(field) => write!(f, "unknown field {field:?}"),
-            JsonFault::Shape { field, wanted } => write!(f, "{field} must be {wanted}"),
+            JsonError::TooLong => write!(f, "the body is longer than {MESSAGE_BYTES_MAX} bytes"),
+            JsonError::NotJson(why) => write!(f, "the body is not JSON: {why}"),
+            JsonError::Unknown(field) => write!(f, "unknown field {field:?}"),
+            JsonError::Shape { field, wanted } => write!(f, "{field} must be {wanted}"),
         }
     }
 }
 
 /// Encodes the `RateLimitRequest` that `body` is the proto-JSON of.
-pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonFault> {
+pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     if body.len() > MESSAGE_BYTES_MAX {
-        return Err(JsonFault::TooLong);
+        return Err(JsonError::TooLong);
     }
     let value: Value =
-        serde_json::from_slice(body).map_err(|error| JsonFault::NotJson(error.to_string()))?;
+        serde_json::from_slice(body).map_err(|error| JsonError::NotJson(error.to_string()))?;
     let mut request = RateLimitRequest::default();
     for (name, value) in fields(&value, "the body")? {
         match name.as_str() {
@@ -87,13 +87,13 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonFault> {
             "hitsAddend" | "hits_addend" => {
                 request.hits_addend = integer32(value, "hitsAddend")?;
             }
-            _ => return Err(JsonFault::Unknown(name.clone())),
+            _ => return Err(JsonError::Unknown(name.clone())),
         }
     }
     Ok(request.encode_to_vec().into())
 }
 
-fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonFault> {
+fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
     let mut descriptor = RateLimitDescriptor::default();
     for (name, value) in fields(value, "descriptors")? {
         match name.as_str() {
@@ -106,28 +106,28 @@ fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonFault> {
                 descriptor.hits_addend = Some(integer(value, "hitsAddend")?);
             }
             "isNegativeHits" | "is_negative_hits" => {
-                let wanted = JsonFault::Shape { field: "isNegativeHits", wanted: "true or false" };
+                let wanted = JsonError::Shape { field: "isNegativeHits", wanted: "true or false" };
                 descriptor.is_negative_hits = value.as_bool().ok_or(wanted)?;
             }
-            _ => return Err(JsonFault::Unknown(name.clone())),
+            _ => return Err(JsonError::Unknown(name.clone())),
         }
     }
     Ok(descriptor)
 }
 
-fn entry(value: &Value) -> Result<Entry, JsonFault> {
+fn entry(value: &Value) -> Result<Entry, JsonError> {
     let mut entry = Entry::default();
     for (name, value) in fields(value, "entries")? {
         match name.as_str() {
             "key" => entry.key = text(value, "key")?.into(),
             "value" => entry.value = text(value, "value")?.into(),
-            _ => return Err(JsonFault::Unknown(name.clone())),
+            _ => return Err(JsonError::Unknown(name.clone())),
         }
     }
     Ok(entry)
 }
 
-fn limit(value: &Value) -> Result<RateLimitOverride, JsonFault> {
+fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
     let mut limit = RateLimitOverride::default();
     for (name, value) in fields(value, "limit")? {
         match name.as_str() {
@@ -138,17 +138,17 @@ fn limit(value: &Value) -> Result<RateLimitOverride, JsonFault> {
             "unitMultiplier" | "unit_multiplier" => {
                 limit.unit_multiplier = Some(integer32(value, "unitMultiplier")?);
             }
-            _ => return Err(JsonFault::Unknown(name.clone())),
+            _ => return Err(JsonError::Unknown(name.clone())),
         }
     }
     Ok(limit)
 }
 
-fn unit(value: &Value) -> Result<i32, JsonFault> {
+fn unit(value: &Value) -> Result<i32, JsonError> {
     let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
     let number = || value.as_number().and_then(whole);
     let by_number = || number().and_then(|number| i32::try_from(number).ok());
-    let wanted = JsonFault::Shape { field: "unit", wanted: "the name or number of a unit" };
+    let wanted = JsonError::Shape { field: "unit", wanted: "the name or number of a unit" };
     by_name.or_else(by_number).ok_or(wanted)
 }
 
@@ -156,25 +156,25 @@ fn unit(value: &Value) -> Result<i32, JsonFault> {
 fn fields<'v>(
     value: &'v Value,
     field: &'static str,
-) -> Result<impl Iterator<Item = (&'v String, &'v Value)>, JsonFault> {
-    let object = value.as_object().ok_or(JsonFault::Shape { field, wanted: "an object" })?;
+) -> Result<impl Iterator<Item = (&'v String, &'v Value)>, JsonError> {
+    let object = value.as_object().ok_or(JsonError::Shape { field, wanted: "an object" })?;
     Ok(object.iter().filter(|(_, value)| !value.is_null()))
 }
 
-fn list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonFault> {
-    value.as_array().ok_or(JsonFault::Shape { field, wanted: "a list" })
+fn list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonError> {
+    value.as_array().ok_or(JsonError::Shape { field, wanted: "a list" })
 }
 
-fn text(value: &Value, field: &'static str) -> Result<String, JsonFault> {
-    let text = value.as_str().ok_or(JsonFault::Shape { field, wanted: "a string" })?;
+fn text(value: &Value, field: &'static str) -> Result<String, JsonError> {
+    let text = value.as_str().ok_or(JsonError::Shape { field, wanted: "a string" })?;
     Ok(text.to_owned())
 }
 
-fn integer(value: &Value, field: &'static str) -> Result<u64, JsonFault> {
+fn integer(value: &Value, field: &'static str) -> Result<u64, JsonError> {
     bounded(value, field, "at most 18446744073709551615")
 }
 
-fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonFault> {
+fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
     bounded(value, field, "at most 4294967295")
 }
 
@@ -183,15 +183,15 @@ fn bounded<T: TryFrom<i128>>(
     value: &Value,
     field: &'static str,
     at_most: &'static str,
-) -> Result<T, JsonFault> {
+) -> Result<T, JsonError> {
     let number = match value {
         Value::Number(number) => whole(number),
         Value::String(text) => quoted(text).as_ref().and_then(whole),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     };
-    let wanted = JsonFault::Shape { field, wanted: "a whole number that is not negative" };
+    let wanted = JsonError::Shape { field, wanted: "a whole number that is not negative" };
     let number = number.filter(|number| *number >= 0).ok_or(wanted)?;
-    T::try_from(number).map_err(|_| JsonFault::Shape { field, wanted: at_most })
+    T::try_from(number).map_err(|_| JsonError::Shape { field, wanted: at_most })
 }
 
 /// The number that a text is, with nothing around it.
@@ -266,7 +266,7 @@ fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::decode::Asked;
+    use crate::wire::decode::DecodedRequest;
 
     #[test]
     fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
@@ -281,13 +281,13 @@ mod tests {
             "hits_addend": 3,
         });
         let message = request(body.to_string().as_bytes()).unwrap();
-        let asked = Asked::read(&message).unwrap();
+        let asked = DecodedRequest::read(&message).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");
         assert_eq!(descriptors[0].entries[0].value, b"192.0.2.1");
         assert_eq!(descriptors[0].entries[1].value, b"");
         assert_eq!(descriptors[0].hits.0, u64::MAX);
-        assert!(descriptors[0].give_back);
+        assert!(descriptors[0].refund);
         assert_eq!(descriptors[0].limit.unwrap().unit_multiplier, 2);
         assert_eq!(descriptors[1].hits.0, 3);
     }

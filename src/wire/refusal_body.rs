@@ -3,7 +3,7 @@
 //! Not here: where texts come from (`policy`).
 
 use super::messages::HeaderValue;
-use super::response_config::Answering;
+use super::response_config::ResponseConfig;
 use super::response_headers::{Wait, header, name_of, visible};
 use crate::domain::LimitedBy;
 use crate::policy::Rule;
@@ -24,12 +24,12 @@ pub(super) fn of_refusal(
     limited_by: &LimitedBy<'_>,
     rule: Option<&Rule>,
     wait: Option<Wait>,
-    answering: &Answering,
+    response_config: &ResponseConfig,
 ) -> Option<(String, HeaderValue)> {
     let own = rule.and_then(|rule| rule.body.as_deref());
     let (content_type, text) = match own {
         Some(body) => (&*body.content_type, &*body.text),
-        None if answering.body => (JSON, JSON_TEXT),
+        None if response_config.body => (JSON, JSON_TEXT),
         None => return None,
     };
     let body = [name_of(limited_by), ""]

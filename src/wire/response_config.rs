@@ -5,21 +5,21 @@
 
 use http::HeaderName;
 
-use super::error::{HeaderFault, WireError};
+use super::error::{HeaderNameError, WireError};
 
 /// What the operator asks for. The default adds nothing to an answer but what Envoy needs and the
 /// metadata of a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AnsweringSettings {
+pub struct ResponseSettings {
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     pub x_rate_limit: bool,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`, the IETF draft's, or the three under names
     /// of the operator's own.
     pub rate_limit: Option<LimitNames>,
     /// How a reset is written in both families.
-    pub reset: ResetAs,
+    pub reset: ResetFormat,
     /// `Retry-After` on refusals where waiting helps.
-    pub retry_after: Option<RetryAs>,
+    pub retry_after: Option<RetryAfterFormat>,
     /// Adds up to so many percent of the wait, at random, to what a refused caller is told, so
     /// that callers who were refused together do not return together; 0 to 100.
     pub retry_spread_percent: u8,
@@ -54,7 +54,7 @@ impl Default for LimitNames {
 
 /// How a reset is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ResetAs {
+pub enum ResetFormat {
     /// Whole seconds from now, rounded up, at least 1.
     #[default]
     Seconds,
@@ -64,7 +64,7 @@ pub enum ResetAs {
 
 /// How `Retry-After` is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RetryAs {
+pub enum RetryAfterFormat {
     /// Whole seconds, rounded up, at least 1.
     #[default]
     Seconds,
@@ -74,11 +74,11 @@ pub enum RetryAs {
 
 /// Settings that were checked.
 #[derive(Clone, Debug, Default)]
-pub struct Answering {
+pub struct ResponseConfig {
     /// The families of limit headers, at most two.
     pub(crate) families: Vec<LimitNames>,
-    pub(crate) reset: ResetAs,
-    pub(crate) retry_after: Option<RetryAs>,
+    pub(crate) reset: ResetFormat,
+    pub(crate) retry_after: Option<RetryAfterFormat>,
     pub(crate) retry_spread_percent: u8,
     pub(crate) limited_by: Option<String>,
     pub(crate) body: bool,
@@ -105,7 +105,7 @@ const HOP_BY_HOP: [&str; 9] = [
 /// its own: `content-length: 225,3`.
 const FRAMING: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
-impl Answering {
+impl ResponseConfig {
     /// Checks the settings.
     ///
     /// # Errors
@@ -114,12 +114,12 @@ impl Answering {
     /// [`WireError::Spread`] above 100 %.
     ///
     /// ```
-    /// use tidegate::wire::{Answering, AnsweringSettings};
-    /// let named = |name: &str| AnsweringSettings { limited_by: Some(name.to_owned()), ..Default::default() };
-    /// assert!(Answering::new(named("x-limited-by")).is_ok());
-    /// assert!(Answering::new(named(":status")).is_err());
+    /// use tidegate::wire::{ResponseConfig, ResponseSettings};
+    /// let named = |name: &str| ResponseSettings { limited_by: Some(name.to_owned()), ..Default::default() };
+    /// assert!(ResponseConfig::new(named("x-limited-by")).is_ok());
+    /// assert!(ResponseConfig::new(named(":status")).is_err());
     /// ```
-    pub fn new(settings: AnsweringSettings) -> Result<Self, WireError> {
+    pub fn new(settings: ResponseSettings) -> Result<Self, WireError> {
         if settings.retry_spread_percent > 100 {
             return Err(WireError::Spread { percent: settings.retry_spread_percent });
         }
@@ -132,16 +132,15 @@ impl Answering {
         let names = families.iter().flat_map(|f| [&f.limit, &f.remaining, &f.reset]);
         let mut seen = vec![HeaderName::from_static("retry-after")];
         for name in names.chain(&settings.limited_by) {
-            let checked = checked_name(name)
-                .and_then(
-                    |name| {
-                        if seen.contains(&name) { Err(HeaderFault::Twice) } else { Ok(name) }
-                    },
-                )
-                .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
+            let checked =
+                checked_name(name)
+                    .and_then(|name| {
+                        if seen.contains(&name) { Err(HeaderNameError::Twice) } else { Ok(name) }
+                    })
+                    .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
             seen.push(checked);
         }
-        Ok(Answering {
+        Ok(ResponseConfig {
             families,
             reset: settings.reset,
             retry_after: settings.retry_after,
@@ -153,16 +152,16 @@ impl Answering {
     }
 }
 
-fn checked_name(name: &str) -> Result<HeaderName, HeaderFault> {
+fn checked_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     if name.starts_with(':') {
-        return Err(HeaderFault::Pseudo);
+        return Err(HeaderNameError::Pseudo);
     }
-    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderFault::NotAName)?;
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::NotAName)?;
     if HOP_BY_HOP.contains(&name.as_str()) {
-        return Err(HeaderFault::HopByHop);
+        return Err(HeaderNameError::HopByHop);
     }
     if FRAMING.contains(&name.as_str()) {
-        return Err(HeaderFault::Framing);
+        return Err(HeaderNameError::Framing);
     }
     Ok(name)
 }
@@ -171,12 +170,12 @@ fn checked_name(name: &str) -> Result<HeaderName, HeaderFault> {
 mod tests {
     use super::*;
 
-    fn naming(name: &str) -> Result<Answering, WireError> {
+    fn naming(name: &str) -> Result<ResponseConfig, WireError> {
         let limited_by = Some(name.to_owned());
-        Answering::new(AnsweringSettings { limited_by, ..AnsweringSettings::default() })
+        ResponseConfig::new(ResponseSettings { limited_by, ..ResponseSettings::default() })
     }
 
-    fn fault(name: &str) -> HeaderFault {
+    fn fault(name: &str) -> HeaderNameError {
         match naming(name) {
             Err(WireError::HeaderName { why, .. }) => why,
             other => panic!("{name:?}: {other:?}"),
@@ -186,50 +185,53 @@ mod tests {
     #[test]
     fn a_header_that_could_split_or_reframe_an_answer_is_refused_at_start() {
         for name in ["", "a b", "a\r\nset-cookie: x", "a\0", "ü", "a:b"] {
-            assert_eq!(fault(name), HeaderFault::NotAName, "{name:?}");
+            assert_eq!(fault(name), HeaderNameError::NotAName, "{name:?}");
         }
         for name in [":status", ":path", ":"] {
-            assert_eq!(fault(name), HeaderFault::Pseudo, "{name:?}");
+            assert_eq!(fault(name), HeaderNameError::Pseudo, "{name:?}");
         }
         for name in ["Connection", "TE", "transfer-encoding", "Upgrade", "Keep-Alive"] {
-            assert_eq!(fault(name), HeaderFault::HopByHop, "{name:?}");
+            assert_eq!(fault(name), HeaderNameError::HopByHop, "{name:?}");
         }
         for name in ["Content-Length", "content-type", "Host", "Content-Encoding"] {
-            assert_eq!(fault(name), HeaderFault::Framing, "{name:?}");
+            assert_eq!(fault(name), HeaderNameError::Framing, "{name:?}");
         }
         assert!(naming("X-Limited-By").is_ok());
     }
 
     #[test]
     fn no_header_is_configured_twice() {
-        assert_eq!(fault("retry-after"), HeaderFault::Twice);
-        let twice = AnsweringSettings {
+        assert_eq!(fault("retry-after"), HeaderNameError::Twice);
+        let twice = ResponseSettings {
             x_rate_limit: true,
             rate_limit: Some(LimitNames {
                 limit: "x-ratelimit-limit".to_owned(),
                 ..LimitNames::default()
             }),
-            ..AnsweringSettings::default()
+            ..ResponseSettings::default()
         };
         assert!(matches!(
-            Answering::new(twice),
-            Err(WireError::HeaderName { why: HeaderFault::Twice, .. })
+            ResponseConfig::new(twice),
+            Err(WireError::HeaderName { why: HeaderNameError::Twice, .. })
         ));
-        let both = AnsweringSettings {
+        let both = ResponseSettings {
             x_rate_limit: true,
             rate_limit: Some(LimitNames::default()),
-            ..AnsweringSettings::default()
+            ..ResponseSettings::default()
         };
-        assert_eq!(Answering::new(both).unwrap().families.len(), 2);
+        assert_eq!(ResponseConfig::new(both).unwrap().families.len(), 2);
     }
 
     #[test]
     fn a_spread_above_a_hundred_percent_is_refused() {
-        let spread = |retry_spread_percent| AnsweringSettings {
+        let spread = |retry_spread_percent| ResponseSettings {
             retry_spread_percent,
-            ..AnsweringSettings::default()
+            ..ResponseSettings::default()
         };
-        assert!(Answering::new(spread(100)).is_ok());
-        assert!(matches!(Answering::new(spread(101)), Err(WireError::Spread { percent: 101 })));
+        assert!(ResponseConfig::new(spread(100)).is_ok());
+        assert!(matches!(
+            ResponseConfig::new(spread(101)),
+            Err(WireError::Spread { percent: 101 })
+        ));
     }
 }

@@ -6,7 +6,7 @@
 use jiff::fmt::rfc2822::DateTimePrinter;
 
 use super::messages::HeaderValue;
-use super::response_config::{Answering, RETRY_AFTER, ResetAs, RetryAs};
+use super::response_config::{RETRY_AFTER, ResetFormat, ResponseConfig, RetryAfterFormat};
 use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
 
 /// The longest value of the header that names the limit. Names have at most 255 bytes; the path
@@ -26,12 +26,12 @@ impl Wait {
     /// `dice` is any number, each equally likely.
     pub(super) fn told(
         limited_by: Option<&LimitedBy<'_>>,
-        answering: &Answering,
+        response_config: &ResponseConfig,
         now: Micros,
         dice: u64,
     ) -> Option<Wait> {
         let wait = limited_by?.retry_after?;
-        let most = u128::from(wait.0) * u128::from(answering.retry_spread_percent) / 100;
+        let most = u128::from(wait.0) * u128::from(response_config.retry_spread_percent) / 100;
         let extra = (most * u128::from(dice)) >> 64;
         let wait = wait.saturating_add(Micros(u64::try_from(extra).unwrap_or(u64::MAX)));
         Some(Wait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
@@ -42,24 +42,24 @@ impl Wait {
 pub(super) fn append(
     decision: &Decision<'_>,
     wait: Option<Wait>,
-    answering: &Answering,
+    response_config: &ResponseConfig,
     now: Micros,
     into: &mut Vec<HeaderValue>,
 ) {
-    if !answering.families.is_empty()
+    if !response_config.families.is_empty()
         && let Some(status) = tightest(&decision.statuses)
     {
-        append_limit(status, answering, now, into);
+        append_limit(status, response_config, now, into);
     }
     if decision.code == Code::Ok {
         return;
     }
-    if let (Some(how), Some(wait)) = (answering.retry_after, wait)
+    if let (Some(how), Some(wait)) = (response_config.retry_after, wait)
         && let Some(value) = retry_after(how, wait)
     {
         into.push(header(RETRY_AFTER, value));
     }
-    if let (Some(name), Some(limited_by)) = (&answering.limited_by, &decision.limited_by) {
+    if let (Some(name), Some(limited_by)) = (&response_config.limited_by, &decision.limited_by) {
         into.push(header(name, visible(name_of(limited_by))));
     }
 }
@@ -79,18 +79,18 @@ fn tightest<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
 
 fn append_limit(
     status: &Status<'_>,
-    answering: &Answering,
+    response_config: &ResponseConfig,
     now: Micros,
     into: &mut Vec<HeaderValue>,
 ) {
     let Some(shown) = &status.shown else { return };
     // A bucket's burst may exceed the rate's number, and remaining must not exceed limit.
     let limit = Hits(u64::from(shown.rate.requests_per_unit)).max(shown.capacity);
-    let reset = status.reset.map(|reset| match answering.reset {
-        ResetAs::Seconds => reset.ceil_secs().max(1),
-        ResetAs::UnixTime => now.saturating_add(reset).ceil_secs(),
+    let reset = status.reset.map(|reset| match response_config.reset {
+        ResetFormat::Seconds => reset.ceil_secs().max(1),
+        ResetFormat::UnixTime => now.saturating_add(reset).ceil_secs(),
     });
-    for names in &answering.families {
+    for names in &response_config.families {
         into.push(header(&names.limit, limit.to_string()));
         into.push(header(&names.remaining, status.remaining.to_string()));
         if let Some(reset) = reset {
@@ -100,10 +100,10 @@ fn append_limit(
 }
 
 /// `None` for a date beyond the calendar (year 9999).
-fn retry_after(how: RetryAs, wait: Wait) -> Option<String> {
+fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
     match how {
-        RetryAs::Seconds => Some(wait.seconds.to_string()),
-        RetryAs::HttpDate => {
+        RetryAfterFormat::Seconds => Some(wait.seconds.to_string()),
+        RetryAfterFormat::HttpDate => {
             let second = i64::try_from(wait.until.ceil_secs()).ok()?;
             let at = jiff::Timestamp::from_second(second).ok()?;
             DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok()

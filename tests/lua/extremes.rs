@@ -35,9 +35,9 @@ async fn however_much_is_given_back_no_counter_holds_more_than_its_limit() {
                 let holder = Some(Holder(1));
                 let asked = [
                     vec![Check { holder, ..take(key, limit, 3) }],
-                    vec![Check { holder, ..give_back(key, limit, hits) }],
+                    vec![Check { holder, ..refund(key, limit, hits) }],
                     vec![peek(key, limit)],
-                    vec![give_back(key, limit, hits), Check { holder, ..take(key, limit, 5) }],
+                    vec![refund(key, limit, hits), Check { holder, ..take(key, limit, 5) }],
                     vec![Check { holder, ..take(key, limit, hits) }],
                     vec![peek(key, limit)],
                 ];

@@ -9,7 +9,7 @@ use tidegate::domain::{
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::transport::{Item, Items, Replies, Transport};
+use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys::{Prefix, slot};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICTLY;
@@ -31,14 +31,14 @@ impl Transport for Sliced {
         true
     }
 
-    async fn send(&self, items: Items) -> Replies {
+    async fn send(&self, items: ScriptCalls) -> Replies {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         self.items.fetch_add(items.len() as u64, Ordering::Relaxed);
         assert!(items.iter().all(|item| item.slot.is_some()), "every item names its slot");
         self.plain.send(items).await
     }
 
-    fn post(&self, item: Item) {
+    fn post(&self, item: ScriptCall) {
         let (plain, posted) = (self.plain.clone(), Arc::clone(&self.posted));
         tokio::spawn(async move {
             plain.run(&item).await.unwrap();
@@ -162,14 +162,14 @@ async fn a_counter_near_its_limit_is_asked_first_and_alone() {
 }
 
 #[tokio::test]
-async fn debts_and_give_backs_take_effect_though_the_call_is_refused_first() {
+async fn debts_and_refunds_take_effect_though_the_call_is_refused_first() {
     let cluster = Cluster::new().await;
     let (narrow, wide) = (bucket(1, HOUR), bucket(10, HOUR));
     let debt = always(&wide);
     cluster.all(&[take(key(1), &narrow, 1), take(key(2), &wide, 4)]).await;
     let checks = [
         take(key(1), &narrow, 1),
-        give_back(key(2), &wide, 3),
+        refund(key(2), &wide, 3),
         take(key(3), &debt, 2),
         take(key(4), &wide, 2),
     ];

@@ -46,8 +46,8 @@ macro_rules! cases {
             [$($told)*]
             cases_call: c01_a_call_is_decided_at_one_instant,
             cases_call: c01_racing_callers_admit_exactly_the_limit,
-            cases_call: c02_give_backs_come_first_whatever_becomes_of_the_call,
-            cases_call: c02_a_give_back_to_an_unknown_counter_has_no_effect,
+            cases_call: c02_refunds_come_first_whatever_becomes_of_the_call,
+            cases_call: c02_a_refund_to_an_unknown_counter_has_no_effect,
             cases_call: c03_required_checks_must_all_pass,
             cases_call: c03_one_quota_check_must_pass,
             cases_call: c03_shadow_checks_have_no_say,

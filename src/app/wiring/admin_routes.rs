@@ -13,7 +13,7 @@ use crate::app::exit_codes::Failure;
 use crate::app::runtime_overrides::Switching;
 use crate::app::{Asked, Configured, descriptor, explain_offline, page_data};
 use crate::clock::Clock;
-use crate::server::{Health, RateLimit, TlsCounters, Traffic};
+use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::sent_figures;
 use crate::telemetry::{Scrape, Shown, Telemetry};
@@ -26,7 +26,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) rate_limit: Arc<RateLimit<Deciding>>,
     pub(crate) health: Health,
     pub(crate) telemetry: Arc<Telemetry>,
-    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) traffic: Arc<ConnectionStats>,
     pub(crate) tls: Option<Arc<TlsCounters>>,
 }
 

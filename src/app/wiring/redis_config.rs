@@ -15,7 +15,7 @@ use crate::domain::Micros;
 use crate::policy::Secret;
 use crate::store::redis::client::config;
 use crate::store::redis::client::config::{
-    Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls, TlsAgain,
+    Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls, TlsReloader,
 };
 use crate::store::redis::keys::Prefix;
 
@@ -35,14 +35,16 @@ pub(crate) fn of(
     let prefix =
         Prefix::new(&told.key_prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
     let (topology, addresses) = match &told.topology {
-        Topology::Single(address) => (config::Topology::Single, vec![place(address)]),
+        Topology::Single(address) => (config::TopologyConfig::Single, vec![place(address)]),
         Topology::Sentinel { master, sentinels } => {
             let auth =
                 Auth { user: told.sentinel_user.clone(), password: fixed(&told.sentinel_password) };
-            let topology = config::Topology::Sentinel { master: master.clone(), auth };
+            let topology = config::TopologyConfig::Sentinel { master: master.clone(), auth };
             (topology, sentinels.iter().map(place).collect())
         }
-        Topology::Cluster(nodes) => (config::Topology::Cluster, nodes.iter().map(place).collect()),
+        Topology::Cluster(nodes) => {
+            (config::TopologyConfig::Cluster, nodes.iter().map(place).collect())
+        }
     };
     Ok(RedisConfig {
         topology,
@@ -53,7 +55,7 @@ pub(crate) fn of(
         db: i64::from(told.database),
         prefix,
         meta: format!("{FORMAT} {}", secret.fingerprint()),
-        lanes: told.connections,
+        connections: told.connections,
         connect_timeout: told.connect_timeout,
         // A reply within its budget is never overdue.
         overdue: OVERDUE.max(told.budget * 2),
@@ -104,8 +106,8 @@ fn auth(told: &RedisSettings) -> Result<Auth, Failure> {
 }
 
 /// What `told` names, read again; a file that is not there is logged once for each dial.
-fn tls_again(told: RedisTls) -> TlsAgain {
-    TlsAgain::new(move || match tls(&told) {
+fn tls_again(told: RedisTls) -> TlsReloader {
+    TlsReloader::new(move || match tls(&told) {
         Ok(tls) => Some(tls),
         Err(fault) => {
             tracing::error!(%fault, "the certificates of Redis cannot be read");

@@ -9,18 +9,18 @@ use std::sync::Arc;
 
 use super::store_setup::{Deciding, connections};
 use crate::domain::Distribution;
-use crate::store::redis::client::info::Vitals;
-use crate::store::redis::client::node_stats::{Counter, NodeCounters, NodeReport, State};
+use crate::store::redis::client::info::NodeInfo;
+use crate::store::redis::client::node_stats::{Counter, NodeReport, NodeStats, State};
 use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
 
 /// The label of every series here.
 const NODE: &str = "node";
 
 /// What we count at a node.
-type Counted = (&'static str, &'static str, Kind, fn(&NodeCounters) -> &Counter);
+type Counted = (&'static str, &'static str, Kind, fn(&NodeStats) -> &Counter);
 
 const COUNTED: [Counted; 20] = [
-    ("redis_lanes", "Open connections to Redis", Kind::Gauge, |node| &node.connected),
+    ("redis_connections", "Open connections to Redis", Kind::Gauge, |node| &node.connected),
     ("redis_connects", "Connections made to Redis", Kind::Counter, |node| &node.connects),
     ("redis_dial_failures", "Dials of Redis that failed", Kind::Counter, |node| {
         &node.dial_failures
@@ -55,15 +55,17 @@ const COUNTED: [Counted; 20] = [
         Kind::Counter,
         |node| &node.unknown,
     ),
-    ("redis_breakers_tripped", "1 while the breaker is tripped or probing", Kind::Gauge, |node| {
-        &node.tripped_now
+    ("redis_breakers_open", "1 while the breaker is open or half-open", Kind::Gauge, |node| {
+        &node.open_now
     }),
-    ("redis_breaker_trips", "How often the breaker tripped", Kind::Counter, |node| &node.trips),
+    ("redis_breaker_opened", "How often the circuit breaker opened", Kind::Counter, |node| {
+        &node.opened
+    }),
     (
-        "redis_tripped",
-        "Script calls not sent, because the breaker was tripped",
+        "redis_breaker_rejected",
+        "Script calls not sent, because the breaker was open",
         Kind::Counter,
-        |node| &node.tripped,
+        |node| &node.rejected,
     ),
     (
         "redis_meta_differs",
@@ -75,11 +77,11 @@ const COUNTED: [Counted; 20] = [
 
 const BREAKER: Family = Family::new(
     "redis_breaker_state",
-    "1 for what the breaker does: flowing, tripped, probing",
+    "1 for what the breaker does: closed, open, half-open",
     Kind::Gauge,
 );
 /// What is measured at a node.
-type Measured = (Family, fn(&NodeCounters) -> Distribution);
+type Measured = (Family, fn(&NodeStats) -> Distribution);
 
 const MEASURED: [Measured; 3] = [
     (
@@ -107,7 +109,7 @@ const MEASURED: [Measured; 3] = [
 ];
 
 /// What a node says of itself.
-type Said = (Family, fn(&Vitals) -> u64);
+type Said = (Family, fn(&NodeInfo) -> u64);
 
 const SAID: [Said; 9] = [
     (Family::new("redis_ops_per_second", "Commands a second, everybody's", Kind::Gauge), |node| {

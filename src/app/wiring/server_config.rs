@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::app::exit_codes::Failure;
 use crate::app::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
 use crate::server::{Address, ListenSettings, ServerLimits, Tls};
-use crate::wire::{Answering, AnsweringSettings, LimitNames, ResetAs, RetryAs};
+use crate::wire::{LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat};
 
 /// Kept back from the hard limit for what follows the drain: the other ports, the exit itself.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ pub(crate) fn json_is_on(settings: &Settings) -> bool {
 }
 
 /// What answers tell beside the decision.
-pub(crate) fn answering(settings: &Settings) -> Result<Answering, Failure> {
+pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Failure> {
     let standard = match settings.headers {
         HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitNames::default()),
         HeaderFamily::None | HeaderFamily::XRateLimit => None,
@@ -72,24 +72,24 @@ pub(crate) fn answering(settings: &Settings) -> Result<Answering, Failure> {
         reset: settings.limit_reset_header.clone(),
     });
     let name = &settings.limit_name_header;
-    let asked = AnsweringSettings {
+    let asked = ResponseSettings {
         x_rate_limit: matches!(settings.headers, HeaderFamily::XRateLimit | HeaderFamily::Both),
         rate_limit: theirs.or(standard),
         reset: match settings.header_reset {
-            ResetForm::Seconds => ResetAs::Seconds,
-            ResetForm::Unix => ResetAs::UnixTime,
+            ResetForm::Seconds => ResetFormat::Seconds,
+            ResetForm::Unix => ResetFormat::UnixTime,
         },
         retry_after: match settings.retry_after {
             RetryAfterForm::Off => None,
-            RetryAfterForm::Seconds => Some(RetryAs::Seconds),
-            RetryAfterForm::Date => Some(RetryAs::HttpDate),
+            RetryAfterForm::Seconds => Some(RetryAfterFormat::Seconds),
+            RetryAfterForm::Date => Some(RetryAfterFormat::HttpDate),
         },
         retry_spread_percent: settings.retry_after_spread,
         limited_by: (!name.is_empty()).then(|| name.clone()),
         body: settings.refusal_body,
         request_metadata: settings.response_dynamic_metadata,
     };
-    Ok(Answering::new(asked)?)
+    Ok(ResponseConfig::new(asked)?)
 }
 
 /// The first address of a host; names are looked up once, at the start.

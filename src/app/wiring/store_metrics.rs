@@ -9,7 +9,7 @@ use super::redis_metrics;
 use super::store_setup::{Deciding, Shared};
 use crate::clock::Clock;
 use crate::resilience::degraded::Reason;
-use crate::server::{TlsCounters, Traffic};
+use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::memory;
 use crate::store::redis::store;
 use crate::telemetry::{Family, Figures, Kind, single};
@@ -39,7 +39,7 @@ const MEMORY: [Figure<memory::Counters>; 6] = [
     ),
 ];
 
-const TRAFFIC: [Figure<Traffic>; 7] = [
+const TRAFFIC: [Figure<ConnectionStats>; 7] = [
     ("connections", "Open gRPC connections", false, |kept| {
         kept.open.load(Ordering::Relaxed) as u64
     }),
@@ -93,7 +93,7 @@ const REDIS: [Figure<Shared>; 8] = [
     ("redis_overruns", "Calls that the store did not answer within its budget", true, |kept| {
         kept.remote().overruns()
     }),
-    ("redis_remembered_refusals", "Checks refused without asking Redis again", true, |kept| {
+    ("redis_cached_refusals", "Checks refused without asking Redis again", true, |kept| {
         seen(&kept.remote().store().counters().refused)
     }),
     ("redis_spared", "Calls answered without asking Redis at all", true, |kept| {
@@ -163,8 +163,8 @@ const DEGRADED: [Figure<Shared>; 13] = [
     ("degraded_given_back", "Charges given back: refused without Redis", true, |kept| {
         seen(&kept.counters().given_back)
     }),
-    ("degraded_give_backs_lost", "Charges that could not be given back", true, |kept| {
-        seen(&kept.counters().give_backs_lost)
+    ("degraded_refunds_lost", "Charges that could not be given back", true, |kept| {
+        seen(&kept.counters().refunds_lost)
     }),
 ];
 
@@ -191,7 +191,7 @@ fn figures<P: ?Sized + Send + Sync + 'static, T: 'static>(
 /// The figures of the store that decides, of the listener, and of TLS where it is spoken.
 pub(crate) fn of(
     decider: &Arc<Deciding>,
-    traffic: &Arc<Traffic>,
+    traffic: &Arc<ConnectionStats>,
     tls: Option<&Arc<TlsCounters>>,
 ) -> Vec<Figures> {
     let of_tls = tls.map(|tls| figures(tls, &TLS, |tls| Some(tls)));

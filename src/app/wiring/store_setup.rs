@@ -1,7 +1,7 @@
 //! Where hits are counted in this process: the embedded store, or Redis with the embedded store
 //! behind it.
 //!
-//! Not here: counting; which settings mean Redis (`settings`), what it is made from
+//! Not here: algorithm; which settings mean Redis (`settings`), what it is made from
 //! (`redis_config`).
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
 use crate::resilience::fallback::{Fallback, StandIn};
 use crate::resilience::in_flight_limit;
-use crate::resilience::refusal_cache::Remember;
+use crate::resilience::refusal_cache::RefusalCache;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
@@ -31,7 +31,7 @@ use crate::telemetry::Telemetry;
 
 /// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
 /// longer than the budget, not again what was refused a moment ago, by Lua.
-pub(crate) type Shared = Fallback<Deadline<Remember<RedisStore<Connections>>>, MemoryStore>;
+pub(crate) type Shared = Fallback<Deadline<RefusalCache<RedisStore<Connections>>>, MemoryStore>;
 
 /// What decides in this process.
 pub(crate) type Deciding = Decider<AnyStore, Arc<Telemetry>>;
@@ -51,7 +51,7 @@ pub(crate) enum AnyStore {
 }
 
 impl AnyStore {
-    /// The store that the settings choose. Redis is dialled in the background; its lanes live on
+    /// The store that the settings choose. Redis is dialled in the background; its connections live on
     /// `cores`, beside the calls that wait for them.
     pub(crate) fn open(
         settings: &Settings,
@@ -68,7 +68,7 @@ impl AnyStore {
             .map_err(|fault| Failure::Usage(fault.to_string()))?;
         let splits = connections.is_cluster();
         let redis = RedisStore::new(connections, prefix, Timing::Server);
-        let remember = Remember::new(redis, splits).switched(settings.remember_refusals);
+        let remember = RefusalCache::new(redis, splits).switched(settings.refusal_cache);
         let remote = Deadline::new(remember, told.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
         let stand_in = StandIn {
@@ -141,10 +141,10 @@ impl Store for AnyStore {
         }
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
+    async fn refund(&self, receipts: &[Receipt]) {
         match self {
-            AnyStore::Memory(memory) => memory.give_back(receipts).await,
-            AnyStore::Redis(shared) => shared.give_back(receipts).await,
+            AnyStore::Memory(memory) => memory.refund(receipts).await,
+            AnyStore::Redis(shared) => shared.refund(receipts).await,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::policy::{self, Options, Policy, Secret};
 
 pub use self::simulation::{GroupRan, Ran, Said, Slice, run};
 use super::terminal;
-pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioFault, WhenRefused};
+pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
 
 /// Counters of one run: four for each caller of the largest scenario. The store takes memory only
 /// for those that are used.
@@ -139,7 +139,7 @@ pub fn simulate(scenario: &Scenario) -> Result<Ran, Failure> {
         let descriptors = [Descriptor {
             entries: &entries,
             hits: Hits(group.hits),
-            give_back: false,
+            refund: false,
             limit: None,
             holder: None,
         }];

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::spec::Body;
-use crate::policy::syntax::diagnostic::{At, FaultKind};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
 use crate::policy::syntax::reader::{Fields, Reader, Reported};
 
@@ -26,7 +26,7 @@ pub(crate) fn read<'d>(
             "the text is no JSON once the placeholders are filled in; quote {{name}} inside it, or \
              give another `content_type` than {content_type}"
         );
-        return Err(reader.note_at(&BODY_TEXT, FaultKind::BadValue, message));
+        return Err(reader.note_at(&BODY_TEXT, DiagnosticKind::BadValue, message));
     }
     Ok(Arc::new(Body { content_type: content_type.into(), text: text.into() }))
 }
@@ -41,20 +41,20 @@ fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Stri
         return Ok(written);
     }
     let message = "`content_type` is a media type such as application/json, in ASCII".to_owned();
-    Err(reader.note_at(&CONTENT_TYPE, FaultKind::BadValue, message))
+    Err(reader.note_at(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
 }
 
 fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
     let Some(text) = reader.text(fields, &BODY_TEXT)? else {
         let message = "a body needs `text`".to_owned();
-        return Err(reader.note(At::Key, FaultKind::Missing, message));
+        return Err(reader.note(At::Key, DiagnosticKind::Missing, message));
     };
     match unknown_placeholder(&text) {
         None => Ok(text),
         Some(unknown) => {
             let message =
                 format!("unknown placeholder {unknown}; there are: {}", PLACEHOLDERS.join(", "));
-            Err(reader.note_at(&BODY_TEXT, FaultKind::BadValue, message))
+            Err(reader.note_at(&BODY_TEXT, DiagnosticKind::BadValue, message))
         }
     }
 }

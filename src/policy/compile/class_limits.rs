@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use super::limit_context::family;
-use super::limit_numbers::{Misfit, Terms, bucket, hybrid_burst_max};
+use super::limit_context::limit_id;
+use super::limit_numbers::{BoundsError, Terms, bucket, hybrid_burst_max};
 use super::spec::TierMethod;
-use crate::domain::{Bucket, Counting, Hits, Hybrid, Limit, Micros, Rate};
+use crate::domain::{Algorithm, Bucket, Hits, Hybrid, Limit, Micros, Rate};
 
 /// Shares and floors are in per cent.
 pub(crate) const WHOLE: u64 = 100;
@@ -27,18 +27,18 @@ pub(crate) struct Whole<'a> {
     pub(crate) bucket: &'a Bucket,
 }
 
-/// One limit for each class. Classes that count on one state are of one family.
+/// One limit for each class. Classes that count on one state are of one limit_id.
 pub(crate) fn limits(
     method: TierMethod,
     classes: &[Written],
     whole: &Whole<'_>,
     identity: &mut Vec<Vec<u8>>,
-) -> Result<Vec<Limit>, Misfit> {
+) -> Result<Vec<Limit>, BoundsError> {
     identity.push(method.word().into());
     let shares: Arc<[u32]> = classes.iter().map(|class| class.share.unwrap_or(0)).collect();
     let mut limits = Vec::new();
     for (at, class) in classes.iter().enumerate() {
-        let (counting, rate) = match method {
+        let (algorithm, rate) = match method {
             TierMethod::Shared => whole.shared(class),
             TierMethod::Separate => {
                 identity.push(class.name.clone().into());
@@ -46,7 +46,7 @@ pub(crate) fn limits(
             }
             TierMethod::Hybrid => whole.hybrid(class, at, &shares)?,
         };
-        let limit = whole.terms.counted(counting, rate, family(identity));
+        let limit = whole.terms.counted(algorithm, rate, limit_id(identity));
         if method == TierMethod::Separate {
             identity.pop();
         }
@@ -58,21 +58,21 @@ pub(crate) fn limits(
 
 impl Whole<'_> {
     /// The same bucket under another floor, rounded up to a whole hit.
-    fn shared(&self, class: &Written) -> (Counting, Rate) {
+    fn shared(&self, class: &Written) -> (Algorithm, Rate) {
         let burst = self.bucket.burst;
         let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));
         let floor = u64::try_from(floor.div_ceil(u128::from(WHOLE))).unwrap_or(burst.0);
         let bucket = Bucket { floor: Hits(floor), ..self.bucket.clone() };
-        (Counting::Bucket(bucket), self.terms.rate)
+        (Algorithm::Bucket(bucket), self.terms.rate)
     }
 
     /// A bucket of its own: the size rounded down to a whole hit, the rate exact.
-    fn separate(&self, class: &Written) -> Result<(Counting, Rate), Misfit> {
+    fn separate(&self, class: &Written) -> Result<(Algorithm, Rate), BoundsError> {
         let (window, charge) = (self.terms.rate.window(), self.terms.charge);
         if let (Some(burst), Some(requests)) = (class.burst, class.requests) {
             let rate = Rate { requests_per_unit: wire_number(requests), ..self.terms.rate };
             let bucket = bucket(requests, window, Some(burst), charge)?;
-            return Ok((Counting::Bucket(bucket), rate));
+            return Ok((Algorithm::Bucket(bucket), rate));
         }
         let share = u64::from(class.share.unwrap_or(0));
         let burst =
@@ -82,7 +82,7 @@ impl Whole<'_> {
         let common = common_divisor(hits, WHOLE);
         let window = Micros(window.0 * (WHOLE / common));
         let bucket = bucket(hits / common, window, Some(burst), charge)?;
-        Ok((Counting::Bucket(bucket), self.rate_of(share)))
+        Ok((Algorithm::Bucket(bucket), self.rate_of(share)))
     }
 
     fn hybrid(
@@ -90,11 +90,11 @@ impl Whole<'_> {
         class: &Written,
         at: usize,
         shares: &Arc<[u32]>,
-    ) -> Result<(Counting, Rate), Misfit> {
+    ) -> Result<(Algorithm, Rate), BoundsError> {
         let (burst, window) = (self.bucket.burst, self.terms.rate.window());
         let burst_max = hybrid_burst_max(window);
         if burst.0 > burst_max {
-            return Err(Misfit::BurstTooLarge { burst: burst.0, burst_max });
+            return Err(BoundsError::BurstTooLarge { burst: burst.0, burst_max });
         }
         let hybrid = Hybrid {
             burst,
@@ -104,7 +104,7 @@ impl Whole<'_> {
             class: at,
             floor_percent: class.floor.unwrap_or(0),
         };
-        Ok((Counting::Hybrid(hybrid), self.rate_of(u64::from(class.share.unwrap_or(0)))))
+        Ok((Algorithm::Hybrid(hybrid), self.rate_of(u64::from(class.share.unwrap_or(0)))))
     }
 
     /// A class's rate as statuses show it: rounded down, at least 1.

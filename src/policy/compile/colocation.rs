@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
-use crate::domain::spelt_out;
+use crate::domain::escaped;
 use crate::policy::lookup::matcher::CHECKS_MAX;
 
 /// A request has at most this many descriptors: longer ones are refused on arrival.
@@ -21,19 +21,19 @@ const MEETINGS_MAX: usize = 1_000;
 
 /// Two limits that can meet in a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct LimitPair {
     /// The path, and the name where there is one, of the limit that stands first.
     pub one: String,
     /// The same of the other.
     pub other: String,
     /// Whether a cluster keeps their counters together.
-    pub joint: Joint,
+    pub joint: Colocation,
 }
 
 /// Whether a Redis Cluster keeps the counters of two limits in one slot, so that a call charges both
 /// or neither in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Joint {
+pub enum Colocation {
     /// It does.
     Joined,
     /// It would with a `hash_tag` of one or more of these entries.
@@ -42,19 +42,19 @@ pub enum Joint {
     NotJoinable,
 }
 
-impl fmt::Display for Meeting {
+impl fmt::Display for LimitPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} and {}: ", self.one, self.other)?;
         match &self.joint {
-            Joint::Joined => f.write_str("joined"),
-            Joint::JoinableBy(keys) => write!(f, "joinable by {}", keys.join(" or ")),
-            Joint::NotJoinable => f.write_str("not joinable"),
+            Colocation::Joined => f.write_str("joined"),
+            Colocation::JoinableBy(keys) => write!(f, "joinable by {}", keys.join(" or ")),
+            Colocation::NotJoinable => f.write_str("not joinable"),
         }
     }
 }
 
 /// A limit, and what its counters' keys are made of.
-pub(crate) struct Met<'a> {
+pub(crate) struct LimitSite<'a> {
     /// The position of its node on each level.
     pub(crate) at: Vec<usize>,
     /// Its position in the rule.
@@ -69,7 +69,7 @@ pub(crate) struct Met<'a> {
 
 /// The limits of a domain, one for each sequence of keys and each choice of entries: those that
 /// differ in nothing but values and numbers never meet.
-pub(crate) fn limits(domain: &DomainSpec) -> Vec<Met<'_>> {
+pub(crate) fn limits(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
     let mut limits = Vec::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |at, path| {
         let rule = path.last().and_then(|node| node.rule.as_ref());
@@ -94,7 +94,7 @@ fn met<'a>(
     nth: usize,
     path: &[&'a NodeSpec],
     spec: &LimitSpec,
-) -> Met<'a> {
+) -> LimitSite<'a> {
     let entry = |node: &&'a NodeSpec| {
         let fixed = match &node.value {
             ValueSpec::Exact(value) => Some(&**value),
@@ -117,14 +117,14 @@ fn met<'a>(
     if let Some(name) = &spec.name {
         label.push_str(&format!(" ({name})"));
     }
-    Met {
+    LimitSite {
         at: at.to_vec(),
         nth,
         in_list: spec.in_list,
         keys: path.iter().map(|node| &*node.key).collect(),
         own: (0..levels).filter(is_own).map(|at| entry(&path[at])).collect(),
         // It goes to terminals.
-        label: spelt_out(&label).into_owned(),
+        label: escaped(&label).into_owned(),
     }
 }
 
@@ -147,8 +147,8 @@ fn walk<'a>(
 /// Every pair of limits that can meet, by their positions in `limits`.
 pub(crate) fn pairs<'a>(
     hash_tag: &[Box<str>],
-    limits: &'a [Met<'a>],
-) -> impl Iterator<Item = (usize, usize, Joint)> {
+    limits: &'a [LimitSite<'a>],
+) -> impl Iterator<Item = (usize, usize, Colocation)> {
     let all = limits.iter().enumerate().flat_map(move |(later, other)| {
         limits[..later].iter().enumerate().map(move |(earlier, one)| (earlier, later, one, other))
     });
@@ -157,7 +157,7 @@ pub(crate) fn pairs<'a>(
         .take(MEETINGS_MAX)
 }
 
-fn joint(hash_tag: &[Box<str>], one: &Met<'_>, other: &Met<'_>) -> Joint {
+fn joint(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>) -> Colocation {
     let common: Vec<&str> = one
         .own
         .iter()
@@ -171,19 +171,19 @@ fn joint(hash_tag: &[Box<str>], one: &Met<'_>, other: &Met<'_>) -> Joint {
         .map(|(key, _)| *key)
         .collect();
     if !hash_tag.is_empty() && hash_tag.iter().all(|key| common.contains(&&**key)) {
-        Joint::Joined
+        Colocation::Joined
     } else if common.is_empty() {
-        Joint::NotJoinable
+        Colocation::NotJoinable
     } else {
-        Joint::JoinableBy(common.into_iter().map(str::to_owned).collect())
+        Colocation::JoinableBy(common.into_iter().map(str::to_owned).collect())
     }
 }
 
 /// What is told of all pairs.
-pub(crate) fn told(domain: &DomainSpec) -> Vec<Meeting> {
+pub(crate) fn told(domain: &DomainSpec) -> Vec<LimitPair> {
     let limits = limits(domain);
     pairs(&domain.hash_tag, &limits)
-        .map(|(one, other, joint)| Meeting {
+        .map(|(one, other, joint)| LimitPair {
             one: limits[one].label.clone(),
             other: limits[other].label.clone(),
             joint,
@@ -192,7 +192,7 @@ pub(crate) fn told(domain: &DomainSpec) -> Vec<Meeting> {
 }
 
 /// How a limit is called when another's warning speaks of it.
-pub(crate) fn label<'a>(met: &'a Met<'_>) -> &'a str {
+pub(crate) fn label<'a>(met: &'a LimitSite<'_>) -> &'a str {
     &met.label
 }
 

@@ -5,13 +5,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::limit_context::{Ground, Site};
+use super::limit_context::{DomainDefaults, LimitContext};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
 use super::spec::{NodeSpec, RuleSpec, ValueSpec};
 use super::{body, metadata};
 use crate::policy::lookup::matcher::CHECKS_MAX;
-use crate::policy::syntax::diagnostic::{At, FaultKind, shown};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::language::Key;
 use crate::policy::syntax::reader::{Fields, Reader, Reported};
@@ -22,7 +22,7 @@ pub(crate) fn read_list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     key: &Key,
-    ground: Ground<'_>,
+    ground: DomainDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) fn read_list<'d>(
         if let (Ok(key), Ok(value)) = (&key, &value) {
             if let Some(first) = seen.get(&(key.clone(), value.clone())) {
                 reader.note_same(
-                    FaultKind::Duplicate,
+                    DiagnosticKind::Duplicate,
                     duplicate(key, value),
                     reader.beside(*first),
                 );
@@ -72,7 +72,7 @@ fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     (key, value): (Result<String, Reported>, Result<String, Reported>),
-    ground: Ground<'_>,
+    ground: DomainDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Result<NodeSpec, Reported> {
     trail.push(key.clone().unwrap_or_default());
@@ -101,11 +101,11 @@ fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, 
         Some(key) if !key.is_empty() => Ok(key),
         Some(_) => {
             let message = "`key` is empty; name the descriptor entry, such as remote_address";
-            Err(reader.note_at(&keywords::KEY, FaultKind::Missing, message.to_owned()))
+            Err(reader.note_at(&keywords::KEY, DiagnosticKind::Missing, message.to_owned()))
         }
         None => {
             let message = "a descriptor needs `key: NAME`, such as remote_address";
-            Err(reader.note(At::Value, FaultKind::Missing, message.to_owned()))
+            Err(reader.note(At::Value, DiagnosticKind::Missing, message.to_owned()))
         }
     }
 }
@@ -121,7 +121,7 @@ fn share_threshold<'d>(
                        pattern share one counter";
         return Err(reader.note_at(
             &keywords::SHARE_THRESHOLD,
-            FaultKind::Conflict,
+            DiagnosticKind::Conflict,
             message.to_owned(),
         ));
     }
@@ -132,7 +132,7 @@ fn share_threshold<'d>(
 fn rule_of<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    ground: Ground<'_>,
+    ground: DomainDefaults<'_>,
     trail: &[String],
 ) -> Result<Option<RuleSpec>, Reported> {
     let limits = limits(reader, fields, ground, trail);
@@ -146,7 +146,7 @@ fn rule_of<'d>(
     if lonely_body && body.is_ok() {
         let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
                        or remove the body";
-        reader.note_at(&keywords::RULE_BODY, FaultKind::Conflict, message.to_owned());
+        reader.note_at(&keywords::RULE_BODY, DiagnosticKind::Conflict, message.to_owned());
     }
     let (metadata, body) = (metadata?, body?);
     let (shadow_mode, quota_mode) = (shadow_mode?, quota_mode?);
@@ -178,18 +178,18 @@ fn rule_of<'d>(
 fn limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    ground: Ground<'_>,
+    ground: DomainDefaults<'_>,
     trail: &[String],
 ) -> Result<Vec<RateLimit>, Reported> {
-    let site = Site { ground, trail, in_list: false };
+    let site = LimitContext { ground, trail, in_list: false };
     let single = reader.map(fields, &keywords::RATE_LIMIT, |reader, fields| {
         rate_limit::read(reader, fields, site)
     });
-    let list = list(reader, fields, Site { in_list: true, ..site });
+    let list = list(reader, fields, LimitContext { in_list: true, ..site });
     if fields.has(&keywords::RATE_LIMIT) && fields.has(&keywords::RATE_LIMITS) {
         let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
                        list";
-        let (key, kind) = (&keywords::RATE_LIMITS, FaultKind::Conflict);
+        let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);
         return Err(reader.note_at(key, kind, message.to_owned()));
     }
     let (single, list) = (single?, list?);
@@ -199,7 +199,7 @@ fn limits<'d>(
 fn list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: Site<'_>,
+    site: LimitContext<'_>,
 ) -> Result<Vec<RateLimit>, Reported> {
     let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
     let mut seen: HashMap<String, usize> = HashMap::new();
@@ -210,14 +210,14 @@ fn list<'d>(
             Ok(None) => {
                 let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
                                its counters' keys";
-                let fault = reader.note(At::Value, FaultKind::Missing, message.to_owned());
+                let fault = reader.note(At::Value, DiagnosticKind::Missing, message.to_owned());
                 reported = Some(fault);
             }
             Ok(Some(name)) => match seen.get(name) {
                 Some(first) => {
                     let message = format!("a second limit of the name {}; rename it", shown(name));
                     let first = reader.beside(*first);
-                    reader.note_same(FaultKind::Duplicate, message, first);
+                    reader.note_same(DiagnosticKind::Duplicate, message, first);
                     reported = Some(Reported);
                 }
                 None => {
@@ -235,7 +235,7 @@ fn list<'d>(
         _ => Some(format!("one call has at most {CHECKS_MAX} checks; remove some limits")),
     };
     if let Some(message) = message {
-        return Err(reader.note_at(&keywords::RATE_LIMITS, FaultKind::TooLarge, message));
+        return Err(reader.note_at(&keywords::RATE_LIMITS, DiagnosticKind::TooLarge, message));
     }
     reported.map_or(Ok(limits), Err)
 }

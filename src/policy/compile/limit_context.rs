@@ -2,15 +2,15 @@
 //!
 //! Not here: reading it (`rule`, `tiers`).
 
-use super::limit_numbers::{Misfit, stable_hash};
+use super::limit_numbers::{BoundsError, stable_hash};
 use crate::domain::OnStoreFailure;
-use crate::policy::syntax::diagnostic::{At, FaultKind};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{Fields, Reader, Reported};
 
 /// What a rule takes from where it stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ground<'a> {
+pub(crate) struct DomainDefaults<'a> {
     /// The domain's name.
     pub(crate) domain: &'a str,
     /// The domain's answer when the store cannot be asked.
@@ -19,15 +19,15 @@ pub(crate) struct Ground<'a> {
 
 /// Where a limit stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site<'a> {
-    pub(crate) ground: Ground<'a>,
+pub(crate) struct LimitContext<'a> {
+    pub(crate) ground: DomainDefaults<'a>,
     /// The identity of its path: key and value of each level.
     pub(crate) trail: &'a [String],
     /// It is an entry of `rate_limits`.
     pub(crate) in_list: bool,
 }
 
-impl Site<'_> {
+impl LimitContext<'_> {
     /// The keys of the path.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.trail.iter().step_by(2).map(String::as_str)
@@ -42,22 +42,34 @@ impl Site<'_> {
     }
 }
 
-/// The number of a family: the same for the same parts.
-pub(crate) fn family(identity: &[Vec<u8>]) -> u64 {
+/// The number of a limit_id: the same for the same parts.
+pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts)
 }
 
 /// Notes a misfit at the key that has to change.
-pub(crate) fn report<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>, misfit: Misfit) -> Reported {
+pub(crate) fn report<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    misfit: BoundsError,
+) -> Reported {
     let (key, kind) = match misfit {
-        Misfit::WindowTooLong { .. } => (keywords::UNIT_MULTIPLIER, FaultKind::OutOfRange),
-        Misfit::BurstOnWindow | Misfit::BurstBesideZero => (keywords::BURST, FaultKind::Conflict),
-        Misfit::BurstTooLarge { .. } => (keywords::BURST, FaultKind::OutOfRange),
-        Misfit::RateTooLargeForBurst { .. } => (keywords::REQUESTS_PER_UNIT, FaultKind::OutOfRange),
-        Misfit::HitsTooMany { .. } => (keywords::REQUESTS_PER_UNIT, FaultKind::OutOfRange),
-        Misfit::AlwaysOnSlots => (keywords::CHARGE, FaultKind::Conflict),
-        Misfit::CostAboveCapacity { .. } => (keywords::COST, FaultKind::OutOfRange),
+        BoundsError::WindowTooLong { .. } => {
+            (keywords::UNIT_MULTIPLIER, DiagnosticKind::OutOfRange)
+        }
+        BoundsError::BurstOnWindow | BoundsError::BurstBesideZero => {
+            (keywords::BURST, DiagnosticKind::Conflict)
+        }
+        BoundsError::BurstTooLarge { .. } => (keywords::BURST, DiagnosticKind::OutOfRange),
+        BoundsError::RateTooLargeForBurst { .. } => {
+            (keywords::REQUESTS_PER_UNIT, DiagnosticKind::OutOfRange)
+        }
+        BoundsError::HitsTooMany { .. } => {
+            (keywords::REQUESTS_PER_UNIT, DiagnosticKind::OutOfRange)
+        }
+        BoundsError::AlwaysOnSlots => (keywords::CHARGE, DiagnosticKind::Conflict),
+        BoundsError::CostAboveCapacity { .. } => (keywords::COST, DiagnosticKind::OutOfRange),
     };
     if fields.has(&key) {
         reader.note_at(&key, kind, misfit.to_string())

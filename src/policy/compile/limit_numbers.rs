@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::domain::{
-    Bucket, Calendar, Charge, Concurrency, Counting, FixedWindow, Hits, Limit, Micros,
+    Algorithm, Bucket, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit, Micros,
     OnStoreFailure, Override, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 
@@ -39,7 +39,7 @@ pub(crate) const LEASE_DEFAULT_SECS: u64 = 60;
 
 /// The algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Algorithm {
+pub(crate) enum AlgorithmName {
     #[default]
     FixedWindow,
     SlidingWindow,
@@ -49,28 +49,28 @@ pub(crate) enum Algorithm {
     Concurrency,
 }
 
-impl Algorithm {
-    const ALL: [Algorithm; 6] = [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::Concurrency,
+impl AlgorithmName {
+    const ALL: [AlgorithmName; 6] = [
+        AlgorithmName::FixedWindow,
+        AlgorithmName::SlidingWindow,
+        AlgorithmName::SlidingLog,
+        AlgorithmName::TokenBucket,
+        AlgorithmName::LeakyBucket,
+        AlgorithmName::Concurrency,
     ];
 
-    pub(crate) fn of_word(word: &str) -> Option<Algorithm> {
-        Algorithm::ALL.into_iter().find(|algorithm| algorithm.word() == word)
+    pub(crate) fn of_word(word: &str) -> Option<AlgorithmName> {
+        AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.word() == word)
     }
 
     pub(crate) const fn word(self) -> &'static str {
         match self {
-            Algorithm::FixedWindow => "fixed_window",
-            Algorithm::SlidingWindow => "sliding_window",
-            Algorithm::SlidingLog => "sliding_log",
-            Algorithm::TokenBucket => "token_bucket",
-            Algorithm::LeakyBucket => "leaky_bucket",
-            Algorithm::Concurrency => "concurrency",
+            AlgorithmName::FixedWindow => "fixed_window",
+            AlgorithmName::SlidingWindow => "sliding_window",
+            AlgorithmName::SlidingLog => "sliding_log",
+            AlgorithmName::TokenBucket => "token_bucket",
+            AlgorithmName::LeakyBucket => "leaky_bucket",
+            AlgorithmName::Concurrency => "concurrency",
         }
     }
 }
@@ -79,7 +79,7 @@ impl Algorithm {
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) rate: Rate,
-    pub(crate) algorithm: Algorithm,
+    pub(crate) algorithm: AlgorithmName,
     pub(crate) burst: Option<u64>,
     pub(crate) cost: u64,
     pub(crate) charge: Charge,
@@ -90,7 +90,7 @@ pub(crate) struct Terms {
 
 /// Numbers that do not fit together, or not into the arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Misfit {
+pub(crate) enum BoundsError {
     /// The window is longer than [`WINDOW_MAX`].
     WindowTooLong { unit: Unit, multiplier_max: u64 },
     /// `burst` on an algorithm without a bucket.
@@ -102,49 +102,49 @@ pub(crate) enum Misfit {
     /// No burst was written, and the rate itself does not fit as one.
     RateTooLargeForBurst { burst_max: u64 },
     /// More hits than the algorithm can count, or keep.
-    HitsTooMany { algorithm: Algorithm, hits_max: u64 },
+    HitsTooMany { algorithm: AlgorithmName, hits_max: u64 },
     /// `charge: always` on slots: one is taken or it is not.
     AlwaysOnSlots,
     /// One request costs more than can ever be there.
     CostAboveCapacity { capacity: u64 },
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for BoundsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Misfit::WindowTooLong { unit, multiplier_max } => write!(
+            BoundsError::WindowTooLong { unit, multiplier_max } => write!(
                 f,
                 "the window is longer than ten years; with `unit: {}` the largest \
                  `unit_multiplier` is {multiplier_max}",
                 unit.word()
             ),
-            Misfit::BurstOnWindow => f.write_str(
+            BoundsError::BurstOnWindow => f.write_str(
                 "`burst` is the capacity of a bucket, and this is none; write `algorithm: \
                  token_bucket` or remove `burst`",
             ),
-            Misfit::BurstBesideZero => f.write_str(
+            BoundsError::BurstBesideZero => f.write_str(
                 "`requests_per_unit: 0` refuses everything, so `burst` has no meaning beside it; \
                  remove one of the two",
             ),
-            Misfit::BurstTooLarge { burst, burst_max } => write!(
+            BoundsError::BurstTooLarge { burst, burst_max } => write!(
                 f,
                 "`burst: {burst}` is beyond the arithmetic; at this rate the largest is {burst_max}"
             ),
-            Misfit::RateTooLargeForBurst { burst_max } => write!(
+            BoundsError::RateTooLargeForBurst { burst_max } => write!(
                 f,
                 "as a burst this rate is beyond the arithmetic; write `burst: {burst_max}`, the \
                  largest, or less beside it"
             ),
-            Misfit::HitsTooMany { algorithm, hits_max } => write!(
+            BoundsError::HitsTooMany { algorithm, hits_max } => write!(
                 f,
                 "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
                 algorithm.word()
             ),
-            Misfit::AlwaysOnSlots => f.write_str(
+            BoundsError::AlwaysOnSlots => f.write_str(
                 "a slot is taken or it is not, so `charge: always` has no meaning for \
                  concurrency; remove it",
             ),
-            Misfit::CostAboveCapacity { capacity } => write!(
+            BoundsError::CostAboveCapacity { capacity } => write!(
                 f,
                 "one request would cost more than the capacity, so that none ever passes; the \
                  largest `cost` is {capacity}"
@@ -155,77 +155,78 @@ impl fmt::Display for Misfit {
 
 impl Terms {
     /// The limit that these terms mean.
-    pub(crate) fn limit(&self, family: u64) -> Result<Limit, Misfit> {
-        let limit = self.counted(self.counting()?, self.rate, family);
+    pub(crate) fn limit(&self, limit_id: u64) -> Result<Limit, BoundsError> {
+        let limit = self.counted(self.algorithm()?, self.rate, limit_id);
         self.affordable(&limit)?;
         Ok(limit)
     }
 
     /// A limit that counts otherwise under these terms: a class's.
-    pub(crate) fn counted(&self, counting: Counting, rate: Rate, family: u64) -> Limit {
+    pub(crate) fn counted(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
-        Limit { counting, rate, charge, on_store_failure, family }
+        Limit { algorithm, rate, charge, on_store_failure, limit_id }
     }
 
     /// One request must fit.
-    pub(crate) fn affordable(&self, limit: &Limit) -> Result<(), Misfit> {
+    pub(crate) fn affordable(&self, limit: &Limit) -> Result<(), BoundsError> {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
-            return Err(Misfit::CostAboveCapacity { capacity });
+            return Err(BoundsError::CostAboveCapacity { capacity });
         }
         Ok(())
     }
 
-    fn counting(&self) -> Result<Counting, Misfit> {
+    fn algorithm(&self) -> Result<Algorithm, BoundsError> {
         let Rate { requests_per_unit, unit, .. } = self.rate;
         let unit = unit.unwrap_or(Unit::Second);
         let (hits, length) = (Hits(requests_per_unit.into()), self.rate.window());
         if length > WINDOW_MAX {
             let multiplier_max = WINDOW_MAX.0 / Micros::from_secs(unit.seconds()).0;
-            return Err(Misfit::WindowTooLong { unit, multiplier_max });
+            return Err(BoundsError::WindowTooLong { unit, multiplier_max });
         }
-        let is_bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let is_bucket =
+            matches!(self.algorithm, AlgorithmName::TokenBucket | AlgorithmName::LeakyBucket);
         if self.burst.is_some() && !is_bucket {
-            return Err(Misfit::BurstOnWindow);
+            return Err(BoundsError::BurstOnWindow);
         }
         let at_most = |hits_max: u64| {
             let algorithm = self.algorithm;
             if hits.0 > hits_max {
-                Err(Misfit::HitsTooMany { algorithm, hits_max })
+                Err(BoundsError::HitsTooMany { algorithm, hits_max })
             } else {
                 Ok(())
             }
         };
         Ok(match self.algorithm {
-            Algorithm::FixedWindow => {
+            AlgorithmName::FixedWindow => {
                 let calendar = self.calendar.clone().map(Window::Calendar);
                 let window = calendar.unwrap_or(Window::Epoch { length });
-                Counting::FixedWindow(FixedWindow { hits, window })
+                Algorithm::FixedWindow(FixedWindow { hits, window })
             }
-            Algorithm::SlidingWindow => {
+            AlgorithmName::SlidingWindow => {
                 let window = SlidingWindow { hits, length };
                 at_most((CREDITS_BOUND - 1) / window.window_ticks())?;
-                Counting::SlidingWindow(window)
+                Algorithm::SlidingWindow(window)
             }
-            Algorithm::SlidingLog => {
+            AlgorithmName::SlidingLog => {
                 at_most(ENTRIES_MAX)?;
-                Counting::SlidingLog(SlidingLog { hits, length })
+                Algorithm::SlidingLog(SlidingLog { hits, length })
             }
-            Algorithm::Concurrency => {
+            AlgorithmName::Concurrency => {
                 if self.charge == Charge::Always {
-                    return Err(Misfit::AlwaysOnSlots);
+                    return Err(BoundsError::AlwaysOnSlots);
                 }
                 at_most(ENTRIES_MAX)?;
-                Counting::Concurrency(Concurrency { slots: hits, lease: self.lease })
+                Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
-            Algorithm::TokenBucket => {
-                Counting::Bucket(bucket(hits.0, length, self.burst, self.charge)?)
+            AlgorithmName::TokenBucket => {
+                Algorithm::Bucket(bucket(hits.0, length, self.burst, self.charge)?)
             }
-            Algorithm::LeakyBucket => {
+            AlgorithmName::LeakyBucket => {
                 // A meter that paces: one at a time unless more is said.
                 let burst = self.burst.or((hits.0 > 0).then_some(1));
                 let bucket = bucket(hits.0, length, burst, self.charge)?;
-                Counting::Bucket(Bucket { leaky: true, ..bucket })
+                Algorithm::Bucket(Bucket { leaky: true, ..bucket })
             }
         })
     }
@@ -237,11 +238,11 @@ pub(crate) fn bucket(
     window: Micros,
     burst: Option<u64>,
     charge: Charge,
-) -> Result<Bucket, Misfit> {
+) -> Result<Bucket, BoundsError> {
     let plain = |burst, refill| Bucket { burst, refill, floor: Hits::ZERO, leaky: false };
     if hits == 0 {
         if burst.is_some() {
-            return Err(Misfit::BurstBesideZero);
+            return Err(BoundsError::BurstBesideZero);
         }
         // Nothing ever refills an empty bucket of no size; the interval only has to be a valid one.
         return Ok(plain(Hits::ZERO, Refill::Arrival { emission: window }));
@@ -260,8 +261,8 @@ pub(crate) fn bucket(
         (Refill::Credits { hits: Hits(hits), window }, (CREDITS_BOUND / debts - 1) / window.0)
     };
     match burst {
-        Some(burst) if burst > burst_max => Err(Misfit::BurstTooLarge { burst, burst_max }),
-        None if hits > burst_max => Err(Misfit::RateTooLargeForBurst { burst_max }),
+        Some(burst) if burst > burst_max => Err(BoundsError::BurstTooLarge { burst, burst_max }),
+        None if hits > burst_max => Err(BoundsError::RateTooLargeForBurst { burst_max }),
         burst => Ok(plain(Hits(burst.unwrap_or(hits)), refill)),
     }
 }
@@ -291,11 +292,11 @@ pub fn compile_override(domain: &str, asked: &Override) -> Limit {
     let length = rate.window().min(WINDOW_MAX);
     let hits = Hits(asked.requests_per_unit.into());
     Limit {
-        counting: Counting::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
+        algorithm: Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
         rate,
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::default(),
-        family: stable_hash(&[
+        limit_id: stable_hash(&[
             domain.as_bytes(),
             b"override".as_slice(),
             length.0.to_be_bytes().as_slice(),

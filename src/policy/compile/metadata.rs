@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use crate::policy::syntax::diagnostic::{At, FaultKind, Step};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step};
 use crate::policy::syntax::reader::{Reader, Reported};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
@@ -18,7 +18,7 @@ pub(crate) fn read(
         Json::Object(map) => Ok(map),
         _ => {
             let message = "`metadata` is a map of keys; put the value below a key".to_owned();
-            Err(reader.note(At::Value, FaultKind::WrongType, message))
+            Err(reader.note(At::Value, DiagnosticKind::WrongType, message))
         }
     }
 }
@@ -57,7 +57,7 @@ fn scalar_json(reader: &mut Reader<'_>, text: &str, scalar: Scalar) -> Result<Js
             Some(number) => Json::Number(number),
             None => {
                 let message = "metadata holds finite numbers only; put this one in quotes";
-                return Err(reader.note(At::Value, FaultKind::BadValue, message.to_owned()));
+                return Err(reader.note(At::Value, DiagnosticKind::BadValue, message.to_owned()));
             }
         },
     })

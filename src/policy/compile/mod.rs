@@ -19,15 +19,17 @@ pub(crate) mod warnings;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::colocation::Meeting;
+use self::colocation::LimitPair;
 use self::descriptor::value_text;
-use self::limit_context::Ground;
+use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::on_store_failure;
 use self::spec::{Body, DomainSpec, NodeSpec};
 use super::lookup::matcher::CHECKS_MAX;
 use super::source::{Options, Source, fault_at};
-use super::syntax::diagnostic::{At, Draft, Fault, FaultKind, Faults, Path, Step};
+use super::syntax::diagnostic::{
+    At, Diagnostic, DiagnosticKind, Diagnostics, Path, PendingDiagnostic, Step,
+};
 use super::syntax::document::{Document, placed};
 use super::syntax::keywords;
 use super::syntax::language::Key;
@@ -41,10 +43,10 @@ pub struct Compiled {
     /// The domains, in the order in which the files, by name, first mention them.
     pub domains: Vec<DomainSpec>,
     /// What works, but perhaps not as meant; by file, then by place.
-    pub warnings: Vec<Fault>,
+    pub warnings: Vec<Diagnostic>,
     /// Every pair of limits that can meet in a call, and whether a Redis Cluster keeps their
     /// counters together.
-    pub meetings: Vec<Meeting>,
+    pub colocation: Vec<LimitPair>,
     /// The same number for the same files, names included, under the same options, and for hardly
     /// any others.
     pub fingerprint: u64,
@@ -63,7 +65,7 @@ pub struct Compiled {
 /// let faults = compile(&[source], &Options::default()).unwrap_err();
 /// assert!(faults.to_string().starts_with("edge.yaml:2:56: descriptors[0].rate_limit.unit: "));
 /// ```
-pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Faults> {
+pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagnostics> {
     let mut faults = Vec::new();
     let mut sources: Vec<&Source> = sources.iter().collect();
     sources.sort_by(|a, b| a.name.cmp(&b.name));
@@ -79,22 +81,22 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Faults
         }
     }
     let (mut domains, drafts) = read_files(&documents, options);
-    let place = |draft: &Draft| placed(draft, &documents);
-    let (doubts, drafts): (Vec<Draft>, Vec<Draft>) =
+    let place = |draft: &PendingDiagnostic| placed(draft, &documents);
+    let (doubts, drafts): (Vec<PendingDiagnostic>, Vec<PendingDiagnostic>) =
         drafts.into_iter().partition(|draft| draft.kind.is_warning());
     faults.extend(drafts.iter().filter_map(place));
     if faults.is_empty() {
         faults.extend(domains.iter().filter_map(too_many_checks).filter_map(|d| place(&d)));
     }
     if !faults.is_empty() {
-        return Err(Faults(sorted(faults)));
+        return Err(Diagnostics(sorted(faults)));
     }
-    let mut found: Vec<Fault> = doubts.iter().filter_map(place).collect();
+    let mut found: Vec<Diagnostic> = doubts.iter().filter_map(place).collect();
     for domain in &domains {
         found.extend(warnings::of(&domain.spec, &domain.origins).iter().filter_map(place));
     }
     Ok(Compiled {
-        meetings: domains.iter().flat_map(|domain| colocation::told(&domain.spec)).collect(),
+        colocation: domains.iter().flat_map(|domain| colocation::told(&domain.spec)).collect(),
         domains: domains.drain(..).map(|domain| domain.spec).collect(),
         warnings: sorted(found),
         fingerprint: fingerprint(&sources, options),
@@ -102,21 +104,21 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Faults
 }
 
 /// A call could need more checks than one may have.
-fn too_many_checks(domain: &Domain) -> Option<Draft> {
+fn too_many_checks(domain: &Domain) -> Option<PendingDiagnostic> {
     let worst = colocation::too_many_checks(&domain.spec)?;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
          and may have {CHECKS_MAX}; remove some limits, or part them over several domains"
     );
     let (file, _) = domain.origins.first()?;
-    let (path, kind) = (Path::default().key(keywords::DESCRIPTORS.name), FaultKind::TooLarge);
-    Some(Draft { file: *file, path, at: At::Key, kind, message, first: None })
+    let (path, kind) = (Path::default().key(keywords::DESCRIPTORS.name), DiagnosticKind::TooLarge);
+    Some(PendingDiagnostic { file: *file, path, at: At::Key, kind, message, first: None })
 }
 
-fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Fault>) {
+fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagnostic>) {
     if sources.is_empty() {
         let message = "there is no policy file; put at least one file with `domain: NAME` there";
-        faults.push(fault_at("policy", Span::at(1, 1), FaultKind::Empty, message.to_owned()));
+        faults.push(fault_at("policy", Span::at(1, 1), DiagnosticKind::Empty, message.to_owned()));
     }
     let mut sum = 0_usize;
     for source in sources {
@@ -127,14 +129,14 @@ fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Fault>
                 "with this file all policy files together have more than {} bytes; remove some",
                 options.all_bytes_max
             );
-            faults.push(fault_at(&source.name, Span::at(1, 1), FaultKind::TooLarge, message));
+            faults.push(fault_at(&source.name, Span::at(1, 1), DiagnosticKind::TooLarge, message));
         }
     }
 }
 
-fn sorted(mut faults: Vec<Fault>) -> Vec<Fault> {
+fn sorted(mut faults: Vec<Diagnostic>) -> Vec<Diagnostic> {
     faults.sort_by(|a, b| {
-        let place = |fault: &Fault| (fault.line, fault.column);
+        let place = |fault: &Diagnostic| (fault.line, fault.column);
         a.file.cmp(&b.file).then(place(a).cmp(&place(b))).then_with(|| a.message.cmp(&b.message))
     });
     faults
@@ -172,7 +174,10 @@ struct Said {
     body: Option<Arc<Body>>,
 }
 
-fn read_files(documents: &[Document<'_>], options: &Options) -> (Vec<Domain>, Vec<Draft>) {
+fn read_files(
+    documents: &[Document<'_>],
+    options: &Options,
+) -> (Vec<Domain>, Vec<PendingDiagnostic>) {
     let mut files: Vec<File<'_>> =
         documents.iter().enumerate().map(|(at, document)| head(at, document)).collect();
     let mut domains = Vec::new();
@@ -180,7 +185,7 @@ fn read_files(documents: &[Document<'_>], options: &Options) -> (Vec<Domain>, Ve
         let said = settle(&mut files, &group);
         let name = files[group[0]].domain.clone().unwrap_or_default();
         let on_store_failure = said.on_store_failure.unwrap_or_default();
-        let ground = Ground { domain: &name, on_store_failure };
+        let ground = DomainDefaults { domain: &name, on_store_failure };
         let (nodes, origins) = join(&mut files, &group, ground);
         let spec = DomainSpec {
             name: name.into(),
@@ -206,9 +211,9 @@ fn head<'d>(at: usize, document: &'d Document<'d>) -> File<'d> {
         Ok(_) => {
             let message = "a policy file needs `domain: NAME`, the domain that callers name";
             if fields.mentions(&keywords::DOMAIN) {
-                reader.note_at(&keywords::DOMAIN, FaultKind::Missing, message.to_owned());
+                reader.note_at(&keywords::DOMAIN, DiagnosticKind::Missing, message.to_owned());
             } else {
-                reader.note(At::Value, FaultKind::Missing, message.to_owned());
+                reader.note(At::Value, DiagnosticKind::Missing, message.to_owned());
             }
             None
         }
@@ -261,7 +266,7 @@ fn groups(files: &mut [File<'_>], options: &Options) -> Vec<Vec<usize>> {
 
 fn note_same_at(file: &mut File<'_>, key: &Key, message: String, first: (usize, Path)) {
     file.reader.within(Step::Key(key.name.into()), |reader| {
-        reader.note_same(FaultKind::Duplicate, message, first);
+        reader.note_same(DiagnosticKind::Duplicate, message, first);
     });
 }
 
@@ -308,7 +313,7 @@ fn agreed<T: Clone + PartialEq>(
 fn join(
     files: &mut [File<'_>],
     group: &[usize],
-    ground: Ground<'_>,
+    ground: DomainDefaults<'_>,
 ) -> (Vec<NodeSpec>, Vec<(usize, usize)>) {
     let (mut nodes, mut origins) = (Vec::new(), Vec::new());
     let mut seen: HashMap<(String, String), (usize, usize)> = HashMap::new();
@@ -325,7 +330,7 @@ fn join(
                     let first = (*first_file, Path::of_descriptor(&[*first]));
                     file.reader.within(Step::Key(key.name.into()), |reader| {
                         reader.within(Step::Index(position), |reader| {
-                            reader.note_same(FaultKind::Duplicate, message, first);
+                            reader.note_same(DiagnosticKind::Duplicate, message, first);
                         });
                     });
                 }

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use super::limit_context::{Site, family, report};
-use super::limit_numbers::{Algorithm, LEASE_DEFAULT_SECS, Terms};
+use super::limit_context::{LimitContext, limit_id, report};
+use super::limit_numbers::{AlgorithmName, LEASE_DEFAULT_SECS, Terms};
 use super::spec::LimitSpec;
 use super::tiers;
 use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
-use crate::policy::syntax::diagnostic::{At, FaultKind, Step, shown};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step, shown};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::language::Key;
 use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
@@ -43,7 +43,7 @@ const COUNTING_KEYS: [Key; 11] = [
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: Site<'_>,
+    site: LimitContext<'_>,
 ) -> Result<RateLimit, Reported> {
     let name = reader.text(fields, &keywords::NAME);
     let own_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
@@ -53,7 +53,7 @@ pub(crate) fn read<'d>(
         Ok(true) if site.in_list => {
             let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
                            alone";
-            Err(reader.note_at(&keywords::UNLIMITED, FaultKind::Conflict, message.to_owned()))
+            Err(reader.note_at(&keywords::UNLIMITED, DiagnosticKind::Conflict, message.to_owned()))
         }
         Ok(true) => unlimited_alone(reader, fields).map(|()| None),
         Ok(false) => limit(reader, fields, site, &own_name).map(Some),
@@ -79,12 +79,12 @@ fn replaces<'d>(
             Err(fault) => fault,
             Ok(Some(name)) if !name.is_empty() && name == own_name => {
                 let message = "a limit cannot replace itself; name another one".to_owned();
-                reader.note_at(&keywords::REPLACED_NAME, FaultKind::Conflict, message)
+                reader.note_at(&keywords::REPLACED_NAME, DiagnosticKind::Conflict, message)
             }
             Ok(Some(name)) if !name.is_empty() => return names.push(name.into_boxed_str()),
             Ok(_) => {
                 let message = "an entry of `replaces` needs `name: LIMIT`".to_owned();
-                reader.note(At::Value, FaultKind::Missing, message)
+                reader.note(At::Value, DiagnosticKind::Missing, message)
             }
         };
         reported = Some(fault);
@@ -100,15 +100,15 @@ fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(
         if unit_of(&written).is_some() {
             let message = "`unlimited` and `unit` exclude each other; remove one of the two";
             reported =
-                Err(reader.note_at(&keywords::UNIT, FaultKind::Conflict, message.to_owned()));
+                Err(reader.note_at(&keywords::UNIT, DiagnosticKind::Conflict, message.to_owned()));
         } else if !written.is_empty() {
             let message = "beside `unlimited` the unit has no effect; remove it".to_owned();
-            reader.note_at(&keywords::UNIT, FaultKind::NeverMatches, message);
+            reader.note_at(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
         }
     }
     for key in COUNTING_KEYS.iter().filter(|key| fields.has(key)) {
         let message = format!("`{}` has no meaning beside `unlimited`; remove it", key.name);
-        reported = Err(reader.note_at(key, FaultKind::Conflict, message));
+        reported = Err(reader.note_at(key, DiagnosticKind::Conflict, message));
     }
     reported
 }
@@ -116,7 +116,7 @@ fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(
 fn limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: Site<'_>,
+    site: LimitContext<'_>,
     name: &str,
 ) -> Result<LimitSpec, Reported> {
     let per = per(reader, fields, site);
@@ -132,7 +132,7 @@ fn limit<'d>(
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
     identity.extend(site.trail.iter().map(|part| part.clone().into_bytes()));
-    let limit = match terms.limit(family(&identity)) {
+    let limit = match terms.limit(limit_id(&identity)) {
         Ok(limit) => limit,
         Err(misfit) => return Err(report(reader, fields, misfit)),
     };
@@ -151,11 +151,11 @@ fn limit<'d>(
 fn terms<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: Site<'_>,
+    site: LimitContext<'_>,
 ) -> Result<Terms, Reported> {
     let algorithm = reader.word(fields, &keywords::ALGORITHM);
-    let algorithm = algorithm.map(|word| word.and_then(Algorithm::of_word).unwrap_or_default());
-    let is_slots = algorithm == Ok(Algorithm::Concurrency);
+    let algorithm = algorithm.map(|word| word.and_then(AlgorithmName::of_word).unwrap_or_default());
+    let is_slots = algorithm == Ok(AlgorithmName::Concurrency);
     let unit = match reader.word(fields, &keywords::UNIT) {
         Ok(Some(_)) if is_slots => Err(no_meaning(reader, &keywords::UNIT)),
         Ok(Some(word)) => Ok(unit_of(word)),
@@ -163,7 +163,7 @@ fn terms<'d>(
         Ok(None) => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
                            year; or `unlimited: true`";
-            Err(reader.note(At::Key, FaultKind::Missing, message.to_owned()))
+            Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()))
         }
         Err(reported) => Err(reported),
     };
@@ -175,13 +175,13 @@ fn terms<'d>(
     if requests == Ok(None) {
         let message = "without `requests_per_unit` this limit refuses everything; write \
                        `requests_per_unit: 0` if that is meant";
-        reader.note(At::Key, FaultKind::DeniesAll, message.to_owned());
+        reader.note(At::Key, DiagnosticKind::DeniesAll, message.to_owned());
     }
     let lease = match reader.number(fields, &keywords::LEASE) {
         Ok(Some(_)) if algorithm.is_ok() && !is_slots => {
             let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
                            remove it";
-            Err(reader.note_at(&keywords::LEASE, FaultKind::Conflict, message.to_owned()))
+            Err(reader.note_at(&keywords::LEASE, DiagnosticKind::Conflict, message.to_owned()))
         }
         lease => lease,
     };
@@ -212,14 +212,14 @@ fn no_meaning(reader: &mut Reader<'_>, key: &Key) -> Reported {
         "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
         key.name
     );
-    reader.note_at(key, FaultKind::Conflict, message)
+    reader.note_at(key, DiagnosticKind::Conflict, message)
 }
 
 /// `align` and `time_zone`.
 fn calendar<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    algorithm: Result<Algorithm, Reported>,
+    algorithm: Result<AlgorithmName, Reported>,
     unit: Result<Option<Unit>, Reported>,
     multiplier: Got<u64>,
 ) -> Got<Calendar> {
@@ -229,15 +229,15 @@ fn calendar<'d>(
         if fields.has(&keywords::TIME_ZONE) {
             let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
                            it";
-            let (key, kind) = (&keywords::TIME_ZONE, FaultKind::Conflict);
+            let (key, kind) = (&keywords::TIME_ZONE, DiagnosticKind::Conflict);
             return Err(reader.note_at(key, kind, message.to_owned()));
         }
         return Ok(None);
     }
     let mut conflict = |message: &str| {
-        Err(reader.note_at(&keywords::ALIGN, FaultKind::Conflict, message.to_owned()))
+        Err(reader.note_at(&keywords::ALIGN, DiagnosticKind::Conflict, message.to_owned()))
     };
-    if algorithm? != Algorithm::FixedWindow {
+    if algorithm? != AlgorithmName::FixedWindow {
         return conflict("only a fixed_window can be aligned to the calendar; remove `align`");
     }
     let unit = match unit? {
@@ -258,18 +258,22 @@ fn calendar<'d>(
         None => {
             let message =
                 format!("there is no time zone {}; name one as Europe/Berlin is", shown(&zone));
-            Err(reader.note_at(&keywords::TIME_ZONE, FaultKind::BadValue, message))
+            Err(reader.note_at(&keywords::TIME_ZONE, DiagnosticKind::BadValue, message))
         }
     }
 }
 
 /// `per`: positions on the path.
-fn per<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>, site: Site<'_>) -> Got<Box<[usize]>> {
+fn per<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+) -> Got<Box<[usize]>> {
     let Some(names) = reader.names(fields, &keywords::PER)? else { return Ok(None) };
     if !site.in_list {
         let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
                        its whole path";
-        return Err(reader.note_at(&keywords::PER, FaultKind::Conflict, message.to_owned()));
+        return Err(reader.note_at(&keywords::PER, DiagnosticKind::Conflict, message.to_owned()));
     }
     let (mut positions, mut reported) = (Vec::new(), None);
     for (at, name) in names.iter().enumerate() {
@@ -281,7 +285,7 @@ fn per<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>, site: Site<'_>) -> Got<
                 format!("the path has no entry {}; it has: {}", shown(name), keys.join(", "));
             reported = Some(reader.within(Step::Key(keywords::PER.name.into()), |reader| {
                 reader.within(Step::Index(at), |reader| {
-                    reader.note(At::Value, FaultKind::BadValue, message)
+                    reader.note(At::Value, DiagnosticKind::BadValue, message)
                 })
             }));
         }

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use super::class_limits::{WHOLE, Whole, Written, limits};
-use super::limit_context::{Site, report};
-use super::limit_numbers::{Algorithm, Terms};
+use super::limit_context::{LimitContext, report};
+use super::limit_numbers::{AlgorithmName, Terms};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
-use crate::domain::{Bucket, Charge, Counting, Hits, Limit};
-use crate::policy::syntax::diagnostic::{At, FaultKind, shown};
+use crate::domain::{Algorithm, Bucket, Charge, Hits, Limit};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::language::Key;
 use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
@@ -20,11 +20,11 @@ use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
 /// The word for "unlisted values are not limited".
 const NONE: &str = "none";
 
-/// Reads `tiers`. `whole` is the limit without them, `identity` what names its family.
+/// Reads `tiers`. `whole` is the limit without them, `identity` what names its limit_id.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: Site<'_>,
+    site: LimitContext<'_>,
     terms: &Terms,
     whole: &Limit,
     identity: &mut Vec<Vec<u8>>,
@@ -58,20 +58,20 @@ pub(crate) fn read<'d>(
 fn place<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: Site<'_>,
+    site: LimitContext<'_>,
     terms: &Terms,
     whole: &'l Limit,
 ) -> Result<&'l Bucket, Reported> {
     let mut conflict = |key: &Key, message: &str| {
-        Err(reader.note_at(key, FaultKind::Conflict, message.to_owned()))
+        Err(reader.note_at(key, DiagnosticKind::Conflict, message.to_owned()))
     };
     let (key, value) = site.node();
     if !value.is_empty() {
         let message = "`tiers` stands on a descriptor without `value`: the value is the class";
         return conflict(&keywords::TIERS, message);
     }
-    let bucket = match &whole.counting {
-        Counting::Bucket(bucket) if terms.algorithm == Algorithm::TokenBucket => bucket,
+    let bucket = match &whole.algorithm {
+        Algorithm::Bucket(bucket) if terms.algorithm == AlgorithmName::TokenBucket => bucket,
         _ => {
             let message = "`tiers` divides a bucket; write `algorithm: token_bucket` beside it";
             return conflict(&keywords::TIERS, message);
@@ -86,7 +86,7 @@ fn place<'d, 'l>(
             "`per` may not name {}: its value is the class, and classes share or divide a counter",
             shown(key)
         );
-        return Err(reader.note_at(&keywords::PER, FaultKind::Conflict, message));
+        return Err(reader.note_at(&keywords::PER, DiagnosticKind::Conflict, message));
     }
     Ok(bucket)
 }
@@ -98,7 +98,7 @@ fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod
         Some(_) => Ok(TierMethod::Shared),
         None => {
             let message = "`tiers` needs `method`, one of: shared, separate, hybrid";
-            Err(reader.note(At::Key, FaultKind::Missing, message.to_owned()))
+            Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()))
         }
     }
 }
@@ -114,7 +114,7 @@ fn classes<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Vec<Writt
         );
         if name == NONE {
             let message = "a class cannot be called `none`, which is the word for no class";
-            let fault = reader.note(At::Key, FaultKind::Conflict, message.to_owned());
+            let fault = reader.note(At::Key, DiagnosticKind::Conflict, message.to_owned());
             reported = Some(fault);
         }
         match written {
@@ -129,11 +129,11 @@ fn classes<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Vec<Writt
     }
     if classes.is_empty() {
         let message = "`tiers` needs `classes`: at least one name with its floor or share";
-        return Err(reader.note(At::Key, FaultKind::Missing, message.to_owned()));
+        return Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()));
     }
     if classes.len() > CLASSES_MAX {
         let message = format!("a limit has at most {CLASSES_MAX} classes; join some");
-        return Err(reader.note_at(&keywords::CLASSES, FaultKind::TooLarge, message));
+        return Err(reader.note_at(&keywords::CLASSES, DiagnosticKind::TooLarge, message));
     }
     Ok(classes)
 }
@@ -154,7 +154,7 @@ fn fitting(
             let always = whole.terms.charge == Charge::Always && method == TierMethod::Hybrid;
             let message = "`charge: always` does not go with `method: hybrid`, which keeps no \
                            debt; remove one of the two";
-            always.then(|| (FaultKind::Conflict, message.to_owned()))
+            always.then(|| (DiagnosticKind::Conflict, message.to_owned()))
         });
     match fault {
         None => Ok(()),
@@ -162,7 +162,7 @@ fn fitting(
     }
 }
 
-type Unfit = Option<(FaultKind, String)>;
+type Unfit = Option<(DiagnosticKind, String)>;
 
 fn own_keys(method: TierMethod, class: &Written) -> Unfit {
     let name = shown(&class.name);
@@ -170,30 +170,30 @@ fn own_keys(method: TierMethod, class: &Written) -> Unfit {
     let whole_own_size = class.burst.is_some() && class.requests.is_some();
     let (kind, message) = match method {
         TierMethod::Shared if class.floor.is_none() => {
-            (FaultKind::Missing, format!("class {name} needs `floor`, such as `24%`"))
+            (DiagnosticKind::Missing, format!("class {name} needs `floor`, such as `24%`"))
         }
         TierMethod::Shared if class.share.is_some() || own_size => {
             let says = "in a shared bucket a class has a `floor` and nothing else";
-            (FaultKind::Conflict, format!("class {name}: {says}; remove the rest"))
+            (DiagnosticKind::Conflict, format!("class {name}: {says}; remove the rest"))
         }
         TierMethod::Separate if class.floor.is_some() => {
             let says = "a bucket of its own has no `floor`; remove it";
-            (FaultKind::Conflict, format!("class {name}: {says}"))
+            (DiagnosticKind::Conflict, format!("class {name}: {says}"))
         }
         TierMethod::Separate if class.share.is_some() == own_size => {
             let says = "needs either `share`, or `burst` and `requests_per_unit`";
-            (FaultKind::Missing, format!("class {name} {says}"))
+            (DiagnosticKind::Missing, format!("class {name} {says}"))
         }
         TierMethod::Separate if own_size && !whole_own_size => {
             let says = "needs `burst` and `requests_per_unit` together";
-            (FaultKind::Missing, format!("class {name} {says}"))
+            (DiagnosticKind::Missing, format!("class {name} {says}"))
         }
         TierMethod::Hybrid if class.share.is_none() => {
-            (FaultKind::Missing, format!("class {name} needs `share`, such as `25%`"))
+            (DiagnosticKind::Missing, format!("class {name} needs `share`, such as `25%`"))
         }
         TierMethod::Hybrid if own_size => {
             let says = "a hybrid's class has a `share` and a `floor`; remove the rest";
-            (FaultKind::Conflict, format!("class {name}: {says}"))
+            (DiagnosticKind::Conflict, format!("class {name}: {says}"))
         }
         TierMethod::Shared | TierMethod::Separate | TierMethod::Hybrid => return None,
     };
@@ -209,7 +209,7 @@ fn floors(method: TierMethod, classes: &[Written]) -> Unfit {
             shown(&class.name),
             floor(class)
         );
-        return Some((FaultKind::OutOfRange, message));
+        return Some((DiagnosticKind::OutOfRange, message));
     }
     let strictly = method == TierMethod::Shared;
     let out_of_order = classes.windows(2).find(|pair| {
@@ -224,7 +224,7 @@ fn floors(method: TierMethod, classes: &[Written]) -> Unfit {
         shown(&out_of_order[1].name),
         floor(&out_of_order[1])
     );
-    Some((FaultKind::OutOfRange, message))
+    Some((DiagnosticKind::OutOfRange, message))
 }
 
 /// The parts are no more than the whole.
@@ -232,7 +232,7 @@ fn sums(classes: &[Written], whole: &Whole<'_>) -> Unfit {
     let shares: u64 = classes.iter().filter_map(|class| class.share).map(u64::from).sum();
     if shares > WHOLE {
         let message = format!("the shares add up to {shares}%; the most is 100%");
-        return Some((FaultKind::OutOfRange, message));
+        return Some((DiagnosticKind::OutOfRange, message));
     }
     // In hundredths, so that shares and sizes add up exactly.
     let sum = |of: fn(&Written) -> Option<u64>, all: u64| {
@@ -253,7 +253,7 @@ fn sums(classes: &[Written], whole: &Whole<'_>) -> Unfit {
             let message = format!(
                 "the classes' `{name}` add up to {sum}; the whole has {all}, which is the most"
             );
-            return Some((FaultKind::OutOfRange, message));
+            return Some((DiagnosticKind::OutOfRange, message));
         }
     }
     let empty = |class: &&Written| {
@@ -267,7 +267,7 @@ fn sums(classes: &[Written], whole: &Whole<'_>) -> Unfit {
         "class {} gets not one whole hit of {burst}; the smallest share is {least}%",
         shown(&class.name)
     );
-    Some((FaultKind::OutOfRange, message))
+    Some((DiagnosticKind::OutOfRange, message))
 }
 
 /// The class of unlisted values: where nothing is said the one with the highest floor, else with
@@ -300,7 +300,7 @@ fn default_class<'d>(
                 shown(&name),
                 names.join(", ")
             );
-            Err(reader.note_at(&keywords::DEFAULT_CLASS, FaultKind::BadValue, message))
+            Err(reader.note_at(&keywords::DEFAULT_CLASS, DiagnosticKind::BadValue, message))
         }
     }
 }

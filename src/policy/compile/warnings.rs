@@ -7,9 +7,11 @@
 use std::collections::HashSet;
 
 use super::colocation;
-use super::colocation::Joint;
+use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
-use crate::policy::syntax::diagnostic::{At, Draft, FaultKind, NOTES_MAX, Path, shown};
+use crate::policy::syntax::diagnostic::{
+    At, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, shown,
+};
 
 /// Every warning.
 const ALL: [fn(&mut Look<'_>); 5] =
@@ -50,7 +52,7 @@ const ALWAYS_PRESENT_KEYS: [&str; 9] = [
 
 /// The warnings of a domain. `origins` says where each node of its first level stands: file and
 /// position.
-pub(crate) fn of(domain: &DomainSpec, origins: &[(usize, usize)]) -> Vec<Draft> {
+pub(crate) fn of(domain: &DomainSpec, origins: &[(usize, usize)]) -> Vec<PendingDiagnostic> {
     let mut look = Look { domain, origins, drafts: Vec::new() };
     for warning in ALL {
         warning(&mut look);
@@ -62,7 +64,7 @@ pub(crate) fn of(domain: &DomainSpec, origins: &[(usize, usize)]) -> Vec<Draft> 
 struct Look<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
-    drafts: Vec<Draft>,
+    drafts: Vec<PendingDiagnostic>,
 }
 
 /// A node with its way from the first level: positions and nodes, itself the last.
@@ -100,7 +102,7 @@ impl<'a> Look<'a> {
         &mut self,
         at: &[usize],
         path: impl FnOnce(Path) -> Path,
-        kind: FaultKind,
+        kind: DiagnosticKind,
         message: String,
     ) {
         if self.drafts.len() >= NOTES_MAX {
@@ -112,7 +114,7 @@ impl<'a> Look<'a> {
             std::iter::once(*position).chain(rest.iter().copied()).collect();
         let path = path(Path::of_descriptor(&positions));
         let (file, at) = (*file, At::Value);
-        self.drafts.push(Draft { file, path, at, kind, message, first: None });
+        self.drafts.push(PendingDiagnostic { file, path, at, kind, message, first: None });
     }
 }
 
@@ -121,12 +123,12 @@ fn keys_and_depth(look: &mut Look<'_>) {
     look.each(|look, spot, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
-            look.note(&spot.at, |p| p.key("key"), FaultKind::StarInKey, message.to_owned());
+            look.note(&spot.at, |p| p.key("key"), DiagnosticKind::StarInKey, message.to_owned());
         }
         if &*node.key == ":path" {
             let message = "`:path` carries the query string, so that a client gets a new counter \
                            with every `?`; send the route's name, or the path without its query";
-            look.note(&spot.at, |p| p.key("key"), FaultKind::PathAsKey, message.to_owned());
+            look.note(&spot.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message.to_owned());
         }
         let Some(rule) = &node.rule else { return };
         if spot.at.len() > ENTRIES_MAX {
@@ -135,14 +137,14 @@ fn keys_and_depth(look: &mut Look<'_>) {
                  {ENTRIES_MAX}",
                 spot.at.len()
             );
-            look.note(&spot.at, |p| p, FaultKind::NeverMatches, message);
+            look.note(&spot.at, |p| p, DiagnosticKind::NeverMatches, message);
         }
         for (nth, limit) in rule.limits.iter().enumerate() {
             if limit.limit.capacity().0 > 0 && !is_tied_to_a_client(limit, &spot.nodes) {
                 let message = "one counter for all callers: no entry of its key names a client; \
                                add one such as remote_address, unless that is meant";
                 let path = |p| of_limit(p, nth, limit.in_list);
-                look.note(&spot.at, path, FaultKind::OneCounterForAll, message.to_owned());
+                look.note(&spot.at, path, DiagnosticKind::OneCounterForAll, message.to_owned());
             }
         }
     });
@@ -208,7 +210,7 @@ fn unreachable_on_level(look: &mut Look<'_>, nodes: &[NodeSpec], above: &[usize]
                 shown(pattern)
             );
             let at: Vec<usize> = above.iter().copied().chain([at]).collect();
-            look.note(&at, |p| p, FaultKind::NeverMatches, message);
+            look.note(&at, |p| p, DiagnosticKind::NeverMatches, message);
         }
     }
 }
@@ -256,7 +258,7 @@ fn replaces_nobody(look: &mut Look<'_>) {
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
             let message = format!("no limit of this domain has the name {}", shown(name));
             let path = |p: Path| p.key("rate_limit").key("replaces").index(at).key("name");
-            look.note(&spot.at, path, FaultKind::ReplacesNobody, message);
+            look.note(&spot.at, path, DiagnosticKind::ReplacesNobody, message);
         }
     });
 }
@@ -291,7 +293,7 @@ fn no_limit_when_absent(look: &mut Look<'_>) {
              a limit on remote_address beside it",
             shown(key)
         );
-        look.note(&at, |p| p.key("key"), FaultKind::NoLimitWhenAbsent, message);
+        look.note(&at, |p| p.key("key"), DiagnosticKind::NoLimitWhenAbsent, message);
     }
 }
 
@@ -300,16 +302,16 @@ fn no_limit_when_absent(look: &mut Look<'_>) {
 ///
 /// Not of those that nothing could join: there would be no way out but to do without a limit. And not
 /// where `hash_tag` joins some: its author has chosen, and what it leaves apart another entry would
-/// join only instead. Of both `check` tells as meetings.
+/// join only instead. Of both `check` tells as colocation.
 fn split_over_slots(look: &mut Look<'_>) {
     let limits = colocation::limits(look.domain);
     let pairs: Vec<_> = colocation::pairs(&look.domain.hash_tag, &limits).collect();
-    if pairs.iter().any(|(.., joint)| *joint == Joint::Joined) {
+    if pairs.iter().any(|(.., joint)| *joint == Colocation::Joined) {
         return;
     }
     let mut warned = HashSet::new();
     for (one, other, joint) in pairs {
-        let Joint::JoinableBy(keys) = joint else { continue };
+        let Colocation::JoinableBy(keys) = joint else { continue };
         if !warned.insert(other) {
             continue;
         }
@@ -321,7 +323,7 @@ fn split_over_slots(look: &mut Look<'_>) {
             keys.join(", ")
         );
         let path = |p| of_limit(p, met.nth, met.in_list);
-        look.note(&met.at, path, FaultKind::SplitOverSlots, message);
+        look.note(&met.at, path, DiagnosticKind::SplitOverSlots, message);
     }
 }
 

@@ -29,7 +29,7 @@ impl Policy {
     /// The same, with rules numbered from `first` on: a process that gives every policy the numbers
     /// after the last one's can tell their rules apart while one takes the other's place.
     pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
-        let mut arranger = Arranger { first: first.0, ..Arranger::default() };
+        let mut arranger = TreeBuilder { first: first.0, ..TreeBuilder::default() };
         for domain in &domains {
             arranger.collect_replaced(&domain.nodes);
         }
@@ -50,7 +50,7 @@ impl Policy {
 }
 
 #[derive(Default)]
-struct Arranger {
+struct TreeBuilder {
     tree: Tree,
     rules: Vec<Rule>,
     /// The number of the first rule.
@@ -59,7 +59,7 @@ struct Arranger {
     replaced: HashMap<Box<str>, NameId>,
 }
 
-impl Arranger {
+impl TreeBuilder {
     fn collect_replaced(&mut self, nodes: &[NodeSpec]) {
         for node in nodes {
             for name in node.rule.iter().flat_map(|rule| &rule.replaces) {

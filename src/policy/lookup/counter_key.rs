@@ -10,7 +10,7 @@
 
 use smallvec::SmallVec;
 
-use crate::domain::{Counting, Holder, Key, Limit, Window};
+use crate::domain::{Algorithm, Holder, Key, Limit, Window};
 
 #[cfg(test)]
 mod tests;
@@ -125,7 +125,7 @@ impl Identity {
         self.bytes.clear();
         self.bytes.push(OVERRIDE);
         self.part(domain.as_bytes());
-        self.counting(limit);
+        self.algorithm(limit);
     }
 
     /// Starts a tag. It has no domain: a call has only one.
@@ -154,9 +154,9 @@ impl Identity {
 
     /// The algorithm, and its window: counters of two algorithms, or of windows that differ, never
     /// meet. A bucket's rate is none of it, so that a changed rate keeps its counter.
-    fn counting(&mut self, limit: &Limit) {
-        let (algorithm, window) = match &limit.counting {
-            Counting::FixedWindow(fixed) => match &fixed.window {
+    fn algorithm(&mut self, limit: &Limit) {
+        let (algorithm, window) = match &limit.algorithm {
+            Algorithm::FixedWindow(fixed) => match &fixed.window {
                 Window::Epoch { length } => (FIXED_WINDOW, Some(*length)),
                 Window::Calendar(calendar) => {
                     self.bytes.push(CALENDAR);
@@ -164,13 +164,13 @@ impl Identity {
                     return self.part(calendar.zone().as_bytes());
                 }
             },
-            Counting::SlidingWindow(sliding) => (SLIDING_WINDOW, Some(sliding.length)),
-            Counting::SlidingLog(log) => (SLIDING_LOG, Some(log.length)),
-            Counting::Bucket(bucket) if bucket.leaky => (LEAKY_BUCKET, None),
-            Counting::Bucket(_) => (TOKEN_BUCKET, None),
+            Algorithm::SlidingWindow(sliding) => (SLIDING_WINDOW, Some(sliding.length)),
+            Algorithm::SlidingLog(log) => (SLIDING_LOG, Some(log.length)),
+            Algorithm::Bucket(bucket) if bucket.leaky => (LEAKY_BUCKET, None),
+            Algorithm::Bucket(_) => (TOKEN_BUCKET, None),
             // Its state is in units of the window.
-            Counting::Hybrid(hybrid) => (HYBRID, Some(hybrid.window)),
-            Counting::Concurrency(_) => (CONCURRENCY, None),
+            Algorithm::Hybrid(hybrid) => (HYBRID, Some(hybrid.window)),
+            Algorithm::Concurrency(_) => (CONCURRENCY, None),
         };
         self.bytes.push(algorithm);
         if let Some(window) = window {
@@ -216,7 +216,7 @@ pub(crate) fn prefix(
     identity.bytes.push(LIMIT);
     identity.part(domain.as_bytes());
     identity.optional(name);
-    identity.counting(limit);
+    identity.algorithm(limit);
     identity.optional(class);
     identity.bytes.into_vec().into_boxed_slice()
 }

@@ -1,6 +1,6 @@
 //! Turns a request into the checks it must pass.
 //!
-//! Not here: YAML, how the tree is laid out (`tree`), counting, I/O, the combination of outcomes.
+//! Not here: YAML, how the tree is laid out (`tree`), algorithm, I/O, the combination of outcomes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::counter_key;
 use super::counter_key::{Held, Identity};
 use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
 use crate::domain::{
-    Accounting, Check, Counting, Descriptor, Entry, Hits, Holder, Key, Limit, Op, Request, Role,
+    Accounting, Algorithm, Check, Descriptor, Entry, Hits, Holder, Key, Limit, Op, Request, Role,
     RuleId,
 };
 use crate::policy::compile::limit_numbers::compile_override;
@@ -205,7 +205,7 @@ impl Policy {
     /// The latest check's holder, if it is of slots and the caller names one.
     fn name_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
-            && matches!(check.limit.counting, Counting::Concurrency(_))
+            && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
         {
             check.holder = Some(self.holder(text));
         }
@@ -312,8 +312,8 @@ fn add_parts(identity: &mut Identity, parts: &[Part], entries: &[Entry<'_>]) {
 /// Giving back nothing is still a give-back: it asks for nothing, so it passes.
 fn op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     let cost = Hits(descriptor.hits.0.saturating_mul(cost));
-    match (descriptor.give_back, cost) {
-        (true, cost) => Op::GiveBack { cost },
+    match (descriptor.refund, cost) {
+        (true, cost) => Op::Refund { cost },
         (false, Hits::ZERO) => Op::Peek,
         (false, cost) => Op::Take { cost },
     }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use super::tree::{Policy, Rule};
 use crate::domain::{
-    Charge, Counting, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Part, Window,
+    Algorithm, Charge, FixedWindow, Fraction, Hits, Limit, Micros, OnStoreFailure, Window,
 };
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 
 /// What a switch makes of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
+pub enum RuleOverride {
     /// It is counted and has no say.
     Shadow,
     /// It is not even asked: unlimited.
@@ -29,7 +29,7 @@ pub enum Switch {
 
 /// Why a switch cannot be set. Trying again does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SwitchFault {
+pub enum RuleOverrideError {
     /// Neither a rule's path nor a domain.
     Unknown(String),
     /// None of the rules has a limit that could refuse.
@@ -38,20 +38,20 @@ pub enum SwitchFault {
     Word(String),
 }
 
-impl fmt::Display for SwitchFault {
+impl fmt::Display for RuleOverrideError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SwitchFault::Unknown(target) => write!(
+            RuleOverrideError::Unknown(target) => write!(
                 f,
                 "the policy has neither a domain nor a rule `{}`; give a path as /rlconfig lists it",
                 target.escape_debug()
             ),
-            SwitchFault::NothingToDeny(target) => write!(
+            RuleOverrideError::NothingToDeny(target) => write!(
                 f,
                 "`{}` is unlimited, so there is nothing that could refuse; give it a limit of 0",
                 target.escape_debug()
             ),
-            SwitchFault::Word(word) => write!(
+            RuleOverrideError::Word(word) => write!(
                 f,
                 "`{}` is no switch; give shadow, allow, deny, or a per cent from 1% to 100%",
                 word.escape_debug()
@@ -60,42 +60,42 @@ impl fmt::Display for SwitchFault {
     }
 }
 
-impl std::error::Error for SwitchFault {}
+impl std::error::Error for RuleOverrideError {}
 
-impl Switch {
+impl RuleOverride {
     /// Reads `shadow`, `allow`, `deny`, `20%`.
     ///
     /// # Errors
     ///
-    /// [`SwitchFault::Word`].
+    /// [`RuleOverrideError::Word`].
     ///
     /// ```
-    /// use tidegate::policy::Switch;
-    /// assert_eq!(Switch::read("20%"), Ok(Switch::Scale(20)));
-    /// assert!(Switch::read("0%").is_err());
+    /// use tidegate::policy::RuleOverride;
+    /// assert_eq!(RuleOverride::read("20%"), Ok(RuleOverride::Scale(20)));
+    /// assert!(RuleOverride::read("0%").is_err());
     /// ```
-    pub fn read(word: &str) -> Result<Switch, SwitchFault> {
+    pub fn read(word: &str) -> Result<RuleOverride, RuleOverrideError> {
         match word {
-            "shadow" => return Ok(Switch::Shadow),
-            "allow" => return Ok(Switch::Allow),
-            "deny" => return Ok(Switch::Deny),
+            "shadow" => return Ok(RuleOverride::Shadow),
+            "allow" => return Ok(RuleOverride::Allow),
+            "deny" => return Ok(RuleOverride::Deny),
             _ => {}
         }
         let percent = word.strip_suffix('%').and_then(|digits| digits.parse().ok());
         match percent {
-            Some(percent @ 1..=100) => Ok(Switch::Scale(percent)),
-            Some(_) | None => Err(SwitchFault::Word(word.to_owned())),
+            Some(percent @ 1..=100) => Ok(RuleOverride::Scale(percent)),
+            Some(_) | None => Err(RuleOverrideError::Word(word.to_owned())),
         }
     }
 }
 
-impl fmt::Display for Switch {
+impl fmt::Display for RuleOverride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Switch::Shadow => f.write_str("shadow"),
-            Switch::Allow => f.write_str("allow"),
-            Switch::Deny => f.write_str("deny"),
-            Switch::Scale(percent) => write!(f, "{percent}%"),
+            RuleOverride::Shadow => f.write_str("shadow"),
+            RuleOverride::Allow => f.write_str("allow"),
+            RuleOverride::Deny => f.write_str("deny"),
+            RuleOverride::Scale(percent) => write!(f, "{percent}%"),
         }
     }
 }
@@ -105,14 +105,14 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`SwitchFault::Unknown`], [`SwitchFault::NothingToDeny`].
-    pub fn accepts(&self, target: &str, switch: Switch) -> Result<(), SwitchFault> {
+    /// [`RuleOverrideError::Unknown`], [`RuleOverrideError::NothingToDeny`].
+    pub fn accepts(&self, target: &str, switch: RuleOverride) -> Result<(), RuleOverrideError> {
         let mut meant = self.rules.iter().filter(|rule| self.is_meant(rule, target)).peekable();
         if meant.peek().is_none() && !self.knows(target) {
-            return Err(SwitchFault::Unknown(target.to_owned()));
+            return Err(RuleOverrideError::Unknown(target.to_owned()));
         }
-        if switch == Switch::Deny && meant.all(|rule| rule.limits.is_empty()) {
-            return Err(SwitchFault::NothingToDeny(target.to_owned()));
+        if switch == RuleOverride::Deny && meant.all(|rule| rule.limits.is_empty()) {
+            return Err(RuleOverrideError::NothingToDeny(target.to_owned()));
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Policy {
     #[must_use]
     pub fn switched<'s>(
         &self,
-        switches: impl Iterator<Item = (&'s str, Switch)> + Clone,
+        switches: impl Iterator<Item = (&'s str, RuleOverride)> + Clone,
     ) -> Policy {
         let rules = self.rules.iter().map(|rule| {
             let mut rule = rule.clone();
@@ -148,16 +148,18 @@ impl Policy {
 }
 
 impl Rule {
-    fn switch(&mut self, switch: Switch) {
+    fn switch(&mut self, switch: RuleOverride) {
         match switch {
-            Switch::Shadow => self.shadow_mode = true,
-            Switch::Allow => {
+            RuleOverride::Shadow => self.shadow_mode = true,
+            RuleOverride::Allow => {
                 self.unlimited = true;
                 self.limits = Box::default();
                 self.plans = Arc::default();
             }
-            Switch::Deny => self.each_limit(denied),
-            Switch::Scale(percent) => self.each_limit(|limit| limit.part(Part::percent(percent))),
+            RuleOverride::Deny => self.each_limit(denied),
+            RuleOverride::Scale(percent) => {
+                self.each_limit(|limit| limit.fraction(Fraction::percent(percent)))
+            }
         }
     }
 
@@ -183,7 +185,7 @@ impl Rule {
 fn denied(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {
-        counting: Counting::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),
+        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Deny,
         ..limit.clone()

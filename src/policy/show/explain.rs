@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::listing;
-use crate::domain::{Counting, Entry, Key, RuleId, spelt_out};
+use crate::domain::{Algorithm, Entry, Key, RuleId, escaped};
 use crate::policy::compile::spec::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{By, Domain, NodeId, Policy, Rule};
@@ -22,7 +22,7 @@ pub struct Explanation {
     /// One per entry, up to the one that missed.
     pub steps: Vec<Step>,
     /// Where that led.
-    pub ending: Ending,
+    pub ending: MatchEnd,
 }
 
 /// One entry's step down the tree. Control characters are escaped, bytes that are not UTF-8 are
@@ -66,7 +66,7 @@ pub enum How {
 
 /// Where the steps led.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum MatchEnd {
     /// The policy has no such domain.
     UnknownDomain,
     /// The descriptor has no entries.
@@ -118,7 +118,7 @@ pub struct ExplainedLimit {
     /// The counter: a store makes its own name for it out of this.
     pub counter: Key,
     /// How it counts.
-    pub counting: Counting,
+    pub algorithm: Algorithm,
     /// What the key stands for: `key=value` of each entry that makes the counter.
     pub counter_of: Vec<String>,
 }
@@ -131,8 +131,8 @@ impl Policy {
     pub fn explain(&self, domain: &str, entries: &[Entry<'_>]) -> Explanation {
         let mut steps = Vec::new();
         let ending = match self.tree.domain(domain) {
-            None => Ending::UnknownDomain,
-            Some(_) if entries.is_empty() => Ending::NoEntries,
+            None => MatchEnd::UnknownDomain,
+            Some(_) if entries.is_empty() => MatchEnd::NoEntries,
             Some(found) => self.explain_steps(found, entries, &mut steps),
         };
         Explanation { domain: domain.to_owned(), steps, ending }
@@ -143,7 +143,7 @@ impl Policy {
         domain: &Domain,
         entries: &[Entry<'_>],
         steps: &mut Vec<Step>,
-    ) -> Ending {
+    ) -> MatchEnd {
         let mut at = domain.root;
         for entry in entries {
             let step = self.tree.step(at, entry);
@@ -155,14 +155,14 @@ impl Policy {
             };
             steps.push(Step { key: shown(entry.key), value: shown(entry.value), how });
             match step {
-                None => return Ending::Missed,
+                None => return MatchEnd::Missed,
                 Some((node, _)) => at = node,
             }
         }
         let node = self.tree.node(at);
         match node.rule.and_then(|id| self.rule(id)) {
-            None => Ending::NoRule { goes_on: !node.is_leaf },
-            Some(rule) => Ending::Rule(Box::new(self.explain_rule(rule, entries))),
+            None => MatchEnd::NoRule { goes_on: !node.is_leaf },
+            Some(rule) => MatchEnd::Rule(Box::new(self.explain_rule(rule, entries))),
         }
     }
 
@@ -211,7 +211,7 @@ impl Policy {
                 key: key_text(key),
                 identity: format!("{:032x}", key.identity),
                 counter: key,
-                counting: spec.limit.counting.clone(),
+                algorithm: spec.limit.algorithm.clone(),
                 counter_of: counter_of.collect(),
             })
         });
@@ -230,7 +230,7 @@ impl Policy {
 fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
-        text.push_str(&spelt_out(chunk.valid()));
+        text.push_str(&escaped(chunk.valid()));
         text.extend(chunk.invalid().escape_ascii().map(char::from));
     }
     text
@@ -266,17 +266,17 @@ impl fmt::Display for How {
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for MatchEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ending::UnknownDomain => f.write_str("no limit: the policy has no such domain"),
-            Ending::NoEntries => f.write_str("no limit: a descriptor without entries"),
-            Ending::Missed => f.write_str("no limit: nothing matches"),
-            Ending::NoRule { goes_on: false } => f.write_str("no limit: the node has none"),
-            Ending::NoRule { goes_on: true } => {
+            MatchEnd::UnknownDomain => f.write_str("no limit: the policy has no such domain"),
+            MatchEnd::NoEntries => f.write_str("no limit: a descriptor without entries"),
+            MatchEnd::Missed => f.write_str("no limit: nothing matches"),
+            MatchEnd::NoRule { goes_on: false } => f.write_str("no limit: the node has none"),
+            MatchEnd::NoRule { goes_on: true } => {
                 f.write_str("no limit: the node has none; longer descriptors go on from here")
             }
-            Ending::Rule(rule) => rule.fmt(f),
+            MatchEnd::Rule(rule) => rule.fmt(f),
         }
     }
 }

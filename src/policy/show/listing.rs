@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 
-use crate::domain::{Charge, Counting, Entry, Limit, Window};
+use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
 use crate::policy::compile::spec::{LimitSpec, ValueSpec};
 use crate::policy::lookup::tree::{Node, Policy, Rule};
 
@@ -111,23 +111,23 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
 /// The algorithm with its own numbers; nothing for the one that needs no word.
 fn algorithm(text: &mut String, limit: &Limit) {
     // Writing into a string cannot fail.
-    let _ = match &limit.counting {
-        Counting::FixedWindow(fixed) => match &fixed.window {
+    let _ = match &limit.algorithm {
+        Algorithm::FixedWindow(fixed) => match &fixed.window {
             Window::Epoch { .. } => Ok(()),
             Window::Calendar(calendar) => {
                 write!(text, ", align: calendar, time_zone: {}", calendar.zone())
             }
         },
-        Counting::SlidingWindow(_) => write!(text, ", algorithm: sliding_window"),
-        Counting::SlidingLog(_) => write!(text, ", algorithm: sliding_log"),
-        Counting::Bucket(bucket) => {
+        Algorithm::SlidingWindow(_) => write!(text, ", algorithm: sliding_window"),
+        Algorithm::SlidingLog(_) => write!(text, ", algorithm: sliding_log"),
+        Algorithm::Bucket(bucket) => {
             let word = if bucket.leaky { "leaky_bucket" } else { "token_bucket" };
             write!(text, ", algorithm: {word}, burst: {}", bucket.burst)
         }
-        Counting::Hybrid(hybrid) => {
+        Algorithm::Hybrid(hybrid) => {
             write!(text, ", algorithm: token_bucket, burst: {}", hybrid.burst)
         }
-        Counting::Concurrency(slots) => {
+        Algorithm::Concurrency(slots) => {
             write!(text, ", algorithm: concurrency, lease: {} s", slots.lease.ceil_secs())
         }
     };

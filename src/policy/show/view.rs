@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::domain::{Charge, Counting, Limit, OnStoreFailure, Window};
+use crate::domain::{Algorithm, Charge, Limit, OnStoreFailure, Window};
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 use crate::policy::lookup::tree::{Plan, Policy, Rule};
 
@@ -113,11 +113,11 @@ impl Policy {
             requests_per_unit: limit.rate.requests_per_unit,
             unit: limit.rate.unit.map(|unit| unit.word()),
             unit_multiplier: limit.rate.unit_multiplier,
-            algorithm: algorithm(&limit.counting),
+            algorithm: algorithm(&limit.algorithm),
             capacity: limit.capacity().0,
-            time_zone: zone(&limit.counting),
-            lease: match &limit.counting {
-                Counting::Concurrency(slots) => Some(slots.lease.ceil_secs()),
+            time_zone: zone(&limit.algorithm),
+            lease: match &limit.algorithm {
+                Algorithm::Concurrency(slots) => Some(slots.lease.ceil_secs()),
                 _ => None,
             },
             cost: spec.cost,
@@ -148,20 +148,20 @@ fn tiers(spec: &TiersSpec) -> TiersView<'_> {
     }
 }
 
-fn algorithm(counting: &Counting) -> &'static str {
-    match counting {
-        Counting::FixedWindow(_) => "fixed_window",
-        Counting::SlidingWindow(_) => "sliding_window",
-        Counting::SlidingLog(_) => "sliding_log",
-        Counting::Bucket(bucket) if bucket.leaky => "leaky_bucket",
-        Counting::Bucket(_) | Counting::Hybrid(_) => "token_bucket",
-        Counting::Concurrency(_) => "concurrency",
+fn algorithm(algorithm: &Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::FixedWindow(_) => "fixed_window",
+        Algorithm::SlidingWindow(_) => "sliding_window",
+        Algorithm::SlidingLog(_) => "sliding_log",
+        Algorithm::Bucket(bucket) if bucket.leaky => "leaky_bucket",
+        Algorithm::Bucket(_) | Algorithm::Hybrid(_) => "token_bucket",
+        Algorithm::Concurrency(_) => "concurrency",
     }
 }
 
-fn zone(counting: &Counting) -> Option<&str> {
-    match counting {
-        Counting::FixedWindow(fixed) => match &fixed.window {
+fn zone(algorithm: &Algorithm) -> Option<&str> {
+    match algorithm {
+        Algorithm::FixedWindow(fixed) => match &fixed.window {
             Window::Calendar(calendar) => Some(calendar.zone()),
             Window::Epoch { .. } => None,
         },

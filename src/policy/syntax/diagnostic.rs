@@ -1,6 +1,6 @@
-//! Faults and warnings: what is wrong in a policy, where, and the way out.
+//! Diagnostics and warnings: what is wrong in a policy, where, and the way out.
 //!
-//! A fault is first a [`Draft`] that knows its path in the YAML tree; `document` turns the path
+//! A fault is first a [`PendingDiagnostic`] that knows its path in the YAML tree; `document` turns the path
 //! into a line and a column once there is something to report. Not here: what counts as a fault.
 
 use std::borrow::Cow;
@@ -8,11 +8,11 @@ use std::fmt;
 
 use super::excerpt::Excerpt;
 use super::yaml::Node;
-use crate::domain::spelt_out;
+use crate::domain::escaped;
 
 /// One fault or warning, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Diagnostic {
     /// The file's name, as it was given to `compile`.
     pub file: String,
     /// Line, from 1.
@@ -24,12 +24,12 @@ pub struct Fault {
     /// What is wrong and the way out, in one sentence or two.
     pub message: String,
     /// What sort of fault it is.
-    pub kind: FaultKind,
+    pub kind: DiagnosticKind,
     /// The source line; absent where no single line is at fault.
     pub excerpt: Option<Excerpt>,
 }
 
-impl Fault {
+impl Diagnostic {
     /// Formats the fault over several lines, as rustc does: the message below `severity` (such as
     /// `error`), the place, and the source line with a caret. Text from the file is escaped.
     ///
@@ -47,13 +47,13 @@ impl Fault {
     /// ");
     /// ```
     pub fn report(&self, severity: &str) -> String {
-        let Fault { file, line, column, path, message, .. } = self;
-        let file = spelt_out(file);
+        let Diagnostic { file, line, column, path, message, .. } = self;
+        let file = escaped(file);
         let number = line.to_string();
         let margin = " ".repeat(number.len());
         let mut report =
-            format!("{severity}: {}\n{margin}--> {file}:{line}:{column}\n", spelt_out(message));
-        let path = if path.is_empty() { String::new() } else { format!(" at {}", spelt_out(path)) };
+            format!("{severity}: {}\n{margin}--> {file}:{line}:{column}\n", escaped(message));
+        let path = if path.is_empty() { String::new() } else { format!(" at {}", escaped(path)) };
         match &self.excerpt {
             Some(excerpt) => {
                 let (text, underline) = (excerpt.text(), excerpt.underline());
@@ -68,7 +68,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
         if !self.path.is_empty() {
@@ -80,9 +80,9 @@ impl fmt::Display for Fault {
 
 /// Every fault of every file, by file, then by place; never empty. Prints one fault a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Faults(pub Vec<Fault>);
+pub struct Diagnostics(pub Vec<Diagnostic>);
 
-impl fmt::Display for Faults {
+impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, fault) in self.0.iter().enumerate() {
             if at > 0 {
@@ -94,11 +94,11 @@ impl fmt::Display for Faults {
     }
 }
 
-impl std::error::Error for Faults {}
+impl std::error::Error for Diagnostics {}
 
 /// What sort of fault. The last group are warnings: the policy works, but perhaps not as meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FaultKind {
+pub enum DiagnosticKind {
     /// No file, an empty file.
     Empty,
     /// Not UTF-8, or a character that YAML does not allow.
@@ -148,19 +148,19 @@ pub enum FaultKind {
     SplitOverSlots,
 }
 
-impl FaultKind {
+impl DiagnosticKind {
     /// Whether the policy works all the same.
     pub const fn is_warning(self) -> bool {
         matches!(
             self,
-            FaultKind::OneCounterForAll
-                | FaultKind::NoLimitWhenAbsent
-                | FaultKind::PathAsKey
-                | FaultKind::NeverMatches
-                | FaultKind::StarInKey
-                | FaultKind::ReplacesNobody
-                | FaultKind::DeniesAll
-                | FaultKind::SplitOverSlots
+            DiagnosticKind::OneCounterForAll
+                | DiagnosticKind::NoLimitWhenAbsent
+                | DiagnosticKind::PathAsKey
+                | DiagnosticKind::NeverMatches
+                | DiagnosticKind::StarInKey
+                | DiagnosticKind::ReplacesNobody
+                | DiagnosticKind::DeniesAll
+                | DiagnosticKind::SplitOverSlots
         )
     }
 }
@@ -249,12 +249,12 @@ pub(crate) enum At {
 
 /// A fault that knows its path but not its line yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
+pub(crate) struct PendingDiagnostic {
     /// Which file, by its position among the documents.
     pub(crate) file: usize,
     pub(crate) path: Path,
     pub(crate) at: At,
-    pub(crate) kind: FaultKind,
+    pub(crate) kind: DiagnosticKind,
     pub(crate) message: String,
     /// The first of two things that must not stand twice: its file and path, told at the end of
     /// the message.

@@ -2,7 +2,7 @@
 //!
 //! Not here: what the values mean (`reader` and its callers).
 
-use super::diagnostic::{At, Draft, Fault, FaultKind, Path, Step, shown};
+use super::diagnostic::{At, Diagnostic, DiagnosticKind, Path, PendingDiagnostic, Step, shown};
 use super::excerpt::Lines;
 use super::suggestions::file_kind;
 use super::yaml::{
@@ -31,7 +31,7 @@ impl<'s> Document<'s> {
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,
-    ) -> Result<(Self, Vec<Fault>), Box<Fault>> {
+    ) -> Result<(Self, Vec<Diagnostic>), Box<Diagnostic>> {
         let text = source.decode(options)?;
         let (name, lines) = (source.name.as_str(), Lines::new(text));
         let tree = match yaml::parse(text) {
@@ -42,7 +42,7 @@ impl<'s> Document<'s> {
         };
         let mut document = Document { name, lines, tree };
         if let Some(message) = file_kind(document.root()) {
-            let (span, kind) = (document.root().span(), FaultKind::ForeignFile);
+            let (span, kind) = (document.root().span(), DiagnosticKind::ForeignFile);
             return Err(Box::new(document.fault(&Path::default(), span, kind, message.to_owned())));
         }
         let problems = std::mem::take(&mut document.tree.problems);
@@ -84,14 +84,14 @@ impl<'s> Document<'s> {
         if at == At::Key { key } else { node.span() }
     }
 
-    fn fault(&self, path: &Path, span: Span, kind: FaultKind, message: String) -> Fault {
+    fn fault(&self, path: &Path, span: Span, kind: DiagnosticKind, message: String) -> Diagnostic {
         let excerpt = self.lines.excerpt(span);
-        Fault { path: path.to_string(), excerpt, ..fault_at(self.name, span, kind, message) }
+        Diagnostic { path: path.to_string(), excerpt, ..fault_at(self.name, span, kind, message) }
     }
 }
 
 /// Gives a draft its place.
-pub(crate) fn placed(draft: &Draft, documents: &[Document<'_>]) -> Option<Fault> {
+pub(crate) fn placed(draft: &PendingDiagnostic, documents: &[Document<'_>]) -> Option<Diagnostic> {
     let document = documents.get(draft.file)?;
     let span = document.span(&draft.path, draft.at);
     let mut fault = document.fault(&draft.path, span, draft.kind, draft.message.clone());
@@ -109,18 +109,24 @@ pub(crate) fn placed(draft: &Draft, documents: &[Document<'_>]) -> Option<Fault>
 }
 
 /// The fault of a text that has no tree.
-fn parse_fault(name: &str, lines: &Lines<'_>, text: &str, error: ParseError, span: Span) -> Fault {
+fn parse_fault(
+    name: &str,
+    lines: &Lines<'_>,
+    text: &str,
+    error: ParseError,
+    span: Span,
+) -> Diagnostic {
     let (kind, message) = match error {
         ParseError::Empty => {
             let message = "the file is empty; a policy needs at least `domain: NAME`";
-            return fault_at(name, span, FaultKind::Empty, message.to_owned());
+            return fault_at(name, span, DiagnosticKind::Empty, message.to_owned());
         }
         ParseError::TooDeep => (
-            FaultKind::TooLarge,
+            DiagnosticKind::TooLarge,
             format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries"),
         ),
         ParseError::AliasBomb => (
-            FaultKind::TooLarge,
+            DiagnosticKind::TooLarge,
             format!(
                 "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the \
                  file; write out what is meant"
@@ -132,13 +138,13 @@ fn parse_fault(name: &str, lines: &Lines<'_>, text: &str, error: ParseError, spa
             if let Some(tab) = indentation.find('\t') {
                 let span = Span::at(span.line as usize, tab + 1);
                 let message = "a tab in the indentation; YAML takes blanks only".to_owned();
-                let fault = fault_at(name, span, FaultKind::Syntax, message);
-                return Fault { excerpt: lines.excerpt(span), ..fault };
+                let fault = fault_at(name, span, DiagnosticKind::Syntax, message);
+                return Diagnostic { excerpt: lines.excerpt(span), ..fault };
             }
-            (FaultKind::Syntax, format!("this is not YAML: {}", syntax_message(&info)))
+            (DiagnosticKind::Syntax, format!("this is not YAML: {}", syntax_message(&info)))
         }
     };
-    Fault { excerpt: lines.excerpt(span), ..fault_at(name, span, kind, message) }
+    Diagnostic { excerpt: lines.excerpt(span), ..fault_at(name, span, kind, message) }
 }
 
 /// The parser's error with its context last, or in plainer words where that shows what to do.
@@ -168,7 +174,7 @@ fn syntax_message(info: &str) -> String {
 }
 
 /// What to say of a problem in the document's structure.
-fn explain(problem: ProblemKind) -> (FaultKind, String) {
+fn explain(problem: ProblemKind) -> (DiagnosticKind, String) {
     match problem {
         ProblemKind::DuplicateKey { key, first_line } => {
             let way_out = if key == "<<" {
@@ -181,25 +187,29 @@ fn explain(problem: ProblemKind) -> (FaultKind, String) {
                 "the key {key} stands here a second time, the first is in line {first_line}; \
                  {way_out}"
             );
-            (FaultKind::DuplicateKey, message)
+            (DiagnosticKind::DuplicateKey, message)
         }
         // Nobody sees what a tag would change, if only for another reader of the file.
         ProblemKind::UnknownTag(tag) => {
             let tag: String = tag.chars().take(SHOWN_TAG_CHARS).collect();
-            (FaultKind::WrongType, format!("the tag `{tag}` means nothing in a policy; remove it"))
+            (
+                DiagnosticKind::WrongType,
+                format!("the tag `{tag}` means nothing in a policy; remove it"),
+            )
         }
-        ProblemKind::WrongTag(tag) => {
-            (FaultKind::WrongType, format!("the tag `{tag}` does not fit its value; remove it"))
-        }
+        ProblemKind::WrongTag(tag) => (
+            DiagnosticKind::WrongType,
+            format!("the tag `{tag}` does not fit its value; remove it"),
+        ),
         ProblemKind::BadMerge => {
             let message = "`<<` merges maps into this one; give it an alias of a map, or a list of \
                            such aliases";
-            (FaultKind::WrongType, message.to_owned())
+            (DiagnosticKind::WrongType, message.to_owned())
         }
         ProblemKind::SecondDocument => {
             let message = "a second YAML document begins here, and a policy file has only one; \
                            move it into a file of its own";
-            (FaultKind::SecondDocument, message.to_owned())
+            (DiagnosticKind::SecondDocument, message.to_owned())
         }
     }
 }

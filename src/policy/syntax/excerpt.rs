@@ -5,7 +5,7 @@
 use std::cell::OnceCell;
 
 use super::yaml::Span;
-use crate::domain::spelt_out;
+use crate::domain::escaped;
 
 /// Longest part of a line shown before the mark, in characters; longer ones are cut there.
 const BEFORE_CHARS_MAX: usize = 60;
@@ -45,9 +45,9 @@ impl Excerpt {
             rest.split_at(rest.char_indices().nth(width).map_or(rest.len(), |(at, _)| at));
         let dots = |cut: bool| if cut { "…" } else { "" };
         Excerpt {
-            before: [dots(skipped > 0), &spelt_out(&before)].concat(),
-            marked: spelt_out(marked.trim_end()).into_owned(),
-            after: [&spelt_out(after), dots(shown.next().is_some())].concat(),
+            before: [dots(skipped > 0), &escaped(&before)].concat(),
+            marked: escaped(marked.trim_end()).into_owned(),
+            after: [&escaped(after), dots(shown.next().is_some())].concat(),
         }
     }
 }

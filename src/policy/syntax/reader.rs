@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::diagnostic::{At, Draft, FaultKind, NOTES_MAX, Path, Step, shown};
+use super::diagnostic::{At, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, Step, shown};
 use super::document::Document;
 use super::keywords::NAME_BYTES_MAX;
 use super::keywords::find;
@@ -14,7 +14,7 @@ use super::language::{Key, Level, Shape};
 use super::scalar::Scalar;
 use super::suggestions::{kind_of, stranger};
 use super::yaml::{List, Map, Node, Style, Value};
-use crate::domain::is_unruly;
+use crate::domain::needs_escape;
 use crate::policy::compile::spec::WrittenAt;
 
 /// The value is faulty, and the fault is noted already.
@@ -31,7 +31,7 @@ pub(crate) struct Reader<'d> {
     name: Arc<str>,
     pub(crate) document: &'d Document<'d>,
     pub(crate) path: Path,
-    drafts: Vec<Draft>,
+    drafts: Vec<PendingDiagnostic>,
     faults: usize,
     warnings: usize,
 }
@@ -68,24 +68,31 @@ impl<'d> Reader<'d> {
     }
 
     /// What was noted.
-    pub(crate) fn into_drafts(mut self) -> Vec<Draft> {
+    pub(crate) fn into_drafts(mut self) -> Vec<PendingDiagnostic> {
         let more = self.faults.saturating_sub(NOTES_MAX);
         if more > 0 {
             let message = format!("this file has {more} more faults than are shown here");
-            let (file, kind) = (self.file, FaultKind::TooLarge);
+            let (file, kind) = (self.file, DiagnosticKind::TooLarge);
             let path = Path::default();
-            self.drafts.push(Draft { file, path, at: At::Value, kind, message, first: None });
+            self.drafts.push(PendingDiagnostic {
+                file,
+                path,
+                at: At::Value,
+                kind,
+                message,
+                first: None,
+            });
         }
         self.drafts
     }
 
     /// Notes a fault or a warning at the present path.
-    pub(crate) fn note(&mut self, at: At, kind: FaultKind, message: String) -> Reported {
+    pub(crate) fn note(&mut self, at: At, kind: DiagnosticKind, message: String) -> Reported {
         let (file, path) = (self.file, self.path.clone());
-        self.keep(Draft { file, path, at, kind, message, first: None })
+        self.keep(PendingDiagnostic { file, path, at, kind, message, first: None })
     }
 
-    fn keep(&mut self, draft: Draft) -> Reported {
+    fn keep(&mut self, draft: PendingDiagnostic) -> Reported {
         let count = if draft.kind.is_warning() { &mut self.warnings } else { &mut self.faults };
         *count += 1;
         if *count <= NOTES_MAX {
@@ -95,14 +102,26 @@ impl<'d> Reader<'d> {
     }
 
     /// Notes a fault or a warning at a key of the present map.
-    pub(crate) fn note_at(&mut self, key: &Key, kind: FaultKind, message: String) -> Reported {
+    pub(crate) fn note_at(&mut self, key: &Key, kind: DiagnosticKind, message: String) -> Reported {
         self.within(Step::Key(key.name.into()), |reader| reader.note(At::Value, kind, message))
     }
 
     /// Notes that the present path must not stand beside an earlier one, its file and path.
-    pub(crate) fn note_same(&mut self, kind: FaultKind, message: String, first: (usize, Path)) {
+    pub(crate) fn note_same(
+        &mut self,
+        kind: DiagnosticKind,
+        message: String,
+        first: (usize, Path),
+    ) {
         let (file, path) = (self.file, self.path.clone());
-        self.keep(Draft { file, path, at: At::Value, kind, message, first: Some(first) });
+        self.keep(PendingDiagnostic {
+            file,
+            path,
+            at: At::Value,
+            kind,
+            message,
+            first: Some(first),
+        });
     }
 
     /// An entry of the list whose entry the present path is.
@@ -153,13 +172,13 @@ impl<'d> Reader<'d> {
             let Value::Map(map) = value.value() else {
                 let (name, kind) = (key.name, kind_of(value));
                 let message = format!("`{name}` is a map of names, not {kind}");
-                return Err(reader.note(At::Value, FaultKind::WrongType, message));
+                return Err(reader.note(At::Value, DiagnosticKind::WrongType, message));
             };
             for (name, value) in map.iter() {
                 reader.within(Step::of(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` is text; quote it", key.name);
-                        reader.note(At::Key, FaultKind::WrongType, message);
+                        reader.note(At::Key, DiagnosticKind::WrongType, message);
                     } else if let Ok(fields) = reader.open(level, value) {
                         read(reader, name.text(), &fields);
                     }
@@ -215,7 +234,7 @@ impl<'d> Reader<'d> {
                     let name = reader.read_text(key, entry)?;
                     if name.is_empty() {
                         let message = format!("an entry of `{}` is empty; remove it", key.name);
-                        return Err(reader.note(At::Value, FaultKind::Missing, message));
+                        return Err(reader.note(At::Value, DiagnosticKind::Missing, message));
                     }
                     Ok(name)
                 });
@@ -260,7 +279,7 @@ impl<'d> Reader<'d> {
                     key.name,
                     kind_of(value)
                 );
-                Err(self.note(At::Value, FaultKind::WrongType, message))
+                Err(self.note(At::Value, DiagnosticKind::WrongType, message))
             }
         }
     }
@@ -269,7 +288,7 @@ impl<'d> Reader<'d> {
     fn open(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, Reported> {
         let Value::Map(map) = value.value() else {
             let message = format!("{} is a map of keys, not {}", level.words(), kind_of(value));
-            return Err(self.note(At::Value, FaultKind::WrongType, message));
+            return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
         };
         for (key, _) in map.iter() {
             let (kind, message) = match key.core_scalar() {
@@ -277,7 +296,7 @@ impl<'d> Reader<'d> {
                 Scalar::Text if !key.is_collection() => stranger(level, key.text()),
                 _ => {
                     let message = format!("a key is text, not {}; quote it", kind_of(key));
-                    (FaultKind::WrongType, message)
+                    (DiagnosticKind::WrongType, message)
                 }
             };
             self.within(Step::of(key), |reader| reader.note(At::Key, kind, message));
@@ -289,7 +308,7 @@ impl<'d> Reader<'d> {
     pub(crate) fn read_text(&mut self, key: &Key, value: Node<'_>) -> Result<String, Reported> {
         if value.is_collection() {
             let message = format!("`{}` is text, not {}", key.name, kind_of(value));
-            return Err(self.note(At::Value, FaultKind::WrongType, message));
+            return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
         }
         let text = match value.core_scalar() {
             Scalar::Null => String::new(),
@@ -301,7 +320,7 @@ impl<'d> Reader<'d> {
                     source(value),
                     key.name
                 );
-                return Err(self.note(At::Value, FaultKind::WrongType, message));
+                return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
             }
         };
         let (bytes_max, is_name) = match key.shape {
@@ -314,12 +333,12 @@ impl<'d> Reader<'d> {
                 key.name,
                 text.len()
             );
-            return Err(self.note(At::Value, FaultKind::TooLarge, message));
+            return Err(self.note(At::Value, DiagnosticKind::TooLarge, message));
         }
         if is_name && text.chars().any(char::is_control) {
             let message =
                 format!("`{}` has a control character: {}; remove it", key.name, shown(&text));
-            return Err(self.note(At::Value, FaultKind::BadValue, message));
+            return Err(self.note(At::Value, DiagnosticKind::BadValue, message));
         }
         Ok(text)
     }
@@ -333,7 +352,7 @@ pub(crate) fn source(value: Node<'_>) -> Cow<'_, str> {
     match value.value() {
         Value::Scalar("", Style::Plain) => kind_of(value).into(),
         Value::Scalar(text, Style::Plain | Style::Float)
-            if text.chars().nth(SOURCE_CHARS_MAX).is_none() && !text.contains(is_unruly) =>
+            if text.chars().nth(SOURCE_CHARS_MAX).is_none() && !text.contains(needs_escape) =>
         {
             text.into()
         }

@@ -2,7 +2,7 @@
 //!
 //! Not here: what is a fault (`reader`).
 
-use super::diagnostic::{FaultKind, shown};
+use super::diagnostic::{DiagnosticKind, shown};
 use super::keywords::{homes, keys_of};
 use super::language::Level;
 use super::scalar::{self, Scalar};
@@ -21,13 +21,13 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
 }
 
 /// A key that does not belong where it stands.
-pub(crate) fn stranger(level: Level, name: &str) -> (FaultKind, String) {
+pub(crate) fn stranger(level: Level, name: &str) -> (DiagnosticKind, String) {
     let homes = homes(name);
     if !homes.is_empty() {
         let homes: Vec<&str> = homes.into_iter().map(Level::words).collect();
         let message =
             format!("`{name}` belongs to {}, not to {}", homes.join(" or "), level.words());
-        return (FaultKind::MisplacedKey, message);
+        return (DiagnosticKind::MisplacedKey, message);
     }
     let near = keys_of(level).find(|key| distance(key.name, name) <= NEAR);
     let way_out = match near {
@@ -37,7 +37,7 @@ pub(crate) fn stranger(level: Level, name: &str) -> (FaultKind, String) {
             format!("{} takes: {}", level.words(), all.join(", "))
         }
     };
-    (FaultKind::UnknownKey, format!("unknown key {}; {way_out}", shown(name)))
+    (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", shown(name)))
 }
 
 /// How many typing slips a key may be away from the one that is offered for it.

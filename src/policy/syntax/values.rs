@@ -2,7 +2,7 @@
 //!
 //! Not here: maps and lists (`reader`), what YAML 1.1 takes for what (`scalar`).
 
-use super::diagnostic::{At, FaultKind, shown};
+use super::diagnostic::{At, DiagnosticKind, shown};
 use super::language::{Key, Shape};
 use super::reader::{Fields, Got, Reader, Reported, source};
 use super::scalar::{self, Scalar};
@@ -23,7 +23,7 @@ impl<'d> Reader<'d> {
                 };
                 let (name, source) = (key.name, source(value));
                 let message = format!("`{name}` is true or false, not {source}{hint}");
-                Err(reader.note(At::Value, FaultKind::WrongType, message))
+                Err(reader.note(At::Value, DiagnosticKind::WrongType, message))
             }
         });
         truth.map(Option::unwrap_or_default)
@@ -45,7 +45,7 @@ impl<'d> Reader<'d> {
                     let (name, source) = (key.name, source(value));
                     let hint = number_hint(value);
                     let message = format!("`{name}` is a whole number, not {source}{hint}");
-                    return Err(reader.note(At::Value, FaultKind::WrongType, message));
+                    return Err(reader.note(At::Value, DiagnosticKind::WrongType, message));
                 }
             };
             match u64::try_from(number) {
@@ -58,7 +58,7 @@ impl<'d> Reader<'d> {
                     };
                     let (name, source) = (key.name, source(value));
                     let message = format!("`{name}` must be {bound}, not {source}");
-                    Err(reader.note(At::Value, FaultKind::OutOfRange, message))
+                    Err(reader.note(At::Value, DiagnosticKind::OutOfRange, message))
                 }
             }
         })
@@ -80,7 +80,7 @@ impl<'d> Reader<'d> {
             let words = words.join(", ");
             let (name, text) = (key.name, shown(&text));
             let message = format!("`{name}` is one of: {words}; not {text}");
-            Err(reader.note(At::Value, FaultKind::BadValue, message))
+            Err(reader.note(At::Value, DiagnosticKind::BadValue, message))
         })
     }
 
@@ -97,7 +97,7 @@ impl<'d> Reader<'d> {
                         key.name,
                         source(value)
                     );
-                    Err(reader.note(At::Value, FaultKind::BadValue, message))
+                    Err(reader.note(At::Value, DiagnosticKind::BadValue, message))
                 }
             }
         })

@@ -75,7 +75,7 @@ impl MemoryStore {
             checks.iter().map(|check| self.resolve(check, &mut locked, &mut works, now)).collect();
         let mut outcomes: Vec<Answer> = vec![Answer::NotAsked; checks.len()];
 
-        let given_back = |check: &Check<'_>| matches!(check.op, Op::GiveBack { .. });
+        let given_back = |check: &Check<'_>| matches!(check.op, Op::Refund { .. });
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| given_back(check)) {
             outcomes[i] = Answer::Decided(self.step(&mut works[at[i]], check, check.op, now));
         }
@@ -85,11 +85,11 @@ impl MemoryStore {
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !given_back(check)) {
             outcomes[i] = Answer::Decided(self.step(&mut works[at[i]], check, check.op, now));
         }
-        let undone = accounting == Accounting::AllOrNothing && !admitted(checks, &outcomes);
-        if undone {
+        let refunded = accounting == Accounting::AllOrNothing && !admitted(checks, &outcomes);
+        if refunded {
             keep_only_always(checks, &mut outcomes, &mut works, &at, now);
         }
-        if undone || works.len() < checks.len() {
+        if refunded || works.len() < checks.len() {
             refresh(checks, &mut outcomes, &works, &at, now);
         }
         for work in works {
@@ -127,7 +127,7 @@ impl MemoryStore {
         }
         let guard = locked.set.rank(self.shard_of(own));
         let shard = &mut *locked.guards[guard];
-        let family = check.limit.family;
+        let limit_id = check.limit.limit_id;
         if let Some(slot) = shard.find(own) {
             let state = shard.state(slot);
             let (had, state) = (weight(state), Some(state.clone()));
@@ -138,16 +138,16 @@ impl MemoryStore {
         let held = |slot| works.iter().any(|w| w.guard == guard && w.place == Place::At(slot));
         self.make_room(shard, now, held);
         if self.claim(false, 1) {
-            let state = shard.find_shared(family).map(|slot| shard.state(slot).clone());
+            let state = shard.find_shared(limit_id).map(|slot| shard.state(slot).clone());
             let work = Work::new(guard, own, Place::Claimed, false, state, check.limit);
             works.push(work.weighing(0, 1));
             return works.len() - 1;
         }
-        let key = EntryKey::shared(family);
+        let key = EntryKey::shared(limit_id);
         if let Some(at) = works.iter().position(|work| work.key == key && work.guard == guard) {
             return at;
         }
-        let (place, state, (had, claimed)) = match shard.find_shared(family) {
+        let (place, state, (had, claimed)) = match shard.find_shared(limit_id) {
             Some(slot) => {
                 let (state, had) = (shard.state(slot).clone(), weight(shard.state(slot)));
                 (Place::At(slot), Some(state), (had, had))
@@ -205,7 +205,7 @@ impl MemoryStore {
     }
 }
 
-/// A refused call: everything since the give-backs is undone, and what is charged always is charged
+/// A refused call: everything since the give-backs is refunded, and what is charged always is charged
 /// again. The verdicts and the waits stand as they were given.
 fn keep_only_always<'a>(
     checks: &[Check<'a>],
@@ -220,7 +220,7 @@ fn keep_only_always<'a>(
     for (i, check) in checks.iter().enumerate() {
         let Answer::Decided(outcome) = &mut outcomes[i] else { continue };
         let op = match check.op {
-            Op::GiveBack { .. } => continue,
+            Op::Refund { .. } => continue,
             Op::Take { .. } if check.limit.charge == Charge::Always => check.op,
             Op::Take { .. } | Op::Peek => Op::Peek,
         };
@@ -235,7 +235,7 @@ fn keep_only_always<'a>(
     }
 }
 
-/// Where several checks met on one counter, or were undone: each is told what is left now.
+/// Where several checks met on one counter, or were refunded: each is told what is left now.
 fn refresh(
     checks: &[Check<'_>],
     outcomes: &mut [Answer],

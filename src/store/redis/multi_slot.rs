@@ -129,7 +129,7 @@ pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt>
         }
         if let Some(receipt) = Receipt::of(check, outcome) {
             receipts.push(receipt);
-            *outcome = outcome.undone(check.limit.capacity());
+            *outcome = outcome.refunded(check.limit.capacity());
         }
     }
     receipts
@@ -137,7 +137,7 @@ pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt>
 
 /// Takes effect whatever becomes of the call: a give-back, a debt.
 fn stands(check: &Check<'_>) -> bool {
-    matches!(check.op, Op::GiveBack { .. }) || is_debt(check)
+    matches!(check.op, Op::Refund { .. }) || is_debt(check)
 }
 
 #[cfg(test)]
@@ -146,14 +146,14 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Bucket, Charge, Counting, Hits, Key, Limit, Micros, OnStoreFailure, Outcome, Rate, Refill,
-        Taken, Unit,
+        Algorithm, Bucket, Charge, ChargeRecord, Hits, Key, Limit, Micros, OnStoreFailure, Outcome,
+        Rate, Refill, Unit,
     };
 
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
         let refill = Refill::Arrival { emission: Micros(10) };
         Arc::new(Limit {
-            counting: Counting::Bucket(Bucket {
+            algorithm: Algorithm::Bucket(Bucket {
                 burst: Hits(burst),
                 refill,
                 floor: Hits::ZERO,
@@ -162,7 +162,7 @@ mod tests {
             rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge,
             on_store_failure: OnStoreFailure::Local,
-            family: 1,
+            limit_id: 1,
         })
     }
 
@@ -179,7 +179,7 @@ mod tests {
     fn decided(verdict: Verdict, charged: u64, available: u64) -> Answer {
         let (retry_after, reset_after) = (None, Micros::ZERO);
         let (hits, at, window) = (Hits(charged), Micros(1), Micros::ZERO);
-        let taken = (charged > 0).then_some(Taken { hits, at, window, entry: 0 });
+        let taken = (charged > 0).then_some(ChargeRecord { hits, at, window, entry: 0 });
         let (charged, available) = (Hits(charged), Hits(available));
         Answer::Decided(Outcome { verdict, charged, available, retry_after, reset_after, taken })
     }

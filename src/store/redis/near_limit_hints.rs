@@ -22,7 +22,7 @@ const NEAR_TIMES: u64 = 10;
 
 /// Hits last seen left, per counter, and when it last refused.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct NearLimitHints {
     places: Box<[Place]>,
 }
 
@@ -38,9 +38,9 @@ struct Place {
 /// How near a counter is to its limit: less is nearer.
 pub(super) type Nearness = u64;
 
-impl Seen {
-    pub(super) fn new() -> Seen {
-        Seen { places: (0..PLACES).map(|_| Place::default()).collect() }
+impl NearLimitHints {
+    pub(super) fn new() -> NearLimitHints {
+        NearLimitHints { places: (0..PLACES).map(|_| Place::default()).collect() }
     }
 
     /// Remembers an outcome.
@@ -64,7 +64,7 @@ impl Seen {
         let cost = match check.op {
             Op::Take { cost } => cost.max(Hits::ONE).0,
             Op::Peek => 1,
-            Op::GiveBack { .. } => return None,
+            Op::Refund { .. } => return None,
         };
         let seen = place.seen.load(Ordering::Relaxed);
         let (left, refused) = (seen >> 32, seen as u32);

@@ -9,15 +9,15 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::client::transport::{Items, SendError, Transport};
+use super::client::transport::{ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
 use super::multi_slot;
 use super::multi_slot::Groups;
-use super::near_limit_hints::Seen;
+use super::near_limit_hints::NearLimitHints;
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICTLY};
 use super::script::reply;
-use super::script::reply::ReplyFault;
+use super::script::reply::ReplyError;
 use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
 use crate::store::Store;
 
@@ -59,7 +59,7 @@ pub struct RedisStore<T> {
     timing: Timing,
     /// The latest call's time, for give-backs under [`Timing::OfTheCall`].
     latest: AtomicU64,
-    seen: Seen,
+    seen: NearLimitHints,
     counters: Counters,
 }
 
@@ -71,7 +71,8 @@ impl<T: Transport> RedisStore<T> {
             Timing::OfTheCall => &*STRICTLY,
         };
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
-        let (latest, seen, counters) = (AtomicU64::new(0), Seen::new(), Counters::default());
+        let (latest, seen, counters) =
+            (AtomicU64::new(0), NearLimitHints::new(), Counters::default());
         RedisStore { transport, encoder, timing, latest, seen, counters }
     }
 
@@ -139,7 +140,7 @@ impl<T: Transport> RedisStore<T> {
         let parts: SmallVec<[Part<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(part).collect()).collect();
         let now = self.now(call);
-        let items: Items = parts
+        let items: ScriptCalls = parts
             .iter()
             .map(|part| self.encoder.call(part, call.accounting, now, call.now))
             .collect();
@@ -169,7 +170,7 @@ impl<T: Transport> RedisStore<T> {
                     self.counters.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                     return decoded.outcomes.into_iter().map(Answer::Decided).collect();
                 }
-                Err(ReplyFault::Misfit) => Executed::No,
+                Err(ReplyError::Misfit) => Executed::No,
                 Err(_) => {
                     self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
                     Executed::Unknown
@@ -182,12 +183,12 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// One script call for each slot.
-    fn returns(&self, receipts: &[Receipt], now: Option<Micros>) -> Items {
+    fn returns(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
-            return Items::new();
+            return ScriptCalls::new();
         }
         if !self.transport.is_cluster() {
-            return smallvec![self.encoder.give_back(receipts, now)];
+            return smallvec![self.encoder.refund(receipts, now)];
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
         for receipt in receipts {
@@ -197,7 +198,7 @@ impl<T: Transport> RedisStore<T> {
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }
-        by_slot.iter().map(|(_, receipts)| self.encoder.give_back(receipts, now)).collect()
+        by_slot.iter().map(|(_, receipts)| self.encoder.refund(receipts, now)).collect()
     }
 }
 
@@ -217,7 +218,7 @@ impl<T: Transport> Store for RedisStore<T> {
         Answers { each, source: Source::Redis }
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
+    async fn refund(&self, receipts: &[Receipt]) {
         let now = match self.timing {
             Timing::Server => None,
             Timing::OfTheCall => Some(Micros(self.latest.load(Ordering::Relaxed))),

@@ -21,7 +21,9 @@ use opentelemetry_sdk::trace::{
 };
 
 use super::{Identity, OtlpError, Sampling, Sent, Target};
-use crate::domain::{Code, Ending, Micros, NodeCall, Parent, Seen, Told, Trace};
+use crate::domain::{
+    Code, Micros, NodeCall, Parent, RpcOutcome, Trace, TraceRecord, TracedDecision,
+};
 
 /// The decision's span: the method, as the conventions for RPC have it.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -85,11 +87,11 @@ impl Traces {
     }
 
     /// Makes the spans of a call that is over. What the queue has no room for is dropped.
-    pub(in crate::telemetry) fn record(&self, trace: &Trace, ending: Ending) {
+    pub(in crate::telemetry) fn record(&self, trace: &Trace, ending: RpcOutcome) {
         let above = trace.parent().map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(remote(&parent))
         });
-        let Seen { told, node_calls } = trace.seen();
+        let TraceRecord { told, node_calls } = trace.seen();
         let decision = SpanBuilder::from_name(DECISION)
             .with_kind(SpanKind::Server)
             .with_start_time(moment(trace.began()))
@@ -100,7 +102,7 @@ impl Traces {
             self.record_node_call(call, &within);
         }
         let span = within.span();
-        if ending != Ending::Decided {
+        if ending != RpcOutcome::Decided {
             span.set_status(Status::error(ending.word()));
         }
         span.end_with_timestamp(moment(trace.now()));
@@ -144,12 +146,12 @@ fn moment(at: Micros) -> SystemTime {
 }
 
 /// Names of the policy, and numbers; nothing that the caller sent.
-fn decision_attributes(told: Option<&Told>, ending: Ending) -> Vec<KeyValue> {
+fn decision_attributes(told: Option<&TracedDecision>, ending: RpcOutcome) -> Vec<KeyValue> {
     let status = match ending {
-        Ending::Decided => 0,
-        Ending::Invalid => 3,
-        Ending::Late => 4,
-        Ending::Unavailable => 14,
+        RpcOutcome::Decided => 0,
+        RpcOutcome::Invalid => 3,
+        RpcOutcome::Late => 4,
+        RpcOutcome::Unavailable => 14,
     };
     let mut attributes = vec![
         KeyValue::new("rpc.system", "grpc"),

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use self::refusal_note::Note;
 use self::space_saving::Spans;
-use crate::domain::{Micros, Refused, RuleId};
+use crate::domain::{Micros, RefusalEvent, RuleId};
 
 pub use self::refusal_note::Values;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopSpan};
@@ -112,7 +112,7 @@ impl Top {
 
     /// A check refused. On the request path: copies at most 170 bytes into a ring, without a lock,
     /// an allocation or a wait.
-    pub(super) fn note(&self, refused: &Refused<'_>) {
+    pub(super) fn note(&self, refused: &RefusalEvent<'_>) {
         if self.notes.try_send(Note::of(refused, self.values)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }

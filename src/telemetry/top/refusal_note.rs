@@ -3,7 +3,7 @@
 //!
 //! Not here: what becomes of it (`sketch`).
 
-use crate::domain::{Entry, Refused, RuleId, spelt_out};
+use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 
 /// How the values of refused keys are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) struct Note {
 
 impl Note {
     /// On the request path: no allocation.
-    pub(super) fn of(refused: &Refused<'_>, values: Values) -> Note {
+    pub(super) fn of(refused: &RefusalEvent<'_>, values: Values) -> Note {
         let limit =
             refused.rule.map(|rule| (rule, u16::try_from(refused.limit).unwrap_or(u16::MAX)));
         let (counter, shadow) = (refused.counter.identity, refused.shadow);
@@ -106,7 +106,7 @@ impl Note {
     pub(super) fn shown(&self) -> String {
         let mut text = String::new();
         for chunk in self.text[..usize::from(self.length)].utf8_chunks() {
-            text.push_str(&spelt_out(chunk.valid()));
+            text.push_str(&escaped(chunk.valid()));
             text.extend(chunk.invalid().escape_ascii().map(char::from));
         }
         // Escaping can make six characters out of a byte.

@@ -95,7 +95,7 @@ struct Counted {
 pub(super) struct Key {
     pub(super) counter: u128,
     pub(super) text: Arc<str>,
-    /// Refused at least so often.
+    /// RefusalEvent at least so often.
     pub(super) least: u64,
     /// And at most so often.
     pub(super) most: u64,

@@ -25,12 +25,12 @@ struct Parts {
 
 fn limit(window: Option<u64>) -> Arc<Limit> {
     let hits = Hits(7);
-    let counting = match window {
-        Some(length) => Counting::FixedWindow(FixedWindow {
+    let algorithm = match window {
+        Some(length) => Algorithm::FixedWindow(FixedWindow {
             hits,
             window: Window::Epoch { length: Micros(length) },
         }),
-        None => Counting::Bucket(Bucket {
+        None => Algorithm::Bucket(Bucket {
             burst: hits,
             refill: Refill::Arrival { emission: Micros(5) },
             floor: Hits::ZERO,
@@ -38,11 +38,11 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
         }),
     };
     Arc::new(Limit {
-        counting,
+        algorithm,
         rate: Rate { requests_per_unit: 7, unit: Some(Unit::Second), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
-        family: 0,
+        limit_id: 0,
     })
 }
 
@@ -197,12 +197,12 @@ fn values_that_look_alike_are_different_counters() {
 #[test]
 fn the_numbers_of_a_limit_are_not_part_of_its_keys() {
     let mut raised = Limit::clone(&limit(Some(1_000_000)));
-    raised.counting = Counting::FixedWindow(FixedWindow {
+    raised.algorithm = Algorithm::FixedWindow(FixedWindow {
         hits: Hits(70_000),
         window: Window::Epoch { length: Micros(1_000_000) },
     });
     raised.rate.requests_per_unit = 70_000;
-    raised.family = 9;
+    raised.limit_id = 9;
     assert_eq!(prefix("d", None, None, &limit(Some(1_000_000))), prefix("d", None, None, &raised));
     assert_ne!(prefix("d", None, None, &limit(Some(2_000_000))), prefix("d", None, None, &raised));
 }
@@ -228,28 +228,28 @@ fn no_two_algorithms_share_a_counter() {
     let window = || (Hits(5), Micros::SECOND);
     let bucket = |leaky| {
         let refill = Refill::Arrival { emission: Micros(5) };
-        Counting::Bucket(Bucket { burst: Hits(5), refill, floor: Hits::ZERO, leaky })
+        Algorithm::Bucket(Bucket { burst: Hits(5), refill, floor: Hits::ZERO, leaky })
     };
     let calendar = |unit, zone: &str| {
         let windows = crate::policy::calendar(unit, zone).unwrap();
-        Counting::FixedWindow(FixedWindow { hits: Hits(5), window: Window::Calendar(windows) })
+        Algorithm::FixedWindow(FixedWindow { hits: Hits(5), window: Window::Calendar(windows) })
     };
     let ((hits, length), slots) = (window(), Concurrency { slots: Hits(5), lease: Micros::SECOND });
     let all = [
-        Counting::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
-        Counting::SlidingWindow(SlidingWindow { hits, length }),
-        Counting::SlidingLog(SlidingLog { hits, length }),
+        Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
+        Algorithm::SlidingWindow(SlidingWindow { hits, length }),
+        Algorithm::SlidingLog(SlidingLog { hits, length }),
         bucket(false),
         bucket(true),
-        Counting::Concurrency(slots),
+        Algorithm::Concurrency(slots),
         calendar(Unit::Day, "Europe/Berlin"),
         calendar(Unit::Week, "Europe/Berlin"),
         calendar(Unit::Day, "Europe/Paris"),
     ];
     let prefixes: HashSet<_> = all
         .into_iter()
-        .map(|counting| {
-            let limit = Limit { counting, ..Limit::clone(&limit(None)) };
+        .map(|algorithm| {
+            let limit = Limit { algorithm, ..Limit::clone(&limit(None)) };
             prefix("d", None, None, &limit)
         })
         .collect();

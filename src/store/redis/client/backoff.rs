@@ -1,6 +1,6 @@
 //! How long to wait before the next dial, and the jitter that keeps many processes apart.
 //!
-//! Not here: dialling (`dial`), what happens meanwhile (`lane`).
+//! Not here: dialling (`dial`), what happens meanwhile (`connection`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// After a refused login: nothing but an operator changes it, and every try is a line in their log.
 const DENIED: Duration = Duration::from_secs(2);
 
-/// The waits of one lane. The first dial after a connection that worked waits for nothing.
+/// The waits of one connection. The first dial after a connection that worked waits for nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,

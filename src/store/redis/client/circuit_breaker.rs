@@ -1,10 +1,10 @@
-//! The breaker of one node, as a pure state machine: while it is tripped nothing is sent there, so
+//! The breaker of one node, as a pure state machine: while it is open nothing is sent there, so
 //! that nobody waits for a node that does not answer.
 //!
-//! - *Flowing*: everything is sent. It trips at half of at least [`CALLS_MIN`] calls failed within
+//! - *Closed*: everything is sent. It trips at half of at least [`CALLS_MIN`] calls failed within
 //!   [`WINDOW`], or at [`STREAK_MAX`] calls in a row that were not answered in time.
-//! - *Tripped*: nothing is sent until the first probe, a real call, is due.
-//! - *Probing*: one probe every 100 to 500 ms. After [`PROBES_MIN`] answered ones it flows again, at
+//! - *Open*: nothing is sent until the first probe, a real call, is due.
+//! - *HalfOpen*: one probe every 100 to 500 ms. After [`PROBES_MIN`] answered ones it flows again, at
 //!   first a tenth of the calls, all of them after [`RAMP`]; a failed one trips it anew.
 //!
 //! Not here: clocks and chance (arguments), what counts as failed (`guard`).
@@ -19,7 +19,7 @@ const WINDOW: Micros = Micros::SECOND;
 /// dead node is noticed after one budget and those 5 ms.
 const STREAK_MAX: u32 = 5;
 /// A probe is due so long after the last one, at least and at most: a hundred processes whose
-/// breakers tripped together do not meet again at the node that recovers.
+/// breakers that opened together do not meet again at the node that recovers.
 const PROBE_AFTER_MIN: Micros = Micros(100_000);
 const PROBE_AFTER_SPREAD: u64 = 400_000;
 /// Answered probes in a row that make it flow.
@@ -36,29 +36,29 @@ pub(crate) const CHANCES: u64 = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// They are sent.
-    Flowing,
+    Closed,
     /// They are refused.
-    Tripped,
+    Open,
     /// They are refused, but for probes.
-    Probing,
+    HalfOpen,
 }
 
 impl State {
     /// All of them.
-    pub const ALL: [State; 3] = [State::Flowing, State::Tripped, State::Probing];
+    pub const ALL: [State; 3] = [State::Closed, State::Open, State::HalfOpen];
 
     /// The word used in metrics.
     pub const fn word(self) -> &'static str {
         match self {
-            State::Flowing => "flowing",
-            State::Tripped => "tripped",
-            State::Probing => "probing",
+            State::Closed => "closed",
+            State::Open => "open",
+            State::HalfOpen => "half_open",
         }
     }
 }
 
 /// Leave to send a call; its result is told with it. Results of calls that were sent before the
-/// breaker last tripped or began to flow say nothing any more.
+/// breaker last opened or closed say nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pass(pub(crate) u32);
 
@@ -73,7 +73,7 @@ pub(crate) enum Failure {
 
 /// One node's breaker.
 #[derive(Clone, Debug)]
-pub(crate) struct Breaker {
+pub(crate) struct CircuitBreaker {
     state: State,
     /// Grows whenever it trips or begins to flow.
     epoch: u32,
@@ -87,10 +87,10 @@ pub(crate) struct Breaker {
     ramp: Option<(Micros, u64)>,
 }
 
-impl Default for Breaker {
+impl Default for CircuitBreaker {
     fn default() -> Self {
-        Breaker {
-            state: State::Flowing,
+        CircuitBreaker {
+            state: State::Closed,
             epoch: 0,
             window_began: Micros::ZERO,
             calls: 0,
@@ -103,7 +103,7 @@ impl Default for Breaker {
     }
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// What it does with calls.
     pub(crate) fn state(&self) -> State {
         self.state
@@ -111,7 +111,7 @@ impl Breaker {
 
     /// Everything is sent, and the ramp is over.
     pub(crate) fn is_wide_open(&self) -> bool {
-        self.state == State::Flowing && self.ramp.is_none()
+        self.state == State::Closed && self.ramp.is_none()
     }
 
     /// The pass of a call while it is wide open.
@@ -122,12 +122,12 @@ impl Breaker {
     /// May a call be sent? `chance` is below [`CHANCES`].
     pub(crate) fn admit(&mut self, now: Micros, chance: u64) -> Option<Pass> {
         match self.state {
-            State::Flowing => self.admit_on_ramp(now).then_some(Pass(self.epoch)),
-            State::Tripped | State::Probing => {
+            State::Closed => self.admit_on_ramp(now).then_some(Pass(self.epoch)),
+            State::Open | State::HalfOpen => {
                 if now < self.next_probe {
                     return None;
                 }
-                self.state = State::Probing;
+                self.state = State::HalfOpen;
                 self.next_probe = probe_after(now, chance);
                 Some(Pass(self.epoch))
             }
@@ -154,20 +154,24 @@ impl Breaker {
             return;
         }
         match self.state {
-            State::Flowing => {
+            State::Closed => {
                 self.roll(now);
                 self.calls += many;
                 self.streak = 0;
             }
-            State::Probing => {
+            State::HalfOpen => {
                 self.probes += 1;
                 if self.probes >= PROBES_MIN {
                     let next = self.epoch.wrapping_add(1);
-                    *self = Breaker { epoch: next, window_began: now, ..Breaker::default() };
+                    *self = CircuitBreaker {
+                        epoch: next,
+                        window_began: now,
+                        ..CircuitBreaker::default()
+                    };
                     self.ramp = Some((now, 0));
                 }
             }
-            State::Tripped => {}
+            State::Open => {}
         }
     }
 
@@ -177,7 +181,7 @@ impl Breaker {
             return;
         }
         match self.state {
-            State::Flowing => {
+            State::Closed => {
                 self.roll(now);
                 self.calls += 1;
                 self.failures += 1;
@@ -187,15 +191,20 @@ impl Breaker {
                     self.trip(now, chance);
                 }
             }
-            State::Probing => self.trip(now, chance),
-            State::Tripped => {}
+            State::HalfOpen => self.trip(now, chance),
+            State::Open => {}
         }
     }
 
     fn trip(&mut self, now: Micros, chance: u64) {
         let next = self.epoch.wrapping_add(1);
         let next_probe = probe_after(now, chance);
-        *self = Breaker { state: State::Tripped, epoch: next, next_probe, ..Breaker::default() };
+        *self = CircuitBreaker {
+            state: State::Open,
+            epoch: next,
+            next_probe,
+            ..CircuitBreaker::default()
+        };
     }
 
     fn roll(&mut self, now: Micros) {
@@ -222,8 +231,8 @@ mod tests {
         Micros(NOW.0 + millis * 1_000)
     }
 
-    fn tripped() -> Breaker {
-        let mut breaker = Breaker::default();
+    fn open() -> CircuitBreaker {
+        let mut breaker = CircuitBreaker::default();
         for _ in 0..STREAK_MAX {
             let pass = breaker.admit(NOW, 0).unwrap();
             breaker.failed(pass, Failure::Unanswered, NOW, 0);
@@ -233,8 +242,8 @@ mod tests {
 
     #[test]
     fn five_unanswered_calls_in_a_row_trip_it_and_an_answer_between_them_does_not() {
-        assert_eq!(tripped().state(), State::Tripped);
-        let mut breaker = Breaker::default();
+        assert_eq!(open().state(), State::Open);
+        let mut breaker = CircuitBreaker::default();
         for call in 0..15 {
             let pass = breaker.admit(NOW, 0).unwrap();
             match call % 5 {
@@ -242,54 +251,54 @@ mod tests {
                 _ => breaker.failed(pass, Failure::Unanswered, NOW, 0),
             }
         }
-        assert_eq!(breaker.state(), State::Flowing);
+        assert_eq!(breaker.state(), State::Closed);
     }
 
     #[test]
     fn half_of_twenty_calls_within_a_second_trip_it() {
-        let mut breaker = Breaker::default();
+        let mut breaker = CircuitBreaker::default();
         breaker.answered(breaker.pass(), 10, NOW);
         for _ in 0..9 {
             breaker.failed(breaker.pass(), Failure::Refused, at(500), 0);
         }
-        assert_eq!(breaker.state(), State::Flowing);
+        assert_eq!(breaker.state(), State::Closed);
         let mut late = breaker.clone();
         late.failed(late.pass(), Failure::Refused, at(1_000), 0);
-        assert_eq!(late.state(), State::Flowing, "a second later they are forgotten");
+        assert_eq!(late.state(), State::Closed, "a second later they are forgotten");
         breaker.failed(breaker.pass(), Failure::Refused, at(999), 0);
-        assert_eq!(breaker.state(), State::Tripped);
+        assert_eq!(breaker.state(), State::Open);
     }
 
     #[test]
     fn one_probe_at_a_time_and_three_answers_make_it_flow() {
-        let mut breaker = tripped();
+        let mut breaker = open();
         assert_eq!(breaker.admit(at(99), 0), None);
         for probe in 1..=3 {
             let pass = breaker.admit(at(100 * probe), 0).unwrap();
             assert_eq!(breaker.admit(at(100 * probe + 99), 0), None);
             breaker.answered(pass, 1, at(100 * probe));
         }
-        assert_eq!(breaker.state(), State::Flowing);
+        assert_eq!(breaker.state(), State::Closed);
     }
 
     #[test]
     fn a_failed_probe_trips_it_anew_and_a_late_answer_says_nothing() {
-        let mut breaker = tripped();
+        let mut breaker = open();
         let first = breaker.admit(at(100), 0).unwrap();
         breaker.failed(first, Failure::Unanswered, at(106), CHANCES);
-        assert_eq!(breaker.state(), State::Tripped);
+        assert_eq!(breaker.state(), State::Open);
         assert_eq!(breaker.admit(at(605), 0), None);
         breaker.answered(first, 3, at(606));
         let second = breaker.admit(at(606), 0).unwrap();
         breaker.answered(first, 3, at(606));
-        assert_eq!(breaker.state(), State::Probing);
+        assert_eq!(breaker.state(), State::HalfOpen);
         breaker.answered(second, 1, at(607));
-        assert_eq!(breaker.state(), State::Probing);
+        assert_eq!(breaker.state(), State::HalfOpen);
     }
 
     #[test]
     fn it_ramps_up_from_a_tenth_to_all() {
-        let mut breaker = tripped();
+        let mut breaker = open();
         for probe in 1..=3 {
             let pass = breaker.admit(at(100 * probe), 0).unwrap();
             breaker.answered(pass, 1, at(100 * probe));
@@ -310,12 +319,12 @@ mod tests {
         fn it_never_lets_more_than_probes_through_and_always_recovers(
             steps in proptest::collection::vec((0..200_u64, 0..3_u8, 0..CHANCES), 1..400),
         ) {
-            let mut breaker = Breaker::default();
+            let mut breaker = CircuitBreaker::default();
             let mut millis = 0;
             let mut last_probe: Option<u64> = None;
             for (pause, what, chance) in steps {
                 millis += pause;
-                let flowed = breaker.state() == State::Flowing;
+                let flowed = breaker.state() == State::Closed;
                 let Some(pass) = breaker.admit(at(millis), chance) else { continue };
                 if !flowed {
                     let apart = last_probe.is_none_or(|last| millis - last >= 100);

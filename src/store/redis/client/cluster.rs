@@ -1,7 +1,7 @@
 //! The router of a Redis Cluster: slot → node, redirections followed per item, nodes side by side.
 //!
-//! Items never wait for the slot table: it is swapped whole when a fresh one has been read, in the
-//! background (`refresh`). Not here: connections (`lane`), what error replies mean (`fault`), a
+//! ScriptCalls never wait for the slot table: it is swapped whole when a fresh one has been read, in the
+//! background (`refresh`). Not here: connections (`connection`), what error replies mean (`fault`), a
 //! key's slot (the item brings it).
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +19,9 @@ use super::connect::Context;
 use super::error_reply::Redirect;
 use super::node::Node;
 use super::node_breaker::Awaited;
-use super::pending_command::{Parcel, Reply};
-use super::slot_table::Holding;
-use super::transport::{Item, Items, Replies, SendError, SendFault};
+use super::pending_command::{Batch, Reply};
+use super::slot_table::SlotOwner;
+use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 use crate::domain::Executed;
 use crate::store::redis::keys::SLOTS;
 
@@ -32,7 +32,7 @@ const HOPS_MAX: u32 = 3;
 const WAITS_MAX: u32 = 5;
 const WAIT: Duration = Duration::from_millis(4);
 /// What an item is answered with that nobody has answered.
-const LOST: SendError = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
+const LOST: SendError = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
 /// No node holds the slot.
 const NOBODY: u16 = u16::MAX;
 
@@ -65,16 +65,16 @@ impl Cluster {
     }
 
     /// What has not been answered by `until` is lost.
-    pub(crate) async fn send(&self, items: Items, until: Option<Instant>) -> Replies {
+    pub(crate) async fn send(&self, items: ScriptCalls, until: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // Three nodes are the smallest cluster; a call that touches more pays an allocation.
-        let mut parcels: SmallVec<[(u16, Parcel); 3]> = SmallVec::new();
+        let mut parcels: SmallVec<[(u16, Batch); 3]> = SmallVec::new();
         let mut awaited: SmallVec<[(u16, Awaited); 1]> = SmallVec::new();
         for item in items {
             let owner = table.owner_of(item.slot);
             let Some(node) = table.nodes.get(usize::from(owner)) else {
                 self.trouble.notify_one();
-                awaited.push((owner, Awaited::refused(item, SendFault::NotConnected)));
+                awaited.push((owner, Awaited::refused(item, SendErrorKind::NotConnected)));
                 continue;
             };
             let (ticket, receiver) = node.ticket(item, false);
@@ -82,7 +82,7 @@ impl Cluster {
             let Some(ticket) = ticket else { continue };
             match parcels.iter_mut().find(|(held, _)| *held == owner) {
                 Some((_, parcel)) => parcel.push(ticket),
-                None => parcels.push((owner, Parcel::from_buf([ticket]))),
+                None => parcels.push((owner, Batch::from_buf([ticket]))),
             }
         }
         for (owner, parcel) in parcels {
@@ -137,7 +137,7 @@ impl Cluster {
         replies
     }
 
-    pub(crate) fn post(&self, item: Item) {
+    pub(crate) fn post(&self, item: ScriptCall) {
         let table = self.table.load();
         let owner = table.owner_of(item.slot);
         match table.nodes.get(usize::from(owner)) {
@@ -151,7 +151,7 @@ impl Cluster {
         &self,
         mut node: Arc<Node>,
         mut redirect: Redirect,
-        mut item: Item,
+        mut item: ScriptCall,
     ) -> Result<Value, SendError> {
         let mut asking = false;
         let (mut hops, mut waits) = (0, 0);
@@ -205,9 +205,9 @@ impl Cluster {
         node
     }
 
-    /// Replaces the table. Nodes that stay keep their lanes, the others' end once they are idle.
+    /// Replaces the table. Nodes that stay keep their connections, the others' end once they are idle.
     /// Says whether anything changed.
-    pub(crate) fn place(&self, holdings: &[Holding]) -> bool {
+    pub(crate) fn place(&self, holdings: &[SlotOwner]) -> bool {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let former = self.table.load();
         let mut owner = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
@@ -276,5 +276,5 @@ async fn over(until: Option<Instant>) {
 }
 
 fn moving() -> Result<Value, SendError> {
-    Err(SendError { executed: Executed::No, fault: SendFault::Moving })
+    Err(SendError { executed: Executed::No, fault: SendErrorKind::Moving })
 }

@@ -10,19 +10,19 @@ use std::time::Duration;
 use crate::domain::Micros;
 use crate::store::redis::keys::Prefix;
 
-/// The two lanes per node that measurements ask for: more sockets mostly cost (twice the lanes at
+/// The two connections per node that measurements ask for: more sockets mostly cost (twice the connections at
 /// 64 callers answered no faster and took 13 % more of the client's CPU).
-pub const LANES: usize = 2;
+pub const CONNECTIONS_PER_NODE: usize = 2;
 /// Connecting, with TLS and the handshake, on a healthy network takes a few milliseconds. A node
 /// that needs longer than this is treated as down and dialled again.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// A connection whose oldest reply is this late is dropped: callers gave up long ago (6 ms), and
-/// what could still answer later would only keep the lane from a node that works.
+/// what could still answer later would only keep the connection from a node that works.
 pub const OVERDUE: Duration = Duration::from_millis(250);
 
 /// How the servers are arranged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Topology {
+pub enum TopologyConfig {
     /// One server, or an address that always leads to the master.
     #[default]
     Single,
@@ -129,12 +129,12 @@ impl fmt::Debug for Tls {
 /// are open live on. `None` from it means that they cannot be had at the moment, and those before
 /// stay.
 #[derive(Clone)]
-pub struct TlsAgain(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
+pub struct TlsReloader(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
 
-impl TlsAgain {
+impl TlsReloader {
     /// Certificates that a function reads.
     pub fn new(read: impl Fn() -> Option<Tls> + Send + Sync + 'static) -> Self {
-        TlsAgain(Arc::new(read))
+        TlsReloader(Arc::new(read))
     }
 
     pub(crate) fn read(&self) -> Option<Tls> {
@@ -142,9 +142,9 @@ impl TlsAgain {
     }
 }
 
-impl fmt::Debug for TlsAgain {
+impl fmt::Debug for TlsReloader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TlsAgain(…)")
+        f.write_str("TlsReloader(…)")
     }
 }
 
@@ -152,7 +152,7 @@ impl fmt::Debug for TlsAgain {
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     /// How the servers are arranged.
-    pub topology: Topology,
+    pub topology: TopologyConfig,
     /// At least one: the server, the sentinels, or some nodes of the cluster.
     pub addresses: Vec<Address>,
     /// How to log in to the servers.
@@ -160,7 +160,7 @@ pub struct RedisConfig {
     /// TLS, where it is spoken.
     pub tls: Option<Tls>,
     /// The same, asked for again at every dial; `None`: it never changes.
-    pub tls_again: Option<TlsAgain>,
+    pub tls_again: Option<TlsReloader>,
     /// The database; a cluster only has 0.
     pub db: i64,
     /// What every key starts with (CACHE_KEY_PREFIX).
@@ -169,7 +169,7 @@ pub struct RedisConfig {
     /// and the format's version. Empty: nothing is compared.
     pub meta: String,
     /// Connections per node, at least 1.
-    pub lanes: usize,
+    pub connections: usize,
     /// How long connecting may take, handshake included.
     pub connect_timeout: Duration,
     /// How late a reply may be before its connection is dropped.
@@ -177,9 +177,9 @@ pub struct RedisConfig {
     /// The time by which each node's breaker judges and waits are measured; `None`: there is no
     /// breaker, and nothing is measured.
     pub breaker: Option<Monotonic>,
-    /// Single-threaded runtimes whose callers are served by a lane on the same one, where there is
-    /// one: then no thread has to wake another, which is most of what a call costs. Lanes are dealt
-    /// to them in turn; empty: lanes live on the runtime that opens them.
+    /// Single-threaded runtimes whose callers are served by a connection on the same one, where there is
+    /// one: then no thread has to wake another, which is most of what a call costs. Connections are dealt
+    /// to them in turn; empty: connections live on the runtime that opens them.
     pub homes: Vec<tokio::runtime::Handle>,
     /// How often each node is asked what it says of itself; `None`: never.
     pub census: Option<Duration>,
@@ -211,7 +211,7 @@ impl Default for RedisConfig {
     /// A plain server on the loopback, with nothing compared.
     fn default() -> Self {
         RedisConfig {
-            topology: Topology::Single,
+            topology: TopologyConfig::Single,
             addresses: vec![Address::Tcp("127.0.0.1".into(), 6379)],
             auth: Auth::default(),
             tls: None,
@@ -219,7 +219,7 @@ impl Default for RedisConfig {
             db: 0,
             prefix: Prefix::default(),
             meta: String::new(),
-            lanes: LANES,
+            connections: CONNECTIONS_PER_NODE,
             connect_timeout: CONNECT_TIMEOUT,
             overdue: OVERDUE,
             breaker: None,

@@ -1,7 +1,7 @@
 //! Opens connections: address, login, and the handshake that makes a connection ready to
 //! carry items.
 //!
-//! Not here: what is sent afterwards (`lane`), which nodes there are (`sentinel`, `cluster`).
+//! Not here: what is sent afterwards (`connection`), which nodes there are (`sentinel`, `cluster`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, Topology};
-use super::info::Vitals;
-use super::node_stats::NodeCounters;
-use super::tls_client::Secured;
+use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
+use super::info::NodeInfo;
+use super::node_stats::NodeStats;
+use super::tls_client::TlsClient;
 use crate::store::redis::script::library::Script;
 
 /// A silent peer is asked after 5 s, then every second, and is gone after the third question.
@@ -39,7 +39,7 @@ const CLIENT_NAME: &str = "tidegate";
 pub(crate) struct Context {
     pub(crate) config: RedisConfig,
     scripts: Vec<&'static Script>,
-    tls: Option<Secured>,
+    tls: Option<TlsClient>,
 }
 
 impl Context {
@@ -51,7 +51,7 @@ impl Context {
         if config.addresses.is_empty() {
             return Err(RedisConfigError::NoAddress);
         }
-        let secured = |tls| Secured::new(tls, config.tls_again.clone());
+        let secured = |tls| TlsClient::new(tls, config.tls_again.clone());
         let tls = config.tls.as_ref().map(secured).transpose()?;
         Ok(Context { config, scripts, tls })
     }
@@ -67,7 +67,7 @@ impl Context {
         auth: &Auth,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
-        self.tls.as_ref().map(Secured::refresh);
+        self.tls.as_ref().map(TlsClient::refresh);
         let info = self.info(address, auth, password(auth)?.as_deref(), 0)?;
         let limit = Some(self.config.connect_timeout);
         let timeouts =
@@ -158,26 +158,22 @@ impl From<RedisError> for DialError {
     }
 }
 
-/// Dials one lane's connections, one after another.
+/// Dials one connection's connections, one after another.
 ///
-/// The lease comes from a pool of one, which is the lane's own: the notice that a connection broke
-/// belongs to the pool's configuration, and a lane wants only its own.
+/// The lease comes from a pool of one, which is the connection's own: the notice that a connection broke
+/// belongs to the pool's configuration, and a connection wants only its own.
 pub(crate) struct Dialer {
     context: Arc<Context>,
     address: Address,
     /// The pool, the password that it logs in with, and which certificates it shows.
     pool: Option<(Option<String>, u64, Pool)>,
-    counters: Arc<NodeCounters>,
+    counters: Arc<NodeStats>,
     /// Told when a connection of this dialer breaks.
     pub(crate) broken: Arc<Notify>,
 }
 
 impl Dialer {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        address: Address,
-        counters: Arc<NodeCounters>,
-    ) -> Dialer {
+    pub(crate) fn new(context: Arc<Context>, address: Address, counters: Arc<NodeStats>) -> Dialer {
         Dialer { context, address, pool: None, counters, broken: Arc::new(Notify::new()) }
     }
 
@@ -189,7 +185,7 @@ impl Dialer {
     /// leads to a master.
     pub(crate) async fn dial(&mut self) -> Result<Connection, DialError> {
         let password = password(&self.context.config.auth)?;
-        let certificates = self.context.tls.as_ref().map_or(0, Secured::refresh);
+        let certificates = self.context.tls.as_ref().map_or(0, TlsClient::refresh);
         let pool = match &self.pool {
             Some((held, of, pool)) if *held == password && *of == certificates => pool.clone(),
             _ => {
@@ -238,7 +234,7 @@ impl Dialer {
 
     async fn handshake(&self, connection: &mut Connection) -> Result<(), DialError> {
         let config = &self.context.config;
-        let asks_role = matches!(config.topology, Topology::Sentinel { .. });
+        let asks_role = matches!(config.topology, TopologyConfig::Sentinel { .. });
         let meta_key = config.prefix.meta();
         let mut hello = Pipeline::new();
         hello.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
@@ -276,7 +272,7 @@ impl Dialer {
     /// nobody is warned.
     fn look_for_eviction(&self, memory: Value) {
         let Ok(memory) = redis::from_redis_value::<String>(memory) else { return };
-        let evicts = Vitals::of(&memory, self.context.config.db).may_evict();
+        let evicts = NodeInfo::of(&memory, self.context.config.db).may_evict();
         let known = self.counters.may_evict.swap(u64::from(evicts));
         if evicts && known == 0 {
             let node = &self.address;

@@ -1,8 +1,8 @@
-//! A lane: one long-lived connection to one node, and the queue in front of it.
+//! A connection: one long-lived connection to one node, and the queue in front of it.
 //!
-//! What queued since the last write goes out as the next one; there is no timer. While the lane is
+//! What queued since the last write goes out as the next one; there is no timer. While the connection is
 //! not connected its queue is answered at once, and nobody waits for a dial. Not here: choosing a
-//! lane (`node`), following redirections (`cluster`), opening connections (`dial`).
+//! connection (`node`), following redirections (`cluster`), opening connections (`dial`).
 //!
 //! The rule that everything here serves: an item that was written is never written again unless
 //! the server said that it did not run. A ticket that is dropped unanswered says "nobody knows".
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use deadpool_redis::Connection;
+use deadpool_redis::Connection as PooledConnection;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -21,10 +21,10 @@ use tokio::sync::{Notify, mpsc};
 use super::backoff::Backoff;
 use super::config::Monotonic;
 use super::connect::{DialError, Dialer, load};
-use super::error_reply::{Fault, Redirect};
-use super::node_stats::NodeCounters;
-use super::pending_command::{Parcel, Reply, Ticket, Waiting};
-use super::transport::{SendError, SendFault};
+use super::error_reply::{ErrorReply, Redirect};
+use super::node_stats::NodeStats;
+use super::pending_command::{Batch, InFlight, PendingCommand, Reply};
+use super::transport::{SendError, SendErrorKind};
 use crate::domain::{Executed, Micros};
 
 /// One write carries at most so many items: at 128 a whole batch is answered in about half a
@@ -34,21 +34,21 @@ const COMMANDS_MAX: usize = 128;
 const BYTES_MAX: usize = 16 * 1024;
 /// What the protocol adds to an argument: `$`, its length, two line ends.
 const ARGUMENT_OVERHEAD: usize = 8;
-/// Writes outstanding per lane. Two keep the server busy while a reply travels; more would make
+/// Writes outstanding per connection. Two keep the server busy while a reply travels; more would make
 /// the batches smaller, and Redis pays twice as much for an item alone as for one among sixteen.
 const FLIGHTS_MAX: usize = 2;
-/// Calls that may wait in a lane's queue. Four batches: what waits longer than that is past its
+/// Calls that may wait in a connection's queue. Four batches: what waits longer than that is past its
 /// budget anyway, and an immediate answer is worth more to its caller.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// An item is sent again after NOSCRIPT so many times; a server that forgets faster is broken.
 const LOADS_MAX: u8 = 3;
 
-/// The lane's own end of what it shares with its node.
-pub(crate) struct Lane {
+/// The connection's own end of what it shares with its node.
+pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
-    pub(crate) queue: mpsc::Receiver<Parcel>,
+    pub(crate) queue: mpsc::Receiver<Batch>,
     pub(crate) connected: Arc<AtomicBool>,
-    pub(crate) counters: Arc<NodeCounters>,
+    pub(crate) counters: Arc<NodeStats>,
     /// Told when the topology may have changed.
     pub(crate) trouble: Arc<Notify>,
     /// The time, where round trips are measured.
@@ -58,7 +58,7 @@ pub(crate) struct Lane {
 /// Why a connection's service ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The node was closed: the lane ends too.
+    /// The node was closed: the connection ends too.
     Closed,
     /// The connection broke, or its oldest reply is overdue.
     Lost,
@@ -67,13 +67,13 @@ enum End {
 }
 
 /// A write under way: the commands, and who waits for which reply.
-struct Flight {
+struct InFlightBatch {
     pipeline: Pipeline,
-    waiting: Vec<Waiting>,
+    waiting: Vec<InFlight>,
     departed: Option<Micros>,
 }
 
-impl Lane {
+impl Connection {
     /// Runs until the node is dropped.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
@@ -84,7 +84,7 @@ impl Lane {
             let end = self.serve(&connection, &mut backoff).await;
             self.connected.store(false, Ordering::Release);
             self.counters.connected.sub(1);
-            drop(Connection::take(connection));
+            drop(PooledConnection::take(connection));
             if end == End::Closed {
                 return;
             }
@@ -95,7 +95,7 @@ impl Lane {
     }
 
     /// Dials until it works; `None` once the node is closed. Whoever calls meanwhile is refused.
-    async fn connect(&mut self, backoff: &mut Backoff) -> Option<Connection> {
+    async fn connect(&mut self, backoff: &mut Backoff) -> Option<PooledConnection> {
         loop {
             if let Some(wait) = backoff.wait() {
                 refusing(&mut self.queue, &self.counters, tokio::time::sleep(wait)).await?;
@@ -138,8 +138,8 @@ impl Lane {
     async fn serve(&mut self, connection: &MultiplexedConnection, backoff: &mut Backoff) -> End {
         let broken = Arc::clone(&self.dialer.broken);
         let mut flights = FuturesUnordered::new();
-        let mut incoming: Vec<Parcel> = Vec::with_capacity(COMMANDS_MAX);
-        let mut pending: VecDeque<Ticket> = VecDeque::with_capacity(COMMANDS_MAX);
+        let mut incoming: Vec<Batch> = Vec::with_capacity(COMMANDS_MAX);
+        let mut pending: VecDeque<PendingCommand> = VecDeque::with_capacity(COMMANDS_MAX);
         let mut outstanding = 0;
         let mut closed = false;
         let end = loop {
@@ -180,13 +180,13 @@ impl Lane {
         };
         self.counters.unknown.add(outstanding as u64);
         for ticket in pending {
-            ticket.refuse(SendFault::NotConnected);
+            ticket.refuse(SendErrorKind::NotConnected);
         }
         end
     }
 
     /// Packs what waits into one write, without the items whose callers have gone.
-    fn depart(&self, pending: &mut VecDeque<Ticket>) -> Option<Flight> {
+    fn depart(&self, pending: &mut VecDeque<PendingCommand>) -> Option<InFlightBatch> {
         let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut waiting = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut bytes = 0;
@@ -218,17 +218,17 @@ impl Lane {
         self.counters.pipelines.add(1);
         self.counters.items.add(waiting.len() as u64);
         self.counters.sizes.note(waiting.len() as u64);
-        Some(Flight { pipeline, waiting, departed: self.now.as_ref().map(Monotonic::now) })
+        Some(InFlightBatch { pipeline, waiting, departed: self.now.as_ref().map(Monotonic::now) })
     }
 
     /// Hands every reply to whoever waits for it. What has to be loaded goes back to `pending`.
     fn land(
         &self,
-        flight: Flight,
+        flight: InFlightBatch,
         result: RedisResult<Vec<Value>>,
-        pending: &mut VecDeque<Ticket>,
+        pending: &mut VecDeque<PendingCommand>,
     ) -> Result<(), End> {
-        let Flight { pipeline, waiting, departed } = flight;
+        let InFlightBatch { pipeline, waiting, departed } = flight;
         if let (Some(now), Some(departed)) = (&self.now, departed) {
             self.counters.round_trips.note(now.now().saturating_sub(departed).0);
         }
@@ -253,7 +253,7 @@ impl Lane {
                 at += 1;
                 continue;
             };
-            let fault = Fault::of(&error, self.dialer.address());
+            let fault = ErrorReply::of(&error, self.dialer.address());
             demoted |= error.code() == "READONLY";
             if let Some(ticket) = self.settle(fault, wait, || pipeline.cmd_iter().nth(at).cloned())
             {
@@ -267,22 +267,22 @@ impl Lane {
     /// Answers an item that got an error reply, or gives it back to be sent again.
     fn settle(
         &self,
-        fault: Fault,
-        wait: Waiting,
+        fault: ErrorReply,
+        wait: InFlight,
         command: impl FnOnce() -> Option<redis::Cmd>,
-    ) -> Option<Ticket> {
+    ) -> Option<PendingCommand> {
         let counters = &self.counters;
         let refused = match fault {
-            Fault::NoScript => {
+            ErrorReply::NoScript => {
                 counters.noscript.add(1);
                 if wait.loads < LOADS_MAX
                     && let Some(command) = command()
                 {
                     return Some(wait.load_again(command));
                 }
-                SendError { executed: Executed::No, fault: SendFault::Script }
+                SendError { executed: Executed::No, fault: SendErrorKind::Script }
             }
-            Fault::Redirect(redirect) => {
+            ErrorReply::Redirect(redirect) => {
                 match redirect {
                     Redirect::Moved(_) => counters.moved.add(1),
                     Redirect::Ask(_) => counters.ask.add(1),
@@ -293,22 +293,22 @@ impl Lane {
                         wait.redirect(redirect, command);
                         return None;
                     }
-                    None => SendError { executed: Executed::No, fault: SendFault::Moving },
+                    None => SendError { executed: Executed::No, fault: SendErrorKind::Moving },
                 }
             }
-            Fault::Refused(refused) => {
+            ErrorReply::Refused(refused) => {
                 counters.refused.add(1);
                 refused
             }
         };
-        if matches!(refused.fault, SendFault::Moving | SendFault::NotMaster) {
+        if matches!(refused.fault, SendErrorKind::Moving | SendErrorKind::NotMaster) {
             self.trouble.notify_one();
         }
         wait.answer(Reply::Failed(refused));
         None
     }
 
-    fn lost(&self, waiting: &[Waiting]) -> End {
+    fn lost(&self, waiting: &[InFlight]) -> End {
         self.counters.unknown.add(waiting.len() as u64);
         End::Lost
     }
@@ -316,8 +316,8 @@ impl Lane {
 
 /// Does `work` and refuses whatever arrives in the meantime; `None` once the node is closed.
 async fn refusing<W: Future>(
-    queue: &mut mpsc::Receiver<Parcel>,
-    counters: &NodeCounters,
+    queue: &mut mpsc::Receiver<Batch>,
+    counters: &NodeStats,
     work: W,
 ) -> Option<W::Output> {
     tokio::pin!(work);
@@ -326,7 +326,7 @@ async fn refusing<W: Future>(
             done = &mut work => return Some(done),
             parcel = queue.recv() => for ticket in parcel? {
                 counters.not_connected.add(1);
-                ticket.refuse(SendFault::NotConnected);
+                ticket.refuse(SendErrorKind::NotConnected);
             },
         }
     }
@@ -334,15 +334,15 @@ async fn refusing<W: Future>(
 
 async fn fly(
     mut connection: MultiplexedConnection,
-    flight: Flight,
-) -> (Flight, RedisResult<Vec<Value>>) {
+    flight: InFlightBatch,
+) -> (InFlightBatch, RedisResult<Vec<Value>>) {
     let count = flight.pipeline.len();
     let result = connection.req_packed_commands(&flight.pipeline, 0, count).await;
     (flight, result)
 }
 
 /// About how many bytes an item is on the wire.
-fn size(ticket: &Ticket) -> usize {
+fn size(ticket: &PendingCommand) -> usize {
     let length = |argument: Arg<&[u8]>| match argument {
         Arg::Simple(bytes) => bytes.len() + ARGUMENT_OVERHEAD,
         _ => ARGUMENT_OVERHEAD,

@@ -4,7 +4,7 @@
 
 /// A server's own figures, as of its last answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Vitals {
+pub struct NodeInfo {
     /// Commands in the last moments, per second, everybody's.
     pub ops_per_second: u64,
     /// Commands since it was started, everybody's; those that scripts run count too.
@@ -27,11 +27,11 @@ pub struct Vitals {
     pub keys_expiring: u64,
 }
 
-impl Vitals {
+impl NodeInfo {
     /// Reads the text of `INFO all`. `db`: which database is ours. A line that is missing reads 0:
     /// servers that speak the protocol do not all have all of them.
-    pub(crate) fn of(info: &str, db: i64) -> Vitals {
-        let mut vitals = Vitals::default();
+    pub(crate) fn of(info: &str, db: i64) -> NodeInfo {
+        let mut vitals = NodeInfo::default();
         let ours = format!("db{db}");
         for line in info.lines() {
             let Some((name, told)) = line.split_once(':') else { continue };
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_lines_that_matter_are_read_and_those_of_our_database() {
-        let vitals = Vitals {
+        let vitals = NodeInfo {
             ops_per_second: 5,
             commands: 77,
             memory_bytes: 1_048_576,
@@ -98,18 +98,18 @@ mod tests {
             keys: 12,
             keys_expiring: 11,
         };
-        assert_eq!(Vitals::of(INFO, 3), vitals);
+        assert_eq!(NodeInfo::of(INFO, 3), vitals);
     }
 
     #[test]
     fn what_is_missing_or_no_number_reads_zero() {
-        assert_eq!(Vitals::of("", 0), Vitals::default());
+        assert_eq!(NodeInfo::of("", 0), NodeInfo::default());
         let odd = "used_memory:lots\r\ndb0:keys\r\ncmdstat_evalsha:calls=,usec=x\r\n:\r\n";
-        assert_eq!(Vitals::of(odd, 0), Vitals::default());
+        assert_eq!(NodeInfo::of(odd, 0), NodeInfo::default());
     }
 
     fn may_evict(info: &str) -> bool {
-        Vitals::of(info, 0).may_evict()
+        NodeInfo::of(info, 0).may_evict()
     }
 
     #[test]

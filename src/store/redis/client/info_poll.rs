@@ -9,15 +9,15 @@ use std::time::Duration;
 use redis::{RedisError, ServerErrorKind, Value};
 
 use super::connect::Context;
-use super::info::Vitals;
+use super::info::NodeInfo;
 use super::node::Node;
-use super::topology::Way;
+use super::topology::Topology;
 
 /// Before the first answer: a node is connected within moments of the start.
 const FIRST: Duration = Duration::from_millis(500);
 
 /// Asks until nobody holds the connections any more, `every` so often.
-pub(crate) async fn keep_count(way: Weak<Way>, context: Arc<Context>, every: Duration) {
+pub(crate) async fn keep_count(way: Weak<Topology>, context: Arc<Context>, every: Duration) {
     let mut denied = false;
     let mut heard = false;
     loop {
@@ -40,7 +40,7 @@ pub(crate) async fn keep_count(way: Weak<Way>, context: Arc<Context>, every: Dur
                         tracing::warn!(%node, permission, "Redis keeps its own figures from us");
                     }
                 }
-                // Why is told by the lanes.
+                // Why is told by the connections.
                 Some(Err(Silence::Failed)) | None => node.say(None),
             }
         }
@@ -55,13 +55,13 @@ enum Silence {
     Failed,
 }
 
-async fn ask(context: &Context, node: &Node) -> Result<Vitals, Silence> {
+async fn ask(context: &Context, node: &Node) -> Result<NodeInfo, Silence> {
     let config = &context.config;
     // One word, because servers before 7.0 take no more; commandstats are only in all.
     let answer = context.ask(node.address(), &config.auth, redis::cmd("INFO").arg("all")).await;
     match answer.map_err(|error| silence(&error))? {
-        Value::BulkString(text) => Ok(Vitals::of(&String::from_utf8_lossy(&text), config.db)),
-        Value::VerbatimString { text, .. } => Ok(Vitals::of(&text, config.db)),
+        Value::BulkString(text) => Ok(NodeInfo::of(&String::from_utf8_lossy(&text), config.db)),
+        Value::VerbatimString { text, .. } => Ok(NodeInfo::of(&text, config.db)),
         _ => Err(Silence::Failed),
     }
 }

@@ -1,6 +1,6 @@
-//! A node: one server's address, its lanes, its counters.
+//! A node: one server's address, its connections, its counters.
 //!
-//! Not here: what a lane does (`lane`), which node a key lies on (`cluster`).
+//! Not here: what a connection does (`connection`), which node a key lies on (`cluster`).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,49 +12,49 @@ use tokio::sync::{Notify, mpsc};
 
 use super::config::Address;
 use super::connect::{Context, Dialer};
-use super::connection::{Lane, QUEUE_MAX};
-use super::info::Vitals;
-use super::node_breaker::{Awaited, Guard};
-use super::node_stats::{NodeCounters, NodeReport};
-use super::pending_command::{Parcel, Ticket};
-use super::transport::{Item, SendFault};
+use super::connection::{Connection, QUEUE_MAX};
+use super::info::NodeInfo;
+use super::node_breaker::{Awaited, NodeBreaker};
+use super::node_stats::{NodeReport, NodeStats};
+use super::pending_command::{Batch, PendingCommand};
+use super::transport::{ScriptCall, SendErrorKind};
 
 thread_local! {
-    /// Which of the homes this thread is; set by the lanes that live here.
+    /// Which of the homes this thread is; set by the connections that live here.
     static HOME: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// One server. Its lanes dial in the background from the moment it is opened, and end when it is
+/// One server. Its connections dial in the background from the moment it is opened, and end when it is
 /// dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
     address: Address,
-    lanes: Box<[LaneEnd]>,
+    connections: Box<[ConnectionLoss]>,
     /// Whose turn it is, among callers who are at home nowhere.
     turn: AtomicUsize,
-    counters: Arc<NodeCounters>,
+    counters: Arc<NodeStats>,
     trouble: Arc<Notify>,
-    breaker: Option<Arc<Guard>>,
-    vitals: ArcSwapOption<Vitals>,
+    breaker: Option<Arc<NodeBreaker>>,
+    vitals: ArcSwapOption<NodeInfo>,
 }
 
-/// The callers' end of a lane.
+/// The callers' end of a connection.
 #[derive(Debug)]
-struct LaneEnd {
-    queue: mpsc::Sender<Parcel>,
+struct ConnectionLoss {
+    queue: mpsc::Sender<Batch>,
     connected: Arc<AtomicBool>,
 }
 
 impl Node {
-    /// Opens the node's lanes, on their homes or else the present runtime. `trouble` is told whenever a lane loses its
+    /// Opens the node's connections, on their homes or else the present runtime. `trouble` is told whenever a connection loses its
     /// connection or cannot get one.
     pub(crate) fn open(context: &Arc<Context>, address: Address, trouble: &Arc<Notify>) -> Node {
-        let counters = Arc::new(NodeCounters::default());
+        let counters = Arc::new(NodeStats::default());
         let homes = &context.config.homes;
-        let lane = |at: usize| {
+        let connection = |at: usize| {
             let (queue, receiver) = mpsc::channel(QUEUE_MAX);
             let connected = Arc::new(AtomicBool::new(false));
-            let lane = Lane {
+            let connection = Connection {
                 dialer: Dialer::new(Arc::clone(context), address.clone(), Arc::clone(&counters)),
                 queue: receiver,
                 connected: Arc::clone(&connected),
@@ -63,31 +63,31 @@ impl Node {
                 now: context.config.breaker.clone(),
             };
             match at.checked_rem(homes.len()) {
-                None => drop(tokio::spawn(lane.run())),
+                None => drop(tokio::spawn(connection.run())),
                 Some(home) => drop(homes[home].spawn(async move {
                     HOME.set(Some(home));
-                    lane.run().await;
+                    connection.run().await;
                 })),
             }
-            LaneEnd { queue, connected }
+            ConnectionLoss { queue, connected }
         };
-        let lanes = (0..context.config.lanes.max(1)).map(lane).collect();
+        let connections = (0..context.config.connections.max(1)).map(connection).collect();
         let trouble = Arc::clone(trouble);
         let breaker = context.config.breaker.clone().map(|now| {
             let (counters, trouble) = (Arc::clone(&counters), Arc::clone(&trouble));
-            Arc::new(Guard::new(now, address.to_string(), counters, trouble))
+            Arc::new(NodeBreaker::new(now, address.to_string(), counters, trouble))
         });
         let (turn, vitals) = (AtomicUsize::new(0), ArcSwapOption::empty());
-        Node { address, lanes, turn, counters, trouble, breaker, vitals }
+        Node { address, connections, turn, counters, trouble, breaker, vitals }
     }
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Whether any lane is connected.
+    /// Whether any connection is connected.
     pub(crate) fn is_connected(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.connected.load(Ordering::Acquire))
+        self.connections.iter().any(|connection| connection.connected.load(Ordering::Acquire))
     }
 
     /// The node's counters, live.
@@ -101,37 +101,37 @@ impl Node {
     }
 
     /// What the server said of itself last.
-    pub(crate) fn say(&self, vitals: Option<Vitals>) {
+    pub(crate) fn say(&self, vitals: Option<NodeInfo>) {
         self.vitals.store(vitals.map(Arc::new));
     }
 
     /// Queues what one call asks of this node, or refuses it at once.
-    pub(crate) fn submit(&self, mut parcel: Parcel) {
+    pub(crate) fn submit(&self, mut parcel: Batch) {
         if parcel.is_empty() {
             return;
         }
         let first = HOME.get().unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
-        let mut fault = SendFault::NotConnected;
-        for step in 0..self.lanes.len() {
-            let lane = &self.lanes[first.wrapping_add(step) % self.lanes.len()];
-            if !lane.connected.load(Ordering::Acquire) {
+        let mut fault = SendErrorKind::NotConnected;
+        for step in 0..self.connections.len() {
+            let connection = &self.connections[first.wrapping_add(step) % self.connections.len()];
+            if !connection.connected.load(Ordering::Acquire) {
                 continue;
             }
-            parcel = match lane.queue.try_send(parcel) {
+            parcel = match connection.queue.try_send(parcel) {
                 Ok(()) => return,
                 Err(TrySendError::Full(parcel)) => {
-                    fault = SendFault::QueueFull;
+                    fault = SendErrorKind::QueueFull;
                     parcel
                 }
                 Err(TrySendError::Closed(parcel)) => parcel,
             };
         }
         let counter = match fault {
-            SendFault::QueueFull => &self.counters.queue_full,
+            SendErrorKind::QueueFull => &self.counters.queue_full,
             _ => &self.counters.not_connected,
         };
         counter.add(parcel.len() as u64);
-        if fault == SendFault::NotConnected {
+        if fault == SendErrorKind::NotConnected {
             self.trouble.notify_one();
         }
         for ticket in parcel {
@@ -140,26 +140,30 @@ impl Node {
     }
 
     /// Queues an item that nobody waits for, unless the breaker wants to know of its every call.
-    pub(crate) fn post(&self, item: Item) {
+    pub(crate) fn post(&self, item: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| breaker.is_open()) {
-            self.submit(Parcel::from_buf([Ticket::posted(item)]));
+            self.submit(Batch::from_buf([PendingCommand::posted(item)]));
         } else {
-            self.counters.tripped.add(1);
+            self.counters.rejected.add(1);
         }
     }
 
     /// Queues one item.
-    pub(crate) fn submit_one(&self, item: Item, asking: bool) -> Awaited {
+    pub(crate) fn submit_one(&self, item: ScriptCall, asking: bool) -> Awaited {
         let (ticket, awaited) = self.ticket(item, asking);
         if let Some(ticket) = ticket {
-            self.submit(Parcel::from_buf([ticket]));
+            self.submit(Batch::from_buf([ticket]));
         }
         awaited
     }
 
     /// A ticket for an item, and its reply; no ticket where the breaker refuses it.
-    pub(crate) fn ticket(&self, item: Item, asking: bool) -> (Option<Ticket>, Awaited) {
-        let (ticket, receiver) = Ticket::new(item, asking);
+    pub(crate) fn ticket(
+        &self,
+        item: ScriptCall,
+        asking: bool,
+    ) -> (Option<PendingCommand>, Awaited) {
+        let (ticket, receiver) = PendingCommand::new(item, asking);
         let Some(breaker) = &self.breaker else {
             return (Some(ticket), Awaited { receiver, watch: None });
         };
@@ -167,8 +171,8 @@ impl Node {
         let ticket = if watch.is_some() {
             Some(ticket)
         } else {
-            self.counters.tripped.add(1);
-            ticket.refuse(SendFault::Tripped);
+            self.counters.rejected.add(1);
+            ticket.refuse(SendErrorKind::Open);
             None
         };
         (ticket, Awaited { receiver, watch })

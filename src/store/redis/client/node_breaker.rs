@@ -1,6 +1,6 @@
 //! A node's breaker in use: asked before each item, told what became of it.
 //!
-//! Not here: when it trips (`breaker`), the lanes.
+//! Not here: when it trips (`breaker`), the connections.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
 use super::backoff::chance;
-use super::circuit_breaker::{Breaker, Failure, Pass, State};
+use super::circuit_breaker::{CircuitBreaker, Failure, Pass, State};
 use super::config::Monotonic;
-use super::node_stats::NodeCounters;
-use super::pending_command::{Reply, Ticket};
-use super::transport::{Item, SendError, SendFault};
+use super::node_stats::NodeStats;
+use super::pending_command::{PendingCommand, Reply};
+use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::{Executed, Micros};
 use crate::store::current_trace;
 
@@ -21,42 +21,42 @@ use crate::store::current_trace;
 const IN_VAIN: Micros = Micros(3_000);
 
 /// A breaker with its time and its counters.
-pub(crate) struct Guard {
+pub(crate) struct NodeBreaker {
     now: Monotonic,
-    breaker: Mutex<Breaker>,
+    breaker: Mutex<CircuitBreaker>,
     /// The breaker is wide open: nothing has to be asked, and answers are only counted.
     open: AtomicBool,
     epoch: AtomicU32,
     /// Answers that the breaker was not told of yet.
     answered: AtomicU64,
     address: String,
-    counters: Arc<NodeCounters>,
+    counters: Arc<NodeStats>,
     trouble: Arc<Notify>,
 }
 
-impl std::fmt::Debug for Guard {
+impl std::fmt::Debug for NodeBreaker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("NodeBreaker").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
 /// An item on its way past a breaker: if it is dropped unanswered, its caller waited in vain.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    guard: Arc<Guard>,
+    guard: Arc<NodeBreaker>,
     pass: Pass,
     sent: Micros,
     told: bool,
 }
 
-impl Guard {
+impl NodeBreaker {
     pub(crate) fn new(
         now: Monotonic,
         address: String,
-        counters: Arc<NodeCounters>,
+        counters: Arc<NodeStats>,
         trouble: Arc<Notify>,
-    ) -> Guard {
-        Guard {
+    ) -> NodeBreaker {
+        NodeBreaker {
             now,
             breaker: Mutex::default(),
             open: AtomicBool::new(true),
@@ -68,7 +68,7 @@ impl Guard {
         }
     }
 
-    /// Leave to send an item; `None` while the breaker is tripped.
+    /// Leave to send an item; `None` while the breaker is open.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<Watch> {
         let sent = self.now.now();
         let pass = if self.open.load(Ordering::Relaxed) {
@@ -99,8 +99,8 @@ impl Guard {
         }
         let mut breaker = self.lock();
         breaker.answered(pass, 1, self.now.now());
-        if breaker.state() == State::Flowing && self.counters.tripped_now.get() > 0 {
-            self.counters.tripped_now.sub(1);
+        if breaker.state() == State::Closed && self.counters.open_now.get() > 0 {
+            self.counters.open_now.sub(1);
             tracing::info!(node = self.address, "the breaker flows: the node answers again");
         }
         self.publish(&breaker);
@@ -109,30 +109,30 @@ impl Guard {
     fn failed(&self, pass: Pass, failure: Failure) {
         let mut breaker = self.lock();
         let now = self.now.now();
-        let flowed = breaker.state() == State::Flowing;
+        let flowed = breaker.state() == State::Closed;
         let answered = self.answered.swap(0, Ordering::Relaxed);
         let open = breaker.pass();
         breaker.answered(open, answered, now);
         breaker.failed(pass, failure, now, chance());
-        if flowed && breaker.state() == State::Tripped {
-            self.counters.trips.add(1);
-            if self.counters.tripped_now.get() == 0 {
-                self.counters.tripped_now.add(1);
+        if flowed && breaker.state() == State::Open {
+            self.counters.opened.add(1);
+            if self.counters.open_now.get() == 0 {
+                self.counters.open_now.add(1);
             }
-            tracing::warn!(node = self.address, ?failure, "the breaker tripped");
+            tracing::warn!(node = self.address, ?failure, "the circuit breaker opened");
             self.trouble.notify_one();
         }
         self.publish(&breaker);
     }
 
     /// What the fast way looks at. Called with the lock held.
-    fn publish(&self, breaker: &Breaker) {
+    fn publish(&self, breaker: &CircuitBreaker) {
         self.epoch.store(breaker.pass().0, Ordering::Relaxed);
         self.open.store(breaker.is_wide_open(), Ordering::Relaxed);
     }
 
     /// Nothing under the lock can panic half way through a change.
-    fn lock(&self) -> MutexGuard<'_, Breaker> {
+    fn lock(&self) -> MutexGuard<'_, CircuitBreaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -162,13 +162,13 @@ impl Watch {
         });
         match fault {
             // Nobody waited, and nothing was learned of the node.
-            SendFault::NotConnected | SendFault::QueueFull | SendFault::Tripped => return,
-            SendFault::Lost => self.guard.failed(self.pass, Failure::Unanswered),
-            SendFault::Moving | SendFault::NotMaster | SendFault::Busy => {
+            SendErrorKind::NotConnected | SendErrorKind::QueueFull | SendErrorKind::Open => return,
+            SendErrorKind::Lost => self.guard.failed(self.pass, Failure::Unanswered),
+            SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy => {
                 self.guard.failed(self.pass, Failure::Refused);
             }
             // The node answers; a full one still tells refusals from passes.
-            SendFault::NotWritable | SendFault::Denied | SendFault::Script => {
+            SendErrorKind::NotWritable | SendErrorKind::Denied | SendErrorKind::Script => {
                 self.guard.answered(self.pass);
             }
         }
@@ -200,8 +200,8 @@ pub(crate) struct Awaited {
 
 impl Awaited {
     /// The reply of an item that no node is asked for.
-    pub(crate) fn refused(item: Item, fault: SendFault) -> Awaited {
-        let (ticket, receiver) = Ticket::new(item, false);
+    pub(crate) fn refused(item: ScriptCall, fault: SendErrorKind) -> Awaited {
+        let (ticket, receiver) = PendingCommand::new(item, false);
         ticket.refuse(fault);
         Awaited { receiver, watch: None }
     }
@@ -209,7 +209,7 @@ impl Awaited {
     /// Waits for the reply. A ticket that was dropped unanswered had been written.
     pub(crate) async fn reply(self) -> Reply {
         let Awaited { receiver, watch } = self;
-        let lost = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
+        let lost = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
         let reply = receiver.await.unwrap_or(Reply::Failed(lost));
         if let Some(watch) = watch {
             watch.tell(&reply);

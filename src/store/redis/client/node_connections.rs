@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::cluster::Cluster;
-use super::config::{RedisConfig, RedisConfigError, Topology};
+use super::config::{RedisConfig, RedisConfigError, TopologyConfig};
 use super::connect::Context;
 use super::info_poll::keep_count;
 use super::node::Node;
@@ -17,23 +17,23 @@ use super::node_stats::NodeReport;
 use super::sentinel::follow;
 use super::single_master::Master;
 use super::slot_refresh::keep_fresh;
-use super::topology::Way;
-use super::transport::{Item, Items, Replies, Transport};
+use super::topology::Topology;
+use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
 /// How often a start looks whether it is connected yet.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Open connections to Redis. Dropping them ends every lane.
+/// Open connections to Redis. Dropping them ends every connection.
 #[derive(Debug)]
 pub struct Connections {
-    way: Arc<Way>,
+    way: Arc<Topology>,
 }
 
 impl Connections {
-    /// Opens connections, on the tokio runtime that it is called on, and returns at once: lanes
+    /// Opens connections, on the tokio runtime that it is called on, and returns at once: connections
     /// dial in the background, and until one is connected every item fails with
-    /// [`NotConnected`](super::transport::SendFault::NotConnected). `scripts` are loaded on every
+    /// [`NotConnected`](super::transport::SendErrorKind::NotConnected). `scripts` are loaded on every
     /// new connection.
     ///
     /// # Errors
@@ -47,22 +47,22 @@ impl Connections {
         let context = Arc::new(Context::new(config, scripts)?);
         let trouble = Arc::new(Notify::new());
         let way = match topology {
-            Topology::Single => {
+            TopologyConfig::Single => {
                 let master = Master::default();
                 if let Some(address) = context.config.addresses.first() {
                     master.replace(Node::open(&context, address.clone(), &trouble));
                 }
-                Way::Master(Arc::new(master))
+                Topology::Master(Arc::new(master))
             }
-            Topology::Sentinel { .. } => {
+            TopologyConfig::Sentinel { .. } => {
                 let master = Arc::new(Master::default());
                 tokio::spawn(follow(Arc::clone(&context), Arc::downgrade(&master), trouble));
-                Way::Master(master)
+                Topology::Master(master)
             }
-            Topology::Cluster => {
+            TopologyConfig::Cluster => {
                 let cluster = Arc::new(Cluster::new(Arc::clone(&context), trouble));
                 tokio::spawn(keep_fresh(Arc::downgrade(&cluster)));
-                Way::Cluster(cluster)
+                Topology::Cluster(cluster)
             }
         };
         let way = Arc::new(way);
@@ -76,8 +76,8 @@ impl Connections {
     /// a connection.
     pub fn is_connected(&self) -> bool {
         match &*self.way {
-            Way::Master(master) => master.node().is_some_and(|node| node.is_connected()),
-            Way::Cluster(cluster) => cluster.is_connected(),
+            Topology::Master(master) => master.node().is_some_and(|node| node.is_connected()),
+            Topology::Cluster(cluster) => cluster.is_connected(),
         }
     }
 
@@ -97,25 +97,25 @@ impl Connections {
 
 impl Transport for Connections {
     fn is_cluster(&self) -> bool {
-        matches!(*self.way, Way::Cluster(_))
+        matches!(*self.way, Topology::Cluster(_))
     }
 
-    async fn send(&self, items: Items) -> Replies {
+    async fn send(&self, items: ScriptCalls) -> Replies {
         self.send_until(items, None).await
     }
 
-    async fn send_until(&self, items: Items, until: Option<Instant>) -> Replies {
+    async fn send_until(&self, items: ScriptCalls, until: Option<Instant>) -> Replies {
         match &*self.way {
             // One item is all that a call sends here: there is nothing to tell apart.
-            Way::Master(master) => master.send(items).await,
-            Way::Cluster(cluster) => cluster.send(items, until).await,
+            Topology::Master(master) => master.send(items).await,
+            Topology::Cluster(cluster) => cluster.send(items, until).await,
         }
     }
 
-    fn post(&self, item: Item) {
+    fn post(&self, item: ScriptCall) {
         match &*self.way {
-            Way::Master(master) => master.post(item),
-            Way::Cluster(cluster) => cluster.post(item),
+            Topology::Master(master) => master.post(item),
+            Topology::Cluster(cluster) => cluster.post(item),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use super::circuit_breaker::State;
-pub use super::info::Vitals;
+pub use super::info::NodeInfo;
 use crate::domain::{Sizes, Waits};
 
 /// One number that only grows (or, for gauges, moves).
@@ -37,8 +37,8 @@ impl Counter {
 
 /// What happened on one node's connections since they were opened.
 #[derive(Debug, Default)]
-pub struct NodeCounters {
-    /// Lanes that are connected now (a gauge).
+pub struct NodeStats {
+    /// Connections that are connected now (a gauge).
     pub connected: Counter,
     /// Connections made.
     pub connects: Counter,
@@ -48,33 +48,33 @@ pub struct NodeCounters {
     pub losses: Counter,
     /// Writes: one each for what had queued since the last.
     pub pipelines: Counter,
-    /// Items written.
+    /// ScriptCalls written.
     pub items: Counter,
-    /// Items that were not written because their caller had gone.
+    /// ScriptCalls that were not written because their caller had gone.
     pub stale: Counter,
-    /// Items that failed at once because no lane was connected.
+    /// ScriptCalls that failed at once because no connection was connected.
     pub not_connected: Counter,
-    /// Items that failed at once because the queue was full.
+    /// ScriptCalls that failed at once because the queue was full.
     pub queue_full: Counter,
-    /// Items that failed at once because the breaker was tripped.
-    pub tripped: Counter,
-    /// How often the breaker tripped.
-    pub trips: Counter,
-    /// The breaker is tripped or probing now (a gauge: 0 or 1).
-    pub tripped_now: Counter,
-    /// Items answered with NOSCRIPT and sent again after a SCRIPT LOAD.
+    /// ScriptCalls that failed at once because the breaker was open.
+    pub rejected: Counter,
+    /// How often the circuit breaker opened.
+    pub opened: Counter,
+    /// The breaker is open or half-open now (a gauge: 0 or 1).
+    pub open_now: Counter,
+    /// ScriptCalls answered with NOSCRIPT and sent again after a SCRIPT LOAD.
     pub noscript: Counter,
-    /// Items answered with MOVED.
+    /// ScriptCalls answered with MOVED.
     pub moved: Counter,
-    /// Items answered with ASK.
+    /// ScriptCalls answered with ASK.
     pub ask: Counter,
-    /// Items answered with TRYAGAIN.
+    /// ScriptCalls answered with TRYAGAIN.
     pub tryagain: Counter,
-    /// Items answered with any other error.
+    /// ScriptCalls answered with any other error.
     pub refused: Counter,
     /// Connections dropped because their oldest reply was overdue.
     pub timeouts: Counter,
-    /// Items whose outcome nobody knows; never sent again.
+    /// ScriptCalls whose outcome nobody knows; never sent again.
     pub unknown: Counter,
     /// Connections that found another replica's secret or format: counters are not shared.
     pub meta_differs: Counter,
@@ -95,9 +95,9 @@ pub struct NodeReport {
     /// Where the node listens, as the process dials it.
     pub address: String,
     /// Its counters, live.
-    pub counters: Arc<NodeCounters>,
+    pub counters: Arc<NodeStats>,
     /// What its breaker does; `None` where it has none.
     pub breaker: Option<State>,
     /// What the server says of itself; `None` until it has said anything.
-    pub vitals: Option<Arc<Vitals>>,
+    pub vitals: Option<Arc<NodeInfo>>,
 }

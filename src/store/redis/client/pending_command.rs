@@ -1,19 +1,19 @@
-//! An item on its way through a lane, with whoever waits for its reply.
+//! An item on its way through a connection, with whoever waits for its reply.
 //!
-//! Not here: the way (`lane`).
+//! Not here: the way (`connection`).
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::error_reply::Redirect;
-use super::transport::{Item, SendError, SendFault};
+use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::Executed;
 use crate::store::redis::script::library::Script;
 
 /// The items of one call for one node: they enter a queue together, so that they go out in one
 /// write.
-pub(crate) type Parcel = SmallVec<[Ticket; 1]>;
+pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 
 /// What becomes of an item.
 #[derive(Debug)]
@@ -21,15 +21,15 @@ pub(crate) enum Reply {
     /// It ran, and this is its reply.
     Value(Value),
     /// It did not run, because it belongs elsewhere: here it is back.
-    Redirect(Redirect, Item),
+    Redirect(Redirect, ScriptCall),
     /// It brings no reply.
     Failed(SendError),
 }
 
 /// An item that waits to be written.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    pub(crate) item: Item,
+pub(crate) struct PendingCommand {
+    pub(crate) item: ScriptCall,
     /// ASKING goes before it.
     pub(crate) asking: bool,
     /// How often it was answered with NOSCRIPT; SCRIPT LOAD goes before it if ever.
@@ -41,7 +41,7 @@ pub(crate) struct Ticket {
 /// An item that was written and is not answered yet. Dropped unanswered, its caller is told that
 /// nobody knows whether it ran.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct InFlight {
     /// How many replies (of SCRIPT LOAD and ASKING) come before its own.
     pub(crate) skip: usize,
     pub(crate) loads: u8,
@@ -51,16 +51,19 @@ pub(crate) struct Waiting {
     reply: Option<oneshot::Sender<Reply>>,
 }
 
-impl Ticket {
+impl PendingCommand {
     /// A ticket, and where its reply will arrive.
-    pub(crate) fn new(item: Item, asking: bool) -> (Ticket, oneshot::Receiver<Reply>) {
+    pub(crate) fn new(
+        item: ScriptCall,
+        asking: bool,
+    ) -> (PendingCommand, oneshot::Receiver<Reply>) {
         let (reply, receiver) = oneshot::channel();
-        (Ticket { item, asking, loads: 0, reply: Some(reply) }, receiver)
+        (PendingCommand { item, asking, loads: 0, reply: Some(reply) }, receiver)
     }
 
     /// A ticket that nobody waits for.
-    pub(crate) fn posted(item: Item) -> Ticket {
-        Ticket { item, asking: false, loads: 0, reply: None }
+    pub(crate) fn posted(item: ScriptCall) -> PendingCommand {
+        PendingCommand { item, asking: false, loads: 0, reply: None }
     }
 
     /// Whether whoever waited for it has gone.
@@ -69,7 +72,7 @@ impl Ticket {
     }
 
     /// It was not written.
-    pub(crate) fn refuse(self, fault: SendFault) {
+    pub(crate) fn refuse(self, fault: SendErrorKind) {
         if let Some(reply) = self.reply {
             // Nobody listens any more: then nobody has to be told.
             let _ = reply.send(Reply::Failed(SendError { executed: Executed::No, fault }));
@@ -77,13 +80,14 @@ impl Ticket {
     }
 
     /// The command for the wire, and the rest for whoever reads the replies.
-    pub(crate) fn split(self, skip: usize) -> (Cmd, Waiting) {
-        let Ticket { item: Item { script, command, slot }, asking, loads, reply } = self;
-        (command, Waiting { skip, loads, script, slot, asking, reply })
+    pub(crate) fn split(self, skip: usize) -> (Cmd, InFlight) {
+        let PendingCommand { item: ScriptCall { script, command, slot }, asking, loads, reply } =
+            self;
+        (command, InFlight { skip, loads, script, slot, asking, reply })
     }
 }
 
-impl Waiting {
+impl InFlight {
     pub(crate) fn answer(self, answer: Reply) {
         if let Some(reply) = self.reply {
             // The caller's deadline passed while the item was under way.
@@ -92,14 +96,19 @@ impl Waiting {
     }
 
     /// Back into the queue, behind a SCRIPT LOAD.
-    pub(crate) fn load_again(self, command: Cmd) -> Ticket {
-        let Waiting { loads, script, slot, asking, reply, .. } = self;
-        Ticket { item: Item { script, command, slot }, asking, loads: loads + 1, reply }
+    pub(crate) fn load_again(self, command: Cmd) -> PendingCommand {
+        let InFlight { loads, script, slot, asking, reply, .. } = self;
+        PendingCommand {
+            item: ScriptCall { script, command, slot },
+            asking,
+            loads: loads + 1,
+            reply,
+        }
     }
 
     /// Back to the caller, who knows the other nodes.
     pub(crate) fn redirect(mut self, redirect: Redirect, command: Cmd) {
-        let item = Item { script: self.script, command, slot: self.slot };
+        let item = ScriptCall { script: self.script, command, slot: self.slot };
         if let Some(reply) = self.reply.take() {
             let _ = reply.send(Reply::Redirect(redirect, item));
         }

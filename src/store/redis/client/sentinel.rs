@@ -1,6 +1,6 @@
 //! Follows the master that sentinels name.
 //!
-//! Sentinels are asked whenever a lane is in trouble and every two seconds besides; that they have
+//! Sentinels are asked whenever a connection is in trouble and every two seconds besides; that they have
 //! agreed is checked at the node itself, by ROLE in every handshake (`dial`). A subscription to
 //! their announcements would be a second way to learn the same a fraction of a second earlier: a
 //! failover breaks the connections of the old master, and that is the announcement. Not here:
@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
 use tokio::sync::Notify;
 
-use super::config::{Address, Auth, Topology};
+use super::config::{Address, Auth, TopologyConfig};
 use super::connect::Context;
 use super::node::Node;
 use super::single_master::Master;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Keeps `master` at the node that the sentinels name, until nobody holds it any more.
 pub(crate) async fn follow(context: Arc<Context>, master: Weak<Master>, trouble: Arc<Notify>) {
-    let Topology::Sentinel { master: name, auth } = &context.config.topology else { return };
+    let TopologyConfig::Sentinel { master: name, auth } = &context.config.topology else { return };
     let mut known: Option<Address> = None;
     loop {
         let named = ask_all(&context, auth, name).await;

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use super::node::Node;
 use super::node_breaker::Awaited;
-use super::pending_command::{Parcel, Reply};
-use super::transport::{Item, Items, Replies, SendError, SendFault};
+use super::pending_command::{Batch, Reply};
+use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 use crate::domain::Executed;
 
 /// The node that holds every key, while one is known.
@@ -21,7 +21,7 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    /// From now on it is this one. Items queued at the former one are still answered by it.
+    /// From now on it is this one. ScriptCalls queued at the former one are still answered by it.
     pub(crate) fn replace(&self, node: Node) {
         self.node.store(Some(Arc::new(node)));
     }
@@ -30,11 +30,11 @@ impl Master {
         self.node.load_full()
     }
 
-    pub(crate) async fn send(&self, items: Items) -> Replies {
+    pub(crate) async fn send(&self, items: ScriptCalls) -> Replies {
         let mut awaited: SmallVec<[Awaited; 1]> = SmallVec::new();
         match &*self.node.load() {
             Some(node) => {
-                let mut parcel = Parcel::new();
+                let mut parcel = Batch::new();
                 for item in items {
                     let (ticket, reply) = node.ticket(item, false);
                     parcel.extend(ticket);
@@ -51,7 +51,7 @@ impl Master {
         replies
     }
 
-    pub(crate) fn post(&self, item: Item) {
+    pub(crate) fn post(&self, item: ScriptCall) {
         // Nobody waits for it: where no node is known it is lost.
         if let Some(node) = &*self.node.load() {
             node.post(item);
@@ -60,7 +60,7 @@ impl Master {
 }
 
 fn unknown_master() -> SendError {
-    SendError { executed: Executed::No, fault: SendFault::NotConnected }
+    SendError { executed: Executed::No, fault: SendErrorKind::NotConnected }
 }
 
 /// Where there is only one node, a redirection leads nowhere (it means that a node of a cluster is
@@ -68,7 +68,9 @@ fn unknown_master() -> SendError {
 fn here(reply: Reply) -> Result<Value, SendError> {
     match reply {
         Reply::Value(value) => Ok(value),
-        Reply::Redirect(..) => Err(SendError { executed: Executed::No, fault: SendFault::Moving }),
+        Reply::Redirect(..) => {
+            Err(SendError { executed: Executed::No, fault: SendErrorKind::Moving })
+        }
         Reply::Failed(error) => Err(error),
     }
 }

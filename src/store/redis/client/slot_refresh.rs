@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::cluster::Cluster;
 use super::config::Address;
 use super::connect::Context;
-use super::slot_table::{Holding, of_shards, of_slots};
+use super::slot_table::{SlotOwner, of_shards, of_slots};
 
 /// Without trouble. A slot that moved unnoticed costs its items one hop each until then.
 const EVERY: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ fn order(cluster: &Cluster) -> Vec<Address> {
     order
 }
 
-async fn read(context: &Context, asked: Vec<Address>) -> Option<Vec<Holding>> {
+async fn read(context: &Context, asked: Vec<Address>) -> Option<Vec<SlotOwner>> {
     let auth = &context.config.auth;
     let tls = context.config.tls.is_some();
     for node in asked {

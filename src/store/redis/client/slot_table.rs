@@ -11,7 +11,7 @@ use crate::store::redis::keys::SLOTS;
 /// One master and its slots, as first and last of each range. A master that is just joining has
 /// none yet, and is listed all the same: the first slot on its way there asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct SlotOwner {
     /// Where it is.
     pub master: Address,
     /// First and last of each range, at most [`SLOTS`] - 1.
@@ -20,14 +20,14 @@ pub struct Holding {
 
 /// Reads CLUSTER SHARDS. `asked` is the node that answered, whose host stands in where it does not
 /// know its own. `None` if this is no such reply, or no slot has a master.
-pub fn of_shards(reply: &Value, asked: &Address, tls: bool) -> Option<Vec<Holding>> {
+pub fn of_shards(reply: &Value, asked: &Address, tls: bool) -> Option<Vec<SlotOwner>> {
     let mut holdings = Vec::new();
     for shard in list(reply)? {
         let Some(master) = list(field(shard, "nodes")?)?
             .iter()
             .filter(|node| text(field(node, "role")) == Some("master"))
             // During a failover a shard shows its former master too, as failed. Alone it is still
-            // the one whose lanes refuse the slot's items at once.
+            // the one whose connections refuse the slot's items at once.
             .max_by_key(|node| text(field(node, "health")) == Some("online"))
         else {
             continue;
@@ -38,14 +38,14 @@ pub fn of_shards(reply: &Value, asked: &Address, tls: bool) -> Option<Vec<Holdin
         let Some(master) = address(host, port, asked) else { continue };
         let bounds: Vec<u16> = list(field(shard, "slots")?)?.iter().filter_map(number).collect();
         let slots = bounds.chunks_exact(2).map(|range| (range[0], range[1])).collect();
-        holdings.push(Holding { master, slots });
+        holdings.push(SlotOwner { master, slots });
     }
     usable(holdings)
 }
 
 /// Reads CLUSTER SLOTS, which servers before 7.0 and some proxies know instead.
-pub fn of_slots(reply: &Value, asked: &Address) -> Option<Vec<Holding>> {
-    let mut holdings: Vec<Holding> = Vec::new();
+pub fn of_slots(reply: &Value, asked: &Address) -> Option<Vec<SlotOwner>> {
+    let mut holdings: Vec<SlotOwner> = Vec::new();
     for range in list(reply)? {
         let [first, last, master, ..] = list(range)? else { return None };
         let [host, port, ..] = list(master)? else { return None };
@@ -53,13 +53,13 @@ pub fn of_slots(reply: &Value, asked: &Address) -> Option<Vec<Holding>> {
         let Some(master) = address(text(Some(host)), number(port)?, asked) else { continue };
         match holdings.iter_mut().find(|held| held.master == master) {
             Some(held) => held.slots.push(slots),
-            None => holdings.push(Holding { master, slots: vec![slots] }),
+            None => holdings.push(SlotOwner { master, slots: vec![slots] }),
         }
     }
     usable(holdings)
 }
 
-fn usable(holdings: Vec<Holding>) -> Option<Vec<Holding>> {
+fn usable(holdings: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     let sane = |(first, last): &(u16, u16)| first <= last && *last < SLOTS;
     let any = holdings.iter().any(|held| !held.slots.is_empty());
     let all_sane = holdings.iter().flat_map(|held| &held.slots).all(sane);
@@ -168,8 +168,8 @@ mod tests {
             assert_eq!(
                 read,
                 vec![
-                    Holding { master: tcp("10.0.0.1", 2), slots: vec![(0, 5), (7, 7)] },
-                    Holding { master: tcp("10.0.0.1", 3), slots: vec![] },
+                    SlotOwner { master: tcp("10.0.0.1", 2), slots: vec![(0, 5), (7, 7)] },
+                    SlotOwner { master: tcp("10.0.0.1", 3), slots: vec![] },
                 ]
             );
         }
@@ -197,8 +197,8 @@ mod tests {
         assert_eq!(
             of_slots(&reply, &asked()).unwrap(),
             vec![
-                Holding { master: tcp("10.0.0.1", 1), slots: vec![(0, 99), (100, 100)] },
-                Holding { master: tcp("10.0.0.9", 2), slots: vec![(100, 16383)] },
+                SlotOwner { master: tcp("10.0.0.1", 1), slots: vec![(0, 99), (100, 100)] },
+                SlotOwner { master: tcp("10.0.0.9", 2), slots: vec![(100, 16383)] },
             ]
         );
     }

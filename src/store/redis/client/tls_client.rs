@@ -8,12 +8,12 @@ use redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::config::{Address, RedisConfigError, Tls, TlsAgain};
+use super::config::{Address, RedisConfigError, Tls, TlsReloader};
 
 /// The certificates in force for new connections.
 #[derive(Debug)]
-pub(crate) struct Secured {
-    again: Option<TlsAgain>,
+pub(crate) struct TlsClient {
+    again: Option<TlsReloader>,
     held: Mutex<Held>,
 }
 
@@ -28,18 +28,21 @@ struct Held {
     number: u64,
 }
 
-impl Secured {
+impl TlsClient {
     /// Parses the first certificates.
-    pub(crate) fn new(tls: &Tls, again: Option<TlsAgain>) -> Result<Secured, RedisConfigError> {
+    pub(crate) fn new(
+        tls: &Tls,
+        again: Option<TlsReloader>,
+    ) -> Result<TlsClient, RedisConfigError> {
         let held = Held { seen: Arc::new(tls.clone()), template: template(tls)?, number: 0 };
-        Ok(Secured { again, held: Mutex::new(held) })
+        Ok(TlsClient { again, held: Mutex::new(held) })
     }
 
     /// Looks whether there are other certificates and puts them in force; those that cannot be
     /// used are logged once, and the old ones stay. The number of those in force. Once per dial:
     /// the lock is never waited for by a call.
     pub(crate) fn refresh(&self) -> u64 {
-        let read = self.again.as_ref().and_then(TlsAgain::read);
+        let read = self.again.as_ref().and_then(TlsReloader::read);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tls) = read.filter(|tls| *tls != *held.seen) else { return held.number };
         match template(&tls) {

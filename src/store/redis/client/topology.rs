@@ -9,16 +9,16 @@ use super::node::Node;
 use super::single_master::Master;
 
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum Topology {
     Master(Arc<Master>),
     Cluster(Arc<Cluster>),
 }
 
-impl Way {
+impl Topology {
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
-            Way::Master(master) => master.node().into_iter().collect(),
-            Way::Cluster(cluster) => cluster.nodes(),
+            Topology::Master(master) => master.node().into_iter().collect(),
+            Topology::Cluster(cluster) => cluster.nodes(),
         }
     }
 }

@@ -14,9 +14,9 @@ use crate::store::redis::script::library::Script;
 
 /// One script call, ready to be written.
 ///
-/// A `redis::Cmd` holds the arguments in one buffer; a lane packs many of them into one write.
+/// A `redis::Cmd` holds the arguments in one buffer; a connection packs many of them into one write.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct ScriptCall {
     /// The script it runs: what to load again where the server answers NOSCRIPT.
     pub script: &'static Script,
     /// The whole command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
@@ -27,7 +27,7 @@ pub struct Item {
 }
 
 /// The items of one round. One is the rule, so that the rule costs no allocation.
-pub type Items = SmallVec<[Item; 1]>;
+pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
 
 /// One reply per item, in order.
 pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
@@ -38,18 +38,18 @@ pub struct SendError {
     /// `No`: it did not run and may be sent again. `Unknown`: a consuming item must never be.
     pub executed: Executed,
     /// What happened; for counters and logs.
-    pub fault: SendFault,
+    pub fault: SendErrorKind,
 }
 
 /// What happened to an item that brought no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SendFault {
+pub enum SendErrorKind {
     /// No connection to the node.
     NotConnected,
-    /// The queue of the node's lanes was full.
+    /// The queue of the node's connections was full.
     QueueFull,
-    /// The node's breaker is tripped: it did not answer lately.
-    Tripped,
+    /// The node's breaker is open: it did not answer lately.
+    Open,
     /// The connection was lost or dropped while the reply was outstanding.
     Lost,
     /// The cluster was moving: redirected too often, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
@@ -66,20 +66,20 @@ pub enum SendFault {
     Script,
 }
 
-impl SendFault {
+impl SendErrorKind {
     /// The word used in traces.
     pub const fn word(self) -> &'static str {
         match self {
-            SendFault::NotConnected => "not_connected",
-            SendFault::QueueFull => "queue_full",
-            SendFault::Tripped => "tripped",
-            SendFault::Lost => "lost",
-            SendFault::Moving => "moving",
-            SendFault::NotMaster => "not_master",
-            SendFault::NotWritable => "not_writable",
-            SendFault::Busy => "busy",
-            SendFault::Denied => "denied",
-            SendFault::Script => "script",
+            SendErrorKind::NotConnected => "not_connected",
+            SendErrorKind::QueueFull => "queue_full",
+            SendErrorKind::Open => "open",
+            SendErrorKind::Lost => "lost",
+            SendErrorKind::Moving => "moving",
+            SendErrorKind::NotMaster => "not_master",
+            SendErrorKind::NotWritable => "not_writable",
+            SendErrorKind::Busy => "busy",
+            SendErrorKind::Denied => "denied",
+            SendErrorKind::Script => "script",
         }
     }
 }
@@ -95,20 +95,20 @@ pub trait Transport: Send + Sync + 'static {
     ///
     /// An item whose outcome is unknown is never sent twice. If the future is dropped, items that
     /// were not written yet are not written any more.
-    fn send(&self, items: Items) -> impl Future<Output = Replies> + Send;
+    fn send(&self, items: ScriptCalls) -> impl Future<Output = Replies> + Send;
 
     /// The same until a moment: what has not been answered by then is
-    /// [`Lost`](SendFault::Lost), and nobody knows whether it ran; the replies that are there are
+    /// [`Lost`](SendErrorKind::Lost), and nobody knows whether it ran; the replies that are there are
     /// there. `None` waits as long as it takes.
     fn send_until(
         &self,
-        items: Items,
+        items: ScriptCalls,
         until: Option<Instant>,
     ) -> impl Future<Output = Replies> + Send {
         async move {
             let (count, sent) = (items.len(), self.send(items));
             let Some(until) = until else { return sent.await };
-            let lost = SendError { executed: Executed::Unknown, fault: SendFault::Lost };
+            let lost = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
             let in_time = tokio::time::timeout_at(until.into(), sent).await;
             in_time.unwrap_or_else(|_| (0..count).map(|_| Err(lost)).collect())
         }
@@ -116,5 +116,5 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Sends an item without waiting for its reply: at most once, in the background, dropped where
     /// the queue is full. For give-backs, whose loss only makes a counter stricter for a while.
-    fn post(&self, item: Item);
+    fn post(&self, item: ScriptCall);
 }

@@ -13,10 +13,10 @@ use super::selection::{Form, Plan, form, is_debt};
 use super::told;
 use super::told::COUNT_MAX;
 use crate::domain::{
-    Accounting, Bucket, Charge, Check, Counting, FixedWindow, Hits, Key, Micros, Op, Receipt,
+    Accounting, Algorithm, Bucket, Charge, Check, FixedWindow, Hits, Key, Micros, Op, Receipt,
     Refill, Role, Window,
 };
-use crate::store::redis::client::transport::Item;
+use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
 use crate::store::redis::keys::Prefix;
 
@@ -44,12 +44,12 @@ pub mod names {
     pub const APPLY_WINDOW: [&str; 5] = ["word", "cost", "limit", "length_us", "cap"];
     /// `apply.lua`: of each check of a bucket.
     pub const APPLY_BUCKET: [&str; 5] = ["word", "need", "capacity", "rate", "cap"];
-    /// `give_back.lua`: ARGV of the call.
-    pub const GIVE_BACK: [&str; 1] = ["now_us"];
-    /// `give_back.lua`: of each receipt of a fixed window.
-    pub const GIVE_BACK_WINDOW: [&str; 4] = ["form", "count", "start", "length_us"];
-    /// `give_back.lua`: of each receipt of a bucket.
-    pub const GIVE_BACK_BUCKET: [&str; 5] = ["form", "need", "at", "cap", "rate"];
+    /// `refund.lua`: ARGV of the call.
+    pub const REFUND: [&str; 1] = ["now_us"];
+    /// `refund.lua`: of each receipt of a fixed window.
+    pub const REFUND_WINDOW: [&str; 4] = ["form", "count", "start", "length_us"];
+    /// `refund.lua`: of each receipt of a bucket.
+    pub const REFUND_BUCKET: [&str; 5] = ["form", "need", "at", "cap", "rate"];
 }
 
 /// Bytes that one check adds to a command: a key of 29 to 117, a word, four to six numbers of up to
@@ -129,7 +129,7 @@ impl Encoder {
         accounting: Accounting,
         now: Option<Micros>,
         clock: Micros,
-    ) -> Item {
+    ) -> ScriptCall {
         let plan = Plan::of(checks, accounting);
         let (script, numbers) = match (plan, checks.first().map(form)) {
             (Plan::Alone, Some(Form::Window)) => (&self.scripts.fixed_window, 4),
@@ -141,7 +141,7 @@ impl Encoder {
         let mut command = begin(script, checks.len(), 4 + checks.len() * numbers);
         for at in plan.order(checks) {
             let Check { key, limit, .. } = &checks[at];
-            command.arg(self.prefix.key(key, &limit.counting).as_slice());
+            command.arg(self.prefix.key(key, &limit.algorithm).as_slice());
         }
         time(&mut command, now);
         match plan {
@@ -162,24 +162,24 @@ impl Encoder {
 
     /// The call of a script that gives back what these receipts say. On a cluster all of their
     /// counters must be in one slot.
-    pub fn give_back(&self, receipts: &[Receipt], now: Option<Micros>) -> Item {
-        let script = &self.scripts.give_back;
+    pub fn refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
+        let script = &self.scripts.refund;
         let mut command = begin(script, receipts.len(), 1 + receipts.len() * 5);
         for receipt in receipts {
-            command.arg(self.prefix.key(&receipt.key, &receipt.limit.counting).as_slice());
+            command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
         time(&mut command, now);
         for receipt @ Receipt { limit, taken, .. } in receipts {
-            if let Some(letter) = told::form(&limit.counting) {
+            if let Some(letter) = told::form(&limit.algorithm) {
                 told::write_receipt(&mut command, receipt, letter);
                 continue;
             }
-            match &limit.counting {
-                Counting::FixedWindow(window) => {
+            match &limit.algorithm {
+                Algorithm::FixedWindow(window) => {
                     command.arg("w").arg(taken.hits.0.min(COUNT_MAX)).arg(taken.window.0);
                     command.arg(length(&window.window)).arg(0);
                 }
-                Counting::Bucket(bucket) => {
+                Algorithm::Bucket(bucket) => {
                     let terms = Terms::of(bucket, limit.charge);
                     command.arg("c").arg(terms.back(taken.hits)).arg(taken.at.0);
                     command.arg(terms.cap).arg(terms.rate);
@@ -190,8 +190,8 @@ impl Encoder {
         self.item(script, command, receipts.first().map(|receipt| &receipt.key))
     }
 
-    fn item(&self, script: &'static Script, command: Cmd, key: Option<&Key>) -> Item {
-        Item { script, command, slot: key.filter(|_| self.slots).map(keys::slot) }
+    fn item(&self, script: &'static Script, command: Cmd, key: Option<&Key>) -> ScriptCall {
+        ScriptCall { script, command, slot: key.filter(|_| self.slots).map(keys::slot) }
     }
 }
 
@@ -224,13 +224,13 @@ fn takes(checks: &[Check<'_>], accounting: Accounting, plan: Plan) -> Numbers {
     numbers.push(of(Form::Arrival));
     for at in plan.order(checks) {
         let (limit, cost) = (checks[at].limit, cost(&checks[at]));
-        match &limit.counting {
-            Counting::FixedWindow(window) => {
+        match &limit.algorithm {
+            Algorithm::FixedWindow(window) => {
                 for number in window_terms(window, cost) {
                     numbers.push(number);
                 }
             }
-            Counting::Bucket(bucket) => {
+            Algorithm::Bucket(bucket) => {
                 let terms = Terms::of(bucket, limit.charge);
                 numbers.push(terms.need(cost));
                 numbers.push(terms.capacity());
@@ -252,7 +252,7 @@ fn window_terms(window: &FixedWindow, cost: Hits) -> [u64; 3] {
 
 fn cost(check: &Check<'_>) -> Hits {
     match check.op {
-        Op::Take { cost } | Op::GiveBack { cost } => cost,
+        Op::Take { cost } | Op::Refund { cost } => cost,
         Op::Peek => Hits::ONE,
     }
 }
@@ -260,13 +260,13 @@ fn cost(check: &Check<'_>) -> Hits {
 /// What the script of one check that only takes needs of it.
 fn write_alone(command: &mut Cmd, check: &Check<'_>) {
     let cost = cost(check);
-    match &check.limit.counting {
-        Counting::FixedWindow(window) => {
+    match &check.limit.algorithm {
+        Algorithm::FixedWindow(window) => {
             for number in window_terms(window, cost) {
                 command.arg(number);
             }
         }
-        Counting::Bucket(bucket) => {
+        Algorithm::Bucket(bucket) => {
             let terms = Terms::of(bucket, check.limit.charge);
             let kept = terms.kept(bucket.floor, cost);
             command.arg(terms.need(cost)).arg(terms.capacity() - kept);
@@ -286,9 +286,9 @@ fn write_alone(command: &mut Cmd, check: &Check<'_>) {
 
 /// Whether the largest debt is not the capacity that the check is given.
 fn has_cap(check: &Check<'_>) -> bool {
-    let floored = match (&check.limit.counting, check.op) {
-        (_, Op::GiveBack { .. }) => false,
-        (Counting::Bucket(bucket), _) => bucket.floor > Hits::ONE,
+    let floored = match (&check.limit.algorithm, check.op) {
+        (_, Op::Refund { .. }) => false,
+        (Algorithm::Bucket(bucket), _) => bucket.floor > Hits::ONE,
         _ => false,
     };
     floored || check.limit.charge == Charge::Always
@@ -297,7 +297,7 @@ fn has_cap(check: &Check<'_>) -> bool {
 /// How many arguments `apply.lua` needs of a check.
 fn stride(check: &Check<'_>) -> usize {
     match form(check) {
-        Form::Told(_) => 1 + told::arguments(&check.limit.counting),
+        Form::Told(_) => 1 + told::arguments(&check.limit.algorithm),
         _ if has_cap(check) => 5,
         Form::Window | Form::Credits => 4,
         Form::Arrival => 3,
@@ -306,7 +306,7 @@ fn stride(check: &Check<'_>) -> usize {
 
 fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize, clock: Micros) {
     let (op, cost) = match check.op {
-        Op::GiveBack { cost } => (b'g', cost),
+        Op::Refund { cost } => (b'g', cost),
         Op::Peek | Op::Take { cost: Hits::ZERO } => (b'p', Hits::ONE),
         Op::Take { cost } => (if is_debt(check) { b'd' } else { b't' }, cost),
     };
@@ -323,13 +323,13 @@ fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize, clock: Micros)
         Form::Told(letter) => letter,
     };
     command.arg([letter, op, role].as_slice());
-    let (cap, mut written) = match &check.limit.counting {
-        Counting::FixedWindow(window) if form == Form::Window => {
+    let (cap, mut written) = match &check.limit.algorithm {
+        Algorithm::FixedWindow(window) if form == Form::Window => {
             command.arg(cost.0.min(COUNT_MAX + 1));
             command.arg(window.hits.0.min(COUNT_MAX)).arg(length(&window.window));
             (COUNT_MAX, 4)
         }
-        Counting::Bucket(bucket) => {
+        Algorithm::Bucket(bucket) => {
             let terms = Terms::of(bucket, check.limit.charge);
             let (need, kept) = match op {
                 b'g' => (terms.back(cost), 0),
@@ -341,9 +341,9 @@ fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize, clock: Micros)
             }
             (terms.cap, if form == Form::Credits { 4 } else { 3 })
         }
-        counting => {
+        algorithm => {
             told::write(command, check.limit, cost, op == b'g', check.holder, clock);
-            (0, 1 + told::arguments(counting))
+            (0, 1 + told::arguments(algorithm))
         }
     };
     if has_cap(check) && !matches!(form, Form::Told(_)) {

@@ -5,7 +5,7 @@
 //! with it a full Redis refuses the whole script, without it refusals are still decided and only a
 //! charge fails; and a call costs 5 % less.
 //!
-//! Not here: the arguments (`args`), the replies (`reply`), loading them (the lanes).
+//! Not here: the arguments (`args`), the replies (`reply`), loading them (the connections).
 
 use std::sync::LazyLock;
 
@@ -41,7 +41,7 @@ pub mod files {
     /// Decides every other call.
     pub const APPLY: &str = include_str!("../../../../lua/apply.lua");
     /// Gives charges back by their receipts.
-    pub const GIVE_BACK: &str = include_str!("../../../../lua/give_back.lua");
+    pub const REFUND: &str = include_str!("../../../../lua/refund.lua");
 }
 
 /// What tests run strictly; production cuts it off.
@@ -64,7 +64,7 @@ pub struct Scripts {
     /// Any call.
     pub apply: Script,
     /// Receipts.
-    pub give_back: Script,
+    pub refund: Script,
 }
 
 impl Scripts {
@@ -72,7 +72,7 @@ impl Scripts {
     pub fn each(&self) -> [&Script; 6] {
         let alone = [&self.fixed_window, &self.bucket, &self.sliding_window];
         let [window, bucket, sliding] = alone;
-        [window, bucket, sliding, &self.takes, &self.apply, &self.give_back]
+        [window, bucket, sliding, &self.takes, &self.apply, &self.refund]
     }
 
     fn make(strict: bool) -> Scripts {
@@ -88,7 +88,7 @@ impl Scripts {
             sliding_window: script("sliding_window", files::SLIDING_WINDOW),
             takes: script("takes", files::TAKES),
             apply: script("apply", files::APPLY),
-            give_back: script("give_back", files::GIVE_BACK),
+            refund: script("refund", files::REFUND),
         }
     }
 }
@@ -132,7 +132,7 @@ fn source(name: &str) -> &'static str {
         "concurrency" => files::CONCURRENCY,
         "hybrid" => files::HYBRID,
         "calendar" => files::CALENDAR,
-        _ => files::GIVE_BACK,
+        _ => files::REFUND,
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A script answers with the counter's state after the call, as few integers as say it; what the
 //! caller is told of it (what is left, how long to wait) is derived here. Robust to anything: what
-//! is no such reply is a [`ReplyFault`], never a panic.
+//! is no such reply is a [`ReplyError`], never a panic.
 //!
-//! Not here: the arguments (`args`), servers' errors (the lanes), what an outcome means (`decide`).
+//! Not here: the arguments (`args`), servers' errors (the connections), what an outcome means (`decide`).
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -13,9 +13,9 @@ use super::arguments::Terms;
 use super::selection::{Form, Plan, form, is_debt};
 use super::told;
 use super::told::COUNT_MAX;
-pub use super::told::ReplyFault;
+pub use super::told::ReplyError;
 use crate::domain::{
-    Accounting, Check, Counting, Hits, Micros, Op, Outcome, Role, Taken, Verdict, Window,
+    Accounting, Algorithm, ChargeRecord, Check, Hits, Micros, Op, Outcome, Role, Verdict, Window,
 };
 
 /// What `apply.lua` answers then.
@@ -68,45 +68,45 @@ struct Told {
 ///
 /// # Errors
 ///
-/// [`ReplyFault`] for what is no reply to them.
+/// [`ReplyError`] for what is no reply to them.
 pub fn decode(
     reply: &Value,
     checks: &[Check<'_>],
     accounting: Accounting,
-) -> Result<Decoded, ReplyFault> {
+) -> Result<Decoded, ReplyError> {
     match (reply, checks) {
         (Value::BulkString(line), [check]) => line_of(line, check),
-        (Value::Array(numbers), _) if *numbers == MISFIT => Err(ReplyFault::Misfit),
+        (Value::Array(numbers), _) if *numbers == MISFIT => Err(ReplyError::Misfit),
         (Value::Array(numbers), _) => array_of(numbers, checks, accounting),
-        (Value::ServerError(_), _) => Err(ReplyFault::Error),
-        _ => Err(ReplyFault::Shape),
+        (Value::ServerError(_), _) => Err(ReplyError::Error),
+        _ => Err(ReplyError::Shape),
     }
 }
 
 /// `used now [more-or-start [far]]`, of a lean script.
-fn line_of(line: &[u8], check: &Check<'_>) -> Result<Decoded, ReplyFault> {
+fn line_of(line: &[u8], check: &Check<'_>) -> Result<Decoded, ReplyError> {
     let mut numbers = SmallVec::<[i64; 8]>::new();
     let whole = matches!(form(check), Form::Told(_));
     let most = if whole { told::NUMBERS + 1 } else { 4 };
     for word in line.split(|byte| *byte == b' ') {
         let number = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
-        numbers.push(number.ok_or(ReplyFault::Number)?);
+        numbers.push(number.ok_or(ReplyError::Number)?);
         if numbers.len() > most {
-            return Err(ReplyFault::Length);
+            return Err(ReplyError::Length);
         }
     }
     if whole {
         let [available, wait, reset, charged, since, far, now] = numbers[..] else {
-            return Err(ReplyFault::Length);
+            return Err(ReplyError::Length);
         };
         let six = [available, wait, reset, charged, since, 0];
         let outcome = told::outcome(six, check, micros(now)?)?;
         return Ok(Decoded { outcomes: vec![outcome], clamped: u64::from(far == 1) });
     }
-    let [used, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyFault::Length) };
+    let [used, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };
     let now = micros(*now)?;
     let mut told = told(*used, rest.first().copied().unwrap_or(0))?;
-    if let Counting::FixedWindow(window) = &check.limit.counting {
+    if let Algorithm::FixedWindow(window) = &check.limit.algorithm {
         // Here the third number is the window's beginning.
         told.more = u64::from(told.more > begins(&window.window, now).0);
     }
@@ -119,12 +119,12 @@ fn array_of(
     reply: &[Value],
     checks: &[Check<'_>],
     accounting: Accounting,
-) -> Result<Decoded, ReplyFault> {
+) -> Result<Decoded, ReplyError> {
     let mut numbers = reply.iter().map(|value| match value {
         Value::Int(number) => Ok(*number),
-        _ => Err(ReplyFault::Number),
+        _ => Err(ReplyError::Number),
     });
-    let mut next = || numbers.next().unwrap_or(Err(ReplyFault::Length));
+    let mut next = || numbers.next().unwrap_or(Err(ReplyError::Length));
     let now = micros(next()?)?;
     let mut each = SmallVec::<[(usize, Said); 8]>::new();
     for at in Plan::of(checks, accounting).order(checks) {
@@ -143,14 +143,14 @@ fn array_of(
     }
     let mut clamped = 0;
     while let Some(which) = numbers.next().transpose()? {
-        let mut next = || numbers.next().unwrap_or(Err(ReplyFault::Length));
+        let mut next = || numbers.next().unwrap_or(Err(ReplyError::Length));
         let (which, a, b) = (count(which)?, count(next()?)?, count(next()?)?);
         let Some(at) = which.checked_sub(1) else {
             clamped = a;
             continue;
         };
         let at = usize::try_from(at).ok().and_then(|at| each.get_mut(at));
-        let Some((at, Said::State(told))) = at else { return Err(ReplyFault::Number) };
+        let Some((at, Said::State(told))) = at else { return Err(ReplyError::Number) };
         if form(&checks[*at]) == Form::Window {
             told.more = a;
         } else {
@@ -185,7 +185,7 @@ fn admitted(checks: &[Check<'_>], each: &[(usize, Said)]) -> bool {
     !quotas || quota_passes
 }
 
-fn told(used: i64, more: i64) -> Result<Told, ReplyFault> {
+fn told(used: i64, more: i64) -> Result<Told, ReplyError> {
     let passes = used >= 0;
     let used = count(if passes { used } else { -1 - used })?;
     let more = count(more)?;
@@ -195,14 +195,14 @@ fn told(used: i64, more: i64) -> Result<Told, ReplyFault> {
 fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome {
     let cost = match check.op {
         Op::Take { cost } => cost.0.max(1),
-        Op::Peek | Op::GiveBack { .. } => 1,
+        Op::Peek | Op::Refund { .. } => 1,
     };
     let plain = match check.op {
         Op::Take { cost } if told.passes && charges => cost.0,
-        Op::Take { .. } | Op::Peek | Op::GiveBack { .. } => 0,
+        Op::Take { .. } | Op::Peek | Op::Refund { .. } => 0,
     };
-    let (charged, window, available, wait, reset) = match &check.limit.counting {
-        Counting::FixedWindow(limit) => {
+    let (charged, window, available, wait, reset) = match &check.limit.algorithm {
+        Algorithm::FixedWindow(limit) => {
             let hits = limit.hits.0.min(COUNT_MAX);
             let length = length(&limit.window);
             let ahead = length.0.saturating_mul(told.more.min(1));
@@ -211,7 +211,7 @@ fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome
             let wait = (cost <= hits).then_some(rest);
             (told.charged.unwrap_or(plain), start, hits.saturating_sub(told.used), wait, rest)
         }
-        Counting::Bucket(limit) => {
+        Algorithm::Bucket(limit) => {
             let terms = Terms::of(limit, check.limit.charge);
             let charged = told.charged.map_or(plain, |credits| credits / terms.unit);
             let debt = Debt::of(told.used, told.more, terms).fitted();
@@ -228,7 +228,12 @@ fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome
         available: Hits(available),
         retry_after: wait.filter(|_| !told.passes),
         reset_after: reset,
-        taken: (charged > 0).then_some(Taken { hits: Hits(charged), at: now, window, entry: 0 }),
+        taken: (charged > 0).then_some(ChargeRecord {
+            hits: Hits(charged),
+            at: now,
+            window,
+            entry: 0,
+        }),
     }
 }
 
@@ -302,10 +307,10 @@ fn length(window: &Window) -> Micros {
     }
 }
 
-fn micros(number: i64) -> Result<Micros, ReplyFault> {
+fn micros(number: i64) -> Result<Micros, ReplyError> {
     count(number).map(Micros)
 }
 
-fn count(number: i64) -> Result<u64, ReplyFault> {
-    u64::try_from(number).map_err(|_| ReplyFault::Number)
+fn count(number: i64) -> Result<u64, ReplyError> {
+    u64::try_from(number).map_err(|_| ReplyError::Number)
 }

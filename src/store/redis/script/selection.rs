@@ -3,7 +3,7 @@
 //! Not here: the arguments themselves (`args`).
 
 use super::told;
-use crate::domain::{Accounting, Charge, Check, Counting, Hits, Op, Refill, Role};
+use crate::domain::{Accounting, Algorithm, Charge, Check, Hits, Op, Refill, Role};
 
 /// Which script decides a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +29,9 @@ impl Plan {
         let other = |(at, check): (usize, &Check<'_>)| {
             checks[..at].iter().all(|earlier| earlier.key != check.key)
         };
-        let plain = |check: &Check<'_>| match &check.limit.counting {
-            Counting::Bucket(bucket) => bucket.floor <= Hits::ONE,
-            counting => told::form(counting).is_none(),
+        let plain = |check: &Check<'_>| match &check.limit.algorithm {
+            Algorithm::Bucket(bucket) => bucket.floor <= Hits::ONE,
+            algorithm => told::form(algorithm).is_none(),
         };
         match checks {
             [check] if takes(check) && has_script(check) => Plan::Alone,
@@ -62,7 +62,7 @@ impl Plan {
                 Form::Arrival => 1,
                 Form::Credits | Form::Told(_) => 2,
             },
-            (Plan::Alone | Plan::Any, Op::GiveBack { .. }) => 0,
+            (Plan::Alone | Plan::Any, Op::Refund { .. }) => 0,
             (Plan::Alone | Plan::Any, Op::Take { .. } | Op::Peek) => 1,
         }
     }
@@ -85,11 +85,11 @@ fn has_script(check: &Check<'_>) -> bool {
 
 /// The form in which a script gets a check: a debt is always in credit form.
 pub(crate) fn form(check: &Check<'_>) -> Form {
-    if let Some(letter) = told::form(&check.limit.counting) {
+    if let Some(letter) = told::form(&check.limit.algorithm) {
         return Form::Told(letter);
     }
-    match &check.limit.counting {
-        Counting::Bucket(bucket) => match bucket.refill {
+    match &check.limit.algorithm {
+        Algorithm::Bucket(bucket) => match bucket.refill {
             Refill::Arrival { .. } if !is_debt(check) => Form::Arrival,
             Refill::Arrival { .. } | Refill::Credits { .. } => Form::Credits,
         },
@@ -102,5 +102,5 @@ pub(crate) fn is_debt(check: &Check<'_>) -> bool {
     matches!(check.op, Op::Take { cost: Hits(1..) })
         && check.limit.charge == Charge::Always
         // A slot is held or it is not, and classes are charged what they were granted.
-        && !matches!(check.limit.counting, Counting::Concurrency(_) | Counting::Hybrid(_))
+        && !matches!(check.limit.algorithm, Algorithm::Concurrency(_) | Algorithm::Hybrid(_))
 }

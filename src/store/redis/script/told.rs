@@ -1,4 +1,4 @@
-//! What `lua/apply.lua` and `lua/give_back.lua` get and say of the algorithms that keep more than a
+//! What `lua/apply.lua` and `lua/refund.lua` get and say of the algorithms that keep more than a
 //! number or two: calendar windows, sliding windows, logs, slots and hybrid classes.
 //!
 //! Their scripts compute the whole outcome and tell it in six numbers. Not here: fixed windows and
@@ -10,8 +10,8 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::domain::{
-    Calendar, Charge, Check, Counting, Hits, Holder, Hybrid, Limit, Micros, Op, Outcome, Receipt,
-    Taken, Verdict, Window,
+    Algorithm, Calendar, Charge, ChargeRecord, Check, Hits, Holder, Hybrid, Limit, Micros, Op,
+    Outcome, Receipt, Verdict, Window,
 };
 
 /// The most hits that are counted in a window.
@@ -19,7 +19,7 @@ pub(crate) const COUNT_MAX: u64 = u32::MAX as u64;
 
 /// Why a reply could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyFault {
+pub enum ReplyError {
     /// An error of the server or of the script.
     Error,
     /// Neither the line of a lean script nor the array of `apply.lua`.
@@ -55,29 +55,29 @@ pub(crate) const NUMBERS: usize = 6;
 const ENTRIES_MAX: u64 = 1 << 22;
 
 /// The form's letter; `None` for fixed windows and buckets, which tell their state instead.
-pub(crate) const fn form(counting: &Counting) -> Option<u8> {
-    match counting {
-        Counting::FixedWindow(window) => match window.window {
+pub(crate) const fn form(algorithm: &Algorithm) -> Option<u8> {
+    match algorithm {
+        Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { .. } => None,
             Window::Calendar(_) => Some(b'k'),
         },
-        Counting::Bucket(_) => None,
-        Counting::SlidingWindow(_) => Some(b's'),
-        Counting::SlidingLog(_) => Some(b'l'),
-        Counting::Hybrid(_) => Some(b'h'),
-        Counting::Concurrency(_) => Some(b'n'),
+        Algorithm::Bucket(_) => None,
+        Algorithm::SlidingWindow(_) => Some(b's'),
+        Algorithm::SlidingLog(_) => Some(b'l'),
+        Algorithm::Hybrid(_) => Some(b'h'),
+        Algorithm::Concurrency(_) => Some(b'n'),
     }
 }
 
 /// How many arguments such a check has from `+2` on.
-pub(crate) const fn arguments(counting: &Counting) -> usize {
-    match counting {
-        Counting::FixedWindow(_) => names::CALENDAR.len(),
-        Counting::SlidingWindow(_) => names::SLIDING_WINDOW.len(),
-        Counting::SlidingLog(_) => names::SLIDING_LOG.len(),
-        Counting::Hybrid(_) => names::HYBRID.len(),
-        Counting::Concurrency(_) => names::CONCURRENCY.len(),
-        Counting::Bucket(_) => 0,
+pub(crate) const fn arguments(algorithm: &Algorithm) -> usize {
+    match algorithm {
+        Algorithm::FixedWindow(_) => names::CALENDAR.len(),
+        Algorithm::SlidingWindow(_) => names::SLIDING_WINDOW.len(),
+        Algorithm::SlidingLog(_) => names::SLIDING_LOG.len(),
+        Algorithm::Hybrid(_) => names::HYBRID.len(),
+        Algorithm::Concurrency(_) => names::CONCURRENCY.len(),
+        Algorithm::Bucket(_) => 0,
     }
 }
 
@@ -86,13 +86,13 @@ pub(crate) fn write(
     command: &mut Cmd,
     limit: &Limit,
     cost: Hits,
-    gives_back: bool,
+    is_refund: bool,
     holder: Option<Holder>,
     clock: Micros,
 ) {
     let always = limit.charge == Charge::Always;
-    match &limit.counting {
-        Counting::FixedWindow(window) => {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(window) => {
             let hits = window.hits.0.min(COUNT_MAX);
             command.arg(cost.0.min(COUNT_MAX + 1)).arg(hits);
             command.arg(if always { COUNT_MAX } else { hits });
@@ -101,31 +101,31 @@ pub(crate) fn write(
                 Window::Epoch { .. } => command.arg(""),
             };
         }
-        Counting::SlidingWindow(window) => {
+        Algorithm::SlidingWindow(window) => {
             // A give-back may empty both windows.
             command.arg(cost.0.min(2 * COUNT_MAX)).arg(window.hits.0).arg(window.length.0.max(1));
             command.arg(window.count_max(limit.charge)).arg(window.tick().0);
         }
-        Counting::SlidingLog(log) => {
+        Algorithm::SlidingLog(log) => {
             let hits = log.hits.0.min(ENTRIES_MAX);
             let cap = if always { 2 * hits } else { hits };
             command.arg(cost.0.min(2 * ENTRIES_MAX + 1)).arg(hits).arg(log.length.0).arg(cap);
         }
-        Counting::Concurrency(slots) => {
+        Algorithm::Concurrency(slots) => {
             let hits = slots.slots.0.min(ENTRIES_MAX);
             command.arg(cost.0.min(hits + 1)).arg(hits).arg(slots.lease.0);
             match holder {
                 Some(Holder(bits)) => command.arg(bits.to_be_bytes().as_slice()),
                 // Anonymous takes renew each other; an anonymous return frees nothing.
-                None if gives_back => command.arg(""),
+                None if is_refund => command.arg(""),
                 None => command.arg([0u8; 16].as_slice()),
             };
         }
-        Counting::Hybrid(classes) => {
+        Algorithm::Hybrid(classes) => {
             let terms = Terms::of(classes);
             command.arg(cost.0.min(terms.burst + 1)).arg(terms.burst).arg(terms.text().as_bytes());
         }
-        Counting::Bucket(_) => {}
+        Algorithm::Bucket(_) => {}
     }
 }
 
@@ -133,20 +133,20 @@ pub(crate) fn write(
 pub(crate) fn write_receipt(command: &mut Cmd, receipt: &Receipt, letter: u8) {
     let Receipt { limit, taken, .. } = receipt;
     command.arg([letter].as_slice());
-    match &limit.counting {
-        Counting::FixedWindow(_) | Counting::Bucket(_) => {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(_) | Algorithm::Bucket(_) => {
             command.arg(taken.hits.0.min(COUNT_MAX)).arg(taken.window.0).arg("");
         }
-        Counting::SlidingWindow(window) => {
+        Algorithm::SlidingWindow(window) => {
             command.arg(taken.hits.0.min(COUNT_MAX)).arg(taken.window.0).arg(window.length.0);
         }
-        Counting::SlidingLog(log) => {
+        Algorithm::SlidingLog(log) => {
             command.arg(low(taken.entry)).arg(taken.at.0).arg(log.length.0);
         }
-        Counting::Concurrency(_) => {
+        Algorithm::Concurrency(_) => {
             command.arg(taken.entry.to_be_bytes().as_slice()).arg("").arg("");
         }
-        Counting::Hybrid(classes) => {
+        Algorithm::Hybrid(classes) => {
             let terms = Terms::of(classes);
             command.arg(taken.hits.0.min(terms.burst)).arg(taken.at.0).arg(terms.text().as_bytes());
         }
@@ -160,28 +160,28 @@ pub(crate) fn outcome(
     numbers: [i64; NUMBERS],
     check: &Check<'_>,
     now: Micros,
-) -> Result<Outcome, ReplyFault> {
+) -> Result<Outcome, ReplyError> {
     let [available, rest @ ..] = numbers;
     let passes = available >= 0;
-    let count = |number| u64::try_from(number).map_err(|_| ReplyFault::Number);
+    let count = |number| u64::try_from(number).map_err(|_| ReplyError::Number);
     let available = count(if passes { available } else { -1 - available })?;
     let [wait, reset, charged, since, entry] = rest.map(count);
     let (wait, charged) = (wait?, Hits(charged?));
     let (since, entry) = (Micros(since?), u128::from(entry?));
     let asked = match check.op {
         Op::Take { cost } => cost,
-        Op::Peek | Op::GiveBack { .. } => Hits::ZERO,
+        Op::Peek | Op::Refund { .. } => Hits::ZERO,
     };
     // No script says so; believed, it would be shown to callers and given back later.
     if available > check.limit.capacity().0 || charged > asked {
-        return Err(ReplyFault::Number);
+        return Err(ReplyError::Number);
     }
-    let (at, window, entry) = match &check.limit.counting {
-        Counting::FixedWindow(_) | Counting::SlidingWindow(_) => (now, since, 0),
-        Counting::Concurrency(_) => {
+    let (at, window, entry) = match &check.limit.algorithm {
+        Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => (now, since, 0),
+        Algorithm::Concurrency(_) => {
             (since, Micros::ZERO, check.holder.map_or(0, |Holder(bits)| bits))
         }
-        Counting::SlidingLog(_) | Counting::Hybrid(_) | Counting::Bucket(_) => {
+        Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) | Algorithm::Bucket(_) => {
             (since, Micros::ZERO, entry)
         }
     };
@@ -191,7 +191,7 @@ pub(crate) fn outcome(
         available: Hits(available),
         retry_after: (wait > 0 && !passes).then_some(Micros(wait)),
         reset_after: Micros(reset?),
-        taken: (charged > Hits::ZERO).then_some(Taken { hits: charged, at, window, entry }),
+        taken: (charged > Hits::ZERO).then_some(ChargeRecord { hits: charged, at, window, entry }),
     })
 }
 

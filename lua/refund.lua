@@ -51,15 +51,15 @@ for i = 1, #KEYS do
   elseif form == 'l' then
     local f, at, number, length = {}, since, need, cap
     -- insert sliding_log.entries
-    -- insert sliding_log.give_back
+    -- insert sliding_log.refund
   elseif form == 'n' then
     local f, holder = {}, ARGV[at + 2]
     -- insert concurrency.functions
-    -- insert concurrency.give_back
+    -- insert concurrency.refund
   elseif form == 'h' then
     local f, terms, at = {}, ARGV[at + 4], since
     -- insert hybrid.functions
-    -- insert hybrid.give_back
+    -- insert hybrid.refund
   else
     local rate = ARGV[at + 5] + 0
     -- insert bucket.read
