@@ -24,7 +24,7 @@ const COLUMNS: [Column; 7] = [
         "Hits that fitted, of calls that another limit refused: they were not charged",
         |tally| tally.uncharged,
     ),
-    ("rule_given_back_hits", "Hits that callers returned", |tally| tally.given_back),
+    ("rule_refunded_hits", "Hits that callers returned", |tally| tally.refunded),
 ];
 
 const RULE_DECISIONS: Family = Family::new(

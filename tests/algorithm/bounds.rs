@@ -85,7 +85,7 @@ proptest! {
         prop_assert!(counts.values().all(|count| *count <= w.hits.0));
     }
 
-    /// Hits that are given back by their receipts are as if they had never been taken, and what is
+    /// Hits that are refunded by their receipts are as if they had never been taken, and what is
     /// admitted in their place keeps the bound. (Returning all of them, whatever refilled since,
     /// breaks it.)
     #[test]
@@ -143,7 +143,7 @@ proptest! {
     }
 
     /// Every decision, wait and rest of a log, against a list of all hits that is gone through
-    /// anew each time; with hits given back by receipt.
+    /// anew each time; with hits refunded by receipt.
     #[test]
     fn a_sliding_log_is_what_a_list_of_all_hits_says(
         limit in a_log(),

@@ -1,4 +1,4 @@
-//! Algorithm failures only: a login is charged when it has failed. Two ways: take first and give back
+//! Algorithm failures only: a login is charged when it has failed. Two ways: take first and refund
 //! what succeeded, or look first and charge after the fact.
 
 use crate::bench::{Bench, d};

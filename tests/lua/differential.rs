@@ -128,7 +128,7 @@ impl Trace {
         }
         let at = self.random.below(self.receipts.len() as u64);
         let receipt = self.receipts.swap_remove(usize::try_from(at).unwrap());
-        // Both stores give back as of the latest call that they saw on the counter.
+        // Both stores refund as of the latest call that they saw on the counter.
         let look = [peek(receipt.key, &receipt.limit)];
         self.compare(&look, Accounting::AllOrNothing).await;
         let receipts = std::slice::from_ref(&receipt);

@@ -80,7 +80,7 @@ async fn the_shortest_expiry_is_a_millisecond_not_an_error() {
             assert_eq!(bench.one(take(key(cost), &limit, cost), None).await.charged, Hits(cost));
         }
     }
-    // A give-back that leaves nothing used.
+    // A refund that leaves nothing used.
     let limit = bucket(10, SECOND);
     let refund = [take(key(9), &limit, 2), refund(key(9), &limit, 2)];
     bench.one(refund[0], None).await;

@@ -1,4 +1,4 @@
-//! Numbers at the ends of their range, through the scripts: what is given back, taken and asked for
+//! Numbers at the ends of their range, through the scripts: what is refunded, taken and asked for
 //! is at most what a limit holds, and the memory store says the same.
 
 use tidegate::domain::{Accounting, Call, Check, Hits, Holder, Op, Outcome, Unit, Verdict};
@@ -12,7 +12,7 @@ const ENDS: [u64; 7] =
     [1 << 31, u32::MAX as u64, 1 << 53, (1 << 53) + 1, i64::MAX as u64, 1 << 63, u64::MAX];
 
 #[tokio::test]
-async fn however_much_is_given_back_no_counter_holds_more_than_its_limit() {
+async fn however_much_is_refunded_no_counter_holds_more_than_its_limit() {
     let plain = [
         window(5, MINUTE),
         bucket(5, SECOND),

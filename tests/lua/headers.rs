@@ -151,7 +151,7 @@ fn the_commands_hold_what_the_lists_name() {
         "wpr", "1", "5", "1000000",
         "ctr", "1000000", "5000000", "7",
     ];
-    assert_eq!(sent(&call), expected, "give-backs first");
+    assert_eq!(sent(&call), expected, "refunds first");
 
     let debts = [take(key(1), &always(&w), 9), take(key(2), &always(&a), 99)].map(|c| c.op);
     let (w, a) = (always(&w), always(&a));

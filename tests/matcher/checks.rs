@@ -32,7 +32,7 @@ fn zero_hits_are_a_peek() {
 }
 
 #[test]
-fn negative_hits_are_given_back_times_the_cost_of_the_limit() {
+fn negative_hits_are_refunded_times_the_cost_of_the_limit() {
     assert_eq!(op(3, 5, true), Op::Refund { cost: Hits(15) });
     assert_eq!(op(0, 5, true), Op::Refund { cost: Hits(0) }, "asks for nothing, so no peek");
 }

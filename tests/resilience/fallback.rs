@@ -24,7 +24,7 @@ pub struct Patchy {
     store: MemoryStore,
     silent: Mutex<Vec<(usize, Executed)>>,
     gone: AtomicBool,
-    given_back: Mutex<Vec<Receipt>>,
+    refunded: Mutex<Vec<Receipt>>,
 }
 
 impl Patchy {
@@ -33,7 +33,7 @@ impl Patchy {
             store: MemoryStore::new(10_000),
             silent: Mutex::default(),
             gone: AtomicBool::new(false),
-            given_back: Mutex::default(),
+            refunded: Mutex::default(),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Store for Patchy {
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
-        self.given_back.lock().unwrap().extend_from_slice(receipts);
+        self.refunded.lock().unwrap().extend_from_slice(receipts);
         self.store.refund(receipts).await;
     }
 }
@@ -361,7 +361,7 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
         let expected = expected(asked);
         prop_assert_eq!(unavailable, expected.is_none(), "{:?}", answers);
         let admitted = expected == Some(true);
-        // Give-backs are on their way in the background.
+        // Refunds are on their way in the background.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -380,9 +380,9 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
                 (Some(_), _) => prop_assert_eq!((remote, local, charged), (0, 0, 0)),
             }
         }
-        let returned = store.remote().given_back.lock().unwrap();
+        let returned = store.remote().refunded.lock().unwrap();
         let unheard = returned.iter().any(|r| asked[r.key.identity as usize - 1].silent.is_some());
-        prop_assert!(!unheard, "what nobody heard of was given back");
+        prop_assert!(!unheard, "what nobody heard of was refunded");
         Ok(())
     })
 }

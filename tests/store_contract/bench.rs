@@ -19,7 +19,7 @@ pub const MINUTE: u64 = 60 * SECOND;
 /// A store and its time.
 ///
 /// A store whose clock cannot be set is run in a test mode in which it takes `Call::now` for its
-/// own time (and `now()` when receipts are given back).
+/// own time (and `now()` when receipts are refunded).
 pub trait Bench: Send + Sync + 'static {
     type Store: Store;
     fn store(&self) -> &Self::Store;

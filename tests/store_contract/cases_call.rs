@@ -62,7 +62,7 @@ pub async fn c02_refunds_come_first_whatever_becomes_of_the_call<B: Bench>(bench
         let (key, dead) = (bench.key(2 * n as u64), bench.key(2 * n as u64 + 1));
         one(bench, take(key, limit, 5)).await;
         let none = window(0, MINUTE);
-        // The take stands before the give-back and still sees it; the call is refused.
+        // The take stands before the refund and still sees it; the call is refused.
         let checks = [take(key, limit, 2), refund(key, limit, 2), take(dead, &none, 1)];
         let outcomes = apply(bench, &checks).await;
         assert_eq!(verdicts(&outcomes), [true, true, false]);

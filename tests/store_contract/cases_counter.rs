@@ -168,7 +168,7 @@ pub async fn c15_a_counter_from_the_far_future_does_not_freeze<B: Bench>(bench: 
     }
 }
 
-pub async fn c16_a_receipt_is_given_back_into_its_own_window_only<B: Bench>(bench: Arc<B>) {
+pub async fn c16_a_receipt_is_refunded_into_its_own_window_only<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let (key, limit) = (bench.key(1), window(5, MINUTE));
     let receipt = taken(bench, key, &limit, 3).await;
@@ -184,7 +184,7 @@ pub async fn c16_a_receipt_is_given_back_into_its_own_window_only<B: Bench>(benc
     assert_eq!(left(bench, key, &limit).await, 0, "another window is not touched");
 }
 
-pub async fn c16_a_receipt_is_given_back_less_what_refilled<B: Bench>(bench: Arc<B>) {
+pub async fn c16_a_receipt_is_refunded_less_what_refilled<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let (key, limit) = (bench.key(1), bucket(5, SECOND));
     let receipt = taken(bench, key, &limit, 2).await;

@@ -1,5 +1,5 @@
 //! Random calls, answered by a store and by the model: time that jumps, costs from 0 to huge,
-//! give-backs, receipts, changed limits, and several algorithms in one call.
+//! refunds, receipts, changed limits, and several algorithms in one call.
 //!
 //! The seeds are fixed and each is named where it fails.
 
@@ -90,7 +90,7 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
         if random.one_in(5) && !receipts.is_empty() && bench.now() == latest {
             let receipt =
                 receipts.swap_remove(usize::try_from(random.below(receipts.len() as u64)).unwrap());
-            // A store without a clock gives back as of its latest call: so there is one.
+            // A store without a clock refunds as of its latest call: so there is one.
             let look = [peek(receipt.key, &receipt.limit)];
             apply(bench, &look).await;
             model.apply(&Call {

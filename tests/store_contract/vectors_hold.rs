@@ -33,7 +33,7 @@ async fn run<B: Bench>(bench: &B, with_another: bool) {
                 StepOp::Peek => Op::Peek,
                 StepOp::Refund(cost) => Op::Refund { cost },
                 StepOp::Return(of) => {
-                    // A store without a clock gives back as of its latest call: so there is one.
+                    // A store without a clock refunds as of its latest call: so there is one.
                     one(bench, peek(key, &step.limit)).await;
                     let receipt = receipts[of].clone().expect("that step charged something");
                     bench.store().refund(&[receipt]).await;

@@ -24,7 +24,7 @@
 //!   - `{"hybrid": {burst, hits, window_us, shares, class, floor_percent}}`: one class's view
 //!   - `{"concurrency": {slots, lease_us}}`
 //! - one operation: `take: n`, `peek: true`, `refund: n` (the caller's own) or `return: k`
-//!   (give back by the receipt of step k, counted from 0; it has no outcome).
+//!   (refund by the receipt of step k, counted from 0; it has no outcome).
 //! - `holder: n`, beside `take` and `refund` of a concurrency limit: who; absent: nobody.
 //! - `expect`: the outcome; all times in microseconds; `retry_after` null where it passes and where
 //!   waiting does not help.

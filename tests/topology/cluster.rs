@@ -193,7 +193,7 @@ async fn several_silent_slots_of_one_call_are_all_unanswered_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_given_back() {
+async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_refunded() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let book = spread(&cluster);
     let of_home = |home| book.iter().filter(move |page| page.home == home);
@@ -210,7 +210,7 @@ async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_given_back() {
         assert!(matches!(answers[0], Answer::Unanswered { .. }), "{answers:?}");
         let outcome = answers[1].outcome().expect("the sound shard's answer is there in time");
         assert_eq!(outcome.charged, Hits(3));
-        let taken = outcome.taken.expect("it can be given back");
+        let taken = outcome.taken.expect("it can be refunded");
         receipts.push(Receipt { key: sound.key(), limit: Arc::clone(&limit), taken });
     }
     assert_eq!(store.overruns(), 0, "it ended in order, before its budget did");

@@ -112,10 +112,10 @@ const REDIS: [Figure<Shared>; 8] = [
         seen(&counters(kept).two_rounds)
     }),
     (
-        "redis_given_back",
-        "Charges given back, because the call was not admitted over all slots",
+        "redis_refunded",
+        "Charges refunded, because the call was not admitted over all slots",
         true,
-        |kept| seen(&counters(kept).given_back),
+        |kept| seen(&counters(kept).refunded),
     ),
 ];
 
@@ -160,10 +160,10 @@ const DEGRADED: [Figure<Shared>; 13] = [
     ("degraded_unavailable_calls", "Calls answered with an error, as a rule wants", true, |kept| {
         seen(&kept.counters().unavailable)
     }),
-    ("degraded_given_back", "Charges given back: refused without Redis", true, |kept| {
-        seen(&kept.counters().given_back)
+    ("degraded_refunded", "Charges refunded: refused without Redis", true, |kept| {
+        seen(&kept.counters().refunded)
     }),
-    ("degraded_refunds_lost", "Charges that could not be given back", true, |kept| {
+    ("degraded_refunds_lost", "Charges that could not be refunded", true, |kept| {
         seen(&kept.counters().refunds_lost)
     }),
 ];
