@@ -62,7 +62,7 @@ pub(super) fn colour() -> bool {
 pub(super) enum Paint {
     Good,
     Warning,
-    Diagnostic,
+    Fault,
 }
 
 impl Paint {
