@@ -211,13 +211,13 @@ fn machine() -> String {
 }
 
 #[test]
-fn the_readme_shows_the_recorded_table() {
+fn the_page_shows_the_recorded_table() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
-    let (recorded, readme) = (read("load/results/faults.md"), read("README.md"));
+    let (recorded, page) = (read("load/results/faults.md"), read("docs/REDIS.md"));
     assert!(
-        readme.contains(recorded.trim()),
-        "README.md shows another table than the recorded one"
+        page.contains(recorded.trim()),
+        "docs/REDIS.md shows another table than the recorded one"
     );
     // The marks of a row that did not meet its expectation.
     assert!(!recorded.contains("FAILED") && !recorded.contains("**missed**"), "{recorded}");

@@ -13,7 +13,7 @@ use crate::results_table::Seen;
 use crate::tidegate_replica::{Tidegate, http_get, until};
 use crate::trial::{Trial, at_length, keys, limit, rate};
 
-/// How often Envoy asks for health where the README's configuration is used.
+/// How often Envoy asks for health with config/envoy.yaml.
 const HEALTH_CHECK: Duration = Duration::from_millis(250);
 const HARD_LIMIT: Duration = Duration::from_secs(3);
 

@@ -172,7 +172,7 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
 
 #[test]
 fn every_path_and_every_field_is_on_the_page_that_describes_them() {
-    let page = include_str!("../../../config/ADMIN.md");
+    let page = include_str!("../../../docs/ADMIN.md");
     let serving = serving(&[]);
     for _ in 0..6 {
         asked(&serving, "ann");
@@ -189,7 +189,7 @@ fn every_path_and_every_field_is_on_the_page_that_describes_them() {
         .chain(found.iter().map(String::as_str))
         .filter(|name| !page.contains(&format!("`{name}`")))
         .collect();
-    assert!(missing.is_empty(), "config/ADMIN.md lacks {missing:?}");
+    assert!(missing.is_empty(), "docs/ADMIN.md lacks {missing:?}");
 }
 
 #[test]

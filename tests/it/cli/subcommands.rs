@@ -200,7 +200,7 @@ fn simulate_tells_what_is_wrong_and_where() {
     run(&["simulate", &path("s.yaml"), &path("bad.yaml"), "--svg", &path("x.svg")]).with_code(64);
 }
 
-/// The command that the README gives for each chart.
+/// The command that load/scenarios/README.md gives for each chart.
 #[test]
 fn the_charts_are_what_simulate_draws() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

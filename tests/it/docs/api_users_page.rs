@@ -1,4 +1,4 @@
-//! `config/API-USERS.md`, the page to hand on: the headers that it names are those of real answers.
+//! `docs/API-USERS.md`, the page to hand on: the headers that it names are those of real answers.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ descriptors:
 
 /// The headers of the page's table, each with whether it stands on a 200, too.
 fn table() -> Vec<(String, bool)> {
-    let page = fs::read_to_string(repository("config/API-USERS.md")).expect("the page");
+    let page = fs::read_to_string(repository("docs/API-USERS.md")).expect("the page");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     rows.map(|row| {
         let (name, rest) = row.split_once("` | ").expect("a header and where it stands");

@@ -16,25 +16,35 @@ use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 24] = [
     "README.md",
-    "config/README.md",
-    "config/API-USERS.md",
-    "config/CHOOSING.md",
-    "config/DEPLOYING.md",
-    "config/LAYERS.md",
-    "config/METRICS.md",
-    "config/MIGRATION.md",
-    "config/POLICY.md",
-    "config/SETTINGS.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "charts/tidegate/README.md",
+    "charts/tidegate/RUNBOOK.md",
+    "docs/ADMIN.md",
+    "docs/ALGORITHMS.md",
+    "docs/API-USERS.md",
+    "docs/CHOOSING.md",
+    "docs/DEPLOYING.md",
+    "docs/ENVOY.md",
+    "docs/LAYERS.md",
+    "docs/METRICS.md",
+    "docs/MIGRATION.md",
+    "docs/OPERATING.md",
+    "docs/POLICY.md",
+    "docs/REDIS.md",
+    "docs/SECURITY.md",
+    "docs/SETTINGS.md",
     "config/examples/failed-logins/README.md",
     "load/README.md",
     "load/clients/README.md",
     "load/scenarios/README.md",
 ];
 
-/// A person who decides in five minutes reads no more than this. Rows of tables are looked up.
-const README_LINES_MAX: usize = 450;
+/// Short enough to read in five minutes.
+const README_LINES_MAX: usize = 220;
 
 struct Block {
     kind: String,
@@ -93,8 +103,7 @@ fn every_block_says_what_it_is() {
 
 #[test]
 fn the_readme_stays_short() {
-    let read = |line: &&str| !line.starts_with('|');
-    assert!(page("README.md").lines().filter(read).count() <= README_LINES_MAX);
+    assert!(page("README.md").lines().count() <= README_LINES_MAX);
 }
 
 #[test]

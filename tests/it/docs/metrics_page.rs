@@ -19,7 +19,7 @@ const LABELS: [(&str, &str); 14] = [
     ("tidegate_redis_breaker_state", "node, state"),
     ("tidegate_redis_eviction_info", "node, policy"),
     ("tidegate_redis_overruns", ""),
-    ("tidegate_redis_remembered", ""),
+    ("tidegate_redis_cached_refusals", ""),
     ("tidegate_redis_spared", ""),
     ("tidegate_redis_clamped", ""),
     ("tidegate_otlp_exports", "signal, result"),
@@ -80,11 +80,11 @@ fn the_page_of_metrics_lists_every_metric_as_it_is() {
     let metrics = http::get(serving.port("http"), "/metrics").body;
     check_labels(&metrics);
     let table = table(&metrics);
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/METRICS.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/METRICS.md");
     let held = fs::read_to_string(page).unwrap_or_default();
     if !held.contains(&table) {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("METRICS.md");
         fs::write(&file, table).expect("a writable directory");
-        panic!("config/METRICS.md has not the table of metrics; {} is it", file.display());
+        panic!("docs/METRICS.md has not the table of metrics; {} is it", file.display());
     }
 }

@@ -1,4 +1,4 @@
-//! What the README says of Redis is so.
+//! What `docs/REDIS.md` says of permissions and keys is so.
 
 #![allow(clippy::disallowed_methods, reason = "runs the page with our PATH")]
 
@@ -9,13 +9,13 @@ use crate::support::acl;
 use crate::support::redis_server::Server;
 use crate::support::tidegate_process::{Serving, directory, run, tidegate};
 
-fn readme() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+fn page() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/REDIS.md");
     std::fs::read_to_string(path).unwrap()
 }
 
 fn blocks(kind: &str) -> Vec<String> {
-    let (page, fence) = (readme(), format!("```{kind}\n"));
+    let (page, fence) = (page(), format!("```{kind}\n"));
     let after = page.split(&fence).skip(1);
     after.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }

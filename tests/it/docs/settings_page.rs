@@ -35,10 +35,10 @@ fn table() -> String {
 
 #[test]
 fn the_page_of_settings_lists_every_setting_as_it_is() {
-    let page = fs::read_to_string(repository("config/SETTINGS.md")).expect("the page");
+    let page = fs::read_to_string(repository("docs/SETTINGS.md")).expect("the page");
     if page != table() {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("SETTINGS.md");
         fs::write(&file, table()).expect("a writable directory");
-        panic!("config/SETTINGS.md is not the table of settings; {} is", file.display());
+        panic!("docs/SETTINGS.md is not the table of settings; {} is", file.display());
     }
 }

@@ -1,4 +1,4 @@
-//! README's table of 200, 429 and 503, row by row and column by column, as a client of Envoy gets them.
+//! The table of 200, 429 and 503, in docs/ENVOY.md, row by row and column by column, as a client of Envoy gets them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::http_client::get;
 use super::stack::written;
 use super::tidegate_behind_envoy::Tidegate;
 
-const HEADING: &str = "### 200, 429 and 503";
+const HEADING: &str = "## 200, 429 and 503";
 
 /// What the columns say of Envoy's filter, in their order: whether it denies, and with which status.
 const COLUMNS: [(&str, bool, Option<&str>); 3] = [
@@ -24,20 +24,20 @@ const COLUMNS: [(&str, bool, Option<&str>); 3] = [
 
 /// For each row the word in `x-case`, and which Tidegate is asked.
 const ROWS: [(&str, &str, Asked); 10] = [
-    ("nothing limits it, or its limits let it pass", "free", Asked::Sound),
+    ("no limit applies, or all limits pass", "free", Asked::Sound),
     ("it is over a limit in `shadow_mode`", "shadowed", Asked::Sound),
     ("it is over a limit", "over", Asked::Sound),
     (
-        "Redis is away, `on_store_failure: local`, within this replica's share",
+        "Redis is down, `on_store_failure: local`, within this replica's share",
         "local",
         Asked::WithoutRedis,
     ),
     ("the same, beyond the share", "local", Asked::WithoutRedis),
-    ("Redis is away, `allow`", "allow", Asked::WithoutRedis),
-    ("Redis is away, `deny`", "deny", Asked::WithoutRedis),
-    ("Redis is away, `error`", "error", Asked::WithoutRedis),
-    ("Tidegate is later than the filter's `timeout`", "free", Asked::Frozen),
-    ("Tidegate is gone", "free", Asked::Gone),
+    ("Redis is down, `allow`", "allow", Asked::WithoutRedis),
+    ("Redis is down, `deny`", "deny", Asked::WithoutRedis),
+    ("Redis is down, `error`", "error", Asked::WithoutRedis),
+    ("Tidegate answers after the filter's `timeout`", "free", Asked::Frozen),
+    ("Tidegate is down", "free", Asked::Gone),
 ];
 
 /// In this order: each is the end of the ones before.
@@ -71,8 +71,8 @@ descriptors:
 
 /// The table: the statuses of each row, by its first cell; and what heads the other cells.
 fn table() -> (Vec<String>, BTreeMap<String, Vec<u16>>) {
-    let readme = fs::read_to_string(repository("README.md")).expect("README.md");
-    let (_, section) = readme.split_once(HEADING).expect("the section");
+    let page = fs::read_to_string(repository("docs/ENVOY.md")).expect("the page");
+    let (_, section) = page.split_once(HEADING).expect("the section");
     let rows = section.lines().skip_while(|line| !line.starts_with('|'));
     let mut rows = rows.take_while(|line| line.starts_with('|')).map(|line| {
         let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());

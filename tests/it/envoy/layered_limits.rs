@@ -1,4 +1,4 @@
-//! NGINX and Envoy's own limit in front of Tidegate, as `config/LAYERS.md` describes them: each refuses
+//! NGINX and Envoy's own limit in front of Tidegate, as `docs/LAYERS.md` describes them: each refuses
 //! at its own number, costs what stands behind it nothing, and counts by itself.
 
 use std::fs;

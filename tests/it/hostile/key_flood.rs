@@ -12,8 +12,8 @@ use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
 /// A flood's own rule beside that of the clients.
 const FLOODED: &str = "  - {key: flood, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
 const MAX_KEYS: u64 = 50_000;
-/// 64 bytes for each key of the bound, as the README says, and as much again as a serving process
-/// allocates for its connections and never returns.
+/// 64 bytes for each key of the bound, as docs/SECURITY.md says, and as much again as a serving process
+/// allocates for its connections and never gives back.
 const GROWTH_MAX_KIB: u64 = MAX_KEYS * 64 / 1_024 + 16 * 1_024;
 /// Keys in one call.
 const AT_ONCE: u64 = 64;

@@ -7,7 +7,7 @@ use tidegate::wire::client::{Told, ToldLimit, ToldStatus};
 use super::recorded_calls::Answer;
 
 /// What every refusal of ours says besides: the header, the metadata, and the row that lists each.
-pub const BESIDES: [&str; 2] = ["`Retry-After` on refusals", "dynamic metadata on refusals"];
+pub const BESIDES: [&str; 2] = ["`Retry-After` on rejections", "dynamic metadata on rejections"];
 
 /// The longest unit that is counted in here.
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;

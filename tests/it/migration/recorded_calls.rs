@@ -96,7 +96,7 @@ pub fn recorded() -> Vec<Call> {
 
 /// The first cells of the tables of differences on the page.
 pub fn rows() -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/MIGRATION.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/MIGRATION.md");
     let page = std::fs::read_to_string(page).unwrap();
     let sections = page.split("\n## ").filter(|section| {
         section.starts_with("Fixed\n") || section.starts_with("Different on purpose\n")

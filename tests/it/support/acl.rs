@@ -1,4 +1,4 @@
-//! The least privilege that the service needs, per topology: what the README says, and what every
+//! The least privilege that the service needs, per topology: what docs/REDIS.md says, and what every
 //! test on a real server runs under.
 
 /// The ACL user of the tests.
