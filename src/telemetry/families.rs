@@ -32,7 +32,7 @@ const RULES: [RuleFamily; 7] = [
         ),
         |tally| tally.uncharged,
     ),
-    (of_rule("rule_given_back_hits", "Hits that clients refunded"), |tally| tally.given_back),
+    (of_rule("rule_refunded_hits", "Hits that clients refunded"), |tally| tally.refunded),
 ];
 
 const RULE_DECISIONS: Family = Family::new(

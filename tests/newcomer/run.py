@@ -7,7 +7,7 @@ limits, and reports how long each command took.
 - `text`: a drawing.
 
 The build time is reported separately: it depends on the machine, and the build reuses target/. Needs the README's ports.
-Not here: the blocks of the other pages."""
+Not here: the blocks of the other pages (tests/it/docs/code_blocks.rs)."""
 
 import argparse
 import os

@@ -130,8 +130,8 @@ const REDIS: [Metric<Shared>; 8] = [
         seen(&counters(kept).two_rounds)
     }),
     (
-        counter("redis_given_back", "Charges refunded because another slot rejected the call"),
-        |kept| seen(&counters(kept).given_back),
+        counter("redis_refunded", "Charges refunded because another slot rejected the call"),
+        |kept| seen(&counters(kept).refunded),
     ),
 ];
 
@@ -200,10 +200,10 @@ const DEGRADED: [Metric<Shared>; 13] = [
     ),
     (
         counter(
-            "degraded_given_back",
+            "degraded_refunded",
             "Charges refunded because the call was rejected without Redis",
         ),
-        |kept| seen(&kept.counters().given_back),
+        |kept| seen(&kept.counters().refunded),
     ),
     (counter("degraded_refunds_lost", "Charges that could not be refunded"), |kept| {
         seen(&kept.counters().refunds_lost)

@@ -115,6 +115,6 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// Sends an item without waiting for its reply: at most once, in the background, dropped where
-    /// the queue is full. For give-backs, whose loss only makes a counter stricter for a while.
+    /// the queue is full. For refunds, whose loss only makes a counter stricter for a while.
     fn post(&self, item: ScriptCall);
 }
