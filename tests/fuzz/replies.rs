@@ -10,13 +10,13 @@ use tidegate::store::redis::client::error_reply::ErrorReply;
 use tidegate::store::redis::client::slot_table::{of_shards, of_slots};
 use tidegate::store::redis::script::reply::{Decoded, ReplyError, decode};
 
-use crate::harness::{Target, feed};
-use crate::limits::{
+use crate::fuzzer::{Target, feed};
+use crate::mutation::Random;
+use crate::sort;
+use crate::support::script_calls::{
     HOUR, MINUTE, SECOND, always, bucket, calendar, credits, floored, hybrid, key, log, peek,
     refund, sliding, slots, take, window,
 };
-use crate::random::Random;
-use crate::sort;
 use tidegate::domain::Unit;
 
 const WORDS: &[&str] = &[

@@ -14,8 +14,8 @@ use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::wire::{ResponseConfig, ResponseSettings, Rules};
 
-use crate::harness::{Target, feed};
-use crate::random::Random;
+use crate::fuzzer::{Target, feed};
+use crate::mutation::Random;
 use crate::sort;
 
 /// Some of everything that the language has.

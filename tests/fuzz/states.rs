@@ -10,13 +10,13 @@ use tidegate::domain::{
     Charge, ChargeRecord, Hits, Holder, Limit, Micros, Op, Outcome, Unit, Verdict,
 };
 
-use crate::harness::{Target, feed};
-use crate::limits::{
+use crate::fuzzer::{Target, feed};
+use crate::mutation::{Decisions, Random};
+use crate::sort;
+use crate::support::script_calls::{
     self, HOUR, MINUTE, SECOND, START, always, calendar, credits, floored, hybrid, log, sliding,
     slots, window,
 };
-use crate::random::{Decisions, Random};
-use crate::sort;
 
 const YEAR: u64 = 8_760 * HOUR;
 
@@ -25,12 +25,12 @@ const YEAR: u64 = 8_760 * HOUR;
 fn families() -> Vec<Vec<Arc<Limit>>> {
     let most = u64::from(u32::MAX);
     let buckets = vec![
-        limits::bucket(10, 70_000),
-        limits::bucket(0, 1),
-        limits::bucket(71_000_000, 31_000_000),
+        script_calls::bucket(10, 70_000),
+        script_calls::bucket(0, 1),
+        script_calls::bucket(71_000_000, 31_000_000),
         credits(52_000, 50_000, 24 * HOUR),
         credits(7, most, MINUTE),
-        floored(&limits::bucket(10, 70_000), 9),
+        floored(&script_calls::bucket(10, 70_000), 9),
     ];
     vec![
         vec![window(5, SECOND), window(0, SECOND), window(most, SECOND)],

@@ -9,14 +9,15 @@ use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::reply::decode;
 
-use crate::harness::{Target, feed};
-use crate::limits::{
+use crate::fuzzer::{Target, feed};
+use crate::mutation::{Decisions, Random};
+use crate::sort;
+use crate::support::plain_transport::Plain;
+use crate::support::redis_server::Server;
+use crate::support::script_calls::{
     MINUTE, SECOND, START, always, bucket, calendar, credits, hybrid, key, log, peek, refund,
     sliding, slots, take, window,
 };
-use crate::random::{Decisions, Random};
-use crate::redis_server::{Plain, Server};
-use crate::sort;
 
 fn limits() -> Vec<Arc<Limit>> {
     let plain = [

@@ -1,15 +1,15 @@
 //! Callers that abuse HTTP/2 while others call as they should.
 //!
-//! Each abuse by itself, frame by frame: `tests/grpc/hostile.rs`.
+//! Each abuse by itself, frame by frame: `tests/it/hostile/http2_abuse.rs`.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use crate::stand::{PATIENT, Stand};
-use crate::table::Seen;
-use crate::tidegate::until;
+use crate::redis_behind_proxy::{PATIENT, Stand};
+use crate::results_table::Seen;
+use crate::tidegate_replica::until;
 use crate::trial::{Trial, either, rate};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -1,0 +1,14 @@
+//! The Lua scripts on a real Redis: equality with the Rust arithmetic, key layout, expiry, corrupt
+//! values, concurrent callers, and a server that lost its scripts.
+//!
+//! Not here: the store contract, which also runs on Redis (`store_contract/redis_store.rs`).
+
+mod concurrent_callers;
+mod corrupt_values;
+mod expiry;
+mod extreme_numbers;
+mod key_layout;
+mod lua_equals_memory;
+mod multi_slot;
+mod reply_decoder;
+mod script_headers;
