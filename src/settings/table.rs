@@ -195,9 +195,9 @@ settings! {
     /// CA of Redis' certificate, PEM; empty: that of the system.
     redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CACERT"];
     /// Our certificate towards Redis, PEM.
-    redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_CERT"];
+    redis_client_tls_cert "redis-tls-client-cert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_CERT"];
     /// Its private key, PEM.
-    redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_KEY"];
+    redis_client_tls_key "redis-tls-client-key": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_KEY"];
     /// Accept a certificate of Redis that is for another host name.
     redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
     /// Connections to each Redis server; calls share them, so a few are enough.
