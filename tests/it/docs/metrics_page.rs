@@ -1,4 +1,4 @@
-//! The page of metrics is what the program shows: every metric, with its kind and its meaning.
+//! The page of metrics lists every metric that the program exports, with its type and help.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 
 /// What a metric is labelled with, by the start of its name; the first that fits.
 const LABELS: [(&str, &str); 14] = [
@@ -75,7 +75,7 @@ fn the_page_of_metrics_lists_every_metric_as_it_is() {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.env("REDIS_URL", format!("127.0.0.1:{}", redis.port));
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     serving.ask("ann");
     let metrics = http::get(serving.port("http"), "/metrics").body;
     check_labels(&metrics);

@@ -1,4 +1,4 @@
-//! The page of settings is the table of settings.
+//! The page of settings is generated from the table of settings.
 
 use std::fmt::Write as _;
 use std::fs;
