@@ -1,4 +1,5 @@
-//! The tables of keys in `docs/POLICY.md` are generated from the JSON Schema, which is generated from the keyword table.
+//! The tables of keys in `docs/POLICY.md` are generated from the JSON Schema, which is generated
+//! from the keyword table.
 
 use std::fmt::Write as _;
 use std::fs;

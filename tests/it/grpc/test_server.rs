@@ -1,4 +1,4 @@
-//! A server with a fixed judge, and the patience of every test.
+//! A gRPC server with a fixed decider, and waits with a deadline.
 
 use std::collections::BTreeSet;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Outages of a real Redis, under load, through the whole store as the service stacks it.
+//! Outages of a real Redis, under load, through the layers that the service puts in front of it.
 
 #![allow(clippy::disallowed_methods, reason = "waits with a deadline")]
 

@@ -1,9 +1,9 @@
 //! The Redis store against the contract: on one server, behind Sentinel and on a Cluster.
 //!
-//! The scripts run strictly and take the call's time for their own. After every operation every key
-//! that it may have written must have an expiry. One server is started for each case; the group and
-//! the cluster, whose start takes seconds, serve all cases in turn, under the service's own
-//! connections and their least privilege.
+//! The scripts run strictly and take the call's time as their own. After every operation, every key
+//! that it may have written must have an expiry. Each case gets its own single server; the Sentinel
+//! group and the cluster take seconds to start, so they serve all cases in turn, over the service's
+//! own connections and under its least-privilege ACL.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

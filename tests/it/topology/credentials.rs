@@ -1,4 +1,4 @@
-//! Passwords that change, TLS with an authority of our own, client certificates.
+//! Rotated passwords, TLS with a private authority, client certificates.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tidegate::store::redis::client::config::{
 use tidegate::store::redis::client::topology::Connections;
 use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
 
-use super::counting_load::{COUNT, Load, config, count_one, open, pages, total};
+use super::counting_load::{COUNT, Load, config, count_one, open, records, total};
 use crate::support::acl;
 use crate::support::redis_server::{PATIENCE, Server, until};
 
@@ -25,7 +25,7 @@ async fn a_rotated_password_is_followed_without_a_restart() {
     let auth = Auth { user: Some(acl::USER.into()), password };
     let connections =
         open(RedisConfig { auth, ..config(TopologyConfig::Single, &[&server]) }).await;
-    let load = Load::start(connections, pages(2));
+    let load = Load::start(connections, records(2));
     load.progress("every key is charged", |_| true, 5).await;
     server.ask(&["ACL", "SETUSER", acl::USER, "resetpass", ">the-next-one"]);
     load.progress("connections that are logged in live on", |_| true, 5).await;
