@@ -1,19 +1,17 @@
-//! The source line that a diagnostic shows, with the part that it is about marked.
-//!
-//! Not here: the rest of a diagnostic (`diagnostic`).
+//! Source lines in diagnostics, with the wrong part underlined.
 
 use std::cell::OnceCell;
 
 use super::yaml::Span;
 use crate::domain::escaped;
 
-/// Longest part of a line shown before the mark, in characters; longer ones are cut there.
+/// Most characters of a line before the underlined part.
 const BEFORE_CHARS_MAX: usize = 60;
 
-/// Longest part of a line shown from the beginning of the mark on, in characters.
+/// Most characters of a line from the underlined part on.
 const AFTER_CHARS_MAX: usize = 60;
 
-/// One line of a policy file, cut to a readable length, with control characters escaped.
+/// One line of a policy file, cut to a readable length and escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     before: String,
@@ -22,16 +20,16 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// The line. `…` stands where it is cut.
+    /// Returns the line, with `…` where it is cut.
     pub fn text(&self) -> String {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
 
-    /// Blanks up to the marked part, and a `^` below each of its characters, at least one.
+    /// Returns the line below it: `^` below each character of the wrong part, at least one.
     pub fn underline(&self) -> String {
-        let blanks = self.before.chars().count();
+        let indent = self.before.chars().count();
         let width = self.marked.chars().count().max(1);
-        [" ".repeat(blanks), "^".repeat(width)].concat()
+        [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
     fn new(line: &str, span: Span) -> Self {
@@ -52,11 +50,11 @@ impl Excerpt {
     }
 }
 
-/// The lines of a file, found when the first diagnostic needs one.
+/// The lines of a file, located when the first diagnostic needs one.
 #[derive(Debug)]
 pub(crate) struct Lines<'s> {
     text: &'s str,
-    /// Where each line begins.
+    /// Byte offset of each line.
     starts: OnceCell<Vec<usize>>,
 }
 
@@ -65,12 +63,12 @@ impl<'s> Lines<'s> {
         Lines { text, starts: OnceCell::new() }
     }
 
-    /// The line at a position.
+    /// Returns the line of a span.
     pub(crate) fn excerpt(&self, span: Span) -> Option<Excerpt> {
         let starts = self.starts.get_or_init(|| {
             let breaks = self.text.match_indices(['\n', '\r']);
             let ends = breaks.map(|(at, found)| at + found.len());
-            // A `\r\n` is one break.
+            // `\r\n` is one line break.
             let ends = ends.filter(|end| {
                 !self.text[..*end].ends_with('\r') || !self.text[*end..].starts_with('\n')
             });
