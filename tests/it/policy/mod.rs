@@ -9,4 +9,5 @@ mod json_schema;
 mod key_tables;
 mod random_text;
 mod ratelimit_language;
+mod source_lines;
 mod warnings;
