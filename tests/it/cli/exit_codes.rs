@@ -53,6 +53,21 @@ fn a_policy_with_faults_ends_with_65_and_shows_all_of_them() {
 }
 
 #[test]
+fn check_shows_source_lines_and_serve_writes_one_line_for_each_error() {
+    let files = directory(&[("p.yaml", TWO_FAULTS)]);
+    let path = files.path().join("p.yaml").display().to_string();
+    let checked = run(&["check", &path]).with_code(65).err;
+    let line = TWO_FAULTS.lines().nth(4).expect("a fifth line");
+    assert!(checked.contains("p.yaml:5:") && checked.contains("^"), "{checked}");
+    assert!(checked.contains(&format!("\n5 | {line}\n  | ")), "{checked}");
+    let served = run(&["serve", "--policy", &path]).with_code(65).err;
+    assert_eq!(served.lines().count(), 2, "{served}");
+    for line in served.lines() {
+        assert!(line.starts_with("error: ") && line.contains("p.yaml:"), "{line}");
+    }
+}
+
+#[test]
 fn a_missing_file_and_an_empty_directory_end_with_65() {
     let empty = directory(&[(".hidden.yaml", FIVE_A_DAY), ("readme.txt", "no policy")]);
     let path = empty.path().display().to_string();
