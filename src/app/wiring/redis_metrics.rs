@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::store_setup::{Deciding, connections};
 use crate::domain::Distribution;
 use crate::store::redis::client::info::NodeInfo;
-use crate::store::redis::client::node_stats::{Counter, NodeReport, NodeStats, State};
+use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
 use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
 
 /// The label of every series here.
@@ -23,15 +23,15 @@ const COUNTED: [Counted; 20] = [
     ("redis_connections", "Open connections to Redis", Kind::Gauge, |node| &node.connected),
     ("redis_connects", "Connections made to Redis", Kind::Counter, |node| &node.connects),
     ("redis_dial_failures", "Dials of Redis that failed", Kind::Counter, |node| {
-        &node.dial_failures
+        &node.connect_failures
     }),
     ("redis_losses", "Connections to Redis that were lost or dropped", Kind::Counter, |node| {
         &node.losses
     }),
-    ("redis_writes", "Writes to Redis, each one pipeline", Kind::Counter, |node| &node.pipelines),
-    ("redis_items", "Script calls written to Redis", Kind::Counter, |node| &node.items),
+    ("redis_writes", "Writes to Redis, each one pipeline", Kind::Counter, |node| &node.writes),
+    ("redis_items", "Script calls written to Redis", Kind::Counter, |node| &node.script_calls),
     ("redis_stale", "Script calls not written: their callers had gone", Kind::Counter, |node| {
-        &node.stale
+        &node.abandoned
     }),
     ("redis_not_connected", "Script calls without a connection", Kind::Counter, |node| {
         &node.not_connected
@@ -44,7 +44,7 @@ const COUNTED: [Counted; 20] = [
     ("redis_ask", "Script calls answered with ASK", Kind::Counter, |node| &node.ask),
     ("redis_tryagain", "Script calls answered with TRYAGAIN", Kind::Counter, |node| &node.tryagain),
     ("redis_errors", "Script calls answered with another error", Kind::Counter, |node| {
-        &node.refused
+        &node.errors
     }),
     ("redis_timeouts", "Connections dropped: a reply was overdue", Kind::Counter, |node| {
         &node.timeouts
@@ -56,16 +56,16 @@ const COUNTED: [Counted; 20] = [
         |node| &node.unknown,
     ),
     ("redis_breakers_open", "1 while the breaker is open or half-open", Kind::Gauge, |node| {
-        &node.open_now
+        &node.breaker_open
     }),
     ("redis_breaker_opened", "How often the circuit breaker opened", Kind::Counter, |node| {
-        &node.opened
+        &node.breaker_opened
     }),
     (
         "redis_breaker_rejected",
         "Script calls not sent, because the breaker was open",
         Kind::Counter,
-        |node| &node.rejected,
+        |node| &node.breaker_rejected,
     ),
     (
         "redis_meta_differs",
@@ -91,7 +91,7 @@ const MEASURED: [Measured; 3] = [
             Kind::Histogram,
         )
         .in_unit(Unit::Seconds),
-        |node| node.waits.read(),
+        |node| node.wait_times.read(),
     ),
     (
         Family::new(
@@ -104,7 +104,7 @@ const MEASURED: [Measured; 3] = [
     ),
     (
         Family::new("redis_write_items", "Script calls that one write carried", Kind::Histogram),
-        |node| node.sizes.read(),
+        |node| node.write_sizes.read(),
     ),
 ];
 
@@ -177,36 +177,36 @@ fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
     for (name, help, kind, read) in COUNTED {
         sink.family(&Family::new(name, help, kind), &mut |put| {
             nodes.iter().try_for_each(|node| {
-                put(&[(NODE, &node.address)], Value::Whole(read(&node.counters).get()))
+                put(&[(NODE, &node.address)], Value::Whole(read(&node.stats).get()))
             })
         })?;
     }
     for (family, read) in MEASURED {
         sink.family(&family, &mut |put| {
             nodes.iter().try_for_each(|node| {
-                put(&[(NODE, &node.address)], Value::Buckets(read(&node.counters)))
+                put(&[(NODE, &node.address)], Value::Buckets(read(&node.stats)))
             })
         })?;
     }
     sink.family(&BREAKER, &mut |put| {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
-            for state in State::ALL {
+            for state in BreakerState::ALL {
                 let labels = [(NODE, node.address.as_str()), ("state", state.word())];
                 put(&labels, Value::Whole(u64::from(state == breaker)))?;
             }
         }
         Ok(())
     })?;
-    let said = || nodes.iter().filter_map(|node| Some((&node.address, node.vitals.as_ref()?)));
+    let said = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
     for (family, read) in SAID {
         sink.family(&family, &mut |put| {
-            said().try_for_each(|(node, vitals)| put(&[(NODE, node)], Value::Whole(read(vitals))))
+            said().try_for_each(|(node, info)| put(&[(NODE, node)], Value::Whole(read(info))))
         })?;
     }
     sink.family(&EVICTION, &mut |put| {
-        said().try_for_each(|(node, vitals)| {
-            let labels = [(NODE, node.as_str()), ("policy", vitals.eviction_policy.as_str())];
+        said().try_for_each(|(node, info)| {
+            let labels = [(NODE, node.as_str()), ("policy", info.eviction_policy.as_str())];
             put(&labels, Value::Whole(1))
         })
     })
