@@ -3,7 +3,7 @@
 -- call), as if nothing ran in between. Everything is read and decided before the first write.
 -- Calls that only take have scripts of their own: fixed_window.lua, bucket.lua, takes.lua.
 --
--- KEYS[i]  the counter of check i; the same counter may come twice. Give-backs come first.
+-- KEYS[i]  the counter of check i; the same counter may come twice. Refunds come first.
 -- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
 --          counts. A number is a test's: then every expiry is a day longer
 -- ARGV[2]  accounting: 'a' all or nothing, 'i' independent
@@ -37,7 +37,7 @@
 local all_or_nothing, stride, checks = ARGV[2] == 'a', ARGV[3] + 0, #KEYS
 local byte = string.byte
 
--- A counter has one state at work within a call: what is certain (as stored, less give-backs, plus
+-- A counter has one state at work within a call: what is certain (as stored, less refunds, plus
 -- debts) and, once a check of it has passed, what it is if the call is admitted.
 --
 -- Twelve places per check, all in one table, because tables are what costs here. Of the counter, at

@@ -159,7 +159,7 @@ f.step = function(s, op, cost, limit, lease, holder)
   local began = math.max(newest - lease, now)
   after = f.copy(s)
   after.touched[holder] = { slots[1], slots[2], cost, began + lease }
-  -- A renewal charges nothing: were it given back, a slot held before the call would be freed.
+  -- A renewal charges nothing: were it refunded, a slot held before the call would be freed.
   return after, true, 0, slots[3] > 0 and 0 or cost, began, 0, far
 end
 f.tell = function(s, limit)

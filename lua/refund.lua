@@ -10,7 +10,7 @@
 --   +1  form: w fixed window, k calendar window, s sliding window, c bucket (in arrival form the rate
 --       is 1), l sliding log, n concurrency, h hybrid classes
 --   forms w, k and s                    form c (bucket.lua says what credits are)
---   +2  count: hits to give back        +2  need: credits to give back
+--   +2  count: hits to refund        +2  need: credits to refund
 --   +3  start: its window's beginning   +3  at: when they were taken, microseconds since the epoch
 --   +4  length_us                       +4  cap: the largest debt in credits
 --   +5  not used                        +5  rate: credits per microsecond

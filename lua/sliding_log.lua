@@ -14,7 +14,7 @@
 --          all takes up to and with this one, 3 its own hits, 5 its number (sums and numbers modulo
 --          2^40). So the hits that count are a difference of two sums, found by bisection, and a
 --          take is an APPEND: it reads and writes a handful of takes however long the log is. A take
---          that was given back stays with no hits and the time of the one before it. When more takes
+--          that was refunded stays with no hits and the time of the one before it. When more takes
 --          are over than count, the next one writes the string anew.
 -- Expiry   the newest take's end and at most 2 ms
 -- Reply    apply.lua's six numbers; since is the take's time, entry its number

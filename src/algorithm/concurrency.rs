@@ -138,7 +138,7 @@ pub fn apply(
                 let renewed = slots.slots.iter().any(|slot| slot.holder == holder);
                 slots.hold(holder, cost.0, began.saturating_add(limit.lease));
                 write = true;
-                // A renewal charges nothing: were it given back, a slot that was held before the
+                // A renewal charges nothing: were it refunded, a slot that was held before the
                 // call would be freed.
                 let window = Micros::ZERO;
                 taken = (!renewed).then_some(ChargeRecord {

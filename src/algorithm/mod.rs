@@ -164,7 +164,7 @@ pub fn apply_for(
 /// Returns what a receipt says to the counter it was taken from (the store's contract, 16).
 ///
 /// `limit` is the receipt's. The state to store, or `None` where the receipt has no effect any
-/// more. The same receipt must not be given back twice.
+/// more. The same receipt must not be refunded twice.
 pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
     match (&limit.algorithm, state) {
         (Algorithm::FixedWindow(_), State::FixedWindow(state)) => {

@@ -167,7 +167,7 @@ impl State {
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
     }
 
-    /// A caller's own give-back names no take: the newest go first, as if they had not been.
+    /// A caller's own refund names no take: the newest go first, as if they had not been.
     fn drop_newest(&mut self, mut hits: u64) -> bool {
         let mut changed = false;
         while hits > 0 {

@@ -20,7 +20,7 @@ pub enum Verdict {
 pub struct Outcome {
     /// Whether the check passes.
     pub verdict: Verdict,
-    /// How many hits this call took from the counter; 0 for a refusal, a peek, a give-back, and a
+    /// How many hits this call took from the counter; 0 for a refusal, a peek, a refund, and a
     /// passing check of a refused all-or-nothing call.
     pub charged: Hits,
     /// How many single hits could be taken next, after this call; rounded down.
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub retry_after: Option<Micros>,
     /// Time until nothing is used any more: the window's end, or the bucket full. Rounded up.
     pub reset_after: Micros,
-    /// What was taken, where `charged` is not 0; with it the hits can be given back once.
+    /// What was taken, where `charged` is not 0; with it the hits can be refunded once.
     pub taken: Option<ChargeRecord>,
 }
 

@@ -74,7 +74,7 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
-    /// Nobody waits for a give-back, so that it has no budget: connections bound it.
+    /// Nobody waits for a refund, so that it has no budget: connections bound it.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }

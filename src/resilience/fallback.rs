@@ -29,7 +29,7 @@ use crate::domain::{
 };
 use crate::store::{LocalStore, Store};
 
-/// Give-backs under way at a time. Each is a pipelined write; where even these do not get away the
+/// Refunds under way at a time. Each is a pipelined write; where even these do not get away the
 /// store is gone, and what is dropped only makes counters stricter until they refill.
 const GIVE_BACKS_MAX: usize = 1_024;
 
@@ -68,7 +68,7 @@ pub struct Counters {
     /// Such calls answered with an error, because a rule wants that.
     pub unavailable: AtomicU64,
     /// Charges sent back, because their call did not pass without the remote store's every answer.
-    pub given_back: AtomicU64,
+    pub refunded: AtomicU64,
     /// Charges that were not sent back for want of room: their counters are stricter for a while.
     pub refunds_lost: AtomicU64,
 }
@@ -251,7 +251,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             self.counters.refunds_lost.fetch_add(many, Ordering::Relaxed);
             return;
         };
-        self.counters.given_back.fetch_add(many, Ordering::Relaxed);
+        self.counters.refunded.fetch_add(many, Ordering::Relaxed);
         let (remote, giving_back) = (Arc::clone(&self.remote), Arc::clone(&self.giving_back));
         runtime.spawn(async move {
             remote.refund(&receipts).await;

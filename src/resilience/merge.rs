@@ -3,10 +3,10 @@
 //! - A check whose rule says `error`: it stays unanswered, and so does the call.
 //! - `deny`: it is refused; asking again makes sense after a second.
 //! - `allow`: it passes, and nothing is counted.
-//! - `local`, and every give-back: decided on the local store, together.
+//! - `local`, and every refund: decided on the local store, together.
 //!
 //! A check has the say that its role gives it, whoever decided it. If the call is then refused, or
-//! answered with an error, what the store had charged for it is given back; what may have been
+//! answered with an error, what the store had charged for it is refunded; what may have been
 //! charged unheard never is.
 //!
 //! Pure: the local store is handed in as a function.
@@ -27,7 +27,7 @@ pub(super) type Place = (usize, Role);
 /// Four, as the matcher's own.
 pub(super) type Places = SmallVec<[Place; 4]>;
 
-/// What became of a call, and what to give back to the store that answered.
+/// What became of a call, and what to refund to the store that answered.
 #[derive(Debug)]
 pub(super) enum MergeResult {
     /// A rule wants an error instead of a decision.

@@ -7,7 +7,7 @@
 //! A refusal is remembered per counter, limit and cost, and only where it says something of the
 //! counter: not of a peek, not of hits that are charged whatever the verdict, not of a counter that
 //! the call touched twice, not in a call that the store splits (another call may have held the hits
-//! for a round trip). A give-back or a charge seen here drops what is remembered of its counter, a
+//! for a round trip). A refund or a charge seen here drops what is remembered of its counter, a
 //! reload drops everything.
 //!
 //! Not here: the store's time (`Call::now` is this process's), what a refusal means.

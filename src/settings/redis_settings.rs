@@ -165,7 +165,7 @@ impl Settings {
             (None, _) => Topology::Single(addresses.into_iter().next()?),
         };
         let (sentinel_user, sentinel_password) = login(self.redis_sentinel_auth.reveal());
-        let client = self.redis_client_tls_cert.clone().zip(self.redis_client_tls_key.clone());
+        let client = self.redis_tls_client_cert.clone().zip(self.redis_tls_client_key.clone());
         Some(RedisSettings {
             topology,
             database,

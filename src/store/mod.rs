@@ -5,11 +5,11 @@
 //!
 //! # The contract
 //!
-//! `tests/store_contract/` runs one list of cases against every store and quotes these numbers.
+//! `tests/it/store_contract/` runs one list of cases against every store and quotes these numbers.
 //!
 //! 1. **One call, one instant.** All checks of a call are decided and written as if no other call
 //!    ran in between (on a cluster: all checks that share a tag).
-//! 2. **Give-backs first.** `Op::Refund` is applied before anything else, in order, whatever
+//! 2. **Refunds first.** `Op::Refund` is applied before anything else, in order, whatever
 //!    becomes of the call. It passes, charges nothing, never lifts a counter above its capacity,
 //!    and has no effect on a counter that does not exist.
 //! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
@@ -17,7 +17,7 @@
 //! 4. **All or nothing.** Under that accounting a refused call charges nothing at all; an admitted
 //!    call charges every check that passes, and none that refuses.
 //!    Where some checks are unanswered and none refuses, what the others charged stands: whoever
-//!    decides in the silent ones' place gives it back by receipt if the call is then refused.
+//!    decides in the silent ones' place refunds it by receipt if the call is then refused.
 //! 5. **Independent.** Under that accounting every check that passes is charged, admitted or not.
 //! 6. **A refusal is free.** A refusing check is never charged and writes nothing (but the clamp of
 //!    15 and, for buckets, of 14: unwritten, it would be clamped anew at every look, and no wait

@@ -20,7 +20,7 @@ pub(super) struct Tally {
     /// Would have passed, but another check refused the call, so they were not charged.
     pub(super) uncharged: u64,
     /// Returned by the caller.
-    pub(super) given_back: u64,
+    pub(super) refunded: u64,
 }
 
 impl Tally {
@@ -32,7 +32,7 @@ impl Tally {
         self.near += other.near;
         self.shadow += other.shadow;
         self.uncharged += other.uncharged;
-        self.given_back += other.given_back;
+        self.refunded += other.refunded;
     }
 }
 
@@ -46,7 +46,7 @@ impl Tally {
 pub(super) fn tally(facts: &CheckEvent, near_ratio: f64) -> Tally {
     let hits = facts.hits.0;
     if facts.is_refund {
-        return Tally { given_back: hits, ..Tally::default() };
+        return Tally { refunded: hits, ..Tally::default() };
     }
     let capacity = facts.capacity.0;
     let in_use = capacity.saturating_sub(facts.outcome.available.0);
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn returned_hits_are_a_counter_of_their_own() {
         let back = CheckEvent { is_refund: true, ..facts(Verdict::Pass, 4, 0, 10) };
-        assert_eq!(of(back), Tally { given_back: 4, ..Tally::default() });
+        assert_eq!(of(back), Tally { refunded: 4, ..Tally::default() });
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub(super) struct RuleCounters {
     over: AtomicU64,
     shadow: AtomicU64,
     uncharged: AtomicU64,
-    given_back: AtomicU64,
+    refunded: AtomicU64,
 }
 
 impl RuleCounters {
@@ -72,7 +72,7 @@ impl RuleCounters {
             (&self.over, tally.over),
             (&self.shadow, tally.shadow),
             (&self.uncharged, tally.uncharged),
-            (&self.given_back, tally.given_back),
+            (&self.refunded, tally.refunded),
         ];
         for (sum, hits) in pairs {
             if hits != 0 {
@@ -96,7 +96,7 @@ impl RuleCounters {
             near: read(&self.near),
             shadow: read(&self.shadow),
             uncharged: read(&self.uncharged),
-            given_back: read(&self.given_back),
+            refunded: read(&self.refunded),
         }
     }
 

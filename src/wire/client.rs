@@ -64,7 +64,7 @@ pub struct QuestionDescriptor {
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
     /// Hits of this descriptor; `Some(0)` is a peek.
     pub hits: Option<u64>,
-    /// The hits are given back.
+    /// The hits are refunded.
     pub refund: bool,
     /// A limit of the caller's own.
     pub limit: Option<Override>,

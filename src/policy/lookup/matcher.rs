@@ -309,7 +309,7 @@ fn add_parts(identity: &mut Identity, parts: &[Part], entries: &[Entry<'_>]) {
     }
 }
 
-/// Giving back nothing is still a give-back: it asks for nothing, so it passes.
+/// Refunding nothing is still a refund: it asks for nothing, so it passes.
 fn op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     let cost = Hits(descriptor.hits.0.saturating_mul(cost));
     match (descriptor.refund, cost) {

@@ -339,7 +339,7 @@ impl MemoryStore {
     }
 }
 
-/// A caller's own give-back does not reach a counter that others share: it has no receipt, so
+/// A caller's own refund does not reach a counter that others share: it has no receipt, so
 /// nobody knows whether its hits were counted there.
 fn on_shared(op: Op) -> Op {
     match op {

@@ -52,7 +52,7 @@ struct Work<'a> {
     claimed: usize,
     /// As the call found it.
     found: Option<State>,
-    /// After the give-backs.
+    /// After the refunds.
     base: Option<State>,
     state: Option<State>,
     /// Of the check that wrote last.
@@ -75,14 +75,14 @@ impl MemoryStore {
             checks.iter().map(|check| self.resolve(check, &mut locked, &mut works, now)).collect();
         let mut outcomes: Vec<Answer> = vec![Answer::NotAsked; checks.len()];
 
-        let given_back = |check: &Check<'_>| matches!(check.op, Op::Refund { .. });
-        for (i, check) in checks.iter().enumerate().filter(|(_, check)| given_back(check)) {
+        let refunded = |check: &Check<'_>| matches!(check.op, Op::Refund { .. });
+        for (i, check) in checks.iter().enumerate().filter(|(_, check)| refunded(check)) {
             outcomes[i] = Answer::Decided(self.step(&mut works[at[i]], check, check.op, now));
         }
         for work in &mut works {
             work.base.clone_from(&work.state);
         }
-        for (i, check) in checks.iter().enumerate().filter(|(_, check)| !given_back(check)) {
+        for (i, check) in checks.iter().enumerate().filter(|(_, check)| !refunded(check)) {
             outcomes[i] = Answer::Decided(self.step(&mut works[at[i]], check, check.op, now));
         }
         let refunded = accounting == Accounting::AllOrNothing && !admitted(checks, &outcomes);
@@ -164,7 +164,7 @@ impl MemoryStore {
         if work.place == Place::Nowhere && matches!(op, Op::Take { .. }) {
             return self.no_room(check.limit, now);
         }
-        // Give-backs come first, so an entry that is only claimed holds no hits of its own yet.
+        // Refunds come first, so an entry that is only claimed holds no hits of its own yet.
         let is_own = matches!(work.place, Place::At(_)) && !work.shared;
         let op = if is_own { op } else { on_shared(op) };
         let step = algorithm::apply_for(work.state.as_ref(), check.limit, op, check.holder, now);
@@ -183,7 +183,7 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Writes a counter that changed; gives back an entry that was claimed for nothing.
+    /// Writes a counter that changed; refunds an entry that was claimed for nothing.
     fn store(&self, work: Work<'_>, locked: &mut Locked<'_>) {
         let changed = work.state != work.found;
         let shard = &mut *locked.guards[work.guard];
@@ -200,12 +200,12 @@ impl MemoryStore {
             }
             (Place::At(_) | Place::Claimed | Place::Nowhere, _) => work.had,
         };
-        // What was claimed for nothing, or is needed no more. (A give-back needs no room.)
+        // What was claimed for nothing, or is needed no more. (A refund needs no room.)
         self.resize(work.shared, Op::Peek, work.claimed, keys);
     }
 }
 
-/// A refused call: everything since the give-backs is refunded, and what is charged always is charged
+/// A refused call: everything since the refunds is refunded, and what is charged always is charged
 /// again. The verdicts and the waits stand as they were given.
 fn keep_only_always<'a>(
     checks: &[Check<'a>],

@@ -1,12 +1,12 @@
 //! Plans a call whose counters lie in several slots of a cluster: which checks go together, which
-//! go first, and what is given back if the call is refused.
+//! go first, and what is refunded if the call is refused.
 //!
 //! Checks of one slot are one script call, atomic. All go out at once; only where a check was near
 //! its limit when last seen does its group go first, alone, so that a refusal there holds no hits
-//! elsewhere. Whatever was granted to a call that another slot refuses is given back by receipt. So
+//! elsewhere. Whatever was granted to a call that another slot refuses is refunded by receipt. So
 //! what is admitted never exceeds any limit, and near one a call may be refused because another
 //! holds hits for a round trip. Where a slot keeps silent, what the others granted stands: whoever
-//! decides in its place admits the call, or gives back by the receipts.
+//! decides in its place admits the call, or refunds by the receipts.
 //!
 //! Pure: sends nothing, asks no clock.
 
@@ -135,7 +135,7 @@ pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt>
     receipts
 }
 
-/// Takes effect whatever becomes of the call: a give-back, a debt.
+/// Takes effect whatever becomes of the call: a refund, a debt.
 fn stands(check: &Check<'_>) -> bool {
     matches!(check.op, Op::Refund { .. }) || is_debt(check)
 }

@@ -1,7 +1,7 @@
 //! What was last seen of counters: whether a call over several cluster slots had better ask one of
 //! them first.
 //!
-//! A hint, never a decision: a lost or mixed-up entry costs a round trip or a give-back. So it is a
+//! A hint, never a decision: a lost or mixed-up entry costs a round trip or a refund. So it is a
 //! fixed table of atomics, written over by whatever comes to the same place, without locks.
 //!
 //! Not here: what follows from it (`split`).

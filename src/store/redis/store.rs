@@ -47,8 +47,8 @@ pub struct Counters {
     pub split: AtomicU64,
     /// Of these: calls that asked one slot first.
     pub two_rounds: AtomicU64,
-    /// Charges given back because another slot of the call refused it.
-    pub given_back: AtomicU64,
+    /// Charges refunded because another slot of the call refused it.
+    pub refunded: AtomicU64,
 }
 
 /// Counters in Redis. Implements the store's contract; see the module.
@@ -57,7 +57,7 @@ pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
     timing: Timing,
-    /// The latest call's time, for give-backs under [`Timing::OfTheCall`].
+    /// The latest call's time, for refunds under [`Timing::OfTheCall`].
     latest: AtomicU64,
     seen: NearLimitHints,
     counters: Counters,
@@ -126,7 +126,7 @@ impl<T: Transport> RedisStore<T> {
         if call.accounting == Accounting::AllOrNothing && multi_slot::refused(call.checks, &answers)
         {
             let receipts = multi_slot::undo(call.checks, &mut answers);
-            self.counters.given_back.fetch_add(receipts.len() as u64, Ordering::Relaxed);
+            self.counters.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.returns(&receipts, self.now(call)) {
                 self.transport.post(item);
             }

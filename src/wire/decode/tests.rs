@@ -128,7 +128,7 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
 }
 
 #[test]
-fn negative_hits_are_given_back() {
+fn negative_hits_are_refunded() {
     let back = RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..one() };
     let bytes = request(vec![back, one()]).encode_to_vec();
     let asked = DecodedRequest::read(&bytes).unwrap();

@@ -96,7 +96,7 @@ impl Terms {
         self.burst * self.unit
     }
 
-    /// Credits that giving back so many hits is worth: no more than the largest debt.
+    /// Credits that refunding so many hits is worth: no more than the largest debt.
     fn back(&self, hits: Hits) -> u64 {
         hits.0.saturating_mul(self.unit).min(self.cap)
     }
@@ -160,7 +160,7 @@ impl Encoder {
         self.item(script, command, checks.first().map(|check| &check.key))
     }
 
-    /// The call of a script that gives back what these receipts say. On a cluster all of their
+    /// The call of a script that refunds what these receipts say. On a cluster all of their
     /// counters must be in one slot.
     pub fn refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;

@@ -102,7 +102,7 @@ pub(crate) fn write(
             };
         }
         Algorithm::SlidingWindow(window) => {
-            // A give-back may empty both windows.
+            // A refund may empty both windows.
             command.arg(cost.0.min(2 * COUNT_MAX)).arg(window.hits.0).arg(window.length.0.max(1));
             command.arg(window.count_max(limit.charge)).arg(window.tick().0);
         }
@@ -172,7 +172,7 @@ pub(crate) fn outcome(
         Op::Take { cost } => cost,
         Op::Peek | Op::Refund { .. } => Hits::ZERO,
     };
-    // No script says so; believed, it would be shown to callers and given back later.
+    // No script says so; believed, it would be shown to callers and refunded later.
     if available > check.limit.capacity().0 || charged > asked {
         return Err(ReplyError::Number);
     }

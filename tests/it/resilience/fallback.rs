@@ -1,0 +1,400 @@
+//! What is answered when the store does not: by the rule, by the role, within the share.
+//!
+//! The remote store here is a memory store that leaves out answers on demand: what is tested is what
+//! becomes of a call then, not Redis (`outage` has the real one).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use tidegate::domain::{
+    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, Executed, FixedWindow,
+    Hits, Key, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill, Role, Source, Unit,
+    Verdict, Window,
+};
+use tidegate::resilience::degraded::Reason;
+use tidegate::resilience::fallback::{Fallback, StandIn};
+use tidegate::store::memory::MemoryStore;
+use tidegate::store::{LocalStore, Store};
+
+const NOW: Micros = Micros(1_763_668_800_000_000);
+
+/// A memory store that does not answer for the checks at these places, and why.
+pub struct Patchy {
+    store: MemoryStore,
+    silent: Mutex<Vec<(usize, Executed)>>,
+    gone: AtomicBool,
+    refunded: Mutex<Vec<Receipt>>,
+}
+
+impl Patchy {
+    fn new() -> Patchy {
+        Patchy {
+            store: MemoryStore::new(10_000),
+            silent: Mutex::default(),
+            gone: AtomicBool::new(false),
+            refunded: Mutex::default(),
+        }
+    }
+}
+
+impl Store for Patchy {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        let unanswered = |executed| Answer::Unanswered { executed };
+        if self.gone.load(Ordering::SeqCst) {
+            let each = vec![unanswered(Executed::No); call.checks.len()];
+            return Answers { each, source: Source::Redis };
+        }
+        let silent = self.silent.lock().unwrap().clone();
+        let is_silent = |at: &usize| silent.iter().any(|(place, _)| place == at);
+        // As a cluster does: what lies elsewhere is decided without what cannot be reached, and a
+        // part of the quota checks cannot refuse the call.
+        let heard: Vec<usize> = (0..call.checks.len()).filter(|at| !is_silent(at)).collect();
+        let alone = !silent.is_empty() && call.accounting == Accounting::AllOrNothing;
+        let part = |at: &usize| match call.checks[*at] {
+            check if alone && check.role == Role::Quota => Check { role: Role::Shadow, ..check },
+            check => check,
+        };
+        let checks: Vec<Check<'_>> = heard.iter().map(part).collect();
+        let answers = self.store.answer(&Call { checks: &checks, ..*call });
+        let mut each = vec![Answer::NotAsked; call.checks.len()];
+        for (at, answer) in heard.iter().zip(answers) {
+            each[*at] = answer;
+        }
+        for (at, executed) in silent {
+            each[at] = unanswered(executed);
+        }
+        Answers { each, source: Source::Redis }
+    }
+
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.refunded.lock().unwrap().extend_from_slice(receipts);
+        self.store.refund(receipts).await;
+    }
+}
+
+pub fn window(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
+    let window = Window::Epoch { length: Micros::from_secs(3_600) };
+    of(Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }), on_store_failure)
+}
+
+fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
+    let refill = Refill::Arrival { emission: Micros(emission) };
+    of(
+        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        OnStoreFailure::Local,
+    )
+}
+
+fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
+    let rate = Rate { requests_per_unit: 1, unit: Some(Unit::Hour), unit_multiplier: 1 };
+    Arc::new(Limit { algorithm, rate, charge: Charge::Admitted, on_store_failure, limit_id: 1 })
+}
+
+pub fn take(identity: u128, limit: &Arc<Limit>, cost: u64) -> Check<'_> {
+    Check {
+        key: Key { identity, tag: None },
+        limit,
+        op: Op::Take { cost: Hits(cost) },
+        role: Role::Required,
+        holder: None,
+    }
+}
+
+pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
+    Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
+}
+
+fn fallback(replicas: u32) -> Fallback<Patchy, MemoryStore> {
+    let local = MemoryStore::new(10_000);
+    Fallback::new(Patchy::new(), local, StandIn { replicas, ..StandIn::default() })
+}
+
+async fn verdict(store: &Fallback<Patchy, MemoryStore>, check: Check<'_>) -> Verdict {
+    store.apply(&call(&[check], NOW)).await.each[0].outcome().unwrap().verdict
+}
+
+fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) -> u64 {
+    let peek = Check { op: Op::Peek, ..take(identity, limit, 1) };
+    limit.capacity().0 - store.answer_one(&peek, now).available.0
+}
+
+/// How many single hits pass.
+async fn admitted(
+    store: &Fallback<Patchy, MemoryStore>,
+    limit: &Arc<Limit>,
+    tries: u64,
+    now: Micros,
+) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..tries {
+        let answers = store.apply(&call(&[take(1, limit, 1)], now)).await;
+        admitted += u64::from(answers.each[0].outcome().unwrap().verdict == Verdict::Pass);
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn switching_over_grants_no_fresh_burst() {
+    for limit in [window(100, OnStoreFailure::Local), bucket(100, 1_000_000)] {
+        let store = fallback(1);
+        assert_eq!(admitted(&store, &limit, 60, NOW).await, 60);
+        store.remote().gone.store(true, Ordering::SeqCst);
+        assert_eq!(admitted(&store, &limit, 100, NOW).await, 40, "{:?}", limit.algorithm);
+    }
+}
+
+#[tokio::test]
+async fn a_window_with_outages_admits_at_most_twice_the_limit_because_nothing_is_carried_back() {
+    let limit = window(100, OnStoreFailure::Local);
+    // Away first: the store knows nothing of what passed meanwhile. That is the worst case.
+    let store = fallback(1);
+    store.remote().gone.store(true, Ordering::SeqCst);
+    assert_eq!(admitted(&store, &limit, 150, NOW).await, 100);
+    store.remote().gone.store(false, Ordering::SeqCst);
+    assert_eq!(admitted(&store, &limit, 150, NOW).await, 100);
+    // However often it goes and comes.
+    let (store, mut sum) = (fallback(1), 0);
+    for round in 0..40 {
+        store.remote().gone.store(round % 2 == 0, Ordering::SeqCst);
+        sum += admitted(&store, &limit, 7, NOW).await;
+    }
+    assert!((100..=200).contains(&sum), "{sum}");
+}
+
+#[tokio::test]
+async fn a_replica_admits_its_share_alone_and_at_least_one() {
+    for (whole, replicas, share) in [(100, 3, 33), (2, 3, 1), (0, 3, 0), (7, 1, 7)] {
+        let store = fallback(replicas);
+        store.remote().gone.store(true, Ordering::SeqCst);
+        let limit = window(whole, OnStoreFailure::Local);
+        assert_eq!(admitted(&store, &limit, 150, NOW).await, share, "{whole} over {replicas}");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_used_more_than_its_share_begins_with_nothing_left() {
+    let store = fallback(2);
+    for limit in [window(10, OnStoreFailure::Local), bucket(10, 1_000_000)] {
+        store.remote().gone.store(false, Ordering::SeqCst);
+        let seven = take(7, &limit, 7);
+        assert_eq!(verdict(&store, seven).await, Verdict::Pass);
+        store.remote().gone.store(true, Ordering::SeqCst);
+        assert_eq!(verdict(&store, take(7, &limit, 1)).await, Verdict::Refuse);
+    }
+    let limit = bucket(10, 1_000_000);
+    let at = |seconds| NOW.saturating_add(Micros::from_secs(seconds));
+    let passes = async |at: Micros| {
+        let checks = [take(7, &limit, 1)];
+        let answers = store.apply(&call(&checks, at)).await;
+        answers.each[0].outcome().unwrap().verdict == Verdict::Pass
+    };
+    assert!(!passes(at(1)).await, "half the rate: a hit every two seconds");
+    assert!(passes(at(2)).await);
+    assert_eq!(store.local().counters().clock_regressions.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_limit_that_callers_return_hits_to_is_returned_to_locally_too() {
+    let store = fallback(1);
+    let limit = window(10, OnStoreFailure::Local);
+    assert_eq!(admitted(&store, &limit, 10, NOW).await, 10);
+    let refund = Check { op: Op::Refund { cost: Hits(4) }, ..take(1, &limit, 1) };
+    store.apply(&call(&[refund], NOW)).await;
+    store.remote().gone.store(true, Ordering::SeqCst);
+    assert_eq!(admitted(&store, &limit, 10, NOW).await, 4);
+    store.apply(&call(&[refund], NOW)).await;
+    assert_eq!(admitted(&store, &limit, 10, NOW).await, 4, "and while the store is gone");
+}
+
+#[tokio::test]
+async fn each_rule_says_what_its_silence_means() {
+    let store = fallback(1);
+    store.remote().gone.store(true, Ordering::SeqCst);
+    assert_eq!(verdict(&store, take(1, &window(5, OnStoreFailure::Local), 1)).await, Verdict::Pass);
+    assert_eq!(verdict(&store, take(2, &window(0, OnStoreFailure::Allow), 1)).await, Verdict::Pass);
+    let deny = window(5, OnStoreFailure::Deny);
+    let answers = store.apply(&call(&[take(3, &deny, 1)], NOW)).await;
+    let outcome = answers.each[0].outcome().unwrap();
+    assert_eq!(outcome.verdict, Verdict::Refuse);
+    assert_eq!(outcome.retry_after, Some(Micros::SECOND));
+    assert_eq!(answers.source, Source::Local);
+    let error = window(5, OnStoreFailure::Error);
+    let answers = store.apply(&call(&[take(4, &error, 1)], NOW)).await;
+    assert_eq!(answers.each, [Answer::Unanswered { executed: Executed::No }]);
+    assert_eq!(store.degraded().calls(Reason::Unreachable), 4);
+    assert_eq!(store.counters().unavailable.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_quota_that_passed_elsewhere_is_enough() {
+    let store = fallback(1);
+    let (one, other) = (window(5, OnStoreFailure::Local), window(0, OnStoreFailure::Local));
+    *store.remote().silent.lock().unwrap() = vec![(1, Executed::No), (2, Executed::No)];
+    let quota = |identity, limit| Check { role: Role::Quota, ..take(identity, limit, 1) };
+    let checks = [quota(1, &one), quota(2, &other), take(3, &one, 1)];
+    let answers = store.apply(&call(&checks, NOW)).await;
+    let charged: Vec<u64> = answers.each.iter().map(|a| a.outcome().unwrap().charged.0).collect();
+    assert_eq!(charged, [1, 0, 1]);
+}
+
+#[tokio::test]
+async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
+    let store = fallback(1);
+    let limit = window(10, OnStoreFailure::Local);
+    store.away().disable(Some(NOW.saturating_add(Micros::SECOND)));
+    assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
+    assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
+    assert_eq!(store.degraded().calls(Reason::Rehearsed), 3);
+    let after = NOW.saturating_add(Micros::SECOND);
+    assert_eq!(admitted(&store, &limit, 1, after).await, 1);
+    assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
+    store.away().disable(None);
+    admitted(&store, &limit, 1, after).await;
+    store.away().enable();
+    admitted(&store, &limit, 1, after).await;
+    assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
+}
+
+/// A store that answers only when it is let.
+struct Held(tokio::sync::Semaphore);
+
+impl Store for Held {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        self.0.acquire().await.unwrap().forget();
+        let each = vec![Answer::NotAsked; call.checks.len()];
+        Answers { each, source: Source::Redis }
+    }
+
+    async fn refund(&self, _: &[Receipt]) {}
+}
+
+#[tokio::test]
+async fn over_the_bound_calls_are_answered_locally_at_once() {
+    let local = MemoryStore::new(1_000);
+    let stand_in = StandIn { in_flight_max: 2, ..StandIn::default() };
+    let held = Held(tokio::sync::Semaphore::new(0));
+    let store = Arc::new(Fallback::new(held, local, stand_in));
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let limit = window(10, OnStoreFailure::Local);
+                store.apply(&call(&[take(1, &limit, 1)], NOW)).await.source
+            })
+        })
+        .collect();
+    while store.in_flight() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let limit = window(10, OnStoreFailure::Local);
+    let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
+    assert_eq!(answers.source, Source::Shed);
+    assert_eq!(store.degraded().calls(Reason::Shed), 1);
+    store.remote().0.add_permits(2);
+    for call in waiting {
+        assert_eq!(call.await.unwrap(), Source::Redis);
+    }
+    assert_eq!(store.in_flight(), 0);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    failure: OnStoreFailure,
+    role: Role,
+    /// Unanswered, and whether it may have been carried out.
+    silent: Option<Executed>,
+    /// Of a limit of 5.
+    cost: u64,
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    use OnStoreFailure::{Allow, Deny, Error, Local};
+    let failure =
+        prop_oneof![4 => Just(Local), 2 => Just(Allow), 1 => Just(Deny), 1 => Just(Error)];
+    let role =
+        prop_oneof![3 => Just(Role::Required), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
+    let silent = prop_oneof![Just(None), Just(Some(Executed::No)), Just(Some(Executed::Unknown))];
+    let cost = prop_oneof![3 => 1..=5_u64, 1 => Just(6)];
+    (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Asked {
+        failure,
+        role,
+        silent,
+        cost,
+    })
+}
+
+/// What the rules say, told the slow way: `None` is an error.
+fn expected(asked: &[Asked]) -> Option<bool> {
+    let shadow = |one: &Asked| one.role == Role::Shadow;
+    let silent = |one: &&Asked| one.silent.is_some() && !shadow(one);
+    if asked.iter().filter(silent).any(|one| one.failure == OnStoreFailure::Error) {
+        return None;
+    }
+    let passes = |one: &Asked| match (one.silent, one.failure) {
+        (Some(_), OnStoreFailure::Allow) => true,
+        (Some(_), OnStoreFailure::Deny) => false,
+        _ => one.cost <= 5,
+    };
+    let required = asked.iter().filter(|one| one.role == Role::Required).all(passes);
+    let quotas: Vec<_> = asked.iter().filter(|one| one.role == Role::Quota).collect();
+    Some(required && (quotas.is_empty() || quotas.into_iter().any(passes)))
+}
+
+fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let store = fallback(1);
+        let silent = |(at, one): (usize, &Asked)| Some((at, one.silent?));
+        *store.remote().silent.lock().unwrap() =
+            asked.iter().enumerate().filter_map(silent).collect();
+        let limits: Vec<_> = asked.iter().map(|one| window(5, one.failure)).collect();
+        let checks: Vec<Check<'_>> = (1..)
+            .zip(asked.iter().zip(&limits))
+            .map(|(id, (one, limit))| Check { role: one.role, ..take(id, limit, one.cost) })
+            .collect();
+        let answers = store.apply(&Call { accounting, ..call(&checks, NOW) }).await;
+        let deciding = |(one, answer): (&Asked, &Answer)| {
+            one.role != Role::Shadow && matches!(answer, Answer::Unanswered { .. })
+        };
+        let unavailable = asked.iter().zip(&answers.each).any(deciding);
+        let expected = expected(asked);
+        prop_assert_eq!(unavailable, expected.is_none(), "{:?}", answers);
+        let admitted = expected == Some(true);
+        // Refunds are on their way in the background.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        for ((one, check), answer) in asked.iter().zip(&checks).zip(&answers.each) {
+            let id = check.key.identity;
+            let remote = used(&store.remote().store, id, check.limit, NOW);
+            let local = used(store.local(), id, check.limit, NOW);
+            let keeps = accounting == Accounting::Independent || admitted;
+            let charge = if keeps && one.cost <= 5 { one.cost } else { 0 };
+            let charged = answer.outcome().map_or(0, |outcome| outcome.charged.0);
+            match (one.silent, one.failure) {
+                (None, _) => prop_assert_eq!((remote, local, charged), (charge, charge, charge)),
+                (Some(_), OnStoreFailure::Local) if !unavailable => {
+                    prop_assert_eq!((remote, local, charged), (0, charge, charge));
+                }
+                (Some(_), _) => prop_assert_eq!((remote, local, charged), (0, 0, 0)),
+            }
+        }
+        let returned = store.remote().refunded.lock().unwrap();
+        let unheard = returned.iter().any(|r| asked[r.key.identity as usize - 1].silent.is_some());
+        prop_assert!(!unheard, "what nobody heard of was refunded");
+        Ok(())
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_unanswered_the_call_follows_its_rules(
+        asked in proptest::collection::vec(asked(), 1..7),
+        independent in any::<bool>(),
+    ) {
+        let accounting =
+            if independent { Accounting::Independent } else { Accounting::AllOrNothing };
+        settled(&asked, accounting)?;
+    }
+}
