@@ -76,7 +76,7 @@ fn what_a_node_costs_and_says_is_shown_by_its_address() {
 fn a_redis_that_keeps_its_figures_to_itself_costs_one_log_line_and_nothing_else() {
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let serving = serving(&server);
-    let told = until("a line about it", || serving.logged("Redis keeps its own figures from us"));
+    let told = until("a line about it", || serving.logged("Redis denied INFO"));
     assert_eq!(told["permission"], "+info");
     let asked = |server: &Server| {
         let log =
@@ -92,8 +92,7 @@ fn a_redis_that_keeps_its_figures_to_itself_costs_one_log_line_and_nothing_else(
     assert_eq!(of_node(&server, &text, "redis_items_total", ""), Some(6.0), "{text}");
     assert_eq!(of_node(&server, &text, "redis_keys", ""), None, "{text}");
     let is_it = |line: &&str| {
-        serde_json::from_str::<Value>(line)
-            .is_ok_and(|line| line["message"] == "Redis keeps its own figures from us")
+        serde_json::from_str::<Value>(line).is_ok_and(|line| line["message"] == "Redis denied INFO")
     };
     assert_eq!(serving.log().lines().filter(is_it).count(), 1, "{}", serving.log());
 }

@@ -16,7 +16,7 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, TopologyConfig,
 };
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::keys::{self, Prefix};
 use tidegate::store::redis::script::library::STRICTLY;
@@ -146,17 +146,17 @@ async fn connected(
     topology: TopologyConfig,
     dialled: &[u16],
     masters: &[u16],
-) -> Shared<Connections> {
+) -> Shared<RedisClient> {
     let local = |port: &u16| Address::Tcp("127.0.0.1".into(), *port);
     let config = RedisConfig {
         topology,
         addresses: dialled.iter().map(local).collect(),
         auth: auth(),
         // A case may keep the machine busy for long; what is meant here is right, not fast.
-        overdue: PATIENCE,
+        reply_timeout: PATIENCE,
         ..RedisConfig::default()
     };
-    let connections = Connections::open(config, STRICTLY.each().to_vec()).unwrap();
+    let connections = RedisClient::open(config, STRICTLY.each().to_vec()).unwrap();
     let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
     connected.expect("the connections are made");
     let mut eyes = Vec::new();

@@ -40,7 +40,7 @@ impl Transport for Plain {
     async fn send(&self, items: ScriptCalls) -> Replies {
         let mut replies = Replies::new();
         for item in &items {
-            let failed = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
+            let failed = SendError { executed: Executed::Unknown, kind: SendErrorKind::Script };
             replies.push(self.run(item).await.map_err(|error| {
                 println!("{}: {error}", item.script.name);
                 failed

@@ -147,7 +147,7 @@ fn a_node_that_does_not_answer_is_a_span_with_its_fault() {
     redis.thaw();
     let spans = spans(&receiver, 2);
     let node = of_kind(&spans, SpanKind::Client)[0];
-    assert_eq!(texts(&node.attributes)["error.type"], "unheard");
+    assert_eq!(texts(&node.attributes)["error.type"], "timeout");
     assert!(node.end_time_unix_nano - node.start_time_unix_nano >= 50_000_000, "{node:?}");
     let decision = of_kind(&spans, SpanKind::Server)[0];
     assert_eq!(texts(&decision.attributes)["tidegate.source"], "local");

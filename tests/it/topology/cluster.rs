@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::domain::{Answer, Hits, Op, Receipt};
 use tidegate::store::Store;
 use tidegate::store::redis::client::config::TopologyConfig;
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys;
 use tokio::sync::MutexGuard;
@@ -24,7 +24,7 @@ const KEYS_EACH: usize = 4;
 
 struct Bench {
     cluster: Cluster,
-    connections: Connections,
+    connections: RedisClient,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -78,10 +78,10 @@ async fn a_call_takes_one_write_per_node_that_it_touches() {
     assert!((0..3).all(|home| items.iter().any(|(at, _)| *at == home)), "all are touched");
     let replies = call(None).await;
     assert!(replies.len() == 12 && replies.iter().all(Result::is_ok), "{replies:?}");
-    assert_eq!(total(&connections, |node| &node.pipelines), 3);
+    assert_eq!(total(&connections, |node| &node.writes), 3);
     let replies = call(Some(1)).await;
     assert!(replies.iter().all(Result::is_ok), "{replies:?}");
-    assert_eq!(total(&connections, |node| &node.pipelines), 4);
+    assert_eq!(total(&connections, |node| &node.writes), 4);
     assert_eq!(total(&connections, |node| &node.moved), 0, "the table was right");
 }
 
@@ -162,7 +162,7 @@ async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
         .await;
     load.progress("the others go on", |record| record.home != 0, 50).await;
     // Long enough for dials to vanish in the hole too.
-    until("it is dialled in vain", || total(load.connections(), |node| &node.dial_failures) > 2)
+    until("it is dialled in vain", || total(load.connections(), |node| &node.connect_failures) > 2)
         .await;
     load.progress("the others still go on", |record| record.home != 0, 20).await;
     load.record("beside a black hole", |record| record.home != 0);

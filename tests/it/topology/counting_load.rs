@@ -23,7 +23,7 @@ use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::{PRODUCTION, Script};
@@ -73,27 +73,27 @@ pub fn auth() -> Auth {
 }
 
 /// Opens connections and waits for them.
-pub async fn open(config: RedisConfig) -> Connections {
+pub async fn open(config: RedisConfig) -> RedisClient {
     // What the connections say is shown where a test fails.
     let _ = tracing_subscriber::fmt().with_test_writer().try_init();
     let mut scripts: Vec<&'static Script> = PRODUCTION.each().to_vec();
     scripts.extend([&*COUNT, &*FAIL]);
-    let connections = Connections::open(config, scripts).unwrap();
+    let connections = RedisClient::open(config, scripts).unwrap();
     let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
     connected.expect("the connections are made");
     connections
 }
 
 /// Sends one counting item.
-pub async fn count_one(connections: &Connections, key: &str) -> Result<Value, SendError> {
+pub async fn count_one(connections: &RedisClient, key: &str) -> Result<Value, SendError> {
     let mut replies = connections.send(ScriptCalls::from_buf([item(&COUNT, key)])).await;
     assert_eq!(replies.len(), 1);
     replies.remove(0)
 }
 
 /// A counter's value, summed over the nodes.
-pub fn total(connections: &Connections, of: impl Fn(&NodeStats) -> &Counter) -> u64 {
-    connections.report().iter().map(|node| of(&node.counters).get()).sum()
+pub fn total(connections: &RedisClient, of: impl Fn(&NodeStats) -> &Counter) -> u64 {
+    connections.report().iter().map(|node| of(&node.stats).get()).sum()
 }
 
 /// What a caller waits at most; well past a round trip on a busy machine, so that only a fault
@@ -109,7 +109,7 @@ const CAPACITY: u64 = 1_000_000_000;
 const DECADES: u64 = 1_000_000_000;
 
 /// The whole store, as the service stacks it.
-pub type BudgetedStore = Deadline<RedisStore<Connections>>;
+pub type BudgetedStore = Deadline<RedisStore<RedisClient>>;
 
 /// One counter, and what its callers know of it.
 #[derive(Debug, Default)]
@@ -159,7 +159,7 @@ pub struct Load {
 impl Load {
     /// Callers that go through the book until they are stopped, two checks a call. Checks of one
     /// call lie on the same node; on a cluster in two slots.
-    pub fn start(connections: Connections, book: Vec<CounterRecord>) -> Load {
+    pub fn start(connections: RedisClient, book: Vec<CounterRecord>) -> Load {
         let (store, limit) = counted(connections, BUDGET);
         let store = Arc::new(store);
         let (book, stop) = (Arc::new(book), Arc::new(AtomicBool::new(false)));
@@ -182,7 +182,7 @@ impl Load {
         Load { book, store, limit, stop, callers }
     }
 
-    pub fn connections(&self) -> &Connections {
+    pub fn connections(&self) -> &RedisClient {
         self.store.store().transport()
     }
 
@@ -250,7 +250,7 @@ impl Load {
 }
 
 /// The store as the service stacks it, with a limit that nobody reaches.
-pub fn counted(connections: Connections, budget: Duration) -> (BudgetedStore, Arc<Limit>) {
+pub fn counted(connections: RedisClient, budget: Duration) -> (BudgetedStore, Arc<Limit>) {
     let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     let limit = Arc::new(Limit {
