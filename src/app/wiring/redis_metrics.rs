@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::store_setup::{Deciding, connections};
-use crate::domain::Distribution;
+use crate::domain::HistogramSnapshot;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{Counter, NodeReport, NodeStats, State};
 use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
@@ -81,7 +81,7 @@ const BREAKER: Family = Family::new(
     Kind::Gauge,
 );
 /// What is measured at a node.
-type Measured = (Family, fn(&NodeStats) -> Distribution);
+type Measured = (Family, fn(&NodeStats) -> HistogramSnapshot);
 
 const MEASURED: [Measured; 3] = [
     (
@@ -91,7 +91,7 @@ const MEASURED: [Measured; 3] = [
             Kind::Histogram,
         )
         .in_unit(Unit::Seconds),
-        |node| node.waits.read(),
+        |node| node.waits.snapshot(),
     ),
     (
         Family::new(
@@ -100,11 +100,11 @@ const MEASURED: [Measured; 3] = [
             Kind::Histogram,
         )
         .in_unit(Unit::Seconds),
-        |node| node.round_trips.read(),
+        |node| node.round_trips.snapshot(),
     ),
     (
         Family::new("redis_write_items", "Script calls that one write carried", Kind::Histogram),
-        |node| node.sizes.read(),
+        |node| node.sizes.snapshot(),
     ),
 ];
 
@@ -192,7 +192,7 @@ fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
             for state in State::ALL {
-                let labels = [(NODE, node.address.as_str()), ("state", state.word())];
+                let labels = [(NODE, node.address.as_str()), ("state", state.as_str())];
                 put(&labels, Value::Whole(u64::from(state == breaker)))?;
             }
         }

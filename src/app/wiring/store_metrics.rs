@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::redis_metrics;
 use super::store_setup::{Deciding, Shared};
 use crate::clock::Clock;
-use crate::resilience::degraded::Reason;
+use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::memory;
 use crate::store::redis::store;
@@ -21,7 +21,7 @@ fn seen(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
 }
 
-const MEMORY: [Figure<memory::Counters>; 6] = [
+const MEMORY: [Figure<memory::MemoryStats>; 6] = [
     ("keys", "Counters held in memory", false, |kept| seen(&kept.live)),
     ("keys_evicted", "Counters dropped, full ones", true, |kept| seen(&kept.evicted)),
     ("keys_overflowed", "Charges to shared counters, because the store was full", true, |kept| {
@@ -94,10 +94,10 @@ const REDIS: [Figure<Shared>; 8] = [
         kept.remote().overruns()
     }),
     ("redis_cached_refusals", "Checks refused without asking Redis again", true, |kept| {
-        seen(&kept.remote().store().counters().refused)
+        seen(&kept.remote().store().stats().refused)
     }),
     ("redis_spared", "Calls answered without asking Redis at all", true, |kept| {
-        seen(&kept.remote().store().counters().spared)
+        seen(&kept.remote().store().stats().spared)
     }),
     ("redis_clamped", "Counters from the far future, taken for full", true, |kept| {
         seen(&counters(kept).clamped)
@@ -122,28 +122,28 @@ const REDIS: [Figure<Shared>; 8] = [
 /// Of what stands in for Redis.
 const DEGRADED: [Figure<Shared>; 13] = [
     ("degraded", "1 while calls are answered without Redis", false, |kept| {
-        u64::from(kept.degraded().outage(Clock::System.now()).is_some())
+        u64::from(kept.outages().outage(Clock::System.now()).is_some())
     }),
     ("degraded_unreachable_calls", "Calls for which Redis could not be asked", true, |kept| {
-        kept.degraded().calls(Reason::Unreachable)
+        kept.outages().calls(FallbackReason::Unreachable)
     }),
     ("degraded_late_calls", "Calls for which Redis was not heard in time", true, |kept| {
-        kept.degraded().calls(Reason::Late)
+        kept.outages().calls(FallbackReason::Late)
     }),
     ("degraded_shed_calls", "Calls answered locally: too many waited for Redis", true, |kept| {
-        kept.degraded().calls(Reason::Shed)
+        kept.outages().calls(FallbackReason::Shed)
     }),
     ("degraded_rehearsed_calls", "Calls answered locally, to rehearse", true, |kept| {
-        kept.degraded().calls(Reason::Rehearsed)
+        kept.outages().calls(FallbackReason::Rehearsed)
     }),
     ("degraded_admitted_calls", "Calls admitted without Redis", true, |kept| {
-        seen(&kept.counters().admitted)
+        seen(&kept.stats().admitted)
     }),
     (
         "degraded_admitted_hits",
         "Hits admitted without Redis: so many may be beyond their limits",
         true,
-        |kept| seen(&kept.counters().admitted_hits),
+        |kept| seen(&kept.stats().admitted_hits),
     ),
     (
         "degraded_over_admission_bound",
@@ -155,21 +155,21 @@ const DEGRADED: [Figure<Shared>; 13] = [
         u64::from(kept.replicas())
     }),
     ("degraded_refused_calls", "Calls refused without Redis", true, |kept| {
-        seen(&kept.counters().refused)
+        seen(&kept.stats().refused)
     }),
     ("degraded_unavailable_calls", "Calls answered with an error, as a rule wants", true, |kept| {
-        seen(&kept.counters().unavailable)
+        seen(&kept.stats().unavailable)
     }),
     ("degraded_refunded", "Charges refunded: refused without Redis", true, |kept| {
-        seen(&kept.counters().refunded)
+        seen(&kept.stats().refunded)
     }),
     ("degraded_refunds_lost", "Charges that could not be refunded", true, |kept| {
-        seen(&kept.counters().refunds_lost)
+        seen(&kept.stats().refunds_lost)
     }),
 ];
 
-fn counters(shared: &Shared) -> &store::Counters {
-    shared.remote().store().inner().counters()
+fn counters(shared: &Shared) -> &store::RedisStats {
+    shared.remote().store().inner().stats()
 }
 
 /// A table as figures; nothing where there is no such part.
@@ -197,7 +197,7 @@ pub(crate) fn of(
     let of_tls = tls.map(|tls| figures(tls, &TLS, |tls| Some(tls)));
     let others = vec![
         figures(traffic, &TRAFFIC, |traffic| Some(traffic)),
-        figures(decider, &MEMORY, |decider| Some(decider.store().memory().counters())),
+        figures(decider, &MEMORY, |decider| Some(decider.store().memory().stats())),
         figures(decider, &REDIS, |decider| decider.store().redis()),
         figures(decider, &DEGRADED, |decider| decider.store().redis()),
         redis_metrics::of(decider),

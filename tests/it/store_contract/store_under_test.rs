@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Bucket, Call, Charge, Check, Concurrency, FixedWindow, Hits,
-    Holder, Hybrid, Key, Limit, Micros, Op, Outcome, Receipt, Refill, Role, SlidingLog,
-    SlidingWindow, Source, Verdict, Window,
+    Accounting, Algorithm, Answer, Bucket, Call, Charge, Check, Concurrency, CounterKey,
+    FixedWindow, Hits, Holder, Hybrid, Limit, Micros, Op, Outcome, Receipt, Refill, Role,
+    SlidingLog, SlidingWindow, Source, Verdict, Window,
 };
 use tidegate::store::Store;
 
@@ -30,7 +30,7 @@ pub trait Bench: Send + Sync + 'static {
     fn set(&self, now: Micros);
     /// The n-th counter of this bench; the counters of one bench share a tag, those of two benches
     /// never meet.
-    fn key(&self, n: u64) -> Key;
+    fn key(&self, n: u64) -> CounterKey;
 
     fn advance(&self, by: u64) {
         self.set(Micros(self.now().0 + by));
@@ -113,19 +113,19 @@ pub fn held(holder: u128, check: Check<'_>) -> Check<'_> {
     Check { holder: Some(Holder(holder)), ..check }
 }
 
-pub fn take<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+pub fn take<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
     check(key, limit, Op::Take { cost: Hits(cost) })
 }
 
-pub fn peek(key: Key, limit: &Arc<Limit>) -> Check<'_> {
+pub fn peek(key: CounterKey, limit: &Arc<Limit>) -> Check<'_> {
     check(key, limit, Op::Peek)
 }
 
-pub fn refund<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+pub fn refund<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
     check(key, limit, Op::Refund { cost: Hits(cost) })
 }
 
-pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
+pub fn check<'a>(key: CounterKey, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
     Check { key, limit, op, role: Role::Required, holder: None }
 }
 
@@ -164,12 +164,12 @@ pub async fn one<B: Bench>(bench: &B, check: Check<'_>) -> Outcome {
 }
 
 /// What is left of a counter.
-pub async fn left<B: Bench>(bench: &B, key: Key, limit: &Arc<Limit>) -> u64 {
+pub async fn left<B: Bench>(bench: &B, key: CounterKey, limit: &Arc<Limit>) -> u64 {
     one(bench, peek(key, limit)).await.available.0
 }
 
 /// Takes, which must pass, and keeps the receipt.
-pub async fn taken<B: Bench>(bench: &B, key: Key, limit: &Arc<Limit>, cost: u64) -> Receipt {
+pub async fn taken<B: Bench>(bench: &B, key: CounterKey, limit: &Arc<Limit>, cost: u64) -> Receipt {
     let check = take(key, limit, cost);
     let outcome = one(bench, check).await;
     assert!(passes(&outcome), "{outcome:?}");

@@ -14,8 +14,8 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Call, Charge, Check, Executed, FixedWindow, Hits, Key, Limit,
-    Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
+    Accounting, Algorithm, Answer, Call, Charge, Check, CounterKey, ExecutionStatus, FixedWindow,
+    Hits, Limit, Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
 };
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::Store;
@@ -28,7 +28,7 @@ use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::{PRODUCTION, Script};
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 
 use crate::support::acl;
@@ -130,8 +130,8 @@ impl Page {
         Page { identity, home, ..Page::default() }
     }
 
-    pub fn key(&self) -> Key {
-        Key { identity: self.identity, tag: None }
+    pub fn key(&self) -> CounterKey {
+        CounterKey { identity: self.identity, tag: None }
     }
 
     pub fn unanswered(&self) -> u64 {
@@ -249,7 +249,7 @@ impl Load {
 
 /// The store as the service stacks it, with a limit that nobody reaches.
 pub fn counted(connections: Connections, budget: Duration) -> (Counted, Arc<Limit>) {
-    let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
+    let redis = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     let limit = Arc::new(Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
@@ -273,8 +273,8 @@ async fn call(store: &Counted, limit: &Arc<Limit>, pages: &[&Page]) {
                 assert_eq!(outcome.charged, Hits(1), "{page:?}");
                 &page.acknowledged
             }
-            Answer::Unanswered { executed: Executed::No } => &page.refused,
-            Answer::Unanswered { executed: Executed::Unknown } => &page.unknown,
+            Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => &page.refused,
+            Answer::Unanswered { executed: ExecutionStatus::Unknown } => &page.unknown,
             Answer::NotAsked => panic!("nothing refuses"),
         };
         column.fetch_add(1, Ordering::SeqCst);

@@ -48,7 +48,7 @@ impl State {
     pub const ALL: [State; 3] = [State::Closed, State::Open, State::HalfOpen];
 
     /// The word used in metrics.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             State::Closed => "closed",
             State::Open => "open",

@@ -22,7 +22,7 @@ use super::node_breaker::Awaited;
 use super::pending_command::{Batch, Reply};
 use super::slot_table::SlotOwner;
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 use crate::store::redis::keys::SLOTS;
 
 /// An item is sent on so many times: a stale table costs one hop, a slot that moves meanwhile a
@@ -32,7 +32,8 @@ const HOPS_MAX: u32 = 3;
 const WAITS_MAX: u32 = 5;
 const WAIT: Duration = Duration::from_millis(4);
 /// What an item is answered with that nobody has answered.
-const LOST: SendError = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
+const LOST: SendError =
+    SendError { executed: ExecutionStatus::Unknown, fault: SendErrorKind::Lost };
 /// No node holds the slot.
 const NOBODY: u16 = u16::MAX;
 
@@ -276,5 +277,5 @@ async fn over(until: Option<Instant>) {
 }
 
 fn moving() -> Result<Value, SendError> {
-    Err(SendError { executed: Executed::No, fault: SendErrorKind::Moving })
+    Err(SendError { executed: ExecutionStatus::NotExecuted, fault: SendErrorKind::Moving })
 }

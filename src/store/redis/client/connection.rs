@@ -25,7 +25,7 @@ use super::error_reply::{ErrorReply, Redirect};
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, InFlight, PendingCommand, Reply};
 use super::transport::{SendError, SendErrorKind};
-use crate::domain::{Executed, Micros};
+use crate::domain::{ExecutionStatus, Micros};
 
 /// One write carries at most so many items: at 128 a whole batch is answered in about half a
 /// millisecond, at 1024 in eight, which is more than the budget of the last one in it.
@@ -217,7 +217,7 @@ impl Connection {
         }
         self.counters.pipelines.add(1);
         self.counters.items.add(waiting.len() as u64);
-        self.counters.sizes.note(waiting.len() as u64);
+        self.counters.sizes.record(waiting.len() as u64);
         Some(InFlightBatch { pipeline, waiting, departed: self.now.as_ref().map(Monotonic::now) })
     }
 
@@ -230,7 +230,7 @@ impl Connection {
     ) -> Result<(), End> {
         let InFlightBatch { pipeline, waiting, departed } = flight;
         if let (Some(now), Some(departed)) = (&self.now, departed) {
-            self.counters.round_trips.note(now.now().saturating_sub(departed).0);
+            self.counters.round_trips.record(now.now().saturating_sub(departed).0);
         }
         let replies = match result {
             Ok(replies) if replies.len() == pipeline.len() => replies,
@@ -280,7 +280,7 @@ impl Connection {
                 {
                     return Some(wait.load_again(command));
                 }
-                SendError { executed: Executed::No, fault: SendErrorKind::Script }
+                SendError { executed: ExecutionStatus::NotExecuted, fault: SendErrorKind::Script }
             }
             ErrorReply::Redirect(redirect) => {
                 match redirect {
@@ -293,7 +293,10 @@ impl Connection {
                         wait.redirect(redirect, command);
                         return None;
                     }
-                    None => SendError { executed: Executed::No, fault: SendErrorKind::Moving },
+                    None => SendError {
+                        executed: ExecutionStatus::NotExecuted,
+                        fault: SendErrorKind::Moving,
+                    },
                 }
             }
             ErrorReply::Refused(refused) => {

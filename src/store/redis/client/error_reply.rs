@@ -6,7 +6,7 @@ use redis::{ServerError, ServerErrorKind};
 
 use super::config::Address;
 use super::transport::{SendError, SendErrorKind};
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 
 /// An error reply, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl ErrorReply {
             "BUSY" => no(SendErrorKind::Busy),
             "NOAUTH" | "WRONGPASS" => no(SendErrorKind::Denied),
             _ => ErrorReply::Refused(SendError {
-                executed: Executed::Unknown,
+                executed: ExecutionStatus::Unknown,
                 fault: SendErrorKind::Script,
             }),
         }
@@ -71,7 +71,7 @@ impl ErrorReply {
 
 /// The item did not run.
 fn no(fault: SendErrorKind) -> ErrorReply {
-    ErrorReply::Refused(SendError { executed: Executed::No, fault })
+    ErrorReply::Refused(SendError { executed: ExecutionStatus::NotExecuted, fault })
 }
 
 /// The address in `<slot> <host>:<port>`; the host is the asked one's where it is empty or unknown.
@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn a_script_that_failed_may_have_run() {
         for line in ["WRONGTYPE Operation against a key", "ERR user_script:1: boom", "NEW thing"] {
-            let expected = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
+            let expected =
+                SendError { executed: ExecutionStatus::Unknown, fault: SendErrorKind::Script };
             assert_eq!(fault(line), ErrorReply::Refused(expected), "{line}");
         }
     }

@@ -13,7 +13,7 @@ use super::config::Monotonic;
 use super::node_stats::NodeStats;
 use super::pending_command::{PendingCommand, Reply};
 use super::transport::{ScriptCall, SendError, SendErrorKind};
-use crate::domain::{Executed, Micros};
+use crate::domain::{ExecutionStatus, Micros};
 use crate::store::current_trace;
 
 /// A caller who goes away sooner than this did not wait in vain: it was cancelled. A healthy node
@@ -145,7 +145,7 @@ impl Watch {
     /// How long it has been under way; noted.
     fn waited(&self) -> Micros {
         let waited = self.so_far();
-        self.guard.counters.waits.note(waited.0);
+        self.guard.counters.waits.record(waited.0);
         waited
     }
 
@@ -158,7 +158,7 @@ impl Watch {
         };
         // Whoever traces wants to know of calls that were not sent, too.
         current_trace::note(|trace| {
-            trace.asked(&self.guard.address, self.so_far(), Some(fault.word()))
+            trace.asked(&self.guard.address, self.so_far(), Some(fault.as_str()))
         });
         match fault {
             // Nobody waited, and nothing was learned of the node.
@@ -209,7 +209,7 @@ impl Awaited {
     /// Waits for the reply. A ticket that was dropped unanswered had been written.
     pub(crate) async fn reply(self) -> Reply {
         let Awaited { receiver, watch } = self;
-        let lost = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
+        let lost = SendError { executed: ExecutionStatus::Unknown, fault: SendErrorKind::Lost };
         let reply = receiver.await.unwrap_or(Reply::Failed(lost));
         if let Some(watch) = watch {
             watch.tell(&reply);

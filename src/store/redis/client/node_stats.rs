@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use super::circuit_breaker::State;
 pub use super::info::NodeInfo;
-use crate::domain::{Sizes, Waits};
+use crate::domain::{DurationHistogram, SizeHistogram};
 
 /// One number that only grows (or, for gauges, moves).
 #[derive(Debug, Default)]
@@ -80,11 +80,11 @@ pub struct NodeStats {
     pub meta_differs: Counter,
     /// How long callers waited for an item, the queue included; for one who went away sooner, how
     /// long until then.
-    pub waits: Waits,
+    pub waits: DurationHistogram,
     /// How long from a write to the last of its replies: the network and the scripts.
-    pub round_trips: Waits,
+    pub round_trips: DurationHistogram,
     /// How many items each write carried.
-    pub sizes: Sizes,
+    pub sizes: SizeHistogram,
     /// The node may evict counters, said the latest connection to it (a gauge: 0 or 1).
     pub may_evict: Counter,
 }

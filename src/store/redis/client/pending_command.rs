@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::error_reply::Redirect;
 use super::transport::{ScriptCall, SendError, SendErrorKind};
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 use crate::store::redis::script::library::Script;
 
 /// The items of one call for one node: they enter a queue together, so that they go out in one
@@ -75,7 +75,8 @@ impl PendingCommand {
     pub(crate) fn refuse(self, fault: SendErrorKind) {
         if let Some(reply) = self.reply {
             // Nobody listens any more: then nobody has to be told.
-            let _ = reply.send(Reply::Failed(SendError { executed: Executed::No, fault }));
+            let _ = reply
+                .send(Reply::Failed(SendError { executed: ExecutionStatus::NotExecuted, fault }));
         }
     }
 

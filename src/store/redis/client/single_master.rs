@@ -12,7 +12,7 @@ use super::node::Node;
 use super::node_breaker::Awaited;
 use super::pending_command::{Batch, Reply};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 
 /// The node that holds every key, while one is known.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Master {
 }
 
 fn unknown_master() -> SendError {
-    SendError { executed: Executed::No, fault: SendErrorKind::NotConnected }
+    SendError { executed: ExecutionStatus::NotExecuted, fault: SendErrorKind::NotConnected }
 }
 
 /// Where there is only one node, a redirection leads nowhere (it means that a node of a cluster is
@@ -69,7 +69,7 @@ fn here(reply: Reply) -> Result<Value, SendError> {
     match reply {
         Reply::Value(value) => Ok(value),
         Reply::Redirect(..) => {
-            Err(SendError { executed: Executed::No, fault: SendErrorKind::Moving })
+            Err(SendError { executed: ExecutionStatus::NotExecuted, fault: SendErrorKind::Moving })
         }
         Reply::Failed(error) => Err(error),
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 use crate::store::redis::script::library::Script;
 
 /// One script call, ready to be written.
@@ -36,7 +36,7 @@ pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
     /// `No`: it did not run and may be sent again. `Unknown`: a consuming item must never be.
-    pub executed: Executed,
+    pub executed: ExecutionStatus,
     /// What happened; for counters and logs.
     pub fault: SendErrorKind,
 }
@@ -68,7 +68,7 @@ pub enum SendErrorKind {
 
 impl SendErrorKind {
     /// The word used in traces.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             SendErrorKind::NotConnected => "not_connected",
             SendErrorKind::QueueFull => "queue_full",
@@ -108,7 +108,7 @@ pub trait Transport: Send + Sync + 'static {
         async move {
             let (count, sent) = (items.len(), self.send(items));
             let Some(until) = until else { return sent.await };
-            let lost = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
+            let lost = SendError { executed: ExecutionStatus::Unknown, fault: SendErrorKind::Lost };
             let in_time = tokio::time::timeout_at(until.into(), sent).await;
             in_time.unwrap_or_else(|_| (0..count).map(|_| Err(lost)).collect())
         }
