@@ -31,8 +31,7 @@ use super::syntax::diagnostic::{
     At, Diagnostic, DiagnosticKind, Diagnostics, Path, PendingDiagnostic, Step,
 };
 use super::syntax::document::{Document, placed};
-use super::syntax::keywords;
-use super::syntax::language::Key;
+use super::syntax::keywords::{self, Key};
 use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
 use crate::domain::{Accounting, OnStoreFailure};

@@ -7,7 +7,6 @@ pub(crate) mod document;
 pub(crate) mod excerpt;
 pub(crate) mod json_schema;
 pub(crate) mod keywords;
-pub(crate) mod language;
 pub(crate) mod reader;
 pub(crate) mod scalar;
 pub(crate) mod suggestions;

@@ -8,11 +8,9 @@ use std::sync::Arc;
 
 use super::diagnostic::{At, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, Step, shown};
 use super::document::Document;
-use super::keywords::NAME_BYTES_MAX;
-use super::keywords::find;
-use super::language::{Key, Level, Shape};
+use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
 use super::scalar::Scalar;
-use super::suggestions::{kind_of, stranger};
+use super::suggestions::{kind_of, unknown_key};
 use super::yaml::{List, Map, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::WrittenAt;
@@ -287,13 +285,13 @@ impl<'d> Reader<'d> {
     /// Checks that a value is a map and that every key of it belongs there.
     fn open(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, Reported> {
         let Value::Map(map) = value.value() else {
-            let message = format!("{} is a map of keys, not {}", level.words(), kind_of(value));
+            let message = format!("{} is a map of keys, not {}", level.title(), kind_of(value));
             return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
         };
         for (key, _) in map.iter() {
             let (kind, message) = match key.core_scalar() {
-                Scalar::Text if find(level, key.text()).is_some() => continue,
-                Scalar::Text if !key.is_collection() => stranger(level, key.text()),
+                Scalar::Text if level.key(key.text()).is_some() => continue,
+                Scalar::Text if !key.is_collection() => unknown_key(level, key.text()),
                 _ => {
                     let message = format!("a key is text, not {}; quote it", kind_of(key));
                     (DiagnosticKind::WrongType, message)

@@ -3,8 +3,7 @@
 //! Not here: what is a fault (`reader`).
 
 use super::diagnostic::{DiagnosticKind, shown};
-use super::keywords::{homes, keys_of};
-use super::language::Level;
+use super::keywords::{Level, levels_of};
 use super::scalar::{self, Scalar};
 use super::yaml::{Node, Value};
 
@@ -20,21 +19,20 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     }
 }
 
-/// A key that does not belong where it stands.
-pub(crate) fn stranger(level: Level, name: &str) -> (DiagnosticKind, String) {
-    let homes = homes(name);
-    if !homes.is_empty() {
-        let homes: Vec<&str> = homes.into_iter().map(Level::words).collect();
-        let message =
-            format!("`{name}` belongs to {}, not to {}", homes.join(" or "), level.words());
+/// Describes a key that `level` does not have.
+pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) {
+    let title = level.title();
+    let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
+    if !levels.is_empty() {
+        let message = format!("`{name}` belongs to {}, not to {title}", levels.join(" or "));
         return (DiagnosticKind::MisplacedKey, message);
     }
-    let near = keys_of(level).find(|key| distance(key.name, name) <= NEAR);
+    let near = level.keys().find(|key| distance(key.name, name) <= NEAR);
     let way_out = match near {
         Some(key) => format!("did you mean `{}`?", key.name),
         None => {
-            let all: Vec<&str> = keys_of(level).map(|key| key.name).collect();
-            format!("{} takes: {}", level.words(), all.join(", "))
+            let all: Vec<&str> = level.keys().map(|key| key.name).collect();
+            format!("{title} takes: {}", all.join(", "))
         }
     };
     (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", shown(name)))

@@ -3,7 +3,7 @@
 //! Not here: maps and lists (`reader`), what YAML 1.1 takes for what (`scalar`).
 
 use super::diagnostic::{At, DiagnosticKind, shown};
-use super::language::{Key, Shape};
+use super::keywords::{Key, Shape};
 use super::reader::{Fields, Got, Reader, Reported, source};
 use super::scalar::{self, Scalar};
 use super::suggestions::number_hint;
@@ -66,7 +66,7 @@ impl<'d> Reader<'d> {
 
     /// One of the key's words.
     pub(crate) fn word(&mut self, fields: &Fields<'d>, key: &Key) -> Got<&'static str> {
-        let Shape::Word { words, any_case } = key.shape else {
+        let Shape::OneOf { words, any_case } = key.shape else {
             return Ok(None);
         };
         self.at(fields, key, |reader, value| {
