@@ -13,9 +13,9 @@ use tidegate::domain::{
 use crate::fuzzer::{Target, feed};
 use crate::mutation::{Decisions, Random};
 use crate::sort;
-use crate::support::script_calls::{
-    self, HOUR, MINUTE, SECOND, START, always, calendar, credits, floored, hybrid, log, sliding,
-    slots, window,
+use crate::support::limits::{
+    self, HOUR, MINUTE, SECOND, START, always, calendar, credits, floored, hybrid, sliding_log,
+    sliding_window, slots, window,
 };
 
 const YEAR: u64 = 8_760 * HOUR;
@@ -25,12 +25,12 @@ const YEAR: u64 = 8_760 * HOUR;
 fn families() -> Vec<Vec<Arc<Limit>>> {
     let most = u64::from(u32::MAX);
     let buckets = vec![
-        script_calls::bucket(10, 70_000),
-        script_calls::bucket(0, 1),
-        script_calls::bucket(71_000_000, 31_000_000),
+        limits::bucket(10, 70_000),
+        limits::bucket(0, 1),
+        limits::bucket(71_000_000, 31_000_000),
         credits(52_000, 50_000, 24 * HOUR),
         credits(7, most, MINUTE),
-        floored(&script_calls::bucket(10, 70_000), 9),
+        floored(&limits::bucket(10, 70_000), 9),
     ];
     vec![
         vec![window(5, SECOND), window(0, SECOND), window(most, SECOND)],
@@ -39,11 +39,15 @@ fn families() -> Vec<Vec<Arc<Limit>>> {
             calendar(5, Unit::Month, "America/Sao_Paulo"),
             calendar(most, Unit::Month, "America/Sao_Paulo"),
         ],
-        vec![sliding(5, MINUTE), sliding(0, MINUTE), sliding(1_000_000, MINUTE)],
+        vec![
+            sliding_window(5, MINUTE),
+            sliding_window(0, MINUTE),
+            sliding_window(1_000_000, MINUTE),
+        ],
         buckets.clone(),
         buckets.iter().map(always).collect(),
         vec![always(&window(5, MINUTE)), always(&window(0, MINUTE))],
-        vec![log(5, MINUTE), log(0, MINUTE), log(300, MINUTE)],
+        vec![sliding_log(5, MINUTE), sliding_log(0, MINUTE), sliding_log(300, MINUTE)],
         vec![slots(5, MINUTE), slots(1, SECOND), slots(300, YEAR)],
         (0..3)
             .map(|class| hybrid(200, 40, SECOND, &[20, 20, 20], class))

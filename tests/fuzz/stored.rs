@@ -12,20 +12,20 @@ use tidegate::store::redis::script::reply::decode;
 use crate::fuzzer::{Target, feed};
 use crate::mutation::{Decisions, Random};
 use crate::sort;
+use crate::support::limits::{
+    MINUTE, SECOND, START, always, bucket, calendar, credits, hybrid, key, peek, refund,
+    sliding_log, sliding_window, slots, take, window,
+};
 use crate::support::plain_transport::Plain;
 use crate::support::redis_server::Server;
-use crate::support::script_calls::{
-    MINUTE, SECOND, START, always, bucket, calendar, credits, hybrid, key, log, peek, refund,
-    sliding, slots, take, window,
-};
 
 fn limits() -> Vec<Arc<Limit>> {
     let plain = [
         window(5, MINUTE),
         bucket(5, SECOND),
         credits(5, 7, SECOND),
-        sliding(5, MINUTE),
-        log(5, MINUTE),
+        sliding_window(5, MINUTE),
+        sliding_log(5, MINUTE),
         slots(5, MINUTE),
         hybrid(200, 40, SECOND, &[20, 20, 20], 1),
         calendar(5, Unit::Day, "Europe/Berlin"),

@@ -1,4 +1,4 @@
-//! The page of settings is the table of settings.
+//! `docs/SETTINGS.md` is generated from the table of settings.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,11 +11,10 @@ use crate::envoy::bootstrap::repository;
 const HEAD: &str = "\
 # Settings
 
-As a flag (`--grpc-port 8081`), in the environment (`TIDEGATE_GRPC_PORT`, or the name that
-envoyproxy/ratelimit has for the same thing), or in a settings file (`--settings FILE`, with
-`grpc-port: 8081`); a flag goes before the environment, the environment before the file.
-`tidegate serve --print-settings` says what is in force. `check` and `explain` read those that concern a
-policy's files and its counters' keys the same way.
+Every setting is a flag (`--grpc-port 8081`), an environment variable (`TIDEGATE_GRPC_PORT`, or the name that
+envoyproxy/ratelimit uses), and a key of the settings file (`--settings FILE`, with `grpc-port: 8081`). A flag overrides
+the environment, which overrides the file. `tidegate serve --print-settings` prints the values in force. `check` and
+`explain` read the settings that concern policy files and counter keys in the same way.
 
 | flag | default | envoyproxy/ratelimit | meaning |
 |---|---|---|---|

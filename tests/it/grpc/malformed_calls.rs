@@ -7,47 +7,25 @@ use bytes::Bytes;
 use tokio::io::AsyncWriteExt as _;
 
 use super::test_server::{Server, encoded, soon, until};
+use crate::support::random::Random;
 use crate::support::raw_http2::{
-    METHOD, call, connect, exchange, frame, framed, socket, until_closed,
+    CONTINUATION, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, call, connect, exchange,
+    frame, framed, header_block, socket, until_closed,
 };
-use crate::support::raw_http2::{PREFACE, SETTINGS};
-
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const CONTINUATION: u8 = 9;
-const END_HEADERS: u8 = 4;
-
-/// Numbers that look random and are the same in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    /// The steps of a 64-bit xorshift.
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn bytes(&mut self, most: u64) -> Vec<u8> {
-        let length = self.next() % (most + 1);
-        (0..length).map(|_| self.next() as u8).collect()
-    }
-}
 
 fn rounds() -> u64 {
     crate::support::proof::times(20_000, 1_000_000)
 }
 
 /// A message: random bytes, or a good one with a few bytes changed.
-fn message(numbers: &mut Numbers) -> Vec<u8> {
-    if numbers.next().is_multiple_of(2) {
-        return numbers.bytes(80);
+fn message(random: &mut Random) -> Vec<u8> {
+    if random.next().is_multiple_of(2) {
+        return random.bytes(80);
     }
-    let mut message = encoded(if numbers.next().is_multiple_of(2) { "edge" } else { "refuse" });
-    for _ in 0..numbers.next() % 4 {
-        let at = numbers.next() as usize % message.len();
-        message[at] = numbers.next() as u8;
+    let mut message = encoded(if random.next().is_multiple_of(2) { "edge" } else { "refuse" });
+    for _ in 0..random.next() % 4 {
+        let at = random.next() as usize % message.len();
+        message[at] = random.next() as u8;
     }
     message
 }
@@ -57,7 +35,7 @@ async fn random_bytes_as_messages_are_answered_or_invalid_and_nothing_else() {
     const SEED: u64 = 0x7469_6465_6761_7465;
     println!("seed {SEED:#x}");
     let server = Server::start();
-    let mut numbers = Numbers(SEED);
+    let mut random = Random::seeded(SEED);
     let connection = connect(server.address).await;
     let bystander = connect(server.address).await;
     let mut left = rounds();
@@ -66,7 +44,7 @@ async fn random_bytes_as_messages_are_answered_or_invalid_and_nothing_else() {
         left -= batch;
         let calls = (0..batch).map(|_| {
             let connection = connection.clone();
-            let body = framed(&message(&mut numbers));
+            let body = framed(&message(&mut random));
             tokio::spawn(async move { exchange(&connection, call(), body).await })
         });
         let calls: Vec<_> = calls.collect();
@@ -83,10 +61,10 @@ async fn random_bytes_as_messages_are_answered_or_invalid_and_nothing_else() {
 #[tokio::test]
 async fn random_bytes_as_bodies_are_answered_with_a_status() {
     let server = Server::start();
-    let mut numbers = Numbers(1);
+    let mut random = Random::seeded(1);
     let connection = connect(server.address).await;
     for _ in 0..500 {
-        let body = Bytes::from(numbers.bytes(40));
+        let body = Bytes::from(random.bytes(40));
         let answer = exchange(&connection, call(), body).await.unwrap();
         assert!(matches!(answer.grpc_status, 3 | 12), "{answer:?}");
     }
@@ -97,17 +75,17 @@ async fn random_bytes_as_bodies_are_answered_with_a_status() {
 async fn malformed_frames_close_their_connection_and_no_other() {
     let server = Server::start();
     let bystander = connect(server.address).await;
-    let mut numbers = Numbers(2);
+    let mut random = Random::seeded(2);
     let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     for _ in 0..200 {
         let mut socket = socket(server.address).await;
         socket.write_all(&hello).await.unwrap();
-        let kind = numbers.next() as u8 % 12;
-        let flags = numbers.next() as u8;
-        let stream = (numbers.next() % 4) as u32;
-        let nonsense = frame(kind, flags, stream, &numbers.bytes(40));
+        let kind = random.next() as u8 % 12;
+        let flags = random.next() as u8;
+        let stream = (random.next() % 4) as u32;
+        let nonsense = frame(kind, flags, stream, &random.bytes(40));
         let _ = socket.write_all(&nonsense).await;
-        let _ = socket.write_all(&numbers.bytes(400)).await;
+        let _ = socket.write_all(&random.bytes(400)).await;
         let _ = socket.shutdown().await;
         until_closed(&mut socket).await;
         let answer = exchange(&bystander, call(), framed(&encoded("edge"))).await.unwrap();
@@ -115,22 +93,6 @@ async fn malformed_frames_close_their_connection_and_no_other() {
     }
     until("only the bystander is left", || server.open() == 1).await;
     server.left().await;
-}
-
-/// The headers of a call, each as a literal that no table remembers.
-fn header_block() -> Vec<u8> {
-    let headers = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", METHOD),
-        (":authority", "a"),
-        ("content-type", "application/grpc"),
-    ];
-    let literal = |(name, value): (&str, &str)| {
-        let lengths = [name.len() as u8, value.len() as u8];
-        [&[0, lengths[0]][..], name.as_bytes(), &[lengths[1]], value.as_bytes()].concat()
-    };
-    headers.into_iter().flat_map(literal).collect()
 }
 
 /// A connection's beginning and `calls` calls, each reset as soon as it was opened.

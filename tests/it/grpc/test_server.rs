@@ -11,17 +11,16 @@ use std::time::{Duration, Instant};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::Unavailable;
 use tidegate::domain::{
-    Code, Decision, Hits, LimitedBy, Micros, Rate, Request, RuleId, Source, Status, StatusLimit,
-    Unit,
+    Code, Decision, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit, Unit,
 };
-use tidegate::policy::Rule;
+use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
     Address, ConnectionStats, Decide, Drained, Health, ListenSettings, Listener, RateLimit, Router,
     ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
 use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
-use tidegate::wire::{ResponseConfig, ResponseSettings, Rules};
+use tidegate::wire::{ResponseConfig, ResponseSettings};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time;
@@ -58,21 +57,13 @@ pub struct Bench {
     pub moments: Mutex<BTreeSet<Micros>>,
 }
 
-struct NoRules;
-
-impl Rules for NoRules {
-    fn rule(&self, _: RuleId) -> Option<&Rule> {
-        None
-    }
-}
-
 impl Decide for Bench {
-    async fn judge<R: Send>(
+    async fn decide<R: Send>(
         &self,
         request: &Request<'_>,
         now: Micros,
         _: Option<Instant>,
-        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, Unavailable> {
         self.judged.fetch_add(1, Ordering::SeqCst);
         let thread = std::thread::current().name().unwrap_or_default().to_owned();
@@ -92,7 +83,7 @@ impl Decide for Bench {
             }
             domain => domain == "refuse",
         };
-        Ok(tell(&decision(request, refuse), &NoRules))
+        Ok(respond(&decision(request, refuse), &Policy::build(Vec::new(), Secret::default())))
     }
 }
 

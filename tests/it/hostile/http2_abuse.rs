@@ -10,21 +10,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::target::{soon, target};
 use super::tls_callers::metric;
 use crate::support::raw_http2::{
-    METHOD, PREFACE, SETTINGS, begun, call, connect, exchange, frame, framed,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM,
+    SETTINGS, WINDOW_UPDATE, begun, call, connect, exchange, frame, framed, header_block, socket,
+    until_closed,
 };
-use crate::support::raw_http2::{socket, until_closed};
 use crate::support::tidegate_process::Serving;
 use crate::support::wait::until;
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const PRIORITY: u8 = 2;
-const RST_STREAM: u8 = 3;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 
 /// A caller beside the attack.
 struct Bystander(SendRequest<Bytes>);
@@ -42,22 +33,6 @@ impl Bystander {
         let answer = exchange(&self.0, call(), framed(&message)).await.unwrap();
         assert_eq!(answer.grpc_status, 0, "{answer:?}");
     }
-}
-
-/// The headers of a call, each as a literal that no table remembers.
-fn header_block() -> Vec<u8> {
-    let headers = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", METHOD),
-        (":authority", "a"),
-        ("content-type", "application/grpc"),
-    ];
-    let literal = |(name, value): (&str, &str)| {
-        [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()]
-            .concat()
-    };
-    headers.into_iter().flat_map(literal).collect()
 }
 
 fn hello() -> Vec<u8> {

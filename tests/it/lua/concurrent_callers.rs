@@ -9,9 +9,9 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::Timing;
 
+use crate::support::limits::*;
 use crate::support::plain_transport::Plain;
 use crate::support::redis_server::Server;
-use crate::support::script_calls::*;
 
 const CALLERS: u64 = 64;
 const STORES: u64 = 8;

@@ -4,7 +4,9 @@
 use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt, Verdict};
 use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
-use crate::support::script_calls::*;
+use super::window_and_buckets;
+use crate::support::limits::*;
+use crate::support::script_bench::Bench;
 
 const TEXTS: [&str; 28] = [
     "",
@@ -90,7 +92,7 @@ async fn damage_is_answered_and_mended_never_an_error() {
 #[tokio::test]
 async fn a_full_server_still_refuses_and_only_a_charge_fails() {
     let bench = Bench::new(&PRODUCTION, &[]).await;
-    let limits = of_each_kind(2);
+    let limits = window_and_buckets(2);
     for (n, limit) in limits.iter().enumerate() {
         bench.one(take(key(n as u64), limit, 2), None).await;
     }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tidegate::domain::{Accounting, Hits, Limit, Micros, Op};
 use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
+use super::window_and_buckets;
+use crate::support::limits::*;
 use crate::support::random::Random;
-use crate::support::script_calls::*;
+use crate::support::script_bench::Bench;
 
 /// A write's own rounding to milliseconds, twice.
 const SLACK_MS: i64 = 2;
@@ -92,7 +94,7 @@ async fn after_random_calls_no_key_is_without_an_end() {
     let bench = Bench::new(&PRODUCTION, &[]).await;
     let mut random = Random::seeded(7);
     let limits: Vec<Arc<Limit>> =
-        of_each_kind(20).into_iter().flat_map(|limit| [always(&limit), limit]).collect();
+        window_and_buckets(20).into_iter().flat_map(|limit| [always(&limit), limit]).collect();
     for _ in 0..400 {
         let checks: Vec<_> = (0..=random.below(4))
             .map(|_| {
@@ -119,7 +121,7 @@ async fn after_random_calls_no_key_is_without_an_end() {
 #[tokio::test]
 async fn in_tests_an_expiry_is_a_day_longer() {
     let bench = Bench::new(&STRICTLY, &[]).await;
-    for (n, limit) in of_each_kind(10).iter().enumerate() {
+    for (n, limit) in window_and_buckets(10).iter().enumerate() {
         let check = take(key(n as u64), limit, 1);
         let outcome = bench.one(check, Some(START)).await;
         let ttl: i64 = bench.command(&[b"PTTL", &bench.text(&check)]).await;

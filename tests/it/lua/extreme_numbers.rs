@@ -6,7 +6,8 @@ use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
-use crate::support::script_calls::*;
+use crate::support::limits::*;
+use crate::support::script_bench::Bench;
 
 const ENDS: [u64; 7] =
     [1 << 31, u32::MAX as u64, 1 << 53, (1 << 53) + 1, i64::MAX as u64, 1 << 63, u64::MAX];
@@ -18,8 +19,8 @@ async fn however_much_is_refunded_no_counter_holds_more_than_its_limit() {
         bucket(5, SECOND),
         credits(5, 7, SECOND),
         calendar(5, Unit::Day, "Europe/Berlin"),
-        sliding(5, MINUTE),
-        log(5, MINUTE),
+        sliding_window(5, MINUTE),
+        sliding_log(5, MINUTE),
         slots(5, MINUTE),
         hybrid(5, 1, MINUTE, &[0, 0, 0], 0),
     ];

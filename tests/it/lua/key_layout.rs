@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use tidegate::domain::{Algorithm, Key};
 use tidegate::store::redis::keys::{Prefix, slot, slot_of_text};
 
+use crate::support::limits::*;
 use crate::support::redis_server::Server;
-use crate::support::script_calls::*;
 
 fn text(prefix: &str, key: &Key, algorithm: &Algorithm) -> String {
     let key = Prefix::new(prefix).unwrap().key(key, algorithm);

@@ -19,11 +19,11 @@ use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::Timing;
 
 use crate::support::environment::number;
+use crate::support::limits::*;
 use crate::support::plain_transport::Plain;
 use crate::support::proof;
 use crate::support::random::Random;
 use crate::support::redis_server::Server;
-use crate::support::script_calls::*;
 
 const OPERATIONS: u64 = 10_000;
 const OPERATIONS_PROVED: u64 = 1_000_000;
@@ -288,12 +288,12 @@ fn other(counter: u64, variant: u64) -> Arc<Limit> {
     let pick = |numbers: [u64; 5]| numbers[usize::try_from(variant).unwrap()];
     let class = usize::try_from(variant).unwrap() % 3;
     match counter {
-        16 => sliding(pick([5, 3, 20, 0, 1_000_000]), 2 * SECOND),
-        17 => sliding(pick([50, 3, 20, 0, 104_000]), 24 * HOUR - SECOND),
-        18 => sliding(pick([50, 30, 200, 1, 1_000]), 7 * 24 * HOUR),
-        19 => log(pick([5, 3, 20, 0, 1]), 2 * SECOND),
-        20 => log(pick([300, 280, 400, 1, 350]), HOUR),
-        21 => log(pick([5, 3, 20, 0, 7]), MINUTE),
+        16 => sliding_window(pick([5, 3, 20, 0, 1_000_000]), 2 * SECOND),
+        17 => sliding_window(pick([50, 3, 20, 0, 104_000]), 24 * HOUR - SECOND),
+        18 => sliding_window(pick([50, 30, 200, 1, 1_000]), 7 * 24 * HOUR),
+        19 => sliding_log(pick([5, 3, 20, 0, 1]), 2 * SECOND),
+        20 => sliding_log(pick([300, 280, 400, 1, 350]), HOUR),
+        21 => sliding_log(pick([5, 3, 20, 0, 7]), MINUTE),
         // Shared classes: one bucket, seen with each class's floor.
         22 => floored(&bucket(10, 70_000), pick([0, 3, 7, 10, 1])),
         23 => calendar(pick([5, 3, 20, 0, 4_000_000]), Unit::Day, "Europe/Berlin"),

@@ -12,3 +12,14 @@ mod lua_equals_memory;
 mod multi_slot;
 mod reply_decoder;
 mod script_headers;
+
+use std::sync::Arc;
+
+use tidegate::domain::Limit;
+
+use crate::support::limits::{HOUR, MINUTE, bucket, credits, window};
+
+/// A fixed window and a bucket of either kind, each with the capacity given.
+fn window_and_buckets(capacity: u64) -> [Arc<Limit>; 3] {
+    [window(capacity, HOUR), bucket(capacity, MINUTE), credits(capacity, 7, HOUR)]
+}

@@ -15,9 +15,10 @@ use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICTLY;
 use tidegate::store::redis::store::Timing;
 
+use super::window_and_buckets;
+use crate::support::limits::*;
 use crate::support::plain_transport::Plain;
 use crate::support::redis_server::Server;
-use crate::support::script_calls::*;
 
 /// One server that claims to be a cluster, and counts rounds and items.
 struct Sliced {
@@ -127,7 +128,7 @@ async fn checks_that_share_a_tag_are_one_script_call() {
 
 #[tokio::test]
 async fn what_was_granted_to_a_refused_call_is_refunded() {
-    for wide in of_each_kind(1_000) {
+    for wide in window_and_buckets(1_000) {
         let cluster = Cluster::new().await;
         let narrow = bucket(1, HOUR);
         let checks = [take(key(1), &wide, 3), take(key(2), &narrow, 2), take(key(3), &wide, 1)];
@@ -266,7 +267,7 @@ async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
     tokio::time::timeout(std::time::Duration::from_secs(20), ready).await.expect("cluster is up");
     let plain = Plain(server.connect().await);
     let encoder = Encoder::new(Prefix::default(), &STRICTLY, true);
-    let limits = of_each_kind(5);
+    let limits = window_and_buckets(5);
     let checks = |joined: bool| -> Vec<Check<'_>> {
         let key = |n: u64| if joined { tagged(n, 7) } else { key(n) };
         limits.iter().enumerate().map(|(n, limit)| take(key(n as u64), limit, 1)).collect()

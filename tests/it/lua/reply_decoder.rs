@@ -5,7 +5,8 @@ use redis::Value;
 use tidegate::domain::{Accounting, Check};
 use tidegate::store::redis::script::reply::{ReplyError, decode};
 
-use crate::support::script_calls::*;
+use super::window_and_buckets;
+use crate::support::limits::*;
 
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -26,7 +27,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn whatever_comes_the_decoder_answers(value in any_value(), numbers in prop::collection::vec(any::<i64>(), 0..14)) {
-        let limits = [of_each_kind(5), of_each_kind(0), of_each_kind(5).map(|limit| always(&limit))];
+        let limits = [window_and_buckets(5), window_and_buckets(0), window_and_buckets(5).map(|limit| always(&limit))];
         let checks: Vec<_> =
             limits.iter().flatten().enumerate().map(|(n, l)| take(key(n as u64), l, 1 + n as u64)).collect();
         let ints = Value::Array(numbers.into_iter().map(Value::Int).collect());
@@ -67,7 +68,7 @@ fn what_is_no_reply_is_a_fault() {
 
 #[test]
 fn more_than_the_limit_holds_or_the_caller_asked_for_is_no_reply() {
-    let (limit, classes) = (log(5, MINUTE), hybrid(200, 40, SECOND, &[20, 20, 20], 1));
+    let (limit, classes) = (sliding_log(5, MINUTE), hybrid(200, 40, SECOND, &[20, 20, 20], 1));
     let said = |check: Check<'_>, text: &str| {
         decode(&Value::BulkString(text.into()), &[check], Accounting::AllOrNothing)
             .map(|decoded| decoded.outcomes[0].charged.0)

@@ -8,8 +8,8 @@ use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY, files};
 use tidegate::store::redis::script::msgpack::Numbers;
 use tidegate::store::redis::script::told;
 
+use crate::support::limits::*;
 use crate::support::redis_server::Server;
-use crate::support::script_calls::*;
 
 /// The names after `ARGV[1]`, `ARGV[2]`, …
 fn argv(file: &str) -> Vec<&str> {

@@ -6,7 +6,6 @@ mod compile_helpers;
 mod diagnostics;
 mod good_files;
 mod json_schema;
-mod key_tables;
 mod random_text;
 mod ratelimit_language;
 mod source_lines;

@@ -17,7 +17,7 @@ use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, Monotonic, RedisConfig};
-use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::topology::Connections;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::Timing;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Accounting, Charge, Role};
+use tidegate::domain::{Accounting, Role};
 
 use super::store_under_test::*;
 
@@ -191,8 +191,7 @@ pub async fn c06_a_refusal_is_free<B: Bench>(bench: Arc<B>) {
 
 pub async fn c07_always_is_charged_whatever_becomes_of_the_call<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
-    let always =
-        [window_charged(5, MINUTE, Charge::Always), bucket_charged(5, 100_000, Charge::Always)];
+    let always = [always(&window(5, MINUTE)), always(&bucket(5, 100_000))];
     let (none, plain) = (window(0, MINUTE), window(5, MINUTE));
     for (n, limit) in always.iter().enumerate() {
         let (key, beside) = (bench.key(2 * n as u64), bench.key(2 * n as u64 + 1));
@@ -210,8 +209,7 @@ pub async fn c07_always_is_charged_whatever_becomes_of_the_call<B: Bench>(bench:
 
 pub async fn c07_a_peek_then_a_charge_of_150_on_100_refuses_the_next_peek<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
-    let always =
-        [window_charged(100, MINUTE, Charge::Always), bucket_charged(100, 600_000, Charge::Always)];
+    let always = [always(&window(100, MINUTE)), always(&bucket(100, 600_000))];
     for (n, limit) in always.iter().enumerate() {
         let key = bench.key(n as u64);
         assert!(passes(&one(bench, peek(key, limit)).await));

@@ -16,7 +16,7 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, TopologyConfig,
 };
-use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::topology::Connections;
 use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::keys::{self, Prefix};
 use tidegate::store::redis::script::library::STRICTLY;

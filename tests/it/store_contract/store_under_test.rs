@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Bucket, Call, Charge, Check, Concurrency, FixedWindow, Hits,
-    Holder, Hybrid, Key, Limit, Micros, Op, Outcome, Receipt, Refill, Role, SlidingLog,
-    SlidingWindow, Source, Verdict, Window,
+    Accounting, Answer, Call, Check, Holder, Key, Limit, Micros, Outcome, Receipt, Role, Source,
+    Verdict,
 };
 use tidegate::store::Store;
 
-use crate::support::vectors;
-
-/// A whole number of minutes, hours and days since the epoch, so that windows begin here.
-pub const START: Micros = Micros(1_763_596_800_000_000);
-pub const SECOND: u64 = 1_000_000;
-pub const MINUTE: u64 = 60 * SECOND;
+use crate::support::limits;
+pub use crate::support::limits::{
+    MINUTE, SECOND, START, always, bucket, check, credits, peek, refund, sliding_log,
+    sliding_window, slots, take, window,
+};
 
 /// A store and its time.
 ///
@@ -37,63 +35,9 @@ pub trait Bench: Send + Sync + 'static {
     }
 }
 
-pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
-    window_charged(hits, length_us, Charge::Admitted)
-}
-
-pub fn window_charged(hits: u64, length_us: u64, charge: Charge) -> Arc<Limit> {
-    let window = Window::Epoch { length: Micros(length_us) };
-    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
-    Arc::new(vectors::limit(algorithm, charge))
-}
-
-pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
-    bucket_charged(burst, emission_us, Charge::Admitted)
-}
-
-pub fn bucket_charged(burst: u64, emission_us: u64, charge: Charge) -> Arc<Limit> {
-    let refill = Refill::Arrival { emission: Micros(emission_us) };
-    Arc::new(vectors::limit(
-        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
-        charge,
-    ))
-}
-
-pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
-    let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
-    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
-    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
-}
-
-pub fn sliding_window(hits: u64, length_us: u64) -> Arc<Limit> {
-    let (hits, length) = (Hits(hits), Micros(length_us));
-    let algorithm = Algorithm::SlidingWindow(SlidingWindow { hits, length });
-    Arc::new(vectors::limit(algorithm, Charge::Admitted))
-}
-
-pub fn sliding_log(hits: u64, length_us: u64) -> Arc<Limit> {
-    let (hits, length) = (Hits(hits), Micros(length_us));
-    let algorithm = Algorithm::SlidingLog(SlidingLog { hits, length });
-    Arc::new(vectors::limit(algorithm, Charge::Admitted))
-}
-
 /// The only class of a hybrid: all of the bucket is its own.
 pub fn hybrid(burst: u64, hits: u64, length_us: u64) -> Arc<Limit> {
-    let algorithm = Algorithm::Hybrid(Hybrid {
-        burst: Hits(burst),
-        hits: Hits(hits),
-        window: Micros(length_us),
-        shares: [100].into(),
-        class: 0,
-        floor_percent: 0,
-    });
-    Arc::new(vectors::limit(algorithm, Charge::Admitted))
-}
-
-pub fn slots(slots: u64, lease_us: u64) -> Arc<Limit> {
-    let (slots, lease) = (Hits(slots), Micros(lease_us));
-    let algorithm = Algorithm::Concurrency(Concurrency { slots, lease });
-    Arc::new(vectors::limit(algorithm, Charge::Admitted))
+    limits::hybrid(burst, hits, length_us, &[100], 0)
 }
 
 /// One of each kind that counts hits, all with the capacity given.
@@ -111,22 +55,6 @@ pub fn of_each_kind(capacity: u64) -> [Arc<Limit>; 6] {
 /// A check on behalf of a holder.
 pub fn held(holder: u128, check: Check<'_>) -> Check<'_> {
     Check { holder: Some(Holder(holder)), ..check }
-}
-
-pub fn take<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
-    check(key, limit, Op::Take { cost: Hits(cost) })
-}
-
-pub fn peek(key: Key, limit: &Arc<Limit>) -> Check<'_> {
-    check(key, limit, Op::Peek)
-}
-
-pub fn refund<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
-    check(key, limit, Op::Refund { cost: Hits(cost) })
-}
-
-pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
-    Check { key, limit, op, role: Role::Required, holder: None }
 }
 
 pub fn with_role(role: Role, check: Check<'_>) -> Check<'_> {

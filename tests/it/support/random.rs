@@ -1,8 +1,6 @@
-//! Random numbers for traces that name their seed.
-//!
-//! Not here: what is drawn with them.
+//! Random numbers that are the same in every run with the same seed.
 
-/// A small generator (xorshift64*): the same numbers everywhere, for ever.
+/// The xorshift64* generator.
 #[derive(Clone)]
 pub struct Random(u64);
 
@@ -25,5 +23,11 @@ impl Random {
 
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
+    }
+
+    /// Up to `most` bytes.
+    pub fn bytes(&mut self, most: u64) -> Vec<u8> {
+        let length = self.below(most + 1);
+        (0..length).map(|_| (self.next() >> 56) as u8).collect()
     }
 }

@@ -17,8 +17,20 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+/// Frame types.
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const PRIORITY: u8 = 2;
+pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
+pub const WINDOW_UPDATE: u8 = 8;
+pub const CONTINUATION: u8 = 9;
+
+/// Flags of DATA and HEADERS frames.
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
 
 /// Response to a call.
 #[derive(Debug)]
@@ -116,6 +128,22 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let head = [length[1], length[2], length[3], kind, flags];
     [&head[..], &stream.to_be_bytes(), payload].concat()
+}
+
+/// HPACK block with the headers of a call, each as a literal that is not indexed.
+pub fn header_block() -> Vec<u8> {
+    let headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", METHOD),
+        (":authority", "a"),
+        ("content-type", "application/grpc"),
+    ];
+    let literal = |(name, value): (&str, &str)| {
+        [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()]
+            .concat()
+    };
+    headers.into_iter().flat_map(literal).collect()
 }
 
 /// A socket that has shaken hands.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::domain::{Answer, Hits, Op, Receipt};
 use tidegate::store::Store;
 use tidegate::store::redis::client::config::TopologyConfig;
-use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::topology::Connections;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys;
 use tokio::sync::MutexGuard;

@@ -23,8 +23,8 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, TopologyConfig,
 };
-use tidegate::store::redis::client::node_connections::Connections;
 use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
+use tidegate::store::redis::client::topology::Connections;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::{PRODUCTION, Script};

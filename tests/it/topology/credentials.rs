@@ -9,7 +9,7 @@ use tidegate::domain::Executed;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsReloader, TopologyConfig,
 };
-use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::topology::Connections;
 use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
 
 use super::counting_load::{COUNT, Load, config, count_one, open, pages, total};

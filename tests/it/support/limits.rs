@@ -1,18 +1,12 @@
-//! Limits, checks and calls of one line each, and the server they go to.
+//! Limits, keys and checks in one line each.
 
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Algorithm, Bucket, Charge, Check, Concurrency, FixedWindow, Hits, Hybrid, Key,
-    Limit, Micros, Op, Outcome, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
+    Algorithm, Bucket, Charge, Check, Concurrency, FixedWindow, Hits, Hybrid, Key, Limit, Micros,
+    Op, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
-use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::arguments::Encoder;
-use tidegate::store::redis::script::library::Scripts;
-use tidegate::store::redis::script::reply::decode;
 
-use super::plain_transport::Plain;
-use super::redis_server::Server;
 use super::vectors;
 
 pub const SECOND: u64 = 1_000_000;
@@ -54,13 +48,13 @@ pub fn calendar(hits: u64, unit: Unit, zone: &str) -> Arc<Limit> {
     Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
-pub fn sliding(hits: u64, length_us: u64) -> Arc<Limit> {
+pub fn sliding_window(hits: u64, length_us: u64) -> Arc<Limit> {
     let (hits, length) = (Hits(hits), Micros(length_us));
     let algorithm = Algorithm::SlidingWindow(SlidingWindow { hits, length });
     Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
-pub fn log(hits: u64, length_us: u64) -> Arc<Limit> {
+pub fn sliding_log(hits: u64, length_us: u64) -> Arc<Limit> {
     let (hits, length) = (Hits(hits), Micros(length_us));
     Arc::new(vectors::limit(Algorithm::SlidingLog(SlidingLog { hits, length }), Charge::Admitted))
 }
@@ -84,10 +78,6 @@ pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usiz
 
 pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
     Arc::new(Limit { charge: Charge::Always, ..Limit::clone(limit) })
-}
-
-pub fn of_each_kind(capacity: u64) -> [Arc<Limit>; 3] {
-    [window(capacity, HOUR), bucket(capacity, MINUTE), credits(capacity, 7, HOUR)]
 }
 
 /// 128 bits as evenly spread as those of a keyed hash.
@@ -118,52 +108,4 @@ pub fn refund<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
 
 pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
     Check { key, limit, op, role: Role::Required, holder: None }
-}
-
-/// A Redis server of its own, and calls to it.
-pub struct Bench {
-    /// Held only to be stopped when the bench is dropped.
-    _server: Server,
-    pub plain: Plain,
-    pub encoder: Encoder,
-}
-
-impl Bench {
-    /// Scripts as production runs them, or strictly.
-    pub async fn new(scripts: &'static Scripts, arguments: &[&str]) -> Bench {
-        let server = Server::start(arguments);
-        let plain = Plain(server.connect().await);
-        Bench { _server: server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
-    }
-
-    pub async fn decide(
-        &self,
-        checks: &[Check<'_>],
-        accounting: Accounting,
-        now: Option<Micros>,
-    ) -> Vec<Outcome> {
-        let item = self.encoder.call(checks, accounting, now, now.unwrap_or(START));
-        let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
-        decode(&reply, checks, accounting)
-            .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))
-            .outcomes
-    }
-
-    /// One check, all or nothing.
-    pub async fn one(&self, check: Check<'_>, now: Option<Micros>) -> Outcome {
-        self.decide(&[check], Accounting::AllOrNothing, now).await[0]
-    }
-
-    /// The text of a check's key.
-    pub fn text(&self, check: &Check<'_>) -> Vec<u8> {
-        Prefix::default().key(&check.key, &check.limit.algorithm).to_vec()
-    }
-
-    pub async fn command<T: redis::FromRedisValue>(&self, words: &[&[u8]]) -> T {
-        let mut command = redis::Cmd::new();
-        for word in words {
-            command.arg(*word);
-        }
-        command.query_async(&mut self.plain.0.clone()).await.unwrap()
-    }
 }

@@ -16,10 +16,10 @@ use redis::{
 };
 use tokio::sync::Notify;
 
+use super::client_tls::TlsClient;
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
 use super::node_stats::NodeStats;
-use super::tls_client::TlsClient;
 use crate::store::redis::script::library::Script;
 
 /// A silent peer is asked after 5 s, then every second, and is gone after the third question.
