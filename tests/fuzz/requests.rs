@@ -64,9 +64,9 @@ const VALUES: [&str; 18] = [
 struct Nobody;
 
 impl Observer for Nobody {
-    fn checked(&self, _: &CheckEvent) {}
+    fn on_check(&self, _: &CheckEvent) {}
     fn release_without_holder(&self) {}
-    fn decided(&self, _: &Decision<'_>) {}
+    fn on_decision(&self, _: &Decision<'_>) {}
 }
 
 /// Decides, and looks at the keys on the way.

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::store_setup::{Deciding, connections};
-use crate::domain::Distribution;
+use crate::domain::HistogramSnapshot;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
 use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
@@ -85,7 +85,7 @@ const COUNTED: [Counted; 20] = [
 ];
 
 /// What we measure at a node.
-type Measured = (Family, fn(&NodeStats) -> Distribution);
+type Measured = (Family, fn(&NodeStats) -> HistogramSnapshot);
 
 const MEASURED: [Measured; 3] = [
     (
@@ -95,7 +95,7 @@ const MEASURED: [Measured; 3] = [
             Kind::Histogram,
         )
         .in_unit(Unit::Seconds),
-        |node| node.wait_times.read(),
+        |node| node.wait_times.snapshot(),
     ),
     (
         of_node(
@@ -104,10 +104,10 @@ const MEASURED: [Measured; 3] = [
             Kind::Histogram,
         )
         .in_unit(Unit::Seconds),
-        |node| node.round_trips.read(),
+        |node| node.round_trips.snapshot(),
     ),
     (of_node("redis_write_items", "Script calls per write", Kind::Histogram), |node| {
-        node.write_sizes.read()
+        node.write_sizes.snapshot()
     }),
 ];
 
@@ -178,7 +178,7 @@ fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
             for state in BreakerState::ALL {
-                let labels = [(NODE, node.address.as_str()), ("state", state.word())];
+                let labels = [(NODE, node.address.as_str()), ("state", state.as_str())];
                 put(&labels, Value::Whole(u64::from(state == breaker)))?;
             }
         }

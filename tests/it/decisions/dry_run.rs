@@ -91,12 +91,12 @@ fn foreseen_as_answered(accounting: &str, hits: u64, descriptors_max: u64) {
         };
         let descriptors: Vec<TestDescriptor> =
             (0..=numbers.below(descriptors_max)).map(|_| descriptor(&mut numbers)).collect();
-        let foreseen = bench.foresee(&descriptors);
-        assert_eq!(told(&bench.foresee(&descriptors)), told(&foreseen), "round {round}: a trace");
+        let dry_run = bench.dry_run(&descriptors);
+        assert_eq!(told(&bench.dry_run(&descriptors)), told(&dry_run), "round {round}: a trace");
         let real = bench.ask(&descriptors);
-        assert_eq!(told(&foreseen), told(&real), "round {round}");
+        assert_eq!(told(&dry_run), told(&real), "round {round}");
         if !real.passes() {
-            assert_eq!(named(&foreseen), named(&real), "round {round}");
+            assert_eq!(named(&dry_run), named(&real), "round {round}");
             refused += 1;
             waits += usize::from(real.retry_after.is_some());
         }
@@ -125,8 +125,8 @@ fn so_is_one_whose_limits_are_charged_each_for_itself() {
 fn a_debt_is_not_charged_to_find_out_a_wait() {
     let bench = Bench::new(OTHERS);
     bench.ask(&[d("debt=a").hits(5)]);
-    let foreseen = bench.foresee(&[d("debt=a").hits(3)]);
-    assert!(!foreseen.passes() && foreseen.retry_after.is_none());
+    let dry_run = bench.dry_run(&[d("debt=a").hits(3)]);
+    assert!(!dry_run.passes() && dry_run.retry_after.is_none());
     let one_by_one = bench.passes("debt=a", 5);
     assert_eq!(one_by_one, 2, "two hits were left");
 }
@@ -140,7 +140,7 @@ fn the_wait_for_several_slots_is_foreseen_and_none_is_taken() {
     }
     for (hits, wait) in [(2, None), (3, Some(10)), (5, Some(20)), (7, None)] {
         let call = [d("slots=a").hits(hits)];
-        assert_eq!(bench.foresee(&call).retry_after, wait.map(Micros::from_secs), "{hits}");
+        assert_eq!(bench.dry_run(&call).retry_after, wait.map(Micros::from_secs), "{hits}");
     }
     assert!(bench.ask(&[d("slots=a").hits(2)]).passes());
 }

@@ -19,13 +19,13 @@ pub const NOON: Micros = Micros(1_800_014_417_300_000);
 pub struct RecordedEvents(pub Arc<Mutex<Vec<CheckEvent>>>, pub Arc<Mutex<u32>>);
 
 impl Observer for RecordedEvents {
-    fn checked(&self, facts: &CheckEvent) {
+    fn on_check(&self, facts: &CheckEvent) {
         self.0.lock().unwrap().push(*facts);
     }
     fn release_without_holder(&self) {
         *self.1.lock().unwrap() += 1;
     }
-    fn decided(&self, _: &Decision<'_>) {}
+    fn on_decision(&self, _: &Decision<'_>) {}
 }
 
 pub struct Bench {
@@ -163,11 +163,11 @@ impl Bench {
     }
 
     /// What the same call would be answered.
-    pub fn foresee(&self, descriptors: &[TestDescriptor]) -> TestDecision {
+    pub fn dry_run(&self, descriptors: &[TestDescriptor]) -> TestDecision {
         let now = *self.now.lock().unwrap();
         let policy = self.decider.policy();
         with_request("t", descriptors, |request| {
-            let foreseen = waited_for(self.decider.foresee(&policy, request, now)).unwrap();
+            let foreseen = waited_for(self.decider.dry_run(&policy, request, now)).unwrap();
             assert_eq!(foreseen.limits.len(), descriptors.len());
             answered(&foreseen.decision)
         })

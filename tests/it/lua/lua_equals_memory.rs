@@ -9,14 +9,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Answer, Call, Charge, Check, Hits, Holder, Key, Limit, Micros, Op, Receipt, Role,
-    Unit,
+    Accounting, Answer, Call, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Receipt,
+    Role, Unit,
 };
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 
 use crate::support::environment::number;
 use crate::support::limits::*;
@@ -62,7 +62,7 @@ async fn memory_and_lua_answer_random_calls_alike() {
 /// What became of a check, for those who look for a fault.
 struct Told {
     now: Micros,
-    key: Key,
+    key: CounterKey,
     asked: (Op, Role, Option<Holder>, Hits),
     answer: Answer,
 }
@@ -87,7 +87,7 @@ impl Trace {
             now: START,
             latest: START,
             memory: MemoryStore::new(1_000_000),
-            lua: RedisStore::new(plain, Prefix::default(), Timing::OfTheCall),
+            lua: RedisStore::new(plain, Prefix::default(), TimeSource::Call),
             receipts: Vec::new(),
         }
     }
@@ -101,7 +101,7 @@ impl Trace {
         }
     }
 
-    fn key(&self, n: u64) -> Key {
+    fn key(&self, n: u64) -> CounterKey {
         key(self.seed * COUNTERS + n)
     }
 
@@ -133,7 +133,7 @@ impl Trace {
         checks.len() as u64 + 1
     }
 
-    fn history(&self, key: &Key) -> String {
+    fn history(&self, key: &CounterKey) -> String {
         let of = self.told.iter().filter(|told| told.key == *key);
         of.map(|told| format!("\n{} {:?}: {:?}", told.now.0, told.asked, told.answer)).collect()
     }
@@ -196,7 +196,7 @@ fn moved(random: &mut Random, now: Micros) -> Micros {
 
 /// A check that owns its limit.
 struct Drawn {
-    key: Key,
+    key: CounterKey,
     limit: Arc<Limit>,
     op: Op,
     role: Role,

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, Executed, FixedWindow,
-    Hits, Key, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill, Role, Source, Unit,
-    Verdict, Window,
+    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey,
+    ExecutionStatus, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill,
+    Role, Source, Unit, Verdict, Window,
 };
-use tidegate::resilience::degraded::Reason;
-use tidegate::resilience::fallback::{Fallback, StandIn};
+use tidegate::resilience::fallback::{Fallback, FallbackConfig};
+use tidegate::resilience::outage::FallbackReason;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
@@ -22,7 +22,7 @@ const NOW: Micros = Micros(1_763_668_800_000_000);
 /// A memory store that does not answer for the checks at these places, and why.
 pub struct FlakyStore {
     store: MemoryStore,
-    silent: Mutex<Vec<(usize, Executed)>>,
+    silent: Mutex<Vec<(usize, ExecutionStatus)>>,
     gone: AtomicBool,
     refunded: Mutex<Vec<Receipt>>,
 }
@@ -42,7 +42,7 @@ impl Store for FlakyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let unanswered = |executed| Answer::Unanswered { executed };
         if self.gone.load(Ordering::SeqCst) {
-            let each = vec![unanswered(Executed::No); call.checks.len()];
+            let each = vec![unanswered(ExecutionStatus::NotExecuted); call.checks.len()];
             return Answers { each, source: Source::Redis };
         }
         let silent = self.silent.lock().unwrap().clone();
@@ -93,7 +93,7 @@ fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
 
 pub fn take(identity: u128, limit: &Arc<Limit>, cost: u64) -> Check<'_> {
     Check {
-        key: Key { identity, tag: None },
+        key: CounterKey { identity, tag: None },
         limit,
         op: Op::Take { cost: Hits(cost) },
         role: Role::Required,
@@ -107,7 +107,11 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
 
 fn fallback(replicas: u32) -> Fallback<FlakyStore, MemoryStore> {
     let local = MemoryStore::new(10_000);
-    Fallback::new(FlakyStore::new(), local, StandIn { replicas, ..StandIn::default() })
+    Fallback::new(
+        FlakyStore::new(),
+        local,
+        FallbackConfig { replicas, ..FallbackConfig::default() },
+    )
 }
 
 async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) -> Verdict {
@@ -191,7 +195,7 @@ async fn a_replica_that_used_more_than_its_share_begins_with_nothing_left() {
     };
     assert!(!passes(at(1)).await, "half the rate: a hit every two seconds");
     assert!(passes(at(2)).await);
-    assert_eq!(store.local().counters().clock_regressions.load(Ordering::SeqCst), 0);
+    assert_eq!(store.local().stats().clock_regressions.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
@@ -221,16 +225,17 @@ async fn each_rule_says_what_its_silence_means() {
     assert_eq!(answers.source, Source::Local);
     let error = window(5, OnStoreFailure::Error);
     let answers = store.apply(&call(&[take(4, &error, 1)], NOW)).await;
-    assert_eq!(answers.each, [Answer::Unanswered { executed: Executed::No }]);
-    assert_eq!(store.degraded().calls(Reason::Unreachable), 4);
-    assert_eq!(store.counters().unavailable.load(Ordering::SeqCst), 1);
+    assert_eq!(answers.each, [Answer::Unanswered { executed: ExecutionStatus::NotExecuted }]);
+    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 4);
+    assert_eq!(store.stats().unavailable.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn a_quota_that_passed_elsewhere_is_enough() {
     let store = fallback(1);
     let (one, other) = (window(5, OnStoreFailure::Local), window(0, OnStoreFailure::Local));
-    *store.remote().silent.lock().unwrap() = vec![(1, Executed::No), (2, Executed::No)];
+    *store.remote().silent.lock().unwrap() =
+        vec![(1, ExecutionStatus::NotExecuted), (2, ExecutionStatus::NotExecuted)];
     let quota = |identity, limit| Check { role: Role::Quota, ..take(identity, limit, 1) };
     let checks = [quota(1, &one), quota(2, &other), take(3, &one, 1)];
     let answers = store.apply(&call(&checks, NOW)).await;
@@ -242,16 +247,16 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
 async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
-    store.away().disable(Some(NOW.saturating_add(Micros::SECOND)));
+    store.store_override().disable(Some(NOW.saturating_add(Micros::SECOND)));
     assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
     assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
-    assert_eq!(store.degraded().calls(Reason::Rehearsed), 3);
+    assert_eq!(store.outages().calls(FallbackReason::Rehearsed), 3);
     let after = NOW.saturating_add(Micros::SECOND);
     assert_eq!(admitted(&store, &limit, 1, after).await, 1);
     assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
-    store.away().disable(None);
+    store.store_override().disable(None);
     admitted(&store, &limit, 1, after).await;
-    store.away().enable();
+    store.store_override().enable();
     admitted(&store, &limit, 1, after).await;
     assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
 }
@@ -272,7 +277,7 @@ impl Store for BlockedStore {
 #[tokio::test]
 async fn over_the_bound_calls_are_answered_locally_at_once() {
     let local = MemoryStore::new(1_000);
-    let stand_in = StandIn { in_flight_max: 2, ..StandIn::default() };
+    let stand_in = FallbackConfig { in_flight_max: 2, ..FallbackConfig::default() };
     let held = BlockedStore(tokio::sync::Semaphore::new(0));
     let store = Arc::new(Fallback::new(held, local, stand_in));
     let waiting: Vec<_> = (0..2)
@@ -290,7 +295,7 @@ async fn over_the_bound_calls_are_answered_locally_at_once() {
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
     assert_eq!(answers.source, Source::Shed);
-    assert_eq!(store.degraded().calls(Reason::Shed), 1);
+    assert_eq!(store.outages().calls(FallbackReason::Shed), 1);
     store.remote().0.add_permits(2);
     for call in waiting {
         assert_eq!(call.await.unwrap(), Source::Redis);
@@ -303,7 +308,7 @@ struct Scenario {
     failure: OnStoreFailure,
     role: Role,
     /// Unanswered, and whether it may have been carried out.
-    silent: Option<Executed>,
+    silent: Option<ExecutionStatus>,
     /// Of a limit of 5.
     cost: u64,
 }
@@ -314,7 +319,11 @@ fn asked() -> impl Strategy<Value = Scenario> {
         prop_oneof![4 => Just(Local), 2 => Just(Allow), 1 => Just(Deny), 1 => Just(Error)];
     let role =
         prop_oneof![3 => Just(Role::Required), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
-    let silent = prop_oneof![Just(None), Just(Some(Executed::No)), Just(Some(Executed::Unknown))];
+    let silent = prop_oneof![
+        Just(None),
+        Just(Some(ExecutionStatus::NotExecuted)),
+        Just(Some(ExecutionStatus::Unknown))
+    ];
     let cost = prop_oneof![3 => 1..=5_u64, 1 => Just(6)];
     (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Scenario {
         failure,

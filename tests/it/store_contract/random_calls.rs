@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Algorithm, Call, Charge, Check, Hits, Holder, Key, Limit, Micros, Op, Receipt, Role,
+    Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
+    Receipt, Role,
 };
 use tidegate::store::Store;
 
@@ -125,7 +126,7 @@ fn is_window(n: u64) -> bool {
 
 /// A check that owns its limit.
 struct RandomCheck {
-    key: Key,
+    key: CounterKey,
     limit: Arc<Limit>,
     op: Op,
     role: Role,

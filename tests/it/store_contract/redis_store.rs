@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
 use tidegate::clock::ManualClock;
-use tidegate::domain::{Answers, Call, Key, Micros, Receipt, Source};
+use tidegate::domain::{Answers, Call, CounterKey, Micros, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
@@ -20,7 +20,7 @@ use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::keys::{self, Prefix};
 use tidegate::store::redis::script::library::STRICTLY;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 
 use super::contract;
 use super::memory_store::spread;
@@ -45,11 +45,11 @@ pub struct Watched<T> {
 
 impl<T: Transport> Watched<T> {
     fn new(transport: T, eyes: Vec<MultiplexedConnection>) -> Arc<Watched<T>> {
-        let store = RedisStore::new(transport, Prefix::default(), Timing::OfTheCall);
+        let store = RedisStore::new(transport, Prefix::default(), TimeSource::Call);
         Arc::new(Watched { store, eyes })
     }
 
-    async fn every_key_ends(&self, keys: impl Iterator<Item = (Key, Vec<u8>)>) {
+    async fn every_key_ends(&self, keys: impl Iterator<Item = (CounterKey, Vec<u8>)>) {
         for (key, text) in keys {
             let at = match self.eyes.len() {
                 1 => 0,
@@ -134,8 +134,8 @@ impl<T: Transport> Bench for RedisBench<T> {
         self.clock.set(now);
     }
 
-    fn key(&self, n: u64) -> Key {
-        Key { identity: spread(self.salt, n), tag: Some(spread(self.salt, u64::MAX)) }
+    fn key(&self, n: u64) -> CounterKey {
+        CounterKey { identity: spread(self.salt, n), tag: Some(spread(self.salt, u64::MAX)) }
     }
 }
 

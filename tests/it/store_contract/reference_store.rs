@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use tidegate::algorithm::{State, apply, apply_for, expires_at, refund};
 use tidegate::domain::{
-    Accounting, Call, Charge, Check, Hits, Key, Micros, Op, Outcome, Receipt, Role, Verdict,
+    Accounting, Call, Charge, Check, CounterKey, Hits, Micros, Op, Outcome, Receipt, Role, Verdict,
 };
 
 #[derive(Default)]
 pub struct Model {
-    states: HashMap<Key, State>,
+    states: HashMap<CounterKey, State>,
 }
 
 impl Model {

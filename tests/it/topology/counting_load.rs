@@ -13,8 +13,8 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Call, Charge, Check, Executed, FixedWindow, Hits, Key, Limit,
-    Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
+    Accounting, Algorithm, Answer, Call, Charge, Check, CounterKey, ExecutionStatus, FixedWindow,
+    Hits, Limit, Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
 };
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::Store;
@@ -27,7 +27,7 @@ use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::{PRODUCTION, Script};
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 
 use crate::support::acl;
@@ -129,8 +129,8 @@ impl CounterRecord {
         CounterRecord { identity, home, ..CounterRecord::default() }
     }
 
-    pub fn key(&self) -> Key {
-        Key { identity: self.identity, tag: None }
+    pub fn key(&self) -> CounterKey {
+        CounterKey { identity: self.identity, tag: None }
     }
 
     pub fn unanswered(&self) -> u64 {
@@ -186,7 +186,7 @@ impl Load {
         self.store.store().transport()
     }
 
-    /// Waits until every counter that is meant was charged so many times more.
+    /// DurationHistogram until every counter that is meant was charged so many times more.
     pub async fn progress(&self, what: &str, records: impl Fn(&CounterRecord) -> bool, more: u64) {
         let chosen: Vec<_> = self.book.iter().filter(|record| records(record)).collect();
         assert!(!chosen.is_empty(), "no counter is meant by: {what}");
@@ -251,7 +251,7 @@ impl Load {
 
 /// The store as the service stacks it, with a limit that nobody reaches.
 pub fn counted(connections: RedisClient, budget: Duration) -> (BudgetedStore, Arc<Limit>) {
-    let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
+    let redis = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     let limit = Arc::new(Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
@@ -275,8 +275,8 @@ async fn call(store: &BudgetedStore, limit: &Arc<Limit>, records: &[&CounterReco
                 assert_eq!(outcome.charged, Hits(1), "{record:?}");
                 &record.acknowledged
             }
-            Answer::Unanswered { executed: Executed::No } => &record.refused,
-            Answer::Unanswered { executed: Executed::Unknown } => &record.unknown,
+            Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => &record.refused,
+            Answer::Unanswered { executed: ExecutionStatus::Unknown } => &record.unknown,
             Answer::NotAsked => panic!("nothing refuses"),
         };
         column.fetch_add(1, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::Value;
-use tidegate::domain::Executed;
+use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsReloader, TopologyConfig,
 };
@@ -102,7 +102,8 @@ fn client(authority: &Authority) -> Option<(Vec<u8>, Vec<u8>)> {
 async fn is_refused(config: RedisConfig) {
     let connections = RedisClient::open(config, vec![&COUNT]).unwrap();
     until("the dial fails", || total(&connections, |node| &node.connect_failures) > 0).await;
-    let refused = SendError { executed: Executed::No, kind: SendErrorKind::NotConnected };
+    let refused =
+        SendError { executed: ExecutionStatus::NotExecuted, kind: SendErrorKind::NotConnected };
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Err(refused));
 }
 

@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::domain::Executed;
+use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
 
@@ -21,7 +21,7 @@ fn single(server: &Server) -> RedisConfig {
 }
 
 fn no(kind: SendErrorKind) -> Result<Value, SendError> {
-    Err(SendError { executed: Executed::No, kind })
+    Err(SendError { executed: ExecutionStatus::NotExecuted, kind })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +36,7 @@ async fn each_item_is_answered_on_its_own_and_in_order() {
         item(&COUNT, "tg1z:{b}"),
     ]);
     let replies = connections.send(items).await;
-    let failed = SendError { executed: Executed::Unknown, kind: SendErrorKind::Script };
+    let failed = SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
     assert_eq!(
         replies.as_slice(),
         [
