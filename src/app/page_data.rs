@@ -156,9 +156,9 @@ struct NodeNow {
 
 fn now<'a>(decider: &Deciding, telemetry: &Telemetry, rates: &'a Sample) -> Now<'a> {
     let at = Clock::System.now();
-    let memory = decider.store().memory().counters();
+    let memory = decider.store().memory().stats();
     let shared = decider.store().redis();
-    let outage = |shared: &Shared| shared.degraded().outage(at).map(|outage| outage.to_string());
+    let outage = |shared: &Shared| shared.outages().outage(at).map(|outage| outage.to_string());
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     Now {
         version: env!("CARGO_PKG_VERSION"),
@@ -182,12 +182,12 @@ fn now<'a>(decider: &Deciding, telemetry: &Telemetry, rates: &'a Sample) -> Now<
 }
 
 fn node(report: NodeReport) -> NodeNow {
-    let counters = &report.counters;
+    let stats = &report.stats;
     NodeNow {
-        connections: counters.connected.get(),
-        open_breakers: counters.open_now.get(),
-        calls: counters.items.get(),
-        losses: counters.losses.get(),
+        connections: stats.connected.get(),
+        open_breakers: stats.breaker_open.get(),
+        calls: stats.script_calls.get(),
+        losses: stats.losses.get(),
         address: report.address,
     }
 }

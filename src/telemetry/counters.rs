@@ -16,8 +16,8 @@ use super::refusal_log::Refusals;
 use super::rule_counters::{ByCode, RuleCounters, RuleName, SOURCES, Table, Tables, place};
 use super::top::{Top, Values};
 use crate::domain::{
-    CheckEvent, Code, Decision, Distribution, Micros, Observer, Parent, RefusalEvent, RpcOutcome,
-    RuleId, Trace, Waits, add_to,
+    CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
+    RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
 /// Workers whose counters of the whole process are their own; all others share the last.
@@ -33,7 +33,7 @@ struct Shard {
     domain_not_found: AtomicU64,
     release_without_holder: AtomicU64,
     ended: [AtomicU64; RpcOutcome::ALL.len()],
-    took: Waits,
+    took: DurationHistogram,
 }
 
 /// Snapshot of the whole process.
@@ -44,7 +44,7 @@ pub(super) struct Totals {
     pub(super) domain_not_found: u64,
     pub(super) release_without_holder: u64,
     pub(super) ended: [u64; RpcOutcome::ALL.len()],
-    pub(super) took: Distribution,
+    pub(super) took: HistogramSnapshot,
     pub(super) loads: u64,
     pub(super) load_errors: u64,
     pub(super) last_load_taken: bool,
@@ -175,7 +175,7 @@ impl Telemetry {
             domain_not_found: 0,
             release_without_holder: 0,
             ended: Default::default(),
-            took: Waits::default().read(),
+            took: DurationHistogram::default().snapshot(),
             loads: self.loads.load(Ordering::Relaxed),
             load_errors: self.load_errors.load(Ordering::Relaxed),
             last_load_taken: self.last_load_taken.load(Ordering::Relaxed),
@@ -189,7 +189,7 @@ impl Telemetry {
             add(&mut totals.shadowed, &shard.shadowed);
             add(&mut totals.domain_not_found, &shard.domain_not_found);
             add(&mut totals.release_without_holder, &shard.release_without_holder);
-            totals.took.add(&shard.took.read());
+            totals.took.merge(&shard.took.snapshot());
         }
         totals
     }
@@ -207,7 +207,7 @@ impl Telemetry {
 }
 
 impl Observer for Telemetry {
-    fn checked(&self, facts: &CheckEvent) {
+    fn on_check(&self, facts: &CheckEvent) {
         if !self.on {
             return;
         }
@@ -223,55 +223,55 @@ impl Observer for Telemetry {
 
     fn release_without_holder(&self) {
         let (shard, alone) = self.shard();
-        add_to(&shard.release_without_holder, 1, alone);
+        add_relaxed(&shard.release_without_holder, 1, alone);
     }
 
-    fn refused(&self, refused: &RefusalEvent<'_>) {
+    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
         if self.on {
             self.top.note(refused);
         }
     }
 
-    fn decided(&self, decision: &Decision<'_>) {
+    fn on_decision(&self, decision: &Decision<'_>) {
         if !self.on {
             return;
         }
         let (shard, alone) = self.shard();
         let refused = usize::from(decision.code == Code::OverLimit);
-        add_to(&shard.decided[refused][place(decision.source)], 1, alone);
+        add_relaxed(&shard.decided[refused][place(decision.source)], 1, alone);
         if decision.code == Code::OverLimit {
             self.refusals.note(decision);
         }
         if decision.shadowed {
-            add_to(&shard.shadowed, 1, alone);
+            add_relaxed(&shard.shadowed, 1, alone);
         }
         if !decision.domain_known {
-            add_to(&shard.domain_not_found, 1, alone);
+            add_relaxed(&shard.domain_not_found, 1, alone);
         }
     }
 
-    fn times(&self) -> bool {
+    fn wants_timing(&self) -> bool {
         self.on
     }
 
-    fn answered(&self, ending: RpcOutcome, took: Duration) {
+    fn on_response(&self, ending: RpcOutcome, took: Duration) {
         if !self.on {
             return;
         }
         let (shard, alone) = self.shard();
-        add_to(&shard.ended[ending as usize], 1, alone);
-        shard.took.took_as(took, alone);
+        add_relaxed(&shard.ended[ending as usize], 1, alone);
+        shard.took.record_duration_with(took, alone);
     }
 
-    fn traces(&self) -> bool {
+    fn tracing_enabled(&self) -> bool {
         self.traces.get().is_some_and(Traces::is_any)
     }
 
-    fn samples(&self, parent: Option<&Parent>) -> bool {
+    fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         self.traces.get().is_some_and(|traces| traces.takes(parent))
     }
 
-    fn traced(&self, trace: &Trace, ending: RpcOutcome) {
+    fn on_trace(&self, trace: &Trace, ending: RpcOutcome) {
         if let Some(traces) = self.traces.get() {
             traces.record(trace, ending);
         }
@@ -315,9 +315,9 @@ mod tests {
     fn a_rules_sums_survive_a_reload_by_its_name() {
         let telemetry = Telemetry::new(0.8);
         telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
-        telemetry.checked(&pass(1));
+        telemetry.on_check(&pass(1));
         telemetry.loaded(RuleId(2), [name("d.b"), name("d.c")], "", Micros(2));
-        telemetry.checked(&pass(2));
+        telemetry.on_check(&pass(2));
         assert_eq!(total(&telemetry, "d.b"), Some(2));
         assert_eq!(total(&telemetry, "d.a"), None, "a rule that is gone has no series");
     }
@@ -331,7 +331,7 @@ mod tests {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        telemetry.answered(RpcOutcome::Decided, Duration::from_micros(3));
+                        telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(3));
                     }
                 });
             }
@@ -346,7 +346,7 @@ mod tests {
         let telemetry = Telemetry::new(0.8);
         telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
         telemetry.loaded(RuleId(2), [name("d.c"), name("d.b")], "", Micros(2));
-        telemetry.checked(&pass(1));
+        telemetry.on_check(&pass(1));
         assert_eq!(total(&telemetry, "d.b"), Some(1));
         assert_eq!(total(&telemetry, "d.c"), Some(0));
     }
@@ -355,8 +355,8 @@ mod tests {
     fn rules_that_print_alike_share_one_series() {
         let telemetry = Telemetry::new(0.8);
         telemetry.loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "", Micros(2));
-        telemetry.checked(&pass(0));
-        telemetry.checked(&pass(1));
+        telemetry.on_check(&pass(0));
+        telemetry.on_check(&pass(1));
         assert_eq!(total(&telemetry, "d.a_b"), Some(2));
     }
 }

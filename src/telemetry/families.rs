@@ -159,7 +159,7 @@ impl Telemetry {
                             ("domain", &*rule.domain),
                             ("rule", &*rule.path),
                             ("code", code),
-                            ("source", source.word()),
+                            ("source", source.as_str()),
                         ];
                         put(&labels, Value::Whole(*count))?;
                     }
@@ -174,16 +174,15 @@ fn show_totals(totals: &Totals, sink: &mut dyn Sink) -> fmt::Result {
     sink.family(&DECISIONS, &mut |put| {
         for (code, by_source) in CODES.into_iter().zip(&totals.decided) {
             for (source, count) in ALL_SOURCES.iter().zip(by_source) {
-                put(&[("code", code), ("source", source.word())], Value::Whole(*count))?;
+                put(&[("code", code), ("source", source.as_str())], Value::Whole(*count))?;
             }
         }
         Ok(())
     })?;
     sink.family(&CALLS, &mut |put| {
-        RpcOutcome::ALL
-            .iter()
-            .zip(&totals.ended)
-            .try_for_each(|(ending, count)| put(&[("status", ending.word())], Value::Whole(*count)))
+        RpcOutcome::ALL.iter().zip(&totals.ended).try_for_each(|(ending, count)| {
+            put(&[("status", ending.as_str())], Value::Whole(*count))
+        })
     })?;
     sink.family(&DECISION_SECONDS, &mut |put| put(&[], Value::Buckets(totals.took.clone())))?;
     TOTALS.iter().try_for_each(|(family, value)| single(sink, family, value(totals)))

@@ -43,7 +43,7 @@ impl Level {
     pub const ALL: [Level; 5] = [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug];
 
     /// The word for it.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Level::Off => "off",
             Level::Error => "error",
@@ -55,7 +55,7 @@ impl Level {
 
     /// Reads that word.
     pub fn read(word: &str) -> Option<Level> {
-        Level::ALL.into_iter().find(|level| level.word() == word)
+        Level::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
     const fn filter(self) -> LevelFilter {

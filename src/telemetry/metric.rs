@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::domain::Distribution;
+use crate::domain::HistogramSnapshot;
 
 /// What kind of number it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub enum Value {
     /// A number.
     Whole(u64),
     /// What a histogram held.
-    Buckets(Distribution),
+    Buckets(HistogramSnapshot),
 }
 
 /// A series' labels: names, and values of the policy or of the settings, never of callers.

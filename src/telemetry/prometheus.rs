@@ -135,7 +135,7 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Micros, RuleId, Waits};
+    use crate::domain::{DurationHistogram, Micros, RuleId};
     use crate::telemetry::{Family, Kind, RuleName, Unit, Value, single};
 
     fn shown() -> Arc<Shown> {
@@ -145,10 +145,12 @@ mod tests {
         telemetry.loaded(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
         let keys: Figures = Box::new(|sink| {
             single(sink, &Family::new("keys", "Counters held", Kind::Gauge), 7)?;
-            let waits = Waits::default();
-            waits.note(6_000);
+            let waits = DurationHistogram::default();
+            waits.record(6_000);
             let family = Family::new("waits", "Waits", Kind::Histogram).in_unit(Unit::Seconds);
-            sink.family(&family, &mut |put| put(&[("node", "n")], Value::Buckets(waits.read())))?;
+            sink.family(&family, &mut |put| {
+                put(&[("node", "n")], Value::Buckets(waits.snapshot()))
+            })?;
             let family = Family::new("busy", "Busy", Kind::Counter).in_unit(Unit::Seconds);
             single(sink, &family, 1_500_000)?;
             single(sink, &Family::new("theirs", "Bare", Kind::Bare), 3)

@@ -48,7 +48,7 @@ impl Refusals {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Refusal { limit, source, retry_after_ms }) = shown {
             let refusals = refused.saturating_sub(self.told.swap(refused, Ordering::Relaxed));
-            let source = source.word();
+            let source = source.as_str();
             tracing::info!(limit, source, retry_after_ms, refusals, "a call was refused");
         }
         self.wanted.store(true, Ordering::Relaxed);

@@ -57,7 +57,7 @@ impl Telemetry {
     /// How long decisions took since the start; `None` before the first one.
     pub fn latency(&self) -> Option<Latency> {
         let took = self.totals().took;
-        let at = |share| took.below(share).map(Duration::from_micros);
+        let at = |share| took.quantile(share).map(Duration::from_micros);
         Some(Latency { p50: at(0.5)?, p99: at(0.99)?, p999: at(0.999)? })
     }
 }

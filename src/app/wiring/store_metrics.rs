@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::redis_metrics;
 use super::store_setup::{Deciding, Shared};
 use crate::clock::Clock;
-use crate::resilience::degraded::Reason;
+use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::memory;
 use crate::store::redis::store;
@@ -29,7 +29,7 @@ fn seen(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
 }
 
-const MEMORY: [Metric<memory::Counters>; 6] = [
+const MEMORY: [Metric<memory::MemoryStats>; 6] = [
     (gauge("keys", "Counters in memory"), |kept| seen(&kept.live)),
     (
         counter("keys_evicted", "Counters dropped because they were back to their initial state"),
@@ -112,10 +112,10 @@ const REDIS: [Metric<Shared>; 8] = [
         |kept| kept.remote().overruns(),
     ),
     (counter("redis_cached_refusals", "Checks rejected from the refusal cache"), |kept| {
-        seen(&kept.remote().store().counters().refused)
+        seen(&kept.remote().store().stats().refused)
     }),
     (counter("redis_spared", "Calls answered from the refusal cache alone"), |kept| {
-        seen(&kept.remote().store().counters().spared)
+        seen(&kept.remote().store().stats().spared)
     }),
     (counter("redis_clamped", "Counters from the far future, read as full"), |kept| {
         seen(&counters(kept).clamped)
@@ -138,45 +138,45 @@ const REDIS: [Metric<Shared>; 8] = [
 /// Decisions without Redis.
 const DEGRADED: [Metric<Shared>; 13] = [
     (gauge("degraded", "1 while calls are decided without Redis"), |kept| {
-        u64::from(kept.degraded().outage(Clock::System.now()).is_some())
+        u64::from(kept.outages().outage(Clock::System.now()).is_some())
     }),
     (
         counter(
             "degraded_unreachable_calls",
             "Calls decided without Redis because it was unreachable",
         ),
-        |kept| kept.degraded().calls(Reason::Unreachable),
+        |kept| kept.outages().calls(FallbackReason::Unreachable),
     ),
     (
         counter(
             "degraded_late_calls",
             "Calls decided without Redis because it did not answer in time",
         ),
-        |kept| kept.degraded().calls(Reason::Late),
+        |kept| kept.outages().calls(FallbackReason::Late),
     ),
     (
         counter(
             "degraded_shed_calls",
             "Calls decided without Redis because too many were waiting for it",
         ),
-        |kept| kept.degraded().calls(Reason::Shed),
+        |kept| kept.outages().calls(FallbackReason::Shed),
     ),
     (
         counter(
             "degraded_rehearsed_calls",
             "Calls decided without Redis because an operator disabled it",
         ),
-        |kept| kept.degraded().calls(Reason::Rehearsed),
+        |kept| kept.outages().calls(FallbackReason::Rehearsed),
     ),
     (counter("degraded_admitted_calls", "Calls admitted without Redis"), |kept| {
-        seen(&kept.counters().admitted)
+        seen(&kept.stats().admitted)
     }),
     (
         counter(
             "degraded_admitted_hits",
             "Hits admitted without Redis, which may be beyond their limits",
         ),
-        |kept| seen(&kept.counters().admitted_hits),
+        |kept| seen(&kept.stats().admitted_hits),
     ),
     (
         gauge(
@@ -189,29 +189,29 @@ const DEGRADED: [Metric<Shared>; 13] = [
         u64::from(kept.replicas())
     }),
     (counter("degraded_refused_calls", "Calls rejected without Redis"), |kept| {
-        seen(&kept.counters().refused)
+        seen(&kept.stats().refused)
     }),
     (
         counter(
             "degraded_unavailable_calls",
             "Calls answered with UNAVAILABLE, because a rule says so",
         ),
-        |kept| seen(&kept.counters().unavailable),
+        |kept| seen(&kept.stats().unavailable),
     ),
     (
         counter(
             "degraded_refunded",
             "Charges refunded because the call was rejected without Redis",
         ),
-        |kept| seen(&kept.counters().refunded),
+        |kept| seen(&kept.stats().refunded),
     ),
     (counter("degraded_refunds_lost", "Charges that could not be refunded"), |kept| {
-        seen(&kept.counters().refunds_lost)
+        seen(&kept.stats().refunds_lost)
     }),
 ];
 
-fn counters(shared: &Shared) -> &store::Counters {
-    shared.remote().store().inner().counters()
+fn counters(shared: &Shared) -> &store::RedisStats {
+    shared.remote().store().inner().stats()
 }
 
 /// A table as metrics; none if there is no such part.
@@ -236,7 +236,7 @@ pub(crate) fn of(
     let of_tls = tls.map(|tls| figures(tls, &TLS, |tls| Some(tls)));
     let others = vec![
         figures(traffic, &TRAFFIC, |traffic| Some(traffic)),
-        figures(decider, &MEMORY, |decider| Some(decider.store().memory().counters())),
+        figures(decider, &MEMORY, |decider| Some(decider.store().memory().stats())),
         figures(decider, &REDIS, |decider| decider.store().redis()),
         figures(decider, &DEGRADED, |decider| decider.store().redis()),
         redis_metrics::of(decider),

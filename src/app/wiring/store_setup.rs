@@ -17,21 +17,21 @@ use crate::decide::Decider;
 use crate::domain::{Answers, Call, Receipt};
 use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
-use crate::resilience::fallback::{Fallback, StandIn};
+use crate::resilience::fallback::{Fallback, FallbackConfig};
 use crate::resilience::in_flight_limit;
 use crate::resilience::refusal_cache::RefusalCache;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
-use crate::store::redis::client::topology::Connections;
+use crate::store::redis::client::topology::RedisClient;
 use crate::store::redis::client::transport::Transport;
 use crate::store::redis::script::library::PRODUCTION;
-use crate::store::redis::store::Timing;
+use crate::store::redis::store::TimeSource;
 use crate::telemetry::Telemetry;
 
 /// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
 /// longer than the budget, not again what was refused a moment ago, by Lua.
-pub(crate) type Shared = Fallback<Deadline<RefusalCache<RedisStore<Connections>>>, MemoryStore>;
+pub(crate) type Shared = Fallback<Deadline<RefusalCache<RedisStore<RedisClient>>>, MemoryStore>;
 
 /// What decides in this process.
 pub(crate) type Deciding = Decider<AnyStore, Arc<Telemetry>>;
@@ -64,18 +64,18 @@ impl AnyStore {
         let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
         let config = redis_config::of(&told, secret, cores)?;
         let prefix = config.prefix.clone();
-        let connections = Connections::open(config, PRODUCTION.each().to_vec())
+        let connections = RedisClient::open(config, PRODUCTION.each().to_vec())
             .map_err(|fault| Failure::Usage(fault.to_string()))?;
         let splits = connections.is_cluster();
-        let redis = RedisStore::new(connections, prefix, Timing::Server);
+        let redis = RedisStore::new(connections, prefix, TimeSource::Server);
         let remember = RefusalCache::new(redis, splits).switched(settings.refusal_cache);
         let remote = Deadline::new(remember, told.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
-        let stand_in = StandIn {
+        let stand_in = FallbackConfig {
             replicas: settings.replicas,
             // A budget that somebody raised is waited for: only what outlives it is too old.
             age_max: in_flight_limit::AGE_MAX.max(in_flight_limit::age_max(told.budget)),
-            ..StandIn::default()
+            ..FallbackConfig::default()
         };
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, stand_in))))
     }
@@ -105,7 +105,7 @@ impl AnyStore {
     /// Forgets what was learnt under the former policy.
     pub(crate) fn forget(&self) {
         if let AnyStore::Redis(shared) = self {
-            shared.remote().store().forget_all();
+            shared.remote().store().clear();
         }
     }
 
@@ -127,7 +127,7 @@ impl AnyStore {
 }
 
 /// The connections below what guards them.
-pub(crate) fn connections(shared: &Shared) -> &Connections {
+pub(crate) fn connections(shared: &Shared) -> &RedisClient {
     shared.remote().store().inner().transport()
 }
 

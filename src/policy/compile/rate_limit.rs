@@ -133,7 +133,7 @@ fn limit<'d>(
         site.ground.domain.into(),
         name.into(),
         window.into(),
-        terms.algorithm.word().into(),
+        terms.algorithm.as_str().into(),
         terms.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
@@ -322,5 +322,5 @@ pub(crate) fn on_store_failure<'d>(
 fn unit_of(word: &str) -> Option<Unit> {
     const UNITS: [Unit; 7] =
         [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
-    UNITS.into_iter().find(|unit| unit.word().eq_ignore_ascii_case(word))
+    UNITS.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(word))
 }

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
-use crate::domain::Parent;
+use crate::domain::TraceParent;
 
 /// Which calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Sampling {
     }
 
     /// Whether this one is.
-    pub(super) fn takes(&self, parent: Option<&Parent>) -> bool {
+    pub(super) fn takes(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.heeds_parent => parent.sampled,
             Some(_) | None => self.all || draw() < self.share,
@@ -66,8 +66,8 @@ fn draw() -> u64 {
 mod tests {
     use super::*;
 
-    fn parent(sampled: bool) -> Parent {
-        Parent { trace: [1; 16], span: [1; 8], sampled }
+    fn parent(sampled: bool) -> TraceParent {
+        TraceParent { trace: [1; 16], span: [1; 8], sampled }
     }
 
     #[test]

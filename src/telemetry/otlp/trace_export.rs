@@ -22,7 +22,7 @@ use opentelemetry_sdk::trace::{
 
 use super::{Identity, OtlpError, Sampling, Sent, Target};
 use crate::domain::{
-    Code, Micros, NodeCall, Parent, RpcOutcome, Trace, TraceRecord, TracedDecision,
+    Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
 /// The decision's span: the method, as the conventions for RPC have it.
@@ -82,7 +82,7 @@ impl Traces {
     }
 
     /// Whether this one is.
-    pub(in crate::telemetry) fn takes(&self, parent: Option<&Parent>) -> bool {
+    pub(in crate::telemetry) fn takes(&self, parent: Option<&TraceParent>) -> bool {
         self.sampling.takes(parent)
     }
 
@@ -103,7 +103,7 @@ impl Traces {
         }
         let span = within.span();
         if ending != RpcOutcome::Decided {
-            span.set_status(Status::error(ending.word()));
+            span.set_status(Status::error(ending.as_str()));
         }
         span.end_with_timestamp(moment(trace.now()));
     }
@@ -134,7 +134,7 @@ impl fmt::Debug for Traces {
     }
 }
 
-fn remote(parent: &Parent) -> SpanContext {
+fn remote(parent: &TraceParent) -> SpanContext {
     let (trace, span) = (TraceId::from_bytes(parent.trace), SpanId::from_bytes(parent.span));
     let flags = TraceFlags::default().with_sampled(parent.sampled);
     // We call nobody on, so that nobody would be handed the caller's tracestate.
@@ -167,7 +167,7 @@ fn decision_attributes(told: Option<&TracedDecision>, ending: RpcOutcome) -> Vec
     let descriptors = i64::try_from(told.descriptors).unwrap_or(i64::MAX);
     attributes.extend([
         KeyValue::new("tidegate.code", code),
-        KeyValue::new("tidegate.source", told.source.word()),
+        KeyValue::new("tidegate.source", told.source.as_str()),
         KeyValue::new("tidegate.descriptors", descriptors),
     ]);
     let texts = [("tidegate.domain", &told.domain), ("tidegate.limited_by", &told.limited_by)];

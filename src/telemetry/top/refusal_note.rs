@@ -18,7 +18,7 @@ pub enum Values {
 
 impl Values {
     /// The word that settings and listings use.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Values::Shortened => "shortened",
             Values::Hashed => "hashed",

@@ -72,7 +72,7 @@ pub struct TopKey {
 pub(super) fn report(limits: &[Held], values: Values, not_noted: u64, now: Micros) -> TopReport {
     let span = |shape, of| span(limits, shape, of, now);
     TopReport {
-        values: values.word(),
+        values: values.as_str(),
         not_noted,
         now: span(NOW, |spans| &spans.now),
         last_hour: span(HOUR, |spans| &spans.hour),

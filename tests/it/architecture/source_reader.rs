@@ -1,5 +1,5 @@
-//! Reads source files as lines of code: comments and texts taken off, `use` lists spread out,
-//! `super` resolved. A reader of our own style, not of all of Rust.
+//! Reads source files as lines of code: comments and strings removed, `use` lists expanded, `super`
+//! resolved. It understands this repository's style, not all of Rust.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,8 @@
-//! Exit codes mean something: 64 flags and settings, 65 policy, 69 what is not to be had.
+//! Exit codes: 64 flags and settings, 65 policy, 69 an address that cannot be bound or resolved.
 
 use std::net::TcpListener;
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 const TWO_FAULTS: &str = "
 domain: edge
@@ -127,7 +127,7 @@ fn a_question_that_nobody_answers_ends_with_69() {
     drop(free);
     let ran = run(&["ask", &address, "edge", "client=ann"]).with_code(69);
     assert!(ran.err.contains(&address), "{}", ran.err);
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let ran = run(&["ask", &serving.port("grpc").to_string(), "", "client=ann"]).with_code(69);
     assert!(ran.err.contains("InvalidArgument"), "{}", ran.err);
 }

@@ -1,4 +1,4 @@
-//! Diagnostics of one run: all of them, of all files, in order.
+//! All diagnostics of all files are reported in one run, in order.
 
 use tidegate::policy::{DiagnosticKind, Options, Source, compile};
 
