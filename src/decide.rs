@@ -9,8 +9,8 @@ mod generated_holders;
 mod inspect_counters;
 mod refusal_event;
 
-pub use dry_run::{Foreseen, ForeseenLimit};
-pub use inspect_counters::{Standing, Standings};
+pub use dry_run::{DryRun, DryRunLimit};
+pub use inspect_counters::{CounterSnapshot, CounterSnapshots};
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -160,7 +160,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         for ((found, span), descriptor) in descriptors {
             let rule = rule_of(found);
             if let Found::Unlimited(rule) = found {
-                self.observer.checked(&unlimited(rule, descriptor, admitted));
+                self.observer.on_check(&unlimited(rule, descriptor, admitted));
             }
             for at in span.clone() {
                 let (check, Some(Answer::Decided(outcome))) =
@@ -171,7 +171,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 if outcome.verdict == Verdict::Refuse {
                     self.tell_refused(rule, check, checks.names[at], descriptor);
                 }
-                self.observer.checked(&CheckEvent {
+                self.observer.on_check(&CheckEvent {
                     rule: rule.map(|rule| rule.id),
                     hits: cost(check),
                     capacity: check.limit.capacity(),
@@ -183,7 +183,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 });
             }
         }
-        self.observer.decided(decision);
+        self.observer.on_decision(decision);
     }
 }
 

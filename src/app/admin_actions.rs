@@ -16,7 +16,7 @@ use super::runtime_overrides::Switching;
 use super::wiring::store_setup::Deciding;
 use crate::admin::{Done, Operate, Order};
 use crate::clock::Clock;
-use crate::decide::{Standing, Standings};
+use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::{Entry, Micros};
 use crate::policy::RuleOverride;
 use crate::telemetry::Verbosity;
@@ -80,7 +80,7 @@ fn carried_out(decider: &Deciding, switching: &Switching, levels: &Levels, order
         }
         Order::LeaveStore { lasts } => {
             let shared = decider.store().redis().ok_or("there is no Redis to leave")?;
-            shared.away().disable(until(lasts));
+            shared.store_override().disable(until(lasts));
             tracing::warn!(
                 seconds = lasts.map(|lasts| lasts.as_secs()),
                 "rehearsing without Redis"
@@ -89,7 +89,7 @@ fn carried_out(decider: &Deciding, switching: &Switching, levels: &Levels, order
         }
         Order::ReturnToStore => {
             let shared = decider.store().redis().ok_or("there is no Redis to return to")?;
-            shared.away().enable();
+            shared.store_override().enable();
             tracing::warn!("the rehearsal without Redis is over");
             Ok("asking Redis again\n".to_owned())
         }
@@ -109,7 +109,7 @@ fn until(lasts: Option<Duration>) -> Option<Micros> {
 fn switches(decider: &Deciding, switching: &Switching) -> String {
     let now = Clock::System.now();
     let mut text = switching.listed(now);
-    if decider.store().redis().is_some_and(|shared| shared.away().is_away(now)) {
+    if decider.store().redis().is_some_and(|shared| shared.store_override().is_disabled(now)) {
         text.push_str("(store): away\n");
     }
     if text.is_empty() {
@@ -126,14 +126,14 @@ async fn counters(decider: &Deciding, domain: &str, text: &str, reset: bool) -> 
         .collect();
     let policy = decider.policy();
     let now = Clock::System.now();
-    let Standings { each, source } = if reset {
+    let CounterSnapshots { each, source } = if reset {
         let standings = decider.reset(&policy, domain, &entries, now).await;
         // Constant but for the rule: a descriptor's values are somebody's data.
         let rule = standings.each.first().map_or("", |standing| standing.rule);
         tracing::warn!(rule, counters = standings.each.len(), "counters were reset by hand");
         standings
     } else {
-        decider.standings(&policy, domain, &entries, now).await
+        decider.inspect_counters(&policy, domain, &entries, now).await
     };
     if each.is_empty() {
         return Err("no rule with a limit matches this descriptor".to_owned());
@@ -143,13 +143,13 @@ async fn counters(decider: &Deciding, domain: &str, text: &str, reset: bool) -> 
         line(standing, &mut shown);
     }
     // Writing into a String cannot fail.
-    let _ = writeln!(shown, "by {}", source.word());
+    let _ = writeln!(shown, "by {}", source.as_str());
     Ok(shown)
 }
 
-fn line(standing: &Standing<'_>, text: &mut String) {
-    let Standing { rule, name, rate, capacity, outcome } = standing;
-    let unit = rate.unit.map_or("", |unit| unit.word());
+fn line(standing: &CounterSnapshot<'_>, text: &mut String) {
+    let CounterSnapshot { rule, name, rate, capacity, outcome } = standing;
+    let unit = rate.unit.map_or("", |unit| unit.as_str());
     let _ = write!(text, "{rule}");
     if !name.is_empty() {
         let _ = write!(text, " ({name})");

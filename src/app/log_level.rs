@@ -31,7 +31,7 @@ impl Levels {
     pub(super) fn set(&self, level: Verbosity, until: Option<Micros>) {
         let mut held = self.held();
         // Said before, since afterwards it may go unheard.
-        tracing::info!(level = level.word(), until = until.map(|at| at.0), "log level set");
+        tracing::info!(level = level.as_str(), until = until.map(|at| at.0), "log level set");
         self.logs.set(level);
         *held = Held { level, until };
     }
@@ -42,7 +42,7 @@ impl Levels {
         if held.until.is_some_and(|until| until <= now) {
             self.logs.set(self.configured);
             *held = Held { level: self.configured, until: None };
-            tracing::info!(level = self.configured.word(), "log level set back");
+            tracing::info!(level = self.configured.as_str(), "log level set back");
         }
     }
 
@@ -52,9 +52,13 @@ impl Levels {
         match until {
             Some(until) => {
                 let left = until.saturating_sub(now).ceil_secs();
-                format!("{}, for {left} s more, then {}\n", level.word(), self.configured.word())
+                format!(
+                    "{}, for {left} s more, then {}\n",
+                    level.as_str(),
+                    self.configured.as_str()
+                )
             }
-            None => format!("{}\n", level.word()),
+            None => format!("{}\n", level.as_str()),
         }
     }
 

@@ -156,9 +156,9 @@ struct NodeNow {
 
 fn now<'a>(decider: &Deciding, telemetry: &Telemetry, rates: &'a Sample) -> Now<'a> {
     let at = Clock::System.now();
-    let memory = decider.store().memory().counters();
+    let memory = decider.store().memory().stats();
     let shared = decider.store().redis();
-    let outage = |shared: &Shared| shared.degraded().outage(at).map(|outage| outage.to_string());
+    let outage = |shared: &Shared| shared.outages().outage(at).map(|outage| outage.to_string());
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     Now {
         version: env!("CARGO_PKG_VERSION"),

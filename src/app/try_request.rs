@@ -11,7 +11,7 @@ use super::explain_offline::entries;
 use super::wiring::store_setup::Deciding;
 use crate::admin::{Attempt, Told};
 use crate::clock::Clock;
-use crate::decide::{Foreseen, ForeseenLimit};
+use crate::decide::{DryRun, DryRunLimit};
 use crate::domain::{Code, Descriptor, Entry, Hits, Micros, Request, Status};
 use crate::policy::Policy;
 use crate::store::redis::keys::Prefix;
@@ -76,9 +76,9 @@ pub(super) async fn attempt(decider: &Deciding, prefix: &Prefix, attempt: &Attem
             explain_offline::explained_one(&policy, prefix, &asked.domain, descriptor)
         })
         .collect();
-    let foreseen = decider.foresee(&policy, &request, Clock::System.now()).await;
-    Ok(match &foreseen {
-        Ok(foreseen) => written(&answered(&policy, foreseen, explained)),
+    let dry_run = decider.dry_run(&policy, &request, Clock::System.now()).await;
+    Ok(match &dry_run {
+        Ok(dry_run) => written(&answered(&policy, dry_run, explained)),
         Err(_) => written(&Answered {
             charges_nothing: true,
             code: "UNAVAILABLE",
@@ -93,7 +93,7 @@ pub(super) async fn attempt(decider: &Deciding, prefix: &Prefix, attempt: &Attem
 
 fn answered<'a>(
     policy: &'a Policy,
-    Foreseen { decision, limits }: &Foreseen<'a>,
+    DryRun { decision, limits }: &DryRun<'a>,
     explained: Vec<String>,
 ) -> Answered<'a> {
     let each = decision.statuses.iter().zip(limits).zip(explained);
@@ -107,7 +107,7 @@ fn answered<'a>(
     Answered {
         charges_nothing: true,
         code: explain_offline::word(decision.code),
-        source: Some(decision.source.word()),
+        source: Some(decision.source.as_str()),
         shadowed: decision.shadowed,
         limited_by: decision.limited_by.map(|by| by.name),
         retry_after_ms: decision
@@ -119,7 +119,7 @@ fn answered<'a>(
     }
 }
 
-fn limit<'a>(limit: &ForeseenLimit<'a>) -> LimitAnswer<'a> {
+fn limit<'a>(limit: &DryRunLimit<'a>) -> LimitAnswer<'a> {
     LimitAnswer {
         name: Some(limit.name).filter(|name| !name.is_empty()),
         capacity: limit.capacity.0,

@@ -7,24 +7,24 @@
 
 use super::{Decider, Unavailable, combine, correct_roles, cost};
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Charge, Check, Code, Decision, Hits, Key, Micros, Observer,
-    Op, Outcome, Request, Role, Source, Verdict,
+    Accounting, Answer, Answers, Call, Charge, Check, Code, CounterKey, Decision, Hits, Micros,
+    Observer, Op, Outcome, Request, Role, Source, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
 
 /// What a call would be answered.
 #[derive(Clone, Debug)]
-pub struct Foreseen<'p> {
+pub struct DryRun<'p> {
     /// The answer.
     pub decision: Decision<'p>,
     /// For each descriptor the limits that it would be checked against.
-    pub limits: Vec<Vec<ForeseenLimit<'p>>>,
+    pub limits: Vec<Vec<DryRunLimit<'p>>>,
 }
 
 /// One check, as it would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForeseenLimit<'p> {
+pub struct DryRunLimit<'p> {
     /// The limit's own name; empty where it has none.
     pub name: &'p str,
     /// The most hits that can be taken at once.
@@ -47,12 +47,12 @@ impl<S: Store, O: Observer> Decider<S, O> {
     /// # Errors
     ///
     /// [`Unavailable`] as [`decide`](Self::decide).
-    pub async fn foresee<'p>(
+    pub async fn dry_run<'p>(
         &self,
         policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-    ) -> Result<Foreseen<'p>, Unavailable> {
+    ) -> Result<DryRun<'p>, Unavailable> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
         correct_roles(&mut checks, &matches, self.modes);
@@ -93,7 +93,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let limit = |at: usize| {
             let (check, answer) = (&checks.each[at], answers.each.get(at));
             let outcome = answer.and_then(Answer::outcome);
-            ForeseenLimit {
+            DryRunLimit {
                 name: checks.names[at],
                 capacity: check.limit.capacity(),
                 cost: cost(check),
@@ -103,7 +103,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             }
         };
         let limits = checks.spans.iter().map(|span| span.clone().map(limit).collect());
-        Ok(Foreseen { decision, limits: limits.collect() })
+        Ok(DryRun { decision, limits: limits.collect() })
     }
 }
 
@@ -137,7 +137,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 }
 
 /// What these checks take from a counter, those of them that pass.
-fn taken(checks: &[Check<'_>], answers: &[Answer], counter: Key) -> Hits {
+fn taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
     let passes =
         |answer: &Answer| answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Pass);
     let taking = checks.iter().zip(answers).filter(|(check, answer)| {

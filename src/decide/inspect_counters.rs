@@ -12,7 +12,7 @@ use crate::store::Store;
 
 /// How a counter stands.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing<'p> {
+pub struct CounterSnapshot<'p> {
     /// Its rule's path.
     pub rule: &'p str,
     /// The limit's own name; empty where it has none.
@@ -27,22 +27,22 @@ pub struct Standing<'p> {
 
 /// The counters of one descriptor.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standings<'p> {
+pub struct CounterSnapshots<'p> {
     /// In the policy's order; none where no rule with limits matches.
-    pub each: Vec<Standing<'p>>,
+    pub each: Vec<CounterSnapshot<'p>>,
     /// Who said so: with [`Source::Local`] other replicas may say otherwise.
     pub source: Source,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Looks at the counters of a descriptor. Charges nothing.
-    pub async fn standings<'p>(
+    pub async fn inspect_counters<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,
         entries: &[Entry<'_>],
         now: Micros,
-    ) -> Standings<'p> {
+    ) -> CounterSnapshots<'p> {
         self.apply_to_all(policy, domain, entries, Op::Peek, now).await
     }
 
@@ -54,7 +54,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         domain: &str,
         entries: &[Entry<'_>],
         now: Micros,
-    ) -> Standings<'p> {
+    ) -> CounterSnapshots<'p> {
         let everything = Op::Refund { cost: Hits(u64::MAX) };
         self.apply_to_all(policy, domain, entries, everything, now).await
     }
@@ -66,7 +66,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         entries: &[Entry<'_>],
         op: Op,
         now: Micros,
-    ) -> Standings<'p> {
+    ) -> CounterSnapshots<'p> {
         let descriptor =
             Descriptor { entries, hits: Hits::ONE, refund: false, limit: None, holder: None };
         let descriptors = [descriptor];
@@ -74,18 +74,18 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let matches = policy.find(&request);
         let checks = policy.checks(&request, &matches);
         let Some(rule) = matches.found.first().and_then(super::rule_of) else {
-            return Standings { each: Vec::new(), source: Source::Policy };
+            return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         };
         // Each for itself: what one says must not depend on another.
         let asked: Vec<Check<'_>> =
             checks.each.iter().map(|check| Check { op, role: Role::Shadow, ..*check }).collect();
         if asked.is_empty() {
-            return Standings { each: Vec::new(), source: Source::Policy };
+            return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         }
         let accounting = Accounting::Independent;
         let call = Call { checks: &asked, accounting, now, deadline: None };
         let answers = self.store.apply(&call).await;
-        let standing = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| Standing {
+        let standing = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| CounterSnapshot {
             rule: &rule.path,
             name,
             rate: check.limit.rate,
@@ -93,6 +93,6 @@ impl<S: Store, O: Observer> Decider<S, O> {
             outcome: Answer::outcome(answer).copied(),
         };
         let each = asked.iter().zip(&checks.names).zip(&answers.each).map(standing).collect();
-        Standings { each, source: answers.source }
+        CounterSnapshots { each, source: answers.source }
     }
 }

@@ -20,11 +20,11 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let Some(rule) = rule else {
             let entries = descriptor.entries;
             let refused = RefusalEvent { rule: None, limit: 0, counter, entries, shadow };
-            return self.observer.refused(&refused);
+            return self.observer.on_refusal(&refused);
         };
         let limit = rule.position(name);
         let entries = rule.counter_of(limit, descriptor.entries);
         let (rule, entries) = (Some(rule.id), &entries[..]);
-        self.observer.refused(&RefusalEvent { rule, limit, counter, entries, shadow });
+        self.observer.on_refusal(&RefusalEvent { rule, limit, counter, entries, shadow });
     }
 }

@@ -9,7 +9,7 @@ use super::{Micros, Unit};
 
 /// Where one window begins and where the next one does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct WindowBounds {
     /// The window's first microsecond.
     pub start: Micros,
     /// The next window's first microsecond; later than `start`.
@@ -20,22 +20,22 @@ pub struct Span {
 ///
 /// The windows follow each other without gaps. Called on the request path: an implementation must
 /// not wait, lock or allocate.
-pub trait Windows: Send + Sync {
+pub trait CalendarWindows: Send + Sync {
     /// The window that holds a time.
-    fn holding(&self, at: Micros) -> Span;
+    fn window_at(&self, at: Micros) -> WindowBounds;
 }
 
-/// Windows of one calendar unit in one time zone.
+/// CalendarWindows of one calendar unit in one time zone.
 #[derive(Clone)]
 pub struct Calendar {
     unit: Unit,
     zone: Box<str>,
-    windows: Arc<dyn Windows>,
+    windows: Arc<dyn CalendarWindows>,
 }
 
 impl Calendar {
-    /// Windows of `unit` in the zone of that IANA name.
-    pub fn new(unit: Unit, zone: &str, windows: Arc<dyn Windows>) -> Calendar {
+    /// CalendarWindows of `unit` in the zone of that IANA name.
+    pub fn new(unit: Unit, zone: &str, windows: Arc<dyn CalendarWindows>) -> Calendar {
         Calendar { unit, zone: zone.into(), windows }
     }
 
@@ -50,17 +50,17 @@ impl Calendar {
     }
 
     /// The window that holds a time.
-    pub fn holding(&self, at: Micros) -> Span {
-        self.windows.holding(at)
+    pub fn window_at(&self, at: Micros) -> WindowBounds {
+        self.windows.window_at(at)
     }
 
     /// The beginnings of the previous, the present and the next window, and the end of that one:
     /// what a store with a clock of its own needs to find its window, if that clock is not further
     /// than a window away from `now`.
     pub fn around(&self, now: Micros) -> [Micros; 4] {
-        let present = self.holding(now);
-        let previous = self.holding(present.start.saturating_sub(Micros(1)));
-        let next = self.holding(present.end);
+        let present = self.window_at(now);
+        let previous = self.window_at(present.start.saturating_sub(Micros(1)));
+        let next = self.window_at(present.end);
         [previous.start.min(present.start), present.start, present.end, next.end]
     }
 }
@@ -76,6 +76,6 @@ impl Eq for Calendar {}
 
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Calendar({} in {})", self.unit.word(), self.zone)
+        write!(f, "Calendar({} in {})", self.unit.as_str(), self.zone)
     }
 }

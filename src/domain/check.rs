@@ -10,7 +10,7 @@ use super::{Hits, Limit, Micros};
 /// Which counter: 128 bits that stand for the domain, the limit's name, the window and the entries
 /// that make the counter (`policy::key` makes them with a keyed hash).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct CounterKey {
     /// The counter's identity.
     pub identity: u128,
     /// Where a Redis Cluster places it: the hash of the `hash_tag` entries, or `None` where the
@@ -55,7 +55,7 @@ pub struct Holder(pub u128);
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
     /// The counter.
-    pub key: Key,
+    pub key: CounterKey,
     /// The limit; shared, because a receipt outlives the call.
     pub limit: &'a Arc<Limit>,
     /// What to do.

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, Hits, HolderToken, Key, Micros, Outcome, Parent, Rate, Source, Trace};
+use super::{
+    CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Source, Trace, TraceParent,
+};
 
 /// The answer's code, for the call and for each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +127,7 @@ impl RpcOutcome {
         [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
 
     /// The word used in metrics: the gRPC status that the caller gets.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             RpcOutcome::Decided => "ok",
             RpcOutcome::Invalid => "invalid_argument",
@@ -143,7 +145,7 @@ pub struct RefusalEvent<'a> {
     /// The limit's position among those of the rule.
     pub limit: usize,
     /// The counter.
-    pub counter: Key,
+    pub counter: CounterKey,
     /// The entries that make the counter, as the caller sent them; where a pattern's values share
     /// a counter, the pattern stands for the value.
     pub entries: &'a [Entry<'a>],
@@ -156,63 +158,63 @@ pub struct RefusalEvent<'a> {
 /// Called on the request path: an implementation must not allocate, lock or log.
 pub trait Observer: Send + Sync + 'static {
     /// One check was decided.
-    fn checked(&self, facts: &CheckEvent);
+    fn on_check(&self, facts: &CheckEvent);
     /// One check refused; told before [`checked`](Self::checked), also where it has no say.
-    fn refused(&self, _: &RefusalEvent<'_>) {}
+    fn on_refusal(&self, _: &RefusalEvent<'_>) {}
     /// A return of concurrency slots named no holder, so that it freed nothing.
     fn release_without_holder(&self) {}
     /// A call was decided.
-    fn decided(&self, decision: &Decision<'_>);
+    fn on_decision(&self, decision: &Decision<'_>);
     /// Whether [`answered`](Self::answered) wants to know; else nobody asks for the time.
-    fn times(&self) -> bool {
+    fn wants_timing(&self) -> bool {
         false
     }
     /// A call was answered, so long after it had been read.
-    fn answered(&self, _: RpcOutcome, _: Duration) {}
+    fn on_response(&self, _: RpcOutcome, _: Duration) {}
     /// Whether any call may be traced; else nobody looks for its caller's place in a trace.
-    fn traces(&self) -> bool {
+    fn tracing_enabled(&self) -> bool {
         false
     }
     /// Whether a call is to be traced, by its caller's place in a trace: asked before anything is
     /// written down of it.
-    fn samples(&self, _: Option<&Parent>) -> bool {
+    fn should_sample(&self, _: Option<&TraceParent>) -> bool {
         false
     }
     /// A traced call was answered. The one that may take its time, since few calls are.
-    fn traced(&self, _: &Trace, _: RpcOutcome) {}
+    fn on_trace(&self, _: &Trace, _: RpcOutcome) {}
 }
 
 impl<T: Observer> Observer for Arc<T> {
-    fn checked(&self, facts: &CheckEvent) {
-        T::checked(self, facts);
+    fn on_check(&self, facts: &CheckEvent) {
+        T::on_check(self, facts);
     }
-    fn refused(&self, refused: &RefusalEvent<'_>) {
-        T::refused(self, refused);
+    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
+        T::on_refusal(self, refused);
     }
     fn release_without_holder(&self) {
         T::release_without_holder(self);
     }
-    fn decided(&self, decision: &Decision<'_>) {
-        T::decided(self, decision);
+    fn on_decision(&self, decision: &Decision<'_>) {
+        T::on_decision(self, decision);
     }
-    fn times(&self) -> bool {
-        T::times(self)
+    fn wants_timing(&self) -> bool {
+        T::wants_timing(self)
     }
-    fn answered(&self, ending: RpcOutcome, took: Duration) {
-        T::answered(self, ending, took);
+    fn on_response(&self, ending: RpcOutcome, took: Duration) {
+        T::on_response(self, ending, took);
     }
-    fn traces(&self) -> bool {
-        T::traces(self)
+    fn tracing_enabled(&self) -> bool {
+        T::tracing_enabled(self)
     }
-    fn samples(&self, parent: Option<&Parent>) -> bool {
-        T::samples(self, parent)
+    fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
+        T::should_sample(self, parent)
     }
-    fn traced(&self, trace: &Trace, ending: RpcOutcome) {
-        T::traced(self, trace, ending);
+    fn on_trace(&self, trace: &Trace, ending: RpcOutcome) {
+        T::on_trace(self, trace, ending);
     }
 }
 
 impl Observer for () {
-    fn checked(&self, _: &CheckEvent) {}
-    fn decided(&self, _: &Decision<'_>) {}
+    fn on_check(&self, _: &CheckEvent) {}
+    fn on_decision(&self, _: &Decision<'_>) {}
 }

@@ -73,7 +73,7 @@ impl Limit {
     ///
     /// So `n` replicas with a part of `1/n` each admit no more than the larger of the limit and `n`.
     #[must_use]
-    pub fn fraction(&self, fraction: Fraction) -> Limit {
+    pub fn scaled_by(&self, fraction: Fraction) -> Limit {
         if fraction.is_whole() {
             return self.clone();
         }
@@ -150,7 +150,7 @@ mod tests {
     fn a_window_keeps_its_length_and_a_bucket_slows_down() {
         let window = Window::Epoch { length: Micros::SECOND };
         let whole = limit(Algorithm::FixedWindow(FixedWindow { hits: Hits(7), window }));
-        let part = whole.fraction(Fraction::one_of(2));
+        let part = whole.scaled_by(Fraction::one_of(2));
         assert_eq!(part.capacity(), Hits(3));
         assert_eq!((part.rate, part.limit_id), (whole.rate, whole.limit_id));
 
@@ -162,7 +162,7 @@ mod tests {
             floor: Hits::ZERO,
             leaky: false,
         }));
-        let Algorithm::Bucket(part) = whole.fraction(Fraction::percent(30)).algorithm else {
+        let Algorithm::Bucket(part) = whole.scaled_by(Fraction::percent(30)).algorithm else {
             panic!()
         };
         assert_eq!(part.burst, Hits(3));
@@ -179,7 +179,7 @@ mod tests {
             floor: Hits::ZERO,
             leaky: false,
         }));
-        let Algorithm::Bucket(part) = whole.fraction(Fraction::one_of(10_000)).algorithm else {
+        let Algorithm::Bucket(part) = whole.scaled_by(Fraction::one_of(10_000)).algorithm else {
             panic!()
         };
         let Refill::Credits { window, .. } = part.refill else { panic!() };

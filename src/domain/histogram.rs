@@ -8,13 +8,13 @@ use std::time::Duration;
 /// Upper bounds of waiting times, in microseconds. Close together around the two budgets that a
 /// decision has, 6 ms for the store and Envoy's 20 ms for all of it, so that the share of calls
 /// beyond either can be read off; wide elsewhere, since each bound is a series for each node.
-pub const WAITS_US: [u64; 25] = [
+pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
 /// Upper bounds of how many items one write carries; a connection never writes more than 128.
-pub const SIZES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// Counts per bucket. Noting is two relaxed additions: no lock, no allocation.
 #[derive(Debug)]
@@ -27,20 +27,20 @@ pub struct Histogram<const N: usize> {
 }
 
 /// Waiting times.
-pub type Waits = Histogram<{ WAITS_US.len() }>;
+pub type DurationHistogram = Histogram<{ DURATION_BOUNDS_US.len() }>;
 
-/// Sizes of writes.
-pub type Sizes = Histogram<{ SIZES.len() }>;
+/// SizeHistogram of writes.
+pub type SizeHistogram = Histogram<{ SIZE_BOUNDS.len() }>;
 
-impl Default for Waits {
+impl Default for DurationHistogram {
     fn default() -> Self {
-        Histogram::new(&WAITS_US)
+        Histogram::new(&DURATION_BOUNDS_US)
     }
 }
 
-impl Default for Sizes {
+impl Default for SizeHistogram {
     fn default() -> Self {
-        Histogram::new(&SIZES)
+        Histogram::new(&SIZE_BOUNDS)
     }
 }
 
@@ -52,42 +52,42 @@ impl<const N: usize> Histogram<N> {
     }
 
     /// One more number. A bound belongs to the bucket below it.
-    pub fn note(&self, number: u64) {
-        self.note_as(number, false);
+    pub fn record(&self, number: u64) {
+        self.record_with(number, false);
     }
 
-    /// The same; `alone`: no other thread notes anything, see [`add_to`].
-    fn note_as(&self, number: u64, alone: bool) {
+    /// The same; `single_writer`: no other thread notes anything, see [`add_relaxed`].
+    fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
-        add_to(self.counts.get(at).unwrap_or(&self.above), 1, alone);
-        add_to(&self.sum, number, alone);
+        add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
+        add_relaxed(&self.sum, number, single_writer);
     }
 
     /// What was noted so far. Not one moment: a number that is noted meanwhile may be in the sum
     /// and not in its bucket.
-    pub fn read(&self) -> Distribution {
+    pub fn snapshot(&self) -> HistogramSnapshot {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let counts = self.counts.iter().chain([&self.above]).map(read).collect();
-        Distribution { bounds: self.bounds, counts, sum: read(&self.sum) }
+        HistogramSnapshot { bounds: self.bounds, counts, sum: read(&self.sum) }
     }
 }
 
-impl Waits {
+impl DurationHistogram {
     /// One more wait, to the microsecond, rounded down.
-    pub fn took(&self, wait: Duration) {
-        self.took_as(wait, false);
+    pub fn record_duration(&self, wait: Duration) {
+        self.record_duration_with(wait, false);
     }
 
-    /// The same; `alone`: no other thread notes anything, see [`add_to`].
-    pub fn took_as(&self, wait: Duration, alone: bool) {
-        self.note_as(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), alone);
+    /// The same; `single_writer`: no other thread notes anything, see [`add_relaxed`].
+    pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
+        self.record_with(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), single_writer);
     }
 }
 
-/// Adds to a cell. `alone`: no other thread ever writes it, so that a load and a store do, which cost
+/// Adds to a cell. `single_writer`: no other thread ever writes it, so that a load and a store do, which cost
 /// less than an addition that every thread may make; others may read it.
-pub fn add_to(cell: &AtomicU64, number: u64, alone: bool) {
-    if alone {
+pub fn add_relaxed(cell: &AtomicU64, number: u64, single_writer: bool) {
+    if single_writer {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
     } else {
         cell.fetch_add(number, Ordering::Relaxed);
@@ -96,7 +96,7 @@ pub fn add_to(cell: &AtomicU64, number: u64, alone: bool) {
 
 /// What a histogram held when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Distribution {
+pub struct HistogramSnapshot {
     /// Upper bounds, ascending; each belongs to its bucket.
     pub bounds: &'static [u64],
     /// Per bucket, and at the end what was above the last bound: one more than bounds.
@@ -105,7 +105,7 @@ pub struct Distribution {
     pub sum: u64,
 }
 
-impl Distribution {
+impl HistogramSnapshot {
     /// How many numbers.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
@@ -114,7 +114,7 @@ impl Distribution {
     /// The lowest bound that at least this share (0 to 1) of the numbers does not exceed: a true
     /// upper bound of the quantile, above it by less than one bucket. `None` where there are no
     /// numbers, or where only the bucket without an upper bound would do.
-    pub fn below(&self, share: f64) -> Option<u64> {
+    pub fn quantile(&self, share: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
             return None;
@@ -130,7 +130,7 @@ impl Distribution {
     }
 
     /// Adds what another histogram of the same bounds held.
-    pub fn add(&mut self, other: &Distribution) {
+    pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
@@ -144,52 +144,52 @@ mod tests {
 
     #[test]
     fn a_bound_belongs_to_the_bucket_below_it() {
-        let sizes = Sizes::default();
+        let sizes = SizeHistogram::default();
         for size in [0, 1, 2, 3, 128, 129] {
-            sizes.note(size);
+            sizes.record(size);
         }
-        let read = sizes.read();
+        let read = sizes.snapshot();
         assert_eq!(read.counts, [2, 1, 1, 0, 0, 0, 0, 1, 1]);
         assert_eq!((read.count(), read.sum), (6, 263));
     }
 
     #[test]
     fn a_quantile_is_the_bound_that_it_does_not_exceed() {
-        let sizes = Sizes::default();
-        assert_eq!(sizes.read().below(0.5), None);
+        let sizes = SizeHistogram::default();
+        assert_eq!(sizes.snapshot().quantile(0.5), None);
         for size in 1..=100 {
-            sizes.note(size);
+            sizes.record(size);
         }
-        let read = sizes.read();
+        let read = sizes.snapshot();
         assert_eq!(
-            [0.0, 0.5, 0.64, 0.65, 1.0].map(|share| read.below(share)),
+            [0.0, 0.5, 0.64, 0.65, 1.0].map(|share| read.quantile(share)),
             [1, 64, 64, 128, 128].map(Some)
         );
-        sizes.note(1_000);
-        assert_eq!(sizes.read().below(1.0), None, "above every bound");
+        sizes.record(1_000);
+        assert_eq!(sizes.snapshot().quantile(1.0), None, "above every bound");
     }
 
     #[test]
     fn bounds_ascend_and_both_budgets_are_among_them() {
-        assert!(WAITS_US.is_sorted() && SIZES.is_sorted());
-        assert!(WAITS_US.contains(&6_000) && WAITS_US.contains(&20_000));
+        assert!(DURATION_BOUNDS_US.is_sorted() && SIZE_BOUNDS.is_sorted());
+        assert!(DURATION_BOUNDS_US.contains(&6_000) && DURATION_BOUNDS_US.contains(&20_000));
     }
 
     #[test]
     fn a_wait_beyond_every_bound_is_counted_above_them() {
-        let waits = Waits::default();
-        waits.took(Duration::from_secs(3_600));
-        assert_eq!(waits.read().counts.last(), Some(&1));
+        let waits = DurationHistogram::default();
+        waits.record_duration(Duration::from_secs(3_600));
+        assert_eq!(waits.snapshot().counts.last(), Some(&1));
     }
 
     #[test]
     fn distributions_of_the_same_bounds_add_up() {
-        let (one, other) = (Sizes::default(), Sizes::default());
-        one.note(1);
-        other.note(1);
-        other.note(100);
-        let mut both = one.read();
-        both.add(&other.read());
+        let (one, other) = (SizeHistogram::default(), SizeHistogram::default());
+        one.record(1);
+        other.record(1);
+        other.record(100);
+        let mut both = one.snapshot();
+        both.merge(&other.snapshot());
         assert_eq!((both.count(), both.sum, both.counts[0]), (3, 102, 2));
     }
 }

@@ -39,7 +39,7 @@ impl Unit {
     }
 
     /// The word that policy files use, in lower case.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Unit::Second => "second",
             Unit::Minute => "minute",

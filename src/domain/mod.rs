@@ -17,21 +17,26 @@ mod request;
 mod time;
 mod trace;
 
-pub use calendar::{Calendar, Span, Windows};
-pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
+pub use calendar::{Calendar, CalendarWindows, WindowBounds};
+pub use check::{Accounting, Call, Check, CounterKey, Holder, Op, Role};
 pub use decision::{
     CheckEvent, Code, Decision, LimitedBy, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
     StatusLimit,
 };
 pub use escaping::{escaped, needs_escape};
 pub use fraction::Fraction;
-pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits, add_to};
+pub use histogram::{
+    DURATION_BOUNDS_US, DurationHistogram, Histogram, HistogramSnapshot, SIZE_BOUNDS,
+    SizeHistogram, add_relaxed,
+};
 pub use holder_token::HolderToken;
 pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
-pub use outcome::{Answer, Answers, ChargeRecord, Executed, Outcome, Receipt, Source, Verdict};
+pub use outcome::{
+    Answer, Answers, ChargeRecord, ExecutionStatus, Outcome, Receipt, Source, Verdict,
+};
 pub use request::{Descriptor, Entry, Override, Request};
 pub use time::{Hits, Micros};
-pub use trace::{NodeCall, Parent, Trace, TraceRecord, TracedDecision};
+pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Check, Hits, Key, Limit, Micros};
+use super::{Check, CounterKey, Hits, Limit, Micros};
 
 /// Whether a check passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct ChargeRecord {
 #[derive(Clone, Debug)]
 pub struct Receipt {
     /// The counter.
-    pub key: Key,
+    pub key: CounterKey,
     /// The limit it was charged under.
     pub limit: Arc<Limit>,
     /// What was taken.
@@ -78,9 +78,9 @@ impl Receipt {
 
 /// Whether a call that brought no answer was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Executed {
+pub enum ExecutionStatus {
     /// It was not: it may be sent again.
-    No,
+    NotExecuted,
     /// Nobody knows: a consuming call must never be sent again.
     Unknown,
 }
@@ -95,7 +95,7 @@ pub enum Answer {
     /// The store gave no answer in time.
     Unanswered {
         /// Whether it may have been carried out.
-        executed: Executed,
+        executed: ExecutionStatus,
     },
 }
 
@@ -128,7 +128,7 @@ pub enum Source {
 
 impl Source {
     /// The word used in metadata, metrics and logs.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Source::Memory => "memory",
             Source::Redis => "redis",

@@ -10,7 +10,7 @@ use super::{Code, Decision, Micros, Source};
 
 /// The caller's place in a trace, as W3C's `traceparent` tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parent {
+pub struct TraceParent {
     /// The trace's id; not zero.
     pub trace: [u8; 16],
     /// The id of the caller's span; not zero.
@@ -56,7 +56,7 @@ pub struct TracedDecision {
 /// A sampled call: written to on its way, read when it is over. A lock, because what writes and
 /// what reads may be two threads; sampled calls are few.
 pub struct Trace {
-    parent: Option<Parent>,
+    parent: Option<TraceParent>,
     began: Micros,
     now: Box<dyn Fn() -> Micros + Send + Sync>,
     seen: Mutex<TraceRecord>,
@@ -74,14 +74,14 @@ pub struct TraceRecord {
 impl Trace {
     /// A call that begins now, by the wall clock that `now` reads.
     pub fn begin(
-        parent: Option<Parent>,
+        parent: Option<TraceParent>,
         now: impl Fn() -> Micros + Send + Sync + 'static,
     ) -> Trace {
         Trace { parent, began: now(), now: Box::new(now), seen: Mutex::default() }
     }
 
     /// The caller's place, if it has one.
-    pub fn parent(&self) -> Option<Parent> {
+    pub fn parent(&self) -> Option<TraceParent> {
         self.parent
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
-use crate::domain::{Answer, Answers, Call, Executed, Receipt, Source};
+use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::Store;
 
 /// What a call may cost at most. Envoy waits 20 ms by default; a store that answers within 6 leaves
@@ -49,7 +49,7 @@ impl<S: Store> Deadline<S> {
         self.budget.min(left.saturating_sub(MARGIN))
     }
 
-    fn overrun(&self, call: &Call<'_>, executed: Executed) -> Answers {
+    fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
         self.overruns.fetch_add(1, Ordering::Relaxed);
         // Nobody decided. Only a store across the network is given a budget.
         let each = vec![Answer::Unanswered { executed }; call.checks.len()];
@@ -64,13 +64,13 @@ impl<S: Store> Store for Deadline<S> {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
-            return self.overrun(call, Executed::No);
+            return self.overrun(call, ExecutionStatus::NotExecuted);
         }
         // Whoever can end in order before he is ended is told when that will be.
         let call = &Call { deadline: now.checked_add(budget), ..*call };
         match tokio::time::timeout(budget, self.store.apply(call)).await {
             Ok(answers) => answers,
-            Err(_) => self.overrun(call, Executed::Unknown),
+            Err(_) => self.overrun(call, ExecutionStatus::Unknown),
         }
     }
 
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Accounting, Algorithm, Charge, Check, FixedWindow, Hits, Key, Limit, Micros,
+        Accounting, Algorithm, Charge, Check, CounterKey, FixedWindow, Hits, Limit, Micros,
         OnStoreFailure, Op, Rate, Role, Unit, Window,
     };
 
@@ -114,7 +114,7 @@ mod tests {
             limit_id: 0,
         });
         let check = Check {
-            key: Key { identity: 1, tag: None },
+            key: CounterKey { identity: 1, tag: None },
             limit: &limit,
             op: Op::Peek,
             role: Role::Required,
@@ -131,7 +131,7 @@ mod tests {
         answers.each[0]
     }
 
-    const UNKNOWN: Answer = Answer::Unanswered { executed: Executed::Unknown };
+    const UNKNOWN: Answer = Answer::Unanswered { executed: ExecutionStatus::Unknown };
 
     #[tokio::test(start_paused = true)]
     async fn a_store_is_asked_for_no_longer_than_its_budget() {
@@ -148,7 +148,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_comes_too_late_is_not_sent() {
-        let not_sent = Answer::Unanswered { executed: Executed::No };
+        let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
         assert_eq!(asked(0, 6, Some(1)).await, not_sent);
     }
 }

@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::degraded::{Degraded, Reason};
 use super::in_flight_limit;
 use super::in_flight_limit::InFlightLimit;
 use super::merge::{MergeResult, Places, settle};
+use super::outage::{FallbackReason, OutageTracker};
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
 use crate::domain::{
-    Answer, Answers, Call, Check, Executed, Fraction, Micros, Op, Receipt, Role, Source,
+    Answer, Answers, Call, Check, ExecutionStatus, Fraction, Micros, Op, Receipt, Role, Source,
 };
 use crate::store::{LocalStore, Store};
 
@@ -35,7 +35,7 @@ const GIVE_BACKS_MAX: usize = 1_024;
 
 /// How a remote store is stood in for.
 #[derive(Clone, Copy, Debug)]
-pub struct StandIn {
+pub struct FallbackConfig {
     /// How many replicas share the limits; at least 1. Each admits its share alone.
     pub replicas: u32,
     /// Calls in flight; above it they are answered locally.
@@ -44,9 +44,9 @@ pub struct StandIn {
     pub age_max: Micros,
 }
 
-impl Default for StandIn {
+impl Default for FallbackConfig {
     fn default() -> Self {
-        StandIn {
+        FallbackConfig {
             replicas: 1,
             in_flight_max: in_flight_limit::IN_FLIGHT_MAX,
             age_max: in_flight_limit::AGE_MAX,
@@ -55,9 +55,9 @@ impl Default for StandIn {
 }
 
 /// Counts of what went on; read by telemetry, never reset. Calls are counted by reason in
-/// [`Degraded`].
+/// [`OutageTracker`].
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct FallbackStats {
     /// Calls admitted without the remote store's answer to every check.
     pub admitted: AtomicU64,
     /// Hits of such calls that the remote store does not know of for certain: so many may have
@@ -81,8 +81,8 @@ pub struct Fallback<S, L> {
     shares: ReplicaLimits,
     gate: InFlightLimit,
     away: StoreOverride,
-    degraded: Degraded,
-    counters: Counters,
+    outages: OutageTracker,
+    stats: FallbackStats,
     /// What `admitted_hits` was when the present outage began.
     admitted_before: AtomicU64,
     replicas: u32,
@@ -91,15 +91,15 @@ pub struct Fallback<S, L> {
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Asks `remote`, and `local` where it does not answer.
-    pub fn new(remote: S, local: L, stand_in: StandIn) -> Self {
+    pub fn new(remote: S, local: L, stand_in: FallbackConfig) -> Self {
         Fallback {
             remote: Arc::new(remote),
             local,
             shares: ReplicaLimits::new(Fraction::one_of(stand_in.replicas)),
             gate: InFlightLimit::new(stand_in.in_flight_max, stand_in.age_max),
             away: StoreOverride::default(),
-            degraded: Degraded::default(),
-            counters: Counters::default(),
+            outages: OutageTracker::default(),
+            stats: FallbackStats::default(),
             admitted_before: AtomicU64::new(0),
             replicas: stand_in.replicas,
             giving_back: Arc::default(),
@@ -117,13 +117,13 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 
     /// The switch that makes the remote store count as away.
-    pub fn away(&self) -> &StoreOverride {
+    pub fn store_override(&self) -> &StoreOverride {
         &self.away
     }
 
     /// The calls that were not answered by the remote store, and the outage they make.
-    pub fn degraded(&self) -> &Degraded {
-        &self.degraded
+    pub fn outages(&self) -> &OutageTracker {
+        &self.outages
     }
 
     /// Calls in flight at the remote store.
@@ -139,23 +139,23 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// How many hits this replica has admitted beyond limits at most, in the present outage: all
     /// that the remote store does not know of. Zero without an outage.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
-        let so_far = self.counters.admitted_hits.load(Ordering::Relaxed);
+        let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
         let before = self.admitted_before.load(Ordering::Relaxed);
-        self.degraded.outage(now).map_or(0, |_| so_far.saturating_sub(before))
+        self.outages.outage(now).map_or(0, |_| so_far.saturating_sub(before))
     }
 
     /// What went on so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn stats(&self) -> &FallbackStats {
+        &self.stats
     }
 
     /// The remote store's answers, or why it was not even asked.
-    async fn ask(&self, call: &Call<'_>) -> Result<Answers, Reason> {
-        if self.away.is_away(call.now) {
-            return Err(Reason::Rehearsed);
+    async fn ask(&self, call: &Call<'_>) -> Result<Answers, FallbackReason> {
+        if self.away.is_disabled(call.now) {
+            return Err(FallbackReason::Rehearsed);
         }
         // Held until the answer is here, or nobody waits for it any more.
-        let _in_flight = self.gate.enter(call.now).ok_or(Reason::Shed)?;
+        let _in_flight = self.gate.enter(call.now).ok_or(FallbackReason::Shed)?;
         Ok(self.remote.apply(call).await)
     }
 
@@ -207,9 +207,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 
     /// Settles a call that the remote store did not answer whole.
-    fn stand_in(&self, call: &Call<'_>, mut answers: Answers, reason: Reason) -> Answers {
-        if self.degraded.note(reason, call.now) {
-            let so_far = self.counters.admitted_hits.load(Ordering::Relaxed);
+    fn stand_in(&self, call: &Call<'_>, mut answers: Answers, reason: FallbackReason) -> Answers {
+        if self.outages.record_fallback(reason, call.now) {
+            let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
             self.admitted_before.store(so_far, Ordering::Relaxed);
         }
         let heard: SmallVec<[bool; 16]> =
@@ -220,19 +220,21 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let counter = match settled {
             MergeResult::Unavailable { receipts } => {
                 self.send_back(receipts);
-                &self.counters.unavailable
+                &self.stats.unavailable
             }
             MergeResult::Decided { admitted, receipts } => {
                 self.send_back(receipts);
                 if admitted {
                     let hits = unheard_hits(call.checks, &heard);
-                    self.counters.admitted_hits.fetch_add(hits, Ordering::Relaxed);
+                    self.stats.admitted_hits.fetch_add(hits, Ordering::Relaxed);
                 }
                 answers.source = match reason {
-                    Reason::Shed => Source::Shed,
-                    Reason::Unreachable | Reason::Late | Reason::Rehearsed => Source::Local,
+                    FallbackReason::Shed => Source::Shed,
+                    FallbackReason::Unreachable
+                    | FallbackReason::Late
+                    | FallbackReason::Rehearsed => Source::Local,
                 };
-                if admitted { &self.counters.admitted } else { &self.counters.refused }
+                if admitted { &self.stats.admitted } else { &self.stats.refused }
             }
         };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -248,10 +250,10 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let under_way = self.giving_back.fetch_add(1, Ordering::Relaxed);
         let (Ok(runtime), true) = (Handle::try_current(), under_way < GIVE_BACKS_MAX) else {
             self.giving_back.fetch_sub(1, Ordering::Relaxed);
-            self.counters.refunds_lost.fetch_add(many, Ordering::Relaxed);
+            self.stats.refunds_lost.fetch_add(many, Ordering::Relaxed);
             return;
         };
-        self.counters.refunded.fetch_add(many, Ordering::Relaxed);
+        self.stats.refunded.fetch_add(many, Ordering::Relaxed);
         let (remote, giving_back) = (Arc::clone(&self.remote), Arc::clone(&self.giving_back));
         runtime.spawn(async move {
             remote.refund(&receipts).await;
@@ -274,19 +276,24 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
         let answers = match self.ask(call).await {
             Ok(answers) => answers,
             Err(reason) => {
-                let each = vec![Answer::Unanswered { executed: Executed::No }; call.checks.len()];
+                let each = vec![
+                    Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+                    call.checks.len()
+                ];
                 return self.stand_in(call, Answers { each, source: Source::Local }, reason);
             }
         };
         let unheard = answers.each.iter().filter_map(|answer| match answer {
-            Answer::Unanswered { executed: Executed::Unknown } => Some(Reason::Late),
-            Answer::Unanswered { executed: Executed::No } => Some(Reason::Unreachable),
+            Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
+            Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
+                Some(FallbackReason::Unreachable)
+            }
             Answer::Decided(_) | Answer::NotAsked => None,
         });
         if let Some(reason) = unheard.max_by_key(|reason| *reason as u8) {
             return self.stand_in(call, answers, reason);
         }
-        self.degraded.answered(call.now);
+        self.outages.record_success(call.now);
         self.note(call.checks.iter().zip(&answers.each), call.now);
         answers
     }

@@ -14,9 +14,9 @@
 //! Not here: algorithm, Redis (its breaker is beside its connections).
 
 pub mod deadline;
-pub mod degraded;
 pub mod fallback;
 pub mod in_flight_limit;
+pub mod outage;
 pub mod refusal_cache;
 pub mod store_override;
 

@@ -18,8 +18,8 @@ use std::sync::{Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use crate::domain::{
-    Accounting, Algorithm, Answer, Answers, Call, Charge, Check, Hits, Key, Limit, Micros, Op,
-    Outcome, Receipt, Refill, Role, Source, Verdict, Window,
+    Accounting, Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, Limit, Micros,
+    Op, Outcome, Receipt, Refill, Role, Source, Verdict, Window,
 };
 use crate::store::Store;
 
@@ -47,12 +47,12 @@ pub struct RefusalCache<S> {
     /// Switched off, it passes everything on.
     on: bool,
     sets: Box<[Set]>,
-    counters: Counters,
+    stats: RefusalCacheStats,
 }
 
 /// Counts of what was remembered; read by telemetry, never reset.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct RefusalCacheStats {
     /// Checks refused here.
     pub refused: AtomicU64,
     /// Calls answered without asking the store at all.
@@ -85,7 +85,7 @@ struct Refusal {
 /// What a refusal is remembered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct What {
-    key: Key,
+    key: CounterKey,
     cost: Hits,
     numbers: [u64; 5],
 }
@@ -98,7 +98,7 @@ impl<S: Store> RefusalCache<S> {
     /// apart, so that a refusal in such a call says nothing (Redis Cluster).
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SETS).map(|_| Set::default()).collect();
-        RefusalCache { inner, splits, on: true, sets, counters: Counters::default() }
+        RefusalCache { inner, splits, on: true, sets, stats: RefusalCacheStats::default() }
     }
 
     /// Remembers (as it does from the beginning) or does not.
@@ -113,23 +113,23 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// What went on so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn stats(&self) -> &RefusalCacheStats {
+        &self.stats
     }
 
     /// Forgets everything: for a reload of the policy.
-    pub fn forget_all(&self) {
+    pub fn clear(&self) {
         for set in &self.sets {
             set.refusals.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
     }
 
-    fn set(&self, key: &Key) -> &Set {
+    fn set(&self, key: &CounterKey) -> &Set {
         // The identity is a hash already.
         &self.sets[(key.identity as usize) % SETS]
     }
 
-    fn forget(&self, key: &Key, now: Micros) {
+    fn forget(&self, key: &CounterKey, now: Micros) {
         let set = self.set(key);
         if set.until.load(Ordering::Relaxed) > now.0 {
             let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,7 +211,7 @@ impl<S: Store> RefusalCache<S> {
     /// Asks the checks of `rest` and fills in their answers.
     async fn ask(&self, call: &Call<'_>, rest: &Rest, answers: &mut [Answer]) -> Source {
         if rest.is_empty() {
-            self.counters.spared.fetch_add(1, Ordering::Relaxed);
+            self.stats.spared.fetch_add(1, Ordering::Relaxed);
             return Source::Cached;
         }
         let checks: SmallVec<[Check<'_>; 8]> = rest.iter().map(|at| call.checks[*at]).collect();
@@ -300,7 +300,7 @@ impl<S: Store> Store for RefusalCache<S> {
         let mut each: Vec<Answer> = Vec::new();
         for (at, check) in call.checks.iter().enumerate() {
             let Some(outcome) = self.recall(check, call.now) else { continue };
-            self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            self.stats.refused.fetch_add(1, Ordering::Relaxed);
             if !recalled {
                 each.resize(call.checks.len(), Answer::NotAsked);
                 recalled = true;

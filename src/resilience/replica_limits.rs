@@ -74,7 +74,7 @@ impl ReplicaLimits {
         if Arc::ptr_eq(&held.whole, limit) {
             return ReplicaLimit::Fraction(held);
         }
-        let part = Arc::new(limit.fraction(self.part));
+        let part = Arc::new(limit.scaled_by(self.part));
         let share = Arc::new(Share { whole: Arc::clone(limit), part });
         slot.store(Arc::clone(&share));
         ReplicaLimit::Fraction(Guard::from_inner(share))

@@ -26,7 +26,7 @@ impl StoreOverride {
     }
 
     /// Whether it counts as away.
-    pub fn is_away(&self, now: Micros) -> bool {
+    pub fn is_disabled(&self, now: Micros) -> bool {
         self.until.load(Ordering::Relaxed) > now.0
     }
 }

@@ -20,7 +20,7 @@ pub const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
 
 /// What the server says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum HealthState {
     NotServing,
     Serving,
     /// Not serving, for good: watchers are sent away.
@@ -30,22 +30,22 @@ enum Standing {
 /// Says whether callers may come. All clones are one switch.
 #[derive(Clone, Debug)]
 pub struct Health {
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<HealthState>,
 }
 
 impl Health {
     /// A switch that stands at NOT_SERVING.
     pub fn new() -> Self {
-        Health { standing: watch::Sender::new(Standing::NotServing) }
+        Health { state: watch::Sender::new(HealthState::NotServing) }
     }
 
     /// Tells everybody SERVING or NOT_SERVING, until [`Health::leave`].
     pub fn set_serving(&self, serving: bool) {
-        let next = if serving { Standing::Serving } else { Standing::NotServing };
-        self.standing.send_if_modified(|standing| {
-            let changes = *standing != Standing::Leaving && *standing != next;
+        let next = if serving { HealthState::Serving } else { HealthState::NotServing };
+        self.state.send_if_modified(|state| {
+            let changes = *state != HealthState::Leaving && *state != next;
             if changes {
-                *standing = next;
+                *state = next;
             }
             changes
         });
@@ -54,12 +54,12 @@ impl Health {
     /// Tells everybody NOT_SERVING for good, and ends the watchers' streams: a drain need not wait
     /// for them.
     pub fn leave(&self) {
-        self.standing.send_replace(Standing::Leaving);
+        self.state.send_replace(HealthState::Leaving);
     }
 
     /// Whether it says SERVING.
     pub fn is_serving(&self) -> bool {
-        *self.standing.borrow() == Standing::Serving
+        *self.state.borrow() == HealthState::Serving
     }
 
     /// The gRPC service.
@@ -78,37 +78,37 @@ fn told(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-fn truth(standing: Standing) -> HealthCheckResponse {
-    told(match standing {
-        Standing::Serving => ServingStatus::Serving,
-        Standing::NotServing | Standing::Leaving => ServingStatus::NotServing,
+fn truth(state: HealthState) -> HealthCheckResponse {
+    told(match state {
+        HealthState::Serving => ServingStatus::Serving,
+        HealthState::NotServing | HealthState::Leaving => ServingStatus::NotServing,
     })
 }
 
 /// Where a watcher stands: before its first message, or behind the last one.
 enum Watching {
-    Known { standing: watch::Receiver<Standing>, told: Option<Standing> },
-    Unknown { standing: watch::Receiver<Standing>, told: bool },
+    Known { state: watch::Receiver<HealthState>, told: Option<HealthState> },
+    Unknown { state: watch::Receiver<HealthState>, told: bool },
 }
 
 async fn next(watching: Watching) -> Option<(Result<HealthCheckResponse, Status>, Watching)> {
     match watching {
-        Watching::Known { told: Some(Standing::Leaving), .. } => None,
-        Watching::Known { mut standing, told } => {
-            let now = *standing.wait_for(|now| Some(*now) != told).await.ok()?;
+        Watching::Known { told: Some(HealthState::Leaving), .. } => None,
+        Watching::Known { mut state, told } => {
+            let now = *state.wait_for(|now| Some(*now) != told).await.ok()?;
             // Whoever was told NOT_SERVING already learns nothing from Leaving but the end.
-            if (now, told) == (Standing::Leaving, Some(Standing::NotServing)) {
+            if (now, told) == (HealthState::Leaving, Some(HealthState::NotServing)) {
                 return None;
             }
-            Some((Ok(truth(now)), Watching::Known { standing, told: Some(now) }))
+            Some((Ok(truth(now)), Watching::Known { state, told: Some(now) }))
         }
-        Watching::Unknown { standing, told: false } => {
+        Watching::Unknown { state, told: false } => {
             let unknown = told(ServingStatus::ServiceUnknown);
-            Some((Ok(unknown), Watching::Unknown { standing, told: true }))
+            Some((Ok(unknown), Watching::Unknown { state, told: true }))
         }
-        Watching::Unknown { mut standing, told: true } => {
+        Watching::Unknown { mut state, told: true } => {
             // No name becomes known later; the stream stays open until the server leaves.
-            let _ = standing.wait_for(|now| *now == Standing::Leaving).await;
+            let _ = state.wait_for(|now| *now == HealthState::Leaving).await;
             None
         }
     }
@@ -121,7 +121,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Ok(Response::new(truth(*self.standing.borrow())))
+            Ok(Response::new(truth(*self.state.borrow())))
         } else {
             Err(Status::not_found("no service of that name"))
         }
@@ -134,11 +134,11 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let standing = self.standing.subscribe();
+        let state = self.state.subscribe();
         let watching = if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Watching::Known { standing, told: None }
+            Watching::Known { state, told: None }
         } else {
-            Watching::Unknown { standing, told: false }
+            Watching::Unknown { state, told: false }
         };
         Ok(Response::new(Box::pin(stream::unfold(watching, next))))
     }

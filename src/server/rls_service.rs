@@ -111,7 +111,7 @@ impl<D: Decide> RateLimit<D> {
         traced: Option<Arc<Trace>>,
     ) -> Result<RateLimitResponse, Status> {
         let observer = self.decider.observer();
-        if !observer.times() && traced.is_none() {
+        if !observer.wants_timing() && traced.is_none() {
             return self.decided(message, deadline, None, caller, None).await;
         }
         let began = self.clock.monotonic();
@@ -124,9 +124,9 @@ impl<D: Decide> RateLimit<D> {
             }
         };
         let ending = ending(&answered);
-        observer.answered(ending, self.clock.monotonic() - began);
+        observer.on_response(ending, self.clock.monotonic() - began);
         if let Some(trace) = &traced {
-            observer.traced(trace, ending);
+            observer.on_trace(trace, ending);
         }
         answered
     }
@@ -134,11 +134,11 @@ impl<D: Decide> RateLimit<D> {
     /// The trace of a call, if it is to be traced: decided by nothing but its headers.
     pub(crate) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let observer = self.decider.observer();
-        if !observer.traces() {
+        if !observer.tracing_enabled() {
             return None;
         }
         let parent = traceparent::parent(headers);
-        observer.samples(parent.as_ref()).then(|| {
+        observer.should_sample(parent.as_ref()).then(|| {
             let clock = self.clock.clone();
             Arc::new(Trace::begin(parent, move || clock.now()))
         })
@@ -156,8 +156,8 @@ impl<D: Decide> RateLimit<D> {
             return Err(too_late());
         }
         let asked = DecodedRequest::read(message)?;
-        if !caller.may_ask(asked.domain) {
-            return Err(Status::permission_denied("this caller may not ask this domain"));
+        if !caller.is_authorized(asked.domain) {
+            return Err(Status::permission_denied("this caller is not authorized for this domain"));
         }
         let descriptors = asked.descriptors();
         let request = asked.request(&descriptors);

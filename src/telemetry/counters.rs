@@ -19,8 +19,8 @@ use super::rule_counters::{
 };
 use super::top::{Top, ValueDisplay};
 use crate::domain::{
-    CheckEvent, Code, Decision, Distribution, Micros, Observer, Parent, RefusalEvent, RpcOutcome,
-    RuleId, Trace, Waits, add_to,
+    CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
+    RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
 /// Workers with counters of their own, plus one: all further workers share the last.
@@ -36,7 +36,7 @@ struct WorkerCounters {
     domain_not_found: AtomicU64,
     releases_without_holder: AtomicU64,
     outcomes: [AtomicU64; RpcOutcome::ALL.len()],
-    durations: Waits,
+    durations: DurationHistogram,
 }
 
 /// The sums over all workers, and the state of policy loads.
@@ -47,7 +47,7 @@ pub(super) struct ProcessTotals {
     pub(super) domain_not_found: u64,
     pub(super) releases_without_holder: u64,
     pub(super) outcomes: [u64; RpcOutcome::ALL.len()],
-    pub(super) durations: Distribution,
+    pub(super) durations: HistogramSnapshot,
     pub(super) loads: u64,
     pub(super) load_errors: u64,
     pub(super) last_load_succeeded: bool,
@@ -179,7 +179,7 @@ impl Telemetry {
             domain_not_found: 0,
             releases_without_holder: 0,
             outcomes: Default::default(),
-            durations: Waits::default().read(),
+            durations: DurationHistogram::default().snapshot(),
             loads: self.loads.load(Ordering::Relaxed),
             load_errors: self.load_errors.load(Ordering::Relaxed),
             last_load_succeeded: self.last_load_succeeded.load(Ordering::Relaxed),
@@ -194,7 +194,7 @@ impl Telemetry {
             add(&mut totals.shadowed, &worker.shadowed);
             add(&mut totals.domain_not_found, &worker.domain_not_found);
             add(&mut totals.releases_without_holder, &worker.releases_without_holder);
-            totals.durations.add(&worker.durations.read());
+            totals.durations.merge(&worker.durations.snapshot());
         }
         totals
     }
@@ -212,7 +212,7 @@ impl Telemetry {
 }
 
 impl Observer for Telemetry {
-    fn checked(&self, check: &CheckEvent) {
+    fn on_check(&self, check: &CheckEvent) {
         if !self.enabled {
             return;
         }
@@ -228,55 +228,55 @@ impl Observer for Telemetry {
 
     fn release_without_holder(&self) {
         let (worker, exclusive) = self.worker();
-        add_to(&worker.releases_without_holder, 1, exclusive);
+        add_relaxed(&worker.releases_without_holder, 1, exclusive);
     }
 
-    fn refused(&self, refused: &RefusalEvent<'_>) {
+    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
         if self.enabled {
             self.top.record(refused);
         }
     }
 
-    fn decided(&self, decision: &Decision<'_>) {
+    fn on_decision(&self, decision: &Decision<'_>) {
         if !self.enabled {
             return;
         }
         let (worker, exclusive) = self.worker();
         let refused = usize::from(decision.code == Code::OverLimit);
-        add_to(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
+        add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
         if decision.code == Code::OverLimit {
             self.refusal_log.record(decision);
         }
         if decision.shadowed {
-            add_to(&worker.shadowed, 1, exclusive);
+            add_relaxed(&worker.shadowed, 1, exclusive);
         }
         if !decision.domain_known {
-            add_to(&worker.domain_not_found, 1, exclusive);
+            add_relaxed(&worker.domain_not_found, 1, exclusive);
         }
     }
 
-    fn times(&self) -> bool {
+    fn wants_timing(&self) -> bool {
         self.enabled
     }
 
-    fn answered(&self, outcome: RpcOutcome, took: Duration) {
+    fn on_response(&self, outcome: RpcOutcome, took: Duration) {
         if !self.enabled {
             return;
         }
         let (worker, exclusive) = self.worker();
-        add_to(&worker.outcomes[outcome as usize], 1, exclusive);
-        worker.durations.took_as(took, exclusive);
+        add_relaxed(&worker.outcomes[outcome as usize], 1, exclusive);
+        worker.durations.record_duration_with(took, exclusive);
     }
 
-    fn traces(&self) -> bool {
+    fn tracing_enabled(&self) -> bool {
         self.trace_exporter.get().is_some_and(TraceExporter::is_enabled)
     }
 
-    fn samples(&self, parent: Option<&Parent>) -> bool {
+    fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         self.trace_exporter.get().is_some_and(|exporter| exporter.should_sample(parent))
     }
 
-    fn traced(&self, trace: &Trace, outcome: RpcOutcome) {
+    fn on_trace(&self, trace: &Trace, outcome: RpcOutcome) {
         if let Some(exporter) = self.trace_exporter.get() {
             exporter.record(trace, outcome);
         }
@@ -320,9 +320,9 @@ mod tests {
     fn a_rule_keeps_its_counts_over_a_reload_by_its_name() {
         let telemetry = Telemetry::new(0.8);
         telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
-        telemetry.checked(&passed_check(1));
+        telemetry.on_check(&passed_check(1));
         telemetry.policy_loaded(RuleId(2), [name("d.b"), name("d.c")], "", Micros(2));
-        telemetry.checked(&passed_check(2));
+        telemetry.on_check(&passed_check(2));
         assert_eq!(total(&telemetry, "d.b"), Some(2));
         assert_eq!(total(&telemetry, "d.a"), None, "a rule that is gone has no series");
     }
@@ -336,7 +336,7 @@ mod tests {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        telemetry.answered(RpcOutcome::Decided, Duration::from_micros(3));
+                        telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(3));
                     }
                 });
             }
@@ -354,7 +354,7 @@ mod tests {
         let telemetry = Telemetry::new(0.8);
         telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
         telemetry.policy_loaded(RuleId(2), [name("d.c"), name("d.b")], "", Micros(2));
-        telemetry.checked(&passed_check(1));
+        telemetry.on_check(&passed_check(1));
         assert_eq!(total(&telemetry, "d.b"), Some(1));
         assert_eq!(total(&telemetry, "d.c"), Some(0));
     }
@@ -363,8 +363,8 @@ mod tests {
     fn rules_with_the_same_name_share_one_series() {
         let telemetry = Telemetry::new(0.8);
         telemetry.policy_loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "", Micros(2));
-        telemetry.checked(&passed_check(0));
-        telemetry.checked(&passed_check(1));
+        telemetry.on_check(&passed_check(0));
+        telemetry.on_check(&passed_check(1));
         assert_eq!(total(&telemetry, "d.a_b"), Some(2));
     }
 }

@@ -174,7 +174,7 @@ impl Telemetry {
                             ("domain", &*rule.domain),
                             ("rule", &*rule.path),
                             ("code", code),
-                            ("source", source.word()),
+                            ("source", source.as_str()),
                         ];
                         emit(&labels, MetricValue::Number(*count))?;
                     }
@@ -189,14 +189,14 @@ fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result
     sink.family(&DECISIONS, &mut |emit| {
         for (code, by_source) in CODES.into_iter().zip(&totals.decided) {
             for (source, count) in SOURCES.iter().zip(by_source) {
-                emit(&[("code", code), ("source", source.word())], MetricValue::Number(*count))?;
+                emit(&[("code", code), ("source", source.as_str())], MetricValue::Number(*count))?;
             }
         }
         Ok(())
     })?;
     sink.family(&CALLS, &mut |emit| {
         RpcOutcome::ALL.iter().zip(&totals.outcomes).try_for_each(|(outcome, count)| {
-            emit(&[("status", outcome.word())], MetricValue::Number(*count))
+            emit(&[("status", outcome.as_str())], MetricValue::Number(*count))
         })
     })?;
     sink.family(&DECISION_SECONDS, &mut |emit| {

@@ -44,7 +44,7 @@ impl Verbosity {
         [Verbosity::Off, Verbosity::Error, Verbosity::Warn, Verbosity::Info, Verbosity::Debug];
 
     /// Its name in settings.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Verbosity::Off => "off",
             Verbosity::Error => "error",
@@ -56,7 +56,7 @@ impl Verbosity {
 
     /// The level with a name.
     pub fn parse(word: &str) -> Option<Verbosity> {
-        Verbosity::ALL.into_iter().find(|level| level.word() == word)
+        Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
     const fn filter(self) -> LevelFilter {

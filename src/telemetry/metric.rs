@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::domain::Distribution;
+use crate::domain::HistogramSnapshot;
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub enum MetricValue {
     /// The value of a counter or gauge.
     Number(u64),
     /// The buckets of a histogram.
-    Histogram(Distribution),
+    Histogram(HistogramSnapshot),
 }
 
 /// The labels of a series. Values come from the policy or the settings, never from callers.

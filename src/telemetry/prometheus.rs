@@ -135,7 +135,7 @@ fn to_plain_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Micros, RuleId, Waits};
+    use crate::domain::{DurationHistogram, Micros, RuleId};
     use crate::telemetry::{
         MetricFamily, MetricKind, MetricUnit, MetricValue, RuleName, emit_single,
     };
@@ -147,12 +147,12 @@ mod tests {
         telemetry.policy_loaded(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
         let others: MetricSource = Box::new(|sink| {
             emit_single(sink, &MetricFamily::new("keys", "Counters held", MetricKind::Gauge), 7)?;
-            let waits = Waits::default();
-            waits.note(6_000);
-            let family = MetricFamily::new("waits", "Waits", MetricKind::Histogram)
+            let waits = DurationHistogram::default();
+            waits.record(6_000);
+            let family = MetricFamily::new("waits", "DurationHistogram", MetricKind::Histogram)
                 .in_unit(MetricUnit::Seconds);
             sink.family(&family, &mut |emit| {
-                emit(&[("node", "n")], MetricValue::Histogram(waits.read()))
+                emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
             })?;
             let family =
                 MetricFamily::new("busy", "Busy", MetricKind::Counter).in_unit(MetricUnit::Seconds);

@@ -49,7 +49,7 @@ impl RefusalLog {
         if let Some(LoggedRefusal { limit, source, retry_after_ms }) = recorded {
             let refusals =
                 refused.saturating_sub(self.refused_before.swap(refused, Ordering::Relaxed));
-            let source = source.word();
+            let source = source.as_str();
             tracing::info!(limit, source, retry_after_ms, refusals, "a call was refused");
         }
         self.wanted.store(true, Ordering::Relaxed);

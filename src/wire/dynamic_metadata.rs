@@ -30,7 +30,7 @@ pub(super) fn of_refusal(decision: &Decision<'_>, into: &mut Struct) {
             put(&mut ours, "retry_after_ms", number(wait.ceil_millis()));
         }
     }
-    put(&mut ours, "source", text(decision.source.word()));
+    put(&mut ours, "source", text(decision.source.as_str()));
     put(into, OURS, Kind::StructValue(ours));
 }
 
@@ -123,7 +123,7 @@ pub(super) fn of_json(value: &Json) -> Kind {
 
 /// The text form of an override, as the reference server prints it.
 fn override_text(limit: &Override) -> String {
-    let unit = limit.unit.word().to_uppercase();
+    let unit = limit.unit.as_str().to_uppercase();
     let hits = limit.requests_per_unit;
     let rate = if hits == 0 { String::new() } else { format!("requests_per_unit:{hits} ") };
     let multiplier = match limit.unit_multiplier {

@@ -4,18 +4,18 @@
 
 use http::{HeaderMap, HeaderName};
 
-use crate::domain::Parent;
+use crate::domain::TraceParent;
 
 /// Made once: from a text, the name would be read and checked with every call.
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The caller's place in a trace. A malformed header is none, as W3C wants it.
-pub(crate) fn parent(headers: &HeaderMap) -> Option<Parent> {
+pub(crate) fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 
 /// `version-trace-span-flags` in small hexadecimal digits; later versions may have more behind.
-fn parse(text: &[u8]) -> Option<Parent> {
+fn parse(text: &[u8]) -> Option<TraceParent> {
     let (head, rest) = text.split_at_checked(55)?;
     let version = byte(&head[..2])?;
     let further = match version {
@@ -28,7 +28,7 @@ fn parse(text: &[u8]) -> Option<Parent> {
     let span: [u8; 8] = bytes(&head[36..52])?;
     let flags = byte(&head[53..])?;
     let valid = further && dashes && trace != [0; 16] && span != [0; 8];
-    valid.then_some(Parent { trace, span, sampled: flags & 1 == 1 })
+    valid.then_some(TraceParent { trace, span, sampled: flags & 1 == 1 })
 }
 
 fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {

@@ -1,5 +1,5 @@
-//! What Redis says: parsed, read as a script's answer, as an error, as a cluster's table. Whatever it
-//! is, it is an answer to the checks that were asked or a fault, never more.
+//! Redis replies: parsed as a script's reply, as an error, as a cluster's slots. Any bytes answer
+//! the checks that were sent or give an error, never more.
 
 use std::sync::Arc;
 

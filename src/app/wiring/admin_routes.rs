@@ -59,7 +59,7 @@ impl Parts<'_> {
             ready: Arc::new(move || health.is_serving()),
             degraded: Arc::new(move || {
                 let shared = decider.store().redis()?;
-                Some(shared.degraded().outage(Clock::System.now())?.to_string())
+                Some(shared.outages().outage(Clock::System.now())?.to_string())
             }),
             scrape: Arc::clone(scrape),
             json: server_config::json_is_on(&self.configured.settings).then(|| self.json()),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::store_setup::{Deciding, connections};
-use crate::domain::Distribution;
+use crate::domain::HistogramSnapshot;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
 use crate::telemetry::{
@@ -85,7 +85,7 @@ const COUNTERS: [NodeCounter; 20] = [
 ];
 
 /// A histogram of a node, and where to read it.
-type NodeHistogram = (MetricFamily, fn(&NodeStats) -> Distribution);
+type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
 
 const HISTOGRAMS: [NodeHistogram; 3] = [
     (
@@ -95,7 +95,7 @@ const HISTOGRAMS: [NodeHistogram; 3] = [
             MetricKind::Histogram,
         )
         .in_unit(MetricUnit::Seconds),
-        |node| node.wait_times.read(),
+        |node| node.wait_times.snapshot(),
     ),
     (
         of_node(
@@ -104,10 +104,10 @@ const HISTOGRAMS: [NodeHistogram; 3] = [
             MetricKind::Histogram,
         )
         .in_unit(MetricUnit::Seconds),
-        |node| node.round_trips.read(),
+        |node| node.round_trips.snapshot(),
     ),
     (of_node("redis_write_items", "Script calls per write", MetricKind::Histogram), |node| {
-        node.write_sizes.read()
+        node.write_sizes.snapshot()
     }),
 ];
 
@@ -183,7 +183,7 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
             for state in BreakerState::ALL {
-                let labels = [(NODE, node.address.as_str()), ("state", state.word())];
+                let labels = [(NODE, node.address.as_str()), ("state", state.as_str())];
                 emit(&labels, MetricValue::Number(u64::from(state == breaker)))?;
             }
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::redis_metrics;
 use super::store_setup::{Deciding, Shared};
 use crate::clock::Clock;
-use crate::resilience::degraded::Reason;
+use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::memory;
 use crate::store::redis::store;
@@ -29,7 +29,7 @@ fn load(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
 }
 
-const MEMORY: [Metric<memory::Counters>; 6] = [
+const MEMORY: [Metric<memory::MemoryStats>; 6] = [
     (gauge("keys", "Counters in memory"), |stats| load(&stats.live)),
     (
         counter("keys_evicted", "Counters dropped because they were back to their initial state"),
@@ -113,10 +113,10 @@ const REDIS: [Metric<Shared>; 8] = [
         |stats| stats.remote().overruns(),
     ),
     (counter("redis_cached_refusals", "Checks rejected from the refusal cache"), |stats| {
-        load(&stats.remote().store().counters().refused)
+        load(&stats.remote().store().stats().refused)
     }),
     (counter("redis_spared", "Calls answered from the refusal cache alone"), |stats| {
-        load(&stats.remote().store().counters().spared)
+        load(&stats.remote().store().stats().spared)
     }),
     (counter("redis_clamped", "Counters from the far future, read as full"), |stats| {
         load(&counters(stats).clamped)
@@ -139,45 +139,45 @@ const REDIS: [Metric<Shared>; 8] = [
 /// Decisions without Redis.
 const DEGRADED: [Metric<Shared>; 13] = [
     (gauge("degraded", "1 while calls are decided without Redis"), |stats| {
-        u64::from(stats.degraded().outage(Clock::System.now()).is_some())
+        u64::from(stats.outages().outage(Clock::System.now()).is_some())
     }),
     (
         counter(
             "degraded_unreachable_calls",
             "Calls decided without Redis because it was unreachable",
         ),
-        |stats| stats.degraded().calls(Reason::Unreachable),
+        |stats| stats.outages().calls(FallbackReason::Unreachable),
     ),
     (
         counter(
             "degraded_late_calls",
             "Calls decided without Redis because it did not answer in time",
         ),
-        |stats| stats.degraded().calls(Reason::Late),
+        |stats| stats.outages().calls(FallbackReason::Late),
     ),
     (
         counter(
             "degraded_shed_calls",
             "Calls decided without Redis because too many were waiting for it",
         ),
-        |stats| stats.degraded().calls(Reason::Shed),
+        |stats| stats.outages().calls(FallbackReason::Shed),
     ),
     (
         counter(
             "degraded_rehearsed_calls",
             "Calls decided without Redis because an operator disabled it",
         ),
-        |stats| stats.degraded().calls(Reason::Rehearsed),
+        |stats| stats.outages().calls(FallbackReason::Rehearsed),
     ),
     (counter("degraded_admitted_calls", "Calls admitted without Redis"), |stats| {
-        load(&stats.counters().admitted)
+        load(&stats.stats().admitted)
     }),
     (
         counter(
             "degraded_admitted_hits",
             "Hits admitted without Redis, which may be beyond their limits",
         ),
-        |stats| load(&stats.counters().admitted_hits),
+        |stats| load(&stats.stats().admitted_hits),
     ),
     (
         gauge(
@@ -190,29 +190,29 @@ const DEGRADED: [Metric<Shared>; 13] = [
         u64::from(stats.replicas())
     }),
     (counter("degraded_refused_calls", "Calls rejected without Redis"), |stats| {
-        load(&stats.counters().refused)
+        load(&stats.stats().refused)
     }),
     (
         counter(
             "degraded_unavailable_calls",
             "Calls answered with UNAVAILABLE, because a rule says so",
         ),
-        |stats| load(&stats.counters().unavailable),
+        |stats| load(&stats.stats().unavailable),
     ),
     (
         counter(
             "degraded_refunded",
             "Charges refunded because the call was rejected without Redis",
         ),
-        |stats| load(&stats.counters().refunded),
+        |stats| load(&stats.stats().refunded),
     ),
     (counter("degraded_refunds_lost", "Charges that could not be refunded"), |stats| {
-        load(&stats.counters().refunds_lost)
+        load(&stats.stats().refunds_lost)
     }),
 ];
 
-fn counters(shared: &Shared) -> &store::Counters {
-    shared.remote().store().inner().counters()
+fn counters(shared: &Shared) -> &store::RedisStats {
+    shared.remote().store().inner().stats()
 }
 
 /// A table as metrics; none if there is no such part.
@@ -237,7 +237,7 @@ pub(crate) fn of(
     let of_tls = tls.map(|tls| source(tls, &TLS, |tls| Some(tls)));
     let others = vec![
         source(traffic, &TRAFFIC, |traffic| Some(traffic)),
-        source(decider, &MEMORY, |decider| Some(decider.store().memory().counters())),
+        source(decider, &MEMORY, |decider| Some(decider.store().memory().stats())),
         source(decider, &REDIS, |decider| decider.store().redis()),
         source(decider, &DEGRADED, |decider| decider.store().redis()),
         redis_metrics::of(decider),

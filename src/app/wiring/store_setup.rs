@@ -17,7 +17,7 @@ use crate::decide::Decider;
 use crate::domain::{Answers, Call, Receipt};
 use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
-use crate::resilience::fallback::{Fallback, StandIn};
+use crate::resilience::fallback::{Fallback, FallbackConfig};
 use crate::resilience::in_flight_limit;
 use crate::resilience::refusal_cache::RefusalCache;
 use crate::store::Store;
@@ -26,7 +26,7 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::client::topology::RedisClient;
 use crate::store::redis::client::transport::Transport;
 use crate::store::redis::script::library::PRODUCTION;
-use crate::store::redis::store::Timing;
+use crate::store::redis::store::TimeSource;
 use crate::telemetry::Telemetry;
 
 /// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
@@ -67,15 +67,15 @@ impl AnyStore {
         let connections = RedisClient::open(config, PRODUCTION.each().to_vec())
             .map_err(|fault| Failure::Usage(fault.to_string()))?;
         let splits = connections.is_cluster();
-        let redis = RedisStore::new(connections, prefix, Timing::Server);
+        let redis = RedisStore::new(connections, prefix, TimeSource::Server);
         let remember = RefusalCache::new(redis, splits).switched(settings.refusal_cache);
         let remote = Deadline::new(remember, told.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
-        let stand_in = StandIn {
+        let stand_in = FallbackConfig {
             replicas: settings.replicas,
             // A budget that somebody raised is waited for: only what outlives it is too old.
             age_max: in_flight_limit::AGE_MAX.max(in_flight_limit::age_max(told.budget)),
-            ..StandIn::default()
+            ..FallbackConfig::default()
         };
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, stand_in))))
     }
@@ -105,7 +105,7 @@ impl AnyStore {
     /// Forgets what was learnt under the former policy.
     pub(crate) fn forget(&self) {
         if let AnyStore::Redis(shared) = self {
-            shared.remote().store().forget_all();
+            shared.remote().store().clear();
         }
     }
 

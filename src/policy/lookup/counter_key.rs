@@ -10,7 +10,7 @@
 
 use smallvec::SmallVec;
 
-use crate::domain::{Algorithm, Holder, Key, Limit, Window};
+use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 
 #[cfg(test)]
 mod tests;
@@ -160,7 +160,7 @@ impl Identity {
                 Window::Epoch { length } => (FIXED_WINDOW, Some(*length)),
                 Window::Calendar(calendar) => {
                     self.bytes.push(CALENDAR);
-                    self.part(calendar.unit().word().as_bytes());
+                    self.part(calendar.unit().as_str().as_bytes());
                     return self.part(calendar.zone().as_bytes());
                 }
             },
@@ -234,10 +234,10 @@ pub(crate) fn holder(secret: &Secret, text: &[u8]) -> Holder {
 /// 22 characters of base64url, without padding, of the 16 bytes with the highest first.
 ///
 /// ```
-/// use tidegate::{domain::Key, policy::key_text};
-/// assert_eq!(key_text(Key { identity: 1, tag: None }), "{AAAAAAAAAAAAAAAAAAAAAQ}");
+/// use tidegate::{domain::CounterKey, policy::key_text};
+/// assert_eq!(key_text(CounterKey { identity: 1, tag: None }), "{AAAAAAAAAAAAAAAAAAAAAQ}");
 /// ```
-pub fn key_text(key: Key) -> String {
+pub fn key_text(key: CounterKey) -> String {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
     let identity = URL_SAFE_NO_PAD.encode(key.identity.to_be_bytes());
     match key.tag {

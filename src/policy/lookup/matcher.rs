@@ -11,8 +11,8 @@ use super::counter_key;
 use super::counter_key::{Held, Identity};
 use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
 use crate::domain::{
-    Accounting, Algorithm, Check, Descriptor, Entry, Hits, Holder, Key, Limit, Op, Request, Role,
-    RuleId,
+    Accounting, Algorithm, Check, CounterKey, Descriptor, Entry, Hits, Holder, Limit, Op, Request,
+    Role, RuleId,
 };
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
@@ -191,7 +191,7 @@ impl Policy {
         prefix: &[u8],
         plan: &Plan,
         entries: &[Entry<'_>],
-    ) -> Key {
+    ) -> CounterKey {
         let tag = plan.tag.as_ref().map(|tag| {
             identity.begin_tag();
             add_parts(identity, tag, entries);
@@ -199,7 +199,7 @@ impl Policy {
         });
         identity.begin(prefix);
         add_parts(identity, &plan.parts, entries);
-        Key { identity: identity.hash(&self.secret), tag }
+        CounterKey { identity: identity.hash(&self.secret), tag }
     }
 
     /// The latest check's holder, if it is of slots and the caller names one.
@@ -222,7 +222,7 @@ impl Policy {
         domain: &Domain,
         limit: &Limit,
         entries: &[Entry<'_>],
-    ) -> Key {
+    ) -> CounterKey {
         let first = |key: &str| entries.iter().find(|entry| entry.key == key.as_bytes());
         let has_all = domain.hash_tag.iter().all(|key| first(key).is_some());
         let tag = (has_all && !domain.hash_tag.is_empty()).then(|| {
@@ -236,7 +236,7 @@ impl Policy {
         for entry in entries {
             identity.entry(entry.key, Held::Value(entry.value));
         }
-        Key { identity: identity.hash(&self.secret), tag }
+        CounterKey { identity: identity.hash(&self.secret), tag }
     }
 }
 
@@ -289,7 +289,7 @@ impl Matches<'_> {
 }
 
 impl<'m, 'p> Checks<'m, 'p> {
-    fn push(&mut self, key: Key, limit: &'m Arc<Limit>, op: Op, role: Role, name: &'p str) {
+    fn push(&mut self, key: CounterKey, limit: &'m Arc<Limit>, op: Op, role: Role, name: &'p str) {
         if self.each.len() < CHECKS_MAX {
             self.each.push(Check { key, limit, op, role, holder: None });
             self.names.push(name);

@@ -158,7 +158,7 @@ impl Rule {
             }
             RuleOverride::Deny => self.each_limit(denied),
             RuleOverride::Scale(percent) => {
-                self.each_limit(|limit| limit.fraction(Fraction::percent(percent)))
+                self.each_limit(|limit| limit.scaled_by(Fraction::percent(percent)))
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::listing;
-use crate::domain::{Algorithm, Entry, Key, RuleId, escaped};
+use crate::domain::{Algorithm, CounterKey, Entry, RuleId, escaped};
 use crate::policy::compile::spec::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{By, Domain, NodeId, Policy, Rule};
@@ -116,7 +116,7 @@ pub struct ExplainedLimit {
     /// The counter's identity, 32 hexadecimal digits.
     pub identity: String,
     /// The counter: a store makes its own name for it out of this.
-    pub counter: Key,
+    pub counter: CounterKey,
     /// How it counts.
     pub algorithm: Algorithm,
     /// What the key stands for: `key=value` of each entry that makes the counter.

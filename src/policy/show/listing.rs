@@ -84,7 +84,7 @@ impl Policy {
 /// A limit as a line of the listing has it, after the path.
 pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     let limit = &spec.limit;
-    let unit = limit.rate.unit.map_or("unknown", |unit| unit.word()).to_ascii_uppercase();
+    let unit = limit.rate.unit.map_or("unknown", |unit| unit.as_str()).to_ascii_uppercase();
     let number = limit.rate.requests_per_unit;
     let mut text = format!("unit={unit} requests_per_unit={number}, {}", modes(rule));
     // Writing into a string cannot fail.
@@ -97,7 +97,7 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     algorithm(&mut text, limit);
     if let Some(tiers) = &spec.tiers {
         let names: Vec<&str> = tiers.classes.iter().map(|class| &*class.name).collect();
-        let _ = write!(text, ", tiers: {} {}", tiers.method.word(), names.join(" "));
+        let _ = write!(text, ", tiers: {} {}", tiers.method.as_str(), names.join(" "));
     }
     if spec.cost != 1 {
         let _ = write!(text, ", cost: {}", spec.cost);

@@ -111,7 +111,7 @@ impl Policy {
         LimitView {
             name: spec.name.as_deref(),
             requests_per_unit: limit.rate.requests_per_unit,
-            unit: limit.rate.unit.map(|unit| unit.word()),
+            unit: limit.rate.unit.map(|unit| unit.as_str()),
             unit_multiplier: limit.rate.unit_multiplier,
             algorithm: algorithm(&limit.algorithm),
             capacity: limit.capacity().0,
@@ -140,7 +140,7 @@ impl Policy {
 fn tiers(spec: &TiersSpec) -> TiersView<'_> {
     let classes = spec.classes.iter();
     TiersView {
-        method: spec.method.word(),
+        method: spec.method.as_str(),
         default: spec.default.and_then(|at| spec.classes.get(at)).map(|class| &*class.name),
         classes: classes
             .map(|class| ClassView { name: &class.name, capacity: class.limit.capacity().0 })

@@ -70,7 +70,7 @@ const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
 /// What happened in a memory store. They only grow, except `live`.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct MemoryStats {
     /// Keys' worth of entries, shared counters and expired ones included; at most `max_keys`.
     pub live: AtomicU64,
     /// Keys' worth of entries that were removed because an absent one means the same.
@@ -105,7 +105,7 @@ pub struct MemoryStore {
     max_keys: u64,
     /// The shard in which the next sweep, or search for room elsewhere, goes on.
     next: AtomicUsize,
-    counters: Counters,
+    stats: MemoryStats,
 }
 
 /// A shard on cache lines of its own, so that threads on different shards do not slow each other
@@ -134,13 +134,13 @@ impl MemoryStore {
             own_max: (max_keys - shared) as u64,
             max_keys: max_keys as u64,
             next: AtomicUsize::new(0),
-            counters: Counters::default(),
+            stats: MemoryStats::default(),
         }
     }
 
     /// Keys' worth of entries, shared counters and expired ones included.
     pub fn len(&self) -> usize {
-        usize::try_from(self.counters.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+        usize::try_from(self.stats.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
     /// There is no entry.
@@ -149,8 +149,8 @@ impl MemoryStore {
     }
 
     /// What happened so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn stats(&self) -> &MemoryStats {
+        &self.stats
     }
 
     /// The bytes that this store occupies, all in, as asked from the allocator. Takes every lock
@@ -195,8 +195,8 @@ impl MemoryStore {
     /// Gives back what was claimed, or what was removed.
     fn release(&self, entries: usize) {
         if entries > 0 {
-            self.counters.live.fetch_sub(entries as u64, Ordering::Relaxed);
-            self.counters.evicted.fetch_add(entries as u64, Ordering::Relaxed);
+            self.stats.live.fetch_sub(entries as u64, Ordering::Relaxed);
+            self.stats.evicted.fetch_add(entries as u64, Ordering::Relaxed);
         }
     }
 
@@ -205,7 +205,7 @@ impl MemoryStore {
         let max = if shared { self.max_keys } else { self.own_max };
         let keys = keys as u64;
         let more = |live: u64| (live + keys <= max).then_some(live + keys);
-        self.counters.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     /// Claims what an entry grows by, or returns what it shrinks by. Only a take may be refused for
@@ -216,13 +216,13 @@ impl MemoryStore {
             Some(more) => {
                 let claimed = self.claim(shared, more);
                 if !claimed && !matches!(op, Op::Take { .. }) {
-                    self.counters.live.fetch_add(more as u64, Ordering::Relaxed);
+                    self.stats.live.fetch_add(more as u64, Ordering::Relaxed);
                     return true;
                 }
                 claimed
             }
             None => {
-                self.counters.live.fetch_sub((from - to) as u64, Ordering::Relaxed);
+                self.stats.live.fetch_sub((from - to) as u64, Ordering::Relaxed);
                 true
             }
         }
@@ -232,7 +232,7 @@ impl MemoryStore {
     /// for the lock of another shard, so it may be called with locks held.
     fn make_room(&self, shard: &mut Shard, now: Micros, held: impl Fn(Slot) -> bool) {
         self.release(shard.reclaim(now, RECLAIM_SLOTS, &held));
-        if self.counters.live.load(Ordering::Relaxed) < self.own_max {
+        if self.stats.live.load(Ordering::Relaxed) < self.own_max {
             return;
         }
         let mut freed = shard.reclaim(now, RECLAIM_SLOTS_FULL, &held);
@@ -252,13 +252,13 @@ impl MemoryStore {
     /// Counts what is worth counting about a step.
     fn count(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
-            self.counters.clock_regressions.fetch_add(1, Ordering::Relaxed);
+            self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
         }
         if let Op::Take { cost } = check.op
             && step.outcome.verdict == Verdict::Refuse
             && cost > check.limit.capacity()
         {
-            self.counters.cost_exceeds_capacity.fetch_add(1, Ordering::Relaxed);
+            self.stats.cost_exceeds_capacity.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -302,7 +302,7 @@ impl MemoryStore {
         if !found_room {
             return self.no_room(check.limit, now);
         }
-        self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+        self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         match shared {
             Some(slot) => shard.put(slot, state, expires),
             None => shard.insert(EntryKey::shared(check.limit.limit_id), state, expires),
@@ -312,7 +312,7 @@ impl MemoryStore {
 
     /// The answer where a key found neither room nor a shared counter.
     fn no_room(&self, limit: &Limit, now: Micros) -> Outcome {
-        self.counters.no_room.fetch_add(1, Ordering::Relaxed);
+        self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
         Outcome {
             verdict: Verdict::Refuse,

@@ -177,7 +177,7 @@ impl MemoryStore {
             work.claimed = keys;
         }
         if work.shared && step.outcome.charged.0 > 0 {
-            self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+            self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         }
         work.note(step.write, check.limit);
         step.outcome

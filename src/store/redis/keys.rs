@@ -16,7 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
-use crate::domain::{Algorithm, Key, Window};
+use crate::domain::{Algorithm, CounterKey, Window};
 
 /// Hash slots of a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
@@ -89,10 +89,10 @@ impl Prefix {
     /// let window = Window::Epoch { length: Micros::SECOND };
     /// let counting = Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window });
     /// let prefix = Prefix::new("edge:").unwrap();
-    /// let key = prefix.key(&Key { identity: 1, tag: None }, &algorithm);
+    /// let key = prefix.key(&CounterKey { identity: 1, tag: None }, &algorithm);
     /// assert_eq!(key.as_slice(), b"edge:tg1w:{AAAAAAAAAAAAAAAAAAAAAQ}");
     /// ```
-    pub fn key(&self, key: &Key, algorithm: &Algorithm) -> KeyText {
+    pub fn key(&self, key: &CounterKey, algorithm: &Algorithm) -> KeyText {
         let mut text = KeyText::new();
         text.extend_from_slice(self.0.as_bytes());
         text.extend_from_slice(b"tg1");
@@ -126,7 +126,7 @@ const fn letter(algorithm: &Algorithm) -> u8 {
 }
 
 /// The cluster slot of a counter's key.
-pub fn slot(key: &Key) -> u16 {
+pub fn slot(key: &CounterKey) -> u16 {
     crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
 }
 

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::near_limit_hints::Nearness;
 use super::script::selection::is_debt;
-use crate::domain::{Accounting, Answer, Check, Executed, Op, Receipt, Role, Verdict};
+use crate::domain::{Accounting, Answer, Check, ExecutionStatus, Op, Receipt, Role, Verdict};
 
 /// The checks of one slot, by their number in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,12 +81,12 @@ pub(super) fn settled(checks: &[Check<'_>], first: &Group, answers: &mut [Answer
     if refused(checks, answers) {
         return true;
     }
-    let in_vain = Answer::Unanswered { executed: Executed::Unknown };
+    let in_vain = Answer::Unanswered { executed: ExecutionStatus::Unknown };
     let late = first.checks.iter().any(|at| answers[*at] == in_vain);
     if late {
         let asked = |at: &usize| first.checks.contains(at);
         for at in (0..checks.len()).filter(|at| !asked(at)) {
-            answers[at] = Answer::Unanswered { executed: Executed::No };
+            answers[at] = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
         }
     }
     late
@@ -146,8 +146,8 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Algorithm, Bucket, Charge, ChargeRecord, Hits, Key, Limit, Micros, OnStoreFailure, Outcome,
-        Rate, Refill, Unit,
+        Algorithm, Bucket, Charge, ChargeRecord, CounterKey, Hits, Limit, Micros, OnStoreFailure,
+        Outcome, Rate, Refill, Unit,
     };
 
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     fn take(identity: u128, limit: &Arc<Limit>) -> Check<'_> {
-        let (key, op) = (Key { identity, tag: None }, Op::Take { cost: Hits(1) });
+        let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(1) });
         Check { key, limit, op, role: Role::Required, holder: None }
     }
 
@@ -246,11 +246,15 @@ mod tests {
         let checks = [take(10, &limit), take(20, &limit)];
         let groups = groups(&checks, by_tens);
         let unanswered = |executed| Answer::Unanswered { executed };
-        let mut at_once = [unanswered(Executed::No), Answer::NotAsked];
+        let mut at_once = [unanswered(ExecutionStatus::NotExecuted), Answer::NotAsked];
         assert!(!settled(&checks, &groups[0], &mut at_once), "there is time to ask the other");
-        let mut late = [unanswered(Executed::Unknown), Answer::NotAsked];
+        let mut late = [unanswered(ExecutionStatus::Unknown), Answer::NotAsked];
         assert!(settled(&checks, &groups[0], &mut late));
-        assert_eq!(late[1], unanswered(Executed::No), "it has a say, and has not had it");
+        assert_eq!(
+            late[1],
+            unanswered(ExecutionStatus::NotExecuted),
+            "it has a say, and has not had it"
+        );
         let mut refusal = [decided(Verdict::Refuse, 0, 0), Answer::NotAsked];
         assert!(settled(&checks, &groups[0], &mut refusal));
         assert_eq!(refusal[1], Answer::NotAsked);

@@ -18,28 +18,30 @@ use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICTLY};
 use super::script::reply;
 use super::script::reply::ReplyError;
-use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
+use crate::domain::{
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
+};
 use crate::store::Store;
 
 /// A call over several slots ends that long before its deadline, so that what some of them charged
 /// is told beside the others' silence. One tick of the runtime's timer: with less, whoever keeps the
 /// deadline would end the call first, and nobody would know of those charges.
-const SETTLING: Duration = Duration::from_millis(1);
+const MERGE_MARGIN: Duration = Duration::from_millis(1);
 
 /// Whose time counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Timing {
+pub enum TimeSource {
     /// The server's: every replica sees the same.
     #[default]
     Server,
     /// The call's, for tests: the scripts run strictly (Redis 7), and every expiry is a day longer.
-    OfTheCall,
+    Call,
 }
 
 /// Counts of what went on; read by telemetry, never reset.
 #[derive(Debug, Default)]
-pub struct Counters {
-    /// Counters that were from the far future and count as full from then on.
+pub struct RedisStats {
+    /// RedisStats that were from the far future and count as full from then on.
     pub clamped: AtomicU64,
     /// Replies that no script of ours gives.
     pub unreadable: AtomicU64,
@@ -51,29 +53,29 @@ pub struct Counters {
     pub refunded: AtomicU64,
 }
 
-/// Counters in Redis. Implements the store's contract; see the module.
+/// RedisStats in Redis. Implements the store's contract; see the module.
 #[derive(Debug)]
 pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
-    timing: Timing,
-    /// The latest call's time, for refunds under [`Timing::OfTheCall`].
+    timing: TimeSource,
+    /// The latest call's time, for refunds under [`TimeSource::Call`].
     latest: AtomicU64,
-    seen: NearLimitHints,
-    counters: Counters,
+    hints: NearLimitHints,
+    stats: RedisStats,
 }
 
 impl<T: Transport> RedisStore<T> {
     /// A store whose keys begin with `prefix`.
-    pub fn new(transport: T, prefix: Prefix, timing: Timing) -> Self {
+    pub fn new(transport: T, prefix: Prefix, timing: TimeSource) -> Self {
         let scripts = match timing {
-            Timing::Server => &*PRODUCTION,
-            Timing::OfTheCall => &*STRICTLY,
+            TimeSource::Server => &*PRODUCTION,
+            TimeSource::Call => &*STRICTLY,
         };
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
-        let (latest, seen, counters) =
-            (AtomicU64::new(0), NearLimitHints::new(), Counters::default());
-        RedisStore { transport, encoder, timing, latest, seen, counters }
+        let (latest, hints, stats) =
+            (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
+        RedisStore { transport, encoder, timing, latest, hints, stats }
     }
 
     /// What carries the script calls.
@@ -82,14 +84,14 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// What went on so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn stats(&self) -> &RedisStats {
+        &self.stats
     }
 
     fn now(&self, call: &Call<'_>) -> Option<Micros> {
         match self.timing {
-            Timing::Server => None,
-            Timing::OfTheCall => {
+            TimeSource::Server => None,
+            TimeSource::Call => {
                 self.latest.store(call.now.0, Ordering::Relaxed);
                 Some(call.now)
             }
@@ -97,44 +99,49 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// One script call for all checks.
-    async fn together(&self, call: &Call<'_>) -> Vec<Answer> {
+    async fn single_slot(&self, call: &Call<'_>) -> Vec<Answer> {
         let item = self.encoder.call(call.checks, call.accounting, self.now(call), call.now);
         let reply = self.transport.send(smallvec![item]).await.pop();
-        self.read(reply, call.checks, call.accounting)
+        self.decode_reply(reply, call.checks, call.accounting)
     }
 
     /// One script call for each slot, in at most two rounds.
-    async fn apart(&self, call: &Call<'_>, groups: Groups) -> Vec<Answer> {
+    async fn multi_slot(&self, call: &Call<'_>, groups: Groups) -> Vec<Answer> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
-        self.counters.split.fetch_add(1, Ordering::Relaxed);
-        let near = |check: &Check<'_>| self.seen.near(check, call.now);
+        self.stats.split.fetch_add(1, Ordering::Relaxed);
+        let near = |check: &Check<'_>| self.hints.near(check, call.now);
         match multi_slot::first(call.checks, &groups, call.accounting, near) {
-            None => self.round(call, &groups, &mut answers).await,
+            None => self.send_groups(call, &groups, &mut answers).await,
             Some(first) => {
-                self.counters.two_rounds.fetch_add(1, Ordering::Relaxed);
-                self.round(call, &groups[first..=first], &mut answers).await;
+                self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
+                self.send_groups(call, &groups[first..=first], &mut answers).await;
                 let settled = multi_slot::settled(call.checks, &groups[first], &mut answers);
                 let rest = multi_slot::rest(call.checks, groups, first, settled);
-                self.round(call, &rest, &mut answers).await;
+                self.send_groups(call, &rest, &mut answers).await;
             }
         }
         for (check, answer) in call.checks.iter().zip(&answers) {
             if let Answer::Decided(outcome) = answer {
-                self.seen.note(check, outcome, call.now);
+                self.hints.note(check, outcome, call.now);
             }
         }
         if call.accounting == Accounting::AllOrNothing && multi_slot::refused(call.checks, &answers)
         {
             let receipts = multi_slot::undo(call.checks, &mut answers);
-            self.counters.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
-            for item in self.returns(&receipts, self.now(call)) {
+            self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
+            for item in self.refund_calls(&receipts, self.now(call)) {
                 self.transport.post(item);
             }
         }
         answers
     }
 
-    async fn round(&self, call: &Call<'_>, groups: &[multi_slot::Group], answers: &mut [Answer]) {
+    async fn send_groups(
+        &self,
+        call: &Call<'_>,
+        groups: &[multi_slot::Group],
+        answers: &mut [Answer],
+    ) {
         type Part<'a> = SmallVec<[Check<'a>; 8]>;
         let part = |at: &usize| multi_slot::part(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Part<'_>; 4]> =
@@ -147,10 +154,10 @@ impl<T: Transport> RedisStore<T> {
         if items.is_empty() {
             return;
         }
-        let until = call.deadline.and_then(|deadline| deadline.checked_sub(SETTLING));
+        let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let mut replies = self.transport.send_until(items, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
-            let read = self.read(replies.next(), part, call.accounting);
+            let read = self.decode_reply(replies.next(), part, call.accounting);
             for (at, answer) in group.checks.iter().zip(read) {
                 answers[*at] = answer;
             }
@@ -158,7 +165,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// One answer per check.
-    fn read(
+    fn decode_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
         checks: &[Check<'_>],
@@ -167,23 +174,23 @@ impl<T: Transport> RedisStore<T> {
         let executed = match reply {
             Some(Ok(value)) => match reply::decode(&value, checks, accounting) {
                 Ok(decoded) => {
-                    self.counters.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
+                    self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                     return decoded.outcomes.into_iter().map(Answer::Decided).collect();
                 }
-                Err(ReplyError::Misfit) => Executed::No,
+                Err(ReplyError::Misfit) => ExecutionStatus::NotExecuted,
                 Err(_) => {
-                    self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
-                    Executed::Unknown
+                    self.stats.unreadable.fetch_add(1, Ordering::Relaxed);
+                    ExecutionStatus::Unknown
                 }
             },
             Some(Err(error)) => error.executed,
-            None => Executed::Unknown,
+            None => ExecutionStatus::Unknown,
         };
         vec![Answer::Unanswered { executed }; checks.len()]
     }
 
     /// One script call for each slot.
-    fn returns(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
+    fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
             return ScriptCalls::new();
         }
@@ -205,14 +212,14 @@ impl<T: Transport> RedisStore<T> {
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let each = if !self.transport.is_cluster() {
-            self.together(call).await
+            self.single_slot(call).await
         } else {
             let groups = multi_slot::groups(call.checks, |check| keys::slot(&check.key));
             if groups.len() < 2 {
-                self.together(call).await
+                self.single_slot(call).await
             } else {
                 // Boxed, so that the calls of one slot do not carry the room for it.
-                Box::pin(self.apart(call, groups)).await
+                Box::pin(self.multi_slot(call, groups)).await
             }
         };
         Answers { each, source: Source::Redis }
@@ -220,10 +227,10 @@ impl<T: Transport> Store for RedisStore<T> {
 
     async fn refund(&self, receipts: &[Receipt]) {
         let now = match self.timing {
-            Timing::Server => None,
-            Timing::OfTheCall => Some(Micros(self.latest.load(Ordering::Relaxed))),
+            TimeSource::Server => None,
+            TimeSource::Call => Some(Micros(self.latest.load(Ordering::Relaxed))),
         };
-        let items = self.returns(receipts, now);
+        let items = self.refund_calls(receipts, now);
         if !items.is_empty() {
             // What is lost only makes a counter stricter; it is not sent again.
             let _lost = self.transport.send(items).await;

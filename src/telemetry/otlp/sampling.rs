@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
-use crate::domain::Parent;
+use crate::domain::TraceParent;
 
 /// The sampling rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Sampling {
     }
 
     /// Decides whether to sample a call.
-    pub(super) fn should_sample(&self, parent: Option<&Parent>) -> bool {
+    pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,
             Some(_) | None => self.all || random() < self.threshold,
@@ -65,8 +65,8 @@ fn random() -> u64 {
 mod tests {
     use super::*;
 
-    fn parent(sampled: bool) -> Parent {
-        Parent { trace: [1; 16], span: [1; 8], sampled }
+    fn parent(sampled: bool) -> TraceParent {
+        TraceParent { trace: [1; 16], span: [1; 8], sampled }
     }
 
     #[test]

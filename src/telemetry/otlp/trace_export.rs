@@ -22,7 +22,7 @@ use opentelemetry_sdk::trace::{
 
 use super::{ExportStats, OtlpError, OtlpTarget, Sampling, ServiceIdentity};
 use crate::domain::{
-    Code, Micros, NodeCall, Parent, RpcOutcome, Trace, TraceRecord, TracedDecision,
+    Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
 /// The decision's span is named after the method, by OpenTelemetry's conventions for RPC.
@@ -82,7 +82,7 @@ impl TraceExporter {
     }
 
     /// Decides whether to sample a call.
-    pub(in crate::telemetry) fn should_sample(&self, parent: Option<&Parent>) -> bool {
+    pub(in crate::telemetry) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         self.sampling.should_sample(parent)
     }
 
@@ -103,7 +103,7 @@ impl TraceExporter {
         }
         let span = context.span();
         if outcome != RpcOutcome::Decided {
-            span.set_status(Status::error(outcome.word()));
+            span.set_status(Status::error(outcome.as_str()));
         }
         span.end_with_timestamp(moment(trace.now()));
     }
@@ -134,7 +134,7 @@ impl fmt::Debug for TraceExporter {
     }
 }
 
-fn remote(parent: &Parent) -> SpanContext {
+fn remote(parent: &TraceParent) -> SpanContext {
     let (trace, span) = (TraceId::from_bytes(parent.trace), SpanId::from_bytes(parent.span));
     let flags = TraceFlags::default().with_sampled(parent.sampled);
     // Nothing downstream of us continues the trace, so the caller's tracestate is not needed.
@@ -167,7 +167,7 @@ fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -
     let descriptors = i64::try_from(decision.descriptors).unwrap_or(i64::MAX);
     attributes.extend([
         KeyValue::new("tidegate.code", code),
-        KeyValue::new("tidegate.source", decision.source.word()),
+        KeyValue::new("tidegate.source", decision.source.as_str()),
         KeyValue::new("tidegate.descriptors", descriptors),
     ]);
     let texts =

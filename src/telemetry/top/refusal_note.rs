@@ -18,7 +18,7 @@ pub enum ValueDisplay {
 
 impl ValueDisplay {
     /// Its name in settings and listings.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             ValueDisplay::Shortened => "shortened",
             ValueDisplay::Hashed => "hashed",

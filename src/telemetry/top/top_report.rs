@@ -77,7 +77,7 @@ pub(super) fn report(
 ) -> TopReport {
     let window = |shape, select| window(limits, shape, select, now);
     TopReport {
-        values: values.word(),
+        values: values.as_str(),
         not_noted,
         now: window(NOW, |windows| &windows.now),
         last_hour: window(HOUR, |windows| &windows.hour),

@@ -1,5 +1,5 @@
-//! What is shown of Redis: what the service measures at each node, and what the node says of itself
-//! where it permits that.
+//! Metrics of Redis: what the service measures at each node, and what a node's INFO reports if the
+//! ACL permits it.
 
 use std::process::Command;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::support::acl;
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
-fn serving(server: &Server) -> Serving {
+fn serving(server: &Server) -> Tidegate {
     let login = format!("{}:{}", acl::USER, acl::PASSWORD);
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("auth", &login)]);
     let path = |name: &str| files.path().join(name).display().to_string();
@@ -20,7 +20,7 @@ fn serving(server: &Server) -> Serving {
     command.args(["serve", "--policy", &path("policy.yaml"), "--redis-url", &url]);
     command.args(["--redis-auth-file", &path("auth"), "--redis-info-poll", "50ms"]);
     command.args(["--store-budget", "5s", "--refusal-cache", "false"]);
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
 /// The value of a series whose labels are the node and these.
@@ -29,7 +29,7 @@ fn of_node(server: &Server, text: &str, name: &str, more: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(&series)).map(|value| value.parse().unwrap())
 }
 
-fn metrics(serving: &Serving) -> String {
+fn metrics(serving: &Tidegate) -> String {
     http::get(serving.port("http"), "/metrics").body
 }
 

@@ -1,4 +1,4 @@
-//! Outages of a real Redis, under load, through the whole store as the service stacks it.
+//! Outages of a real Redis, under load, through the layers that the service puts in front of it.
 
 #![allow(clippy::disallowed_methods, reason = "waits with a deadline")]
 
@@ -12,7 +12,7 @@ use tidegate::domain::{
     Rate, Source, Unit, Verdict, Window,
 };
 use tidegate::resilience::deadline::{BUDGET, Deadline};
-use tidegate::resilience::fallback::{Fallback, StandIn};
+use tidegate::resilience::fallback::{Fallback, FallbackConfig};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
@@ -20,7 +20,7 @@ use tidegate::store::redis::client::config::{Address, MonotonicClock, RedisConfi
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 
 use super::fallback::take;
@@ -58,9 +58,9 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
         ..RedisConfig::default()
     };
     let connections = RedisClient::open(config, PRODUCTION.each().to_vec()).unwrap();
-    let store = RedisStore::new(connections, Prefix::default(), Timing::Server);
+    let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let remote = Deadline::new(store, budget, clock);
-    let stand_in = StandIn { replicas, ..StandIn::default() };
+    let stand_in = FallbackConfig { replicas, ..FallbackConfig::default() };
     Fallback::new(remote, MemoryStore::new(100_000), stand_in)
 }
 
@@ -160,7 +160,7 @@ async fn a_start_without_redis_answers_locally_until_it_is_there() {
     let stack = cold(port, 1, BUDGET);
     let limit = limit(1_000_000);
     assert_eq!(asked(&stack, 1, &limit).await, (true, Source::Local));
-    assert!(stack.degraded().outage(Clock::default().now()).is_some());
+    assert!(stack.outages().outage(Clock::default().now()).is_some());
     let _server = Server::try_start(port, &[], &[]).unwrap();
     let end = Instant::now() + crate::support::redis_server::PATIENCE;
     while asked(&stack, 1, &limit).await.1 != Source::Redis {

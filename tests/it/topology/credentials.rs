@@ -1,18 +1,18 @@
-//! Passwords that change, TLS with an authority of our own, client certificates.
+//! Rotated passwords, TLS with a private authority, client certificates.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::Value;
-use tidegate::domain::Executed;
+use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsReloader, TopologyConfig,
 };
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
 
-use super::counting_load::{COUNT, Load, config, count_one, open, pages, total};
+use super::counting_load::{COUNT, Load, config, count_one, open, records, total};
 use crate::support::acl;
 use crate::support::redis_server::{PATIENCE, Server, until};
 
@@ -25,7 +25,7 @@ async fn a_rotated_password_is_followed_without_a_restart() {
     let auth = Auth { user: Some(acl::USER.into()), password };
     let connections =
         open(RedisConfig { auth, ..config(TopologyConfig::Single, &[&server]) }).await;
-    let load = Load::start(connections, pages(2));
+    let load = Load::start(connections, records(2));
     load.progress("every key is charged", |_| true, 5).await;
     server.ask(&["ACL", "SETUSER", acl::USER, "resetpass", ">the-next-one"]);
     load.progress("connections that are logged in live on", |_| true, 5).await;
@@ -102,7 +102,8 @@ fn client(authority: &Authority) -> Option<(Vec<u8>, Vec<u8>)> {
 async fn is_refused(config: RedisConfig) {
     let connections = RedisClient::open(config, vec![&COUNT]).unwrap();
     until("the dial fails", || total(&connections, |node| &node.connect_failures) > 0).await;
-    let refused = SendError { executed: Executed::No, kind: SendErrorKind::NotConnected };
+    let refused =
+        SendError { executed: ExecutionStatus::NotExecuted, kind: SendErrorKind::NotConnected };
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Err(refused));
 }
 

@@ -1,14 +1,14 @@
-//! One server.
+//! A single Redis server.
 
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::domain::Executed;
+use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
 
-use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
+use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
 use crate::support::redis_server::{Server, until};
 
@@ -21,7 +21,7 @@ fn single(server: &Server) -> RedisConfig {
 }
 
 fn no(kind: SendErrorKind) -> Result<Value, SendError> {
-    Err(SendError { executed: Executed::No, kind })
+    Err(SendError { executed: ExecutionStatus::NotExecuted, kind })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +36,7 @@ async fn each_item_is_answered_on_its_own_and_in_order() {
         item(&COUNT, "tg1z:{b}"),
     ]);
     let replies = connections.send(items).await;
-    let failed = SendError { executed: Executed::Unknown, kind: SendErrorKind::Script };
+    let failed = SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
     assert_eq!(
         replies.as_slice(),
         [
@@ -72,14 +72,14 @@ async fn a_posted_item_is_carried_without_a_caller() {
 async fn scripts_that_are_flushed_all_the_time_cost_no_answer_and_no_double_charge() {
     let server = server();
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     for _ in 0..20 {
         server.ask(&["SCRIPT", "FLUSH"]);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(total(load.connections(), |node| &node.noscript) > 0, "no script was missed");
-    for page in load.stop(true).await.iter() {
-        assert_eq!(page.unanswered(), 0, "{page:?}");
+    for record in load.stop(true).await.iter() {
+        assert_eq!(record.unanswered(), 0, "{record:?}");
     }
 }
 
@@ -88,7 +88,7 @@ async fn a_lost_server_is_refused_at_once_and_met_again() {
     let mut server = server();
     let port = server.port;
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     let connections = load.connections();
     load.progress("every key is charged", |_| true, 5).await;
     server.kill();
@@ -153,7 +153,7 @@ async fn an_item_whose_caller_has_gone_is_not_written() {
 async fn a_frozen_server_is_dropped_and_met_again() {
     let server = server();
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     let connections = load.connections();
     load.progress("every key is charged", |_| true, 5).await;
     server.freeze();

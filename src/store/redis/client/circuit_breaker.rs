@@ -49,7 +49,7 @@ impl BreakerState {
         [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
 
     /// Its name in metrics.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
             BreakerState::Open => "open",

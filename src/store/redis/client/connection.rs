@@ -220,7 +220,7 @@ impl Connection {
         }
         self.stats.writes.add(1);
         self.stats.script_calls.add(commands.len() as u64);
-        self.stats.write_sizes.note(commands.len() as u64);
+        self.stats.write_sizes.record(commands.len() as u64);
         let sent = self.clock.as_ref().map(MonotonicClock::now);
         Some(InFlightBatch { pipeline, commands, sent })
     }
@@ -234,7 +234,7 @@ impl Connection {
     ) -> Result<(), CloseReason> {
         let InFlightBatch { pipeline, commands, sent } = batch;
         if let (Some(clock), Some(sent)) = (&self.clock, sent) {
-            self.stats.round_trips.note(clock.now().saturating_sub(sent).0);
+            self.stats.round_trips.record(clock.now().saturating_sub(sent).0);
         }
         let replies = match result {
             Ok(replies) if replies.len() == pipeline.len() => replies,

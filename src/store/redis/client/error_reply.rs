@@ -6,7 +6,7 @@ use redis::{ServerError, ServerErrorKind};
 
 use super::config::Address;
 use super::transport::{SendError, SendErrorKind};
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 
 /// A classified error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl ErrorReply {
             "BUSY" => not_executed(SendErrorKind::Busy),
             "NOAUTH" | "WRONGPASS" => not_executed(SendErrorKind::Denied),
             _unknown => ErrorReply::Failed(SendError {
-                executed: Executed::Unknown,
+                executed: ExecutionStatus::Unknown,
                 kind: SendErrorKind::Script,
             }),
         }
@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn a_script_that_failed_may_have_run() {
         for line in ["WRONGTYPE Operation against a key", "ERR user_script:1: boom", "NEW thing"] {
-            let expected = SendError { executed: Executed::Unknown, kind: SendErrorKind::Script };
+            let expected =
+                SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
             assert_eq!(classify(line), ErrorReply::Failed(expected), "{line}");
         }
     }

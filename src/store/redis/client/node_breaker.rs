@@ -148,7 +148,7 @@ impl CallTracker {
     /// The time the caller waited, which is also added to the node's statistics.
     fn record_wait(&self) -> Micros {
         let waited = self.elapsed();
-        self.breaker.stats.wait_times.note(waited.0);
+        self.breaker.stats.wait_times.record(waited.0);
         waited
     }
 
@@ -162,7 +162,7 @@ impl CallTracker {
         };
         // A trace also shows calls that were rejected without being sent.
         current_trace::note(|trace| {
-            trace.asked(&self.breaker.address, self.elapsed(), Some(kind.word()))
+            trace.asked(&self.breaker.address, self.elapsed(), Some(kind.as_str()))
         });
         match kind {
             // Rejected on our side: nobody waited, and it proves nothing about the node.

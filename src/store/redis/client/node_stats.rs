@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use super::circuit_breaker::BreakerState;
 pub use super::info::NodeInfo;
-use crate::domain::{Sizes, Waits};
+use crate::domain::{DurationHistogram, SizeHistogram};
 
 /// A number that only grows or, as a gauge, goes up and down.
 #[derive(Debug, Default)]
@@ -80,11 +80,11 @@ pub struct NodeStats {
     pub meta_differs: Counter,
     /// How long callers waited for a script call, time in the queue included. For a caller who
     /// gave up: how long until then.
-    pub wait_times: Waits,
+    pub wait_times: DurationHistogram,
     /// Time from a write to the last of its replies: network and scripts.
-    pub round_trips: Waits,
+    pub round_trips: DurationHistogram,
     /// Script calls per write.
-    pub write_sizes: Sizes,
+    pub write_sizes: SizeHistogram,
     /// Whether the node may evict counters, as of the latest connection (gauge: 0 or 1).
     pub may_evict: Counter,
 }

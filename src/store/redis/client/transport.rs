@@ -9,7 +9,7 @@ use std::time::Instant;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 use crate::store::redis::script::library::Script;
 
 /// One script call, ready to be written.
@@ -36,7 +36,7 @@ pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
     /// `No`: it did not run and may be sent again. `Unknown`: a call that charges must not be.
-    pub executed: Executed,
+    pub executed: ExecutionStatus,
     /// What went wrong, for metrics and logs.
     pub kind: SendErrorKind,
 }
@@ -44,12 +44,12 @@ pub struct SendError {
 impl SendError {
     /// The call did not run.
     pub(crate) const fn not_executed(kind: SendErrorKind) -> SendError {
-        SendError { executed: Executed::No, kind }
+        SendError { executed: ExecutionStatus::NotExecuted, kind }
     }
 
     /// The call was written and never answered.
     pub(crate) const LOST: SendError =
-        SendError { executed: Executed::Unknown, kind: SendErrorKind::Lost };
+        SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
 }
 
 /// What went wrong with a script call that has no reply.
@@ -79,7 +79,7 @@ pub enum SendErrorKind {
 
 impl SendErrorKind {
     /// Its name in traces (`error.type`).
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             SendErrorKind::NotConnected => "not_connected",
             SendErrorKind::QueueFull => "queue_full",

@@ -13,8 +13,8 @@ use super::selection::{Form, Plan, form, is_debt};
 use super::told;
 use super::told::COUNT_MAX;
 use crate::domain::{
-    Accounting, Algorithm, Bucket, Charge, Check, FixedWindow, Hits, Key, Micros, Op, Receipt,
-    Refill, Role, Window,
+    Accounting, Algorithm, Bucket, Charge, Check, CounterKey, FixedWindow, Hits, Micros, Op,
+    Receipt, Refill, Role, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
@@ -190,7 +190,7 @@ impl Encoder {
         self.item(script, command, receipts.first().map(|receipt| &receipt.key))
     }
 
-    fn item(&self, script: &'static Script, command: Cmd, key: Option<&Key>) -> ScriptCall {
+    fn item(&self, script: &'static Script, command: Cmd, key: Option<&CounterKey>) -> ScriptCall {
         ScriptCall { script, command, slot: key.filter(|_| self.slots).map(keys::slot) }
     }
 }

@@ -14,7 +14,7 @@ const OVER_AFTER: Micros = Micros::from_secs(5);
 
 /// Why a call was not answered by the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum FallbackReason {
     /// It could not be asked: no connection, a full queue, an open breaker, a refusal to serve.
     Unreachable,
     /// It was asked and was not heard in time.
@@ -25,18 +25,22 @@ pub enum Reason {
     Rehearsed,
 }
 
-impl Reason {
+impl FallbackReason {
     /// All of them, in the order of the counters.
-    pub const ALL: [Reason; 4] =
-        [Reason::Unreachable, Reason::Late, Reason::Shed, Reason::Rehearsed];
+    pub const ALL: [FallbackReason; 4] = [
+        FallbackReason::Unreachable,
+        FallbackReason::Late,
+        FallbackReason::Shed,
+        FallbackReason::Rehearsed,
+    ];
 
     /// The word used in metrics and logs.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Reason::Unreachable => "unreachable",
-            Reason::Late => "late",
-            Reason::Shed => "shed",
-            Reason::Rehearsed => "rehearsed",
+            FallbackReason::Unreachable => "unreachable",
+            FallbackReason::Late => "late",
+            FallbackReason::Shed => "shed",
+            FallbackReason::Rehearsed => "rehearsed",
         }
     }
 }
@@ -49,29 +53,29 @@ pub struct Outage {
     /// When the latest of them was.
     pub latest: Micros,
     /// Why it was not.
-    pub reason: Reason,
+    pub reason: FallbackReason,
 }
 
 impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lasted = self.latest.saturating_sub(self.since).ceil_secs();
-        write!(f, "degraded for {lasted} s: the store is {}", self.reason.word())
+        write!(f, "degraded for {lasted} s: the store is {}", self.reason.as_str())
     }
 }
 
 /// Calls that were not answered by the store. Atomics, because every such call counts here.
 #[derive(Debug, Default)]
-pub struct Degraded {
-    calls: [AtomicU64; Reason::ALL.len()],
+pub struct OutageTracker {
+    calls: [AtomicU64; FallbackReason::ALL.len()],
     /// Zero: no outage.
     since: AtomicU64,
     latest: AtomicU64,
     reason: AtomicU64,
 }
 
-impl Degraded {
+impl OutageTracker {
     /// Calls that were not answered by the store, for that reason.
-    pub fn calls(&self, reason: Reason) -> u64 {
+    pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
@@ -80,12 +84,12 @@ impl Degraded {
         let since = Micros(self.since.load(Ordering::Relaxed));
         let latest = Micros(self.latest.load(Ordering::Relaxed));
         let is_over = since == Micros::ZERO || now.saturating_sub(latest) >= OVER_AFTER;
-        let reason = Reason::ALL.get(self.reason.load(Ordering::Relaxed) as usize)?;
+        let reason = FallbackReason::ALL.get(self.reason.load(Ordering::Relaxed) as usize)?;
         (!is_over).then_some(Outage { since, latest, reason: *reason })
     }
 
     /// A call was not answered by the store. Says whether an outage began with it.
-    pub(super) fn note(&self, reason: Reason, now: Micros) -> bool {
+    pub(super) fn record_fallback(&self, reason: FallbackReason, now: Micros) -> bool {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.latest.fetch_max(now.0, Ordering::Relaxed);
         let former = self.reason.swap(reason as u64, Ordering::Relaxed);
@@ -93,15 +97,15 @@ impl Degraded {
         let is_first =
             self.since.compare_exchange(0, began, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         // A change of reason is told at the first outage only: reasons alternate while a store dies.
-        let rehearsal = |reason: u64| reason == Reason::Rehearsed as u64;
+        let rehearsal = |reason: u64| reason == FallbackReason::Rehearsed as u64;
         if is_first || rehearsal(former) != rehearsal(reason as u64) {
-            tracing::warn!(reason = reason.word(), "answering without the store");
+            tracing::warn!(reason = reason.as_str(), "answering without the store");
         }
         is_first
     }
 
     /// A call was answered by the store. One load where there is no outage.
-    pub(super) fn answered(&self, now: Micros) {
+    pub(super) fn record_success(&self, now: Micros) {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {
             return;
@@ -124,20 +128,23 @@ mod tests {
 
     #[test]
     fn an_outage_lasts_until_five_seconds_without_a_degraded_answer() {
-        let degraded = Degraded::default();
-        assert_eq!(degraded.outage(NOW), None);
-        degraded.note(Reason::Late, NOW);
+        let tracker = OutageTracker::default();
+        assert_eq!(tracker.outage(NOW), None);
+        tracker.record_fallback(FallbackReason::Late, NOW);
         let second = NOW.saturating_add(Micros::SECOND);
-        degraded.answered(second);
-        degraded.note(Reason::Unreachable, second);
-        let outage = Outage { since: NOW, latest: second, reason: Reason::Unreachable };
-        assert_eq!(degraded.outage(second), Some(outage));
+        tracker.record_success(second);
+        tracker.record_fallback(FallbackReason::Unreachable, second);
+        let outage = Outage { since: NOW, latest: second, reason: FallbackReason::Unreachable };
+        assert_eq!(tracker.outage(second), Some(outage));
         assert_eq!(outage.to_string(), "degraded for 1 s: the store is unreachable");
         let later = second.saturating_add(OVER_AFTER);
-        assert_eq!(degraded.outage(later), None);
-        degraded.answered(later);
-        degraded.note(Reason::Shed, later);
-        assert_eq!(degraded.outage(later).unwrap().since, later);
-        assert_eq!((degraded.calls(Reason::Late), degraded.calls(Reason::Shed)), (1, 1));
+        assert_eq!(tracker.outage(later), None);
+        tracker.record_success(later);
+        tracker.record_fallback(FallbackReason::Shed, later);
+        assert_eq!(tracker.outage(later).unwrap().since, later);
+        assert_eq!(
+            (tracker.calls(FallbackReason::Late), tracker.calls(FallbackReason::Shed)),
+            (1, 1)
+        );
     }
 }
