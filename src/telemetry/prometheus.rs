@@ -149,7 +149,7 @@ mod tests {
             emit_single(sink, &MetricFamily::new("keys", "Counters held", MetricKind::Gauge), 7)?;
             let waits = DurationHistogram::default();
             waits.record(6_000);
-            let family = MetricFamily::new("waits", "DurationHistogram", MetricKind::Histogram)
+            let family = MetricFamily::new("waits", "Waits", MetricKind::Histogram)
                 .in_unit(MetricUnit::Seconds);
             sink.family(&family, &mut |emit| {
                 emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
@@ -199,7 +199,7 @@ mod tests {
         let (new, old): (Vec<String>, Vec<String>) = (series(&text), series(&plain));
         assert_eq!(new, old);
         assert!(plain.contains("# TYPE tidegate_decisions_total counter\n"), "{plain}");
-        assert!(plain.contains("# HELP tidegate_decisions_total Calls decided"), "{plain}");
+        assert!(plain.contains("# HELP tidegate_decisions_total Decided calls"), "{plain}");
         assert!(plain.contains("# TYPE tidegate_theirs untyped\n"), "{plain}");
         assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"), "{plain}");
     }
