@@ -115,7 +115,7 @@ const REDIS: [Metric<Shared>; 8] = [
         seen(&kept.remote().store().stats().refused)
     }),
     (counter("redis_spared", "Calls answered from the refusal cache alone"), |kept| {
-        seen(&kept.remote().store().stats().spared)
+        seen(&kept.remote().store().stats().calls_saved)
     }),
     (counter("redis_clamped", "Counters from the far future, read as full"), |kept| {
         seen(&counters(kept).clamped)

@@ -153,11 +153,11 @@ impl Watch {
         self.told = true;
         let Reply::Failed(SendError { fault, .. }) = reply else {
             let waited = self.waited();
-            current_trace::note(|trace| trace.asked(&self.guard.address, waited, None));
+            current_trace::record(|trace| trace.asked(&self.guard.address, waited, None));
             return self.guard.answered(self.pass);
         };
         // Whoever traces wants to know of calls that were not sent, too.
-        current_trace::note(|trace| {
+        current_trace::record(|trace| {
             trace.asked(&self.guard.address, self.so_far(), Some(fault.as_str()))
         });
         match fault {
@@ -183,7 +183,7 @@ impl Drop for Watch {
             return;
         }
         let waited = self.waited();
-        current_trace::note(|trace| trace.asked(&self.guard.address, waited, Some("unheard")));
+        current_trace::record(|trace| trace.asked(&self.guard.address, waited, Some("unheard")));
         if waited >= IN_VAIN {
             self.guard.failed(self.pass, Failure::Unanswered);
         }
