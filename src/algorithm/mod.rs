@@ -94,7 +94,7 @@ impl<S> Step<S> {
 /// use tidegate::algorithm::apply;
 /// use tidegate::domain::*;
 ///
-/// let counting = Algorithm::Bucket(Bucket {
+/// let algorithm = Algorithm::Bucket(Bucket {
 ///     burst: Hits(3),
 ///     refill: Refill::Arrival { emission: Micros(100_000) },
 ///     floor: Hits(0),

@@ -1,17 +1,17 @@
-//! The shared store: counters in Redis, decided by Lua.
+//! The Redis store: counters in Redis, shared by all replicas, decided by Lua scripts.
 //!
-//! A call is one script call on standalone and Sentinel; on a cluster one for each slot that its
-//! checks touch. The server's clock counts.
+//! A call is one script call on a standalone server or behind Sentinel, and one per slot on a cluster.
+//! The Redis server's clock applies.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | [`store`] | a call becomes script calls, their replies become answers |
-//! | [`keys`] | where a counter lives |
+//! | [`store`] | turns a call into script calls, and their replies into answers |
+//! | [`keys`] | the key and the cluster slot of a counter |
 //! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
 //! | [`script`] | which script decides a call, its arguments, its reply |
 //! | [`client`] | connections, topologies, circuit breakers |
 //!
-//! Not here: deadlines, fallbacks, the refusal cache (`resilience`).
+//! Not here: deadlines, fallback, the refusal cache (`resilience`).
 
 pub mod client;
 pub mod keys;
