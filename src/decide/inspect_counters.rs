@@ -46,8 +46,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.apply_to_all(policy, domain, entries, Op::Peek, now).await
     }
 
-    /// Makes the counters of a descriptor as good as new, by refunding all that can be used; says
-    /// how they stand then. Slots of concurrency stay with their holders.
+    /// Resets a descriptor's counters by refunding their whole capacity, and returns their state
+    /// afterwards. Concurrency slots stay with their holders.
     pub async fn reset<'p>(
         &self,
         policy: &'p Policy,
