@@ -151,7 +151,7 @@ impl Switching {
             Arc::clone(&held.written)
         } else {
             let switches = held.set.iter().map(|set| (set.target.as_str(), set.switch));
-            Arc::new(held.written.switched(switches))
+            Arc::new(held.written.with_overrides(switches))
         };
         self.decider.replace_policy(policy);
         self.decider.store().forget();

@@ -1,38 +1,36 @@
-//! Policy files as bytes, and the bounds that they must keep before anybody reads them.
+//! Policy files as bytes, with bounds that are checked before parsing.
 //!
-//! Not here: where the bytes come from (`app`), YAML (`document`).
+//! Not here: reading files (`app`), YAML (`syntax`).
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
 use super::syntax::excerpt::Lines;
 use super::syntax::yaml::{BYTES_MAX, Span};
 
-/// One policy file.
+/// A policy file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Its name as faults print it. Files are taken in the order of their names, byte by byte.
+    /// Name in diagnostics. Files are processed in byte order of their names.
     pub name: String,
-    /// Its content.
+    /// Content of the file.
     pub text: Vec<u8>,
 }
 
-/// How to read policies.
+/// Options of the compiler.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Files of the same domain are one domain, in file-name order; otherwise the second one is a
-    /// fault.
+    /// Merge files with the same domain, in file-name order; otherwise the second one is an error.
     pub merge_domains: bool,
-    /// The most bytes of one file.
+    /// Maximum bytes of a file.
     pub file_bytes_max: usize,
-    /// The most bytes of all files together.
+    /// Maximum bytes of all files together.
     pub all_bytes_max: usize,
 }
 
-/// The largest file unless a setting says otherwise: some 200,000 rules. Beyond it a file is more
-/// likely a mistake (a log, a dump) than a policy, and reading it would hold up a reload.
+/// Default maximum size of a file, about 200,000 rules. A larger file is more likely a mistake (a log,
+/// a dump) than a policy, and would delay a reload.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The largest sum of all files unless a setting says otherwise: four files of the largest size.
-/// While a policy is read it takes about ten times its text in memory.
+/// Default maximum size of all files together: four files of the maximum size.
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {
@@ -46,7 +44,8 @@ impl Default for Options {
 }
 
 impl Source {
-    /// The file's text: UTF-8, without a byte order mark and without characters that YAML forbids.
+    /// Returns the text of the file without its byte order mark. The text must be UTF-8 without
+    /// characters that YAML forbids.
     pub(super) fn decode(&self, options: &Options) -> Result<&str, Diagnostic> {
         let bytes_max = options.file_bytes_max.min(BYTES_MAX);
         if self.text.len() > bytes_max {
@@ -94,7 +93,7 @@ impl Source {
     }
 }
 
-/// The characters that YAML 1.1 does not let stand in a file.
+/// Returns whether YAML 1.1 forbids a character.
 fn is_forbidden(c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' | '\u{85}' => false,
@@ -103,7 +102,7 @@ fn is_forbidden(c: char) -> bool {
     }
 }
 
-/// Line and column, from 1, of what follows `text`.
+/// Returns the line and column, from 1, of what follows `text`.
 fn place_after(text: &str) -> Span {
     let line = text.matches('\n').count() + 1;
     let last = text.rsplit('\n').next().unwrap_or(text);
