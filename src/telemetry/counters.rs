@@ -19,8 +19,8 @@ use super::rule_counters::{
 };
 use super::top::{Top, ValueDisplay};
 use crate::domain::{
-    CheckEvent, Code, Decision, HistogramSnapshot, Micros, Observer, TraceParent, RefusalEvent, RpcOutcome,
-    RuleId, Trace, DurationHistogram, add_relaxed,
+    CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
+    RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
 /// Workers with counters of their own, plus one: all further workers share the last.
@@ -194,7 +194,7 @@ impl Telemetry {
             add(&mut totals.shadowed, &worker.shadowed);
             add(&mut totals.domain_not_found, &worker.domain_not_found);
             add(&mut totals.releases_without_holder, &worker.releases_without_holder);
-            totals.durations.add(&worker.durations.read());
+            totals.durations.merge(&worker.durations.snapshot());
         }
         totals
     }

@@ -135,7 +135,7 @@ fn to_plain_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Micros, RuleId, DurationHistogram};
+    use crate::domain::{DurationHistogram, Micros, RuleId};
     use crate::telemetry::{
         MetricFamily, MetricKind, MetricUnit, MetricValue, RuleName, emit_single,
     };
@@ -148,11 +148,11 @@ mod tests {
         let others: MetricSource = Box::new(|sink| {
             emit_single(sink, &MetricFamily::new("keys", "Counters held", MetricKind::Gauge), 7)?;
             let waits = DurationHistogram::default();
-            waits.note(6_000);
-            let family = MetricFamily::new("waits", "DurationHistogram", MetricKind::Histogram)
+            waits.record(6_000);
+            let family = MetricFamily::new("waits", "Waits", MetricKind::Histogram)
                 .in_unit(MetricUnit::Seconds);
             sink.family(&family, &mut |emit| {
-                emit(&[("node", "n")], MetricValue::Histogram(waits.read()))
+                emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
             })?;
             let family =
                 MetricFamily::new("busy", "Busy", MetricKind::Counter).in_unit(MetricUnit::Seconds);
@@ -199,7 +199,7 @@ mod tests {
         let (new, old): (Vec<String>, Vec<String>) = (series(&text), series(&plain));
         assert_eq!(new, old);
         assert!(plain.contains("# TYPE tidegate_decisions_total counter\n"), "{plain}");
-        assert!(plain.contains("# HELP tidegate_decisions_total Calls decided"), "{plain}");
+        assert!(plain.contains("# HELP tidegate_decisions_total Decided calls"), "{plain}");
         assert!(plain.contains("# TYPE tidegate_theirs untyped\n"), "{plain}");
         assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"), "{plain}");
     }

@@ -57,7 +57,7 @@ impl Telemetry {
     /// Latencies since the start; `None` before the first call.
     pub fn latency(&self) -> Option<Latency> {
         let durations = self.totals().durations;
-        let percentile = |share| durations.below(share).map(Duration::from_micros);
+        let percentile = |share| durations.quantile(share).map(Duration::from_micros);
         Some(Latency { p50: percentile(0.5)?, p99: percentile(0.99)?, p999: percentile(0.999)? })
     }
 }

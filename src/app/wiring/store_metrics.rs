@@ -116,7 +116,7 @@ const REDIS: [Metric<Shared>; 8] = [
         load(&stats.remote().store().stats().refused)
     }),
     (counter("redis_spared", "Calls answered from the refusal cache alone"), |stats| {
-        load(&stats.remote().store().stats().spared)
+        load(&stats.remote().store().stats().calls_saved)
     }),
     (counter("redis_clamped", "Counters from the far future, read as full"), |stats| {
         load(&counters(stats).clamped)
@@ -170,14 +170,14 @@ const DEGRADED: [Metric<Shared>; 13] = [
         |stats| stats.outages().calls(FallbackReason::Rehearsed),
     ),
     (counter("degraded_admitted_calls", "Calls admitted without Redis"), |stats| {
-        load(&stats.counters().admitted)
+        load(&stats.stats().admitted)
     }),
     (
         counter(
             "degraded_admitted_hits",
             "Hits admitted without Redis, which may be beyond their limits",
         ),
-        |stats| load(&stats.counters().admitted_hits),
+        |stats| load(&stats.stats().admitted_hits),
     ),
     (
         gauge(
@@ -190,24 +190,24 @@ const DEGRADED: [Metric<Shared>; 13] = [
         u64::from(stats.replicas())
     }),
     (counter("degraded_refused_calls", "Calls rejected without Redis"), |stats| {
-        load(&stats.counters().refused)
+        load(&stats.stats().refused)
     }),
     (
         counter(
             "degraded_unavailable_calls",
             "Calls answered with UNAVAILABLE, because a rule says so",
         ),
-        |stats| load(&stats.counters().unavailable),
+        |stats| load(&stats.stats().unavailable),
     ),
     (
         counter(
             "degraded_refunded",
             "Charges refunded because the call was rejected without Redis",
         ),
-        |stats| load(&stats.counters().refunded),
+        |stats| load(&stats.stats().refunded),
     ),
     (counter("degraded_refunds_lost", "Charges that could not be refunded"), |stats| {
-        load(&stats.counters().refunds_lost)
+        load(&stats.stats().refunds_lost)
     }),
 ];
 

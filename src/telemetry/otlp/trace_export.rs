@@ -22,7 +22,7 @@ use opentelemetry_sdk::trace::{
 
 use super::{ExportStats, OtlpError, OtlpTarget, Sampling, ServiceIdentity};
 use crate::domain::{
-    Code, Micros, NodeCall, TraceParent, RpcOutcome, Trace, TraceRecord, TracedDecision,
+    Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
 /// The decision's span is named after the method, by OpenTelemetry's conventions for RPC.

@@ -2,7 +2,7 @@
 
 use super::refusal_note::truncated;
 use super::*;
-use crate::domain::{Entry, Key};
+use crate::domain::{Entry, CounterKey};
 
 const AT: Micros = Micros::from_secs(1_000_000);
 
@@ -18,7 +18,7 @@ fn refuse(top: &Top, rule: u32, value: &str) {
     let mut identity = [0; 16];
     identity.copy_from_slice(&hash.as_bytes()[..16]);
     let entries = [Entry { key: b"token", value: value.as_bytes() }];
-    let counter = Key { identity: u128::from_be_bytes(identity), tag: None };
+    let counter = CounterKey { identity: u128::from_be_bytes(identity), tag: None };
     top.record(&RefusalEvent {
         rule: Some(RuleId(rule)),
         limit: 0,
@@ -91,7 +91,7 @@ fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
 fn recording_a_rejection_allocates_nothing_even_if_the_channel_is_full() {
     let top = Top::new(ValueDisplay::Shortened);
     let entries = [Entry { key: b"token", value: &[b'x'; 300] }; 16];
-    let counter = Key { identity: 1, tag: None };
+    let counter = CounterKey { identity: 1, tag: None };
     let refused =
         RefusalEvent { rule: Some(RuleId(1)), limit: 0, counter, entries: &entries, shadow: false };
     for _ in 0..2 {
@@ -162,7 +162,7 @@ fn any_bytes_of_a_value_are_displayed_as_printable_bounded_text() {
     let expected = [r"k=a\nb\u{1b}[31m", r"k=\xff\xfe", "k=gr\u{fc}n"];
     for (at, value) in values.into_iter().enumerate() {
         let entries = [Entry { key: b"k", value }; 16];
-        let counter = Key { identity: 1, tag: None };
+        let counter = CounterKey { identity: 1, tag: None };
         let of = |entries: &[Entry<'_>]| {
             let refused = RefusalEvent { rule: None, limit: 0, counter, entries, shadow: false };
             RefusalNote::new(&refused, ValueDisplay::Shortened).display()

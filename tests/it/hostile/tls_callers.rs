@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tidegate::wire::WireError;
 use tidegate::wire::client::{
-    CallDescriptor, CallRequest, Client, ClientSettings, ClientTls, CallResponse,
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
 };
 
 use crate::support::certificate_authority::{Authority, Identity};

@@ -43,7 +43,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_receiver_gets_what_a_scrape_shows() {
+fn a_receiver_gets_the_metrics_of_a_scrape() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let url = format!("127.0.0.1:{}", redis.port);
     let more = [("REDIS_URL", url.as_str()), ("TIDEGATE_STORE_BUDGET", "5s")];
@@ -99,7 +99,7 @@ fn a_receiver_gets_what_a_scrape_shows() {
 }
 
 #[test]
-fn a_receiver_that_is_away_costs_one_log_line_and_no_answer() {
+fn a_receiver_that_is_down_costs_one_log_line_and_no_answer() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let serving = serving(&format!("http://{gone}"), &[]);
     let told = serving.logged_in_time("OTLP export failed");
@@ -115,7 +115,7 @@ fn a_receiver_that_is_away_costs_one_log_line_and_no_answer() {
 }
 
 #[test]
-fn an_address_that_is_none_ends_the_start() {
+fn an_invalid_endpoint_ends_the_start() {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
