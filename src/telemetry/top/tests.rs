@@ -2,7 +2,7 @@
 
 use super::refusal_note::truncated;
 use super::*;
-use crate::domain::{Entry, CounterKey};
+use crate::domain::{CounterKey, Entry};
 
 const AT: Micros = Micros::from_secs(1_000_000);
 
