@@ -2,15 +2,14 @@
 //! observer.
 //!
 //! Every check becomes a peek, and the decision is combined from the peeks. A peek knows the wait for
-//! one hit. For a higher cost the check is made in a call that cannot be admitted, so it charges
-//! nothing.
+//! one hit only.
 //!
 //! Not here: how the result is shown (`app`).
 
 use super::{Decider, Unavailable, assign_quota_roles, combine, is_admitted};
 use crate::domain::{
-    Accounting, Answer, Call, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome,
-    Request, Role, Verdict,
+    Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
+    Role, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
@@ -44,9 +43,8 @@ pub struct DryRunLimit<'p> {
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Returns the decision that a request would get at `now`.
     ///
-    /// For `charge: always`, finding out the wait for more than one hit would charge them. Such waits
-    /// are `None`, and if several limits refuse, `limited_by` may name another one than the request
-    /// would get.
+    /// If a refused check costs more than one hit, its wait is unknown: `retry_after` is `None`, and
+    /// `limited_by` may name another limit than the request would get.
     ///
     /// # Errors
     ///
@@ -73,10 +71,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let before = hits_taken(&checks.each[..at], &answers.each, checks.each[at].key);
             if let Answer::Decided(outcome) = &mut answers.each[at] {
                 let Outcome { verdict, retry_after, .. } =
-                    match self.probe(&checks.each[..=at], now).await {
-                        Some(probed) => probed,
-                        None => outcome_from_peek(outcome, &checks.each[at], before),
-                    };
+                    outcome_from_peek(outcome, &checks.each[at], before);
                 *outcome = Outcome { verdict, retry_after, ..*outcome };
             }
         }
@@ -106,32 +101,6 @@ impl<S: Store, O: Observer> Decider<S, O> {
         };
         let limits = checks.spans.iter().map(|span| span.clone().map(limit).collect());
         Ok(DryRun { decision, limits: limits.collect() })
-    }
-}
-
-impl<S: Store, O: Observer> Decider<S, O> {
-    /// Returns the outcome of the last of these checks, after the earlier ones on its counter. They
-    /// are sent together with a check that asks for more than the limit's capacity, which rejects the
-    /// call, so that nothing is charged (the store's contract, 4 and 10). All are on one counter, so
-    /// that no store splits the call.
-    ///
-    /// Returns `None` if a peek says as much, and if one of the checks would be charged even in a
-    /// rejected call.
-    async fn probe(&self, checks: &[Check<'_>], now: Micros) -> Option<Outcome> {
-        let last = checks.last()?;
-        let cost_max = Hits(last.limit.capacity().0.saturating_add(1));
-        let rejecting = Check { op: Op::Take { cost: cost_max }, role: Role::Required, ..*last };
-        let same = checks.iter().filter(|check| check.key == last.key);
-        let all: Vec<Check<'_>> = std::iter::once(rejecting)
-            .chain(same.map(|check| Check { role: Role::Shadow, ..*check }))
-            .collect();
-        let is_like_peek = all.len() == 2 && last.cost() <= Hits::ONE;
-        if is_like_peek || all.iter().any(Check::applies_when_rejected) {
-            return None;
-        }
-        let accounting = Accounting::AllOrNothing;
-        let call = Call { checks: &all, accounting, now, deadline: None };
-        self.store.apply(&call).await.each.last()?.outcome().copied()
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
-use crate::store::Store;
+use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Default budget of a call. Envoy waits 20 ms by default, so 6 ms leave time for the fallback; a
 /// healthy Redis answers within 1 ms.
@@ -55,6 +55,26 @@ impl<S: Store> Deadline<S> {
         // Only Redis is given a budget.
         let each = vec![Answer::Unanswered { executed }; call.checks.len()];
         Answers { each, source: Source::Redis }
+    }
+}
+
+impl<S: SharedStore> SharedStore for Deadline<S> {
+    type Node = S::Node;
+
+    fn nodes(&self) -> Vec<S::Node> {
+        self.store.nodes()
+    }
+
+    async fn until_connected(&self) {
+        self.store.until_connected().await;
+    }
+
+    fn shared_stats(&self) -> SharedStoreStats {
+        SharedStoreStats { overruns: self.overruns(), ..self.store.shared_stats() }
+    }
+
+    fn clear_refusals(&self) {
+        self.store.clear_refusals();
     }
 }
 

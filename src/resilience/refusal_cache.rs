@@ -22,7 +22,7 @@ use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits,
     Limit, Micros, Op, Outcome, Receipt, Refill, Source, Verdict, Window,
 };
-use crate::store::Store;
+use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Longest lifetime of an entry: refunds by other processes take effect after that.
 const TTL_MAX: Micros = Micros::SECOND;
@@ -104,11 +104,6 @@ impl<S: Store> RefusalCache<S> {
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
-    }
-
-    /// Returns the store whose refusals are cached.
-    pub fn inner(&self) -> &S {
-        &self.inner
     }
 
     /// Returns the statistics.
@@ -268,6 +263,30 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
 fn share_a_tag(checks: &[Check<'_>]) -> bool {
     let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
+}
+
+impl<S: SharedStore> SharedStore for RefusalCache<S> {
+    type Node = S::Node;
+
+    fn nodes(&self) -> Vec<S::Node> {
+        self.inner.nodes()
+    }
+
+    async fn until_connected(&self) {
+        self.inner.until_connected().await;
+    }
+
+    fn shared_stats(&self) -> SharedStoreStats {
+        SharedStoreStats {
+            cached_refusals: self.stats.refused.load(Ordering::Relaxed),
+            cached_calls: self.stats.calls_saved.load(Ordering::Relaxed),
+            ..self.inner.shared_stats()
+        }
+    }
+
+    fn clear_refusals(&self) {
+        self.clear();
+    }
 }
 
 impl<S: Store> Store for RefusalCache<S> {

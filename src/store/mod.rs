@@ -78,3 +78,43 @@ pub trait LocalStore: Store {
     /// Decides a call of one check, without an allocation for the answer.
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
 }
+
+/// A store that replicas share, as operators see it. A wrapper adds its own counters and asks the
+/// store that it wraps for the rest.
+pub trait SharedStore: Store {
+    /// The state of one server.
+    type Node;
+
+    /// The servers that hold counters now.
+    fn nodes(&self) -> Vec<Self::Node>;
+
+    /// Waits until every server is connected. For the start only: a request never waits.
+    fn until_connected(&self) -> impl Future<Output = ()> + Send;
+
+    /// Totals since the start.
+    fn shared_stats(&self) -> SharedStoreStats;
+
+    /// Drops cached refusals, because the policy has changed.
+    fn clear_refusals(&self);
+}
+
+/// Totals of a shared store since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedStoreStats {
+    /// Calls not answered within the budget.
+    pub overruns: u64,
+    /// Checks rejected from the refusal cache.
+    pub cached_refusals: u64,
+    /// Calls answered from the refusal cache alone.
+    pub cached_calls: u64,
+    /// Counters from the far future, read as full.
+    pub clamped: u64,
+    /// Replies that no script can send.
+    pub unreadable: u64,
+    /// Calls over several slots of a cluster.
+    pub multi_slot_calls: u64,
+    /// Of these, calls that used one slot before the others.
+    pub two_rounds: u64,
+    /// Charges refunded because another slot rejected the call.
+    pub refunds: u64,
+}

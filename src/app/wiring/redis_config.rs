@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::app::environment::secret_file;
 use crate::app::exit_codes::Failure;
-use crate::app::settings::{RedisAddress, RedisSettings, RedisTls, SecretText, Topology, login};
+use crate::app::files_and_env::secret_file;
+
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
+use crate::settings::{
+    RedisAddress, RedisSettings, RedisTls, RedisTopology, SecretText, parse_login,
+};
 use crate::store::redis::client::config;
 use crate::store::redis::client::config::{
     Address, Auth, MonotonicClock, Password, REPLY_TIMEOUT, RedisConfig, Tls, TlsReloader,
@@ -28,16 +31,16 @@ const FORMAT: &str = "tg1";
 /// # Errors
 ///
 /// A file named in the settings cannot be used, or the key prefix is invalid.
-pub(crate) fn of(
+pub(crate) fn redis_config(
     settings: &RedisSettings,
     secret: &Secret,
     worker_runtimes: Vec<Handle>,
 ) -> Result<RedisConfig, Failure> {
     let prefix =
-        Prefix::new(&settings.key_prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
+        Prefix::new(&settings.key_prefix).map_err(|error| Failure::Usage(error.to_string()))?;
     let (topology, addresses) = match &settings.topology {
-        Topology::Single(single) => (config::TopologyConfig::Single, vec![address(single)]),
-        Topology::Sentinel { master, sentinels } => {
+        RedisTopology::Single(single) => (config::TopologyConfig::Single, vec![address(single)]),
+        RedisTopology::Sentinel { master, sentinels } => {
             let auth = Auth {
                 user: settings.sentinel_user.clone(),
                 password: fixed(&settings.sentinel_password),
@@ -45,7 +48,7 @@ pub(crate) fn of(
             let topology = config::TopologyConfig::Sentinel { master: master.clone(), auth };
             (topology, sentinels.iter().map(address).collect())
         }
-        Topology::Cluster(nodes) => {
+        RedisTopology::Cluster(nodes) => {
             (config::TopologyConfig::Cluster, nodes.iter().map(address).collect())
         }
     };
@@ -97,11 +100,11 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
         return Ok(Auth { user: settings.user.clone(), password: fixed(&settings.password) });
     };
-    let (user, _) = login(&secret_file(&path)?);
+    let (user, _) = parse_login(&secret_file(&path)?);
     let read = move || match secret_file(&path) {
-        Ok(text) => Some(login(&text).1.reveal().to_owned()),
-        Err(fault) => {
-            tracing::error!(%fault, "cannot read the Redis password file");
+        Ok(text) => Some(parse_login(&text).1.reveal().to_owned()),
+        Err(error) => {
+            tracing::error!(%error, "cannot read the Redis password file");
             None
         }
     };
@@ -115,8 +118,8 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
 fn tls_reloader(settings: RedisTls) -> TlsReloader {
     TlsReloader::new(move || match tls(&settings) {
         Ok(tls) => Some(tls),
-        Err(fault) => {
-            tracing::error!(%fault, "cannot read the Redis certificates");
+        Err(error) => {
+            tracing::error!(%error, "cannot read the Redis certificates");
             None
         }
     })
@@ -131,6 +134,6 @@ fn tls(settings: &RedisTls) -> Result<Tls, Failure> {
     Ok(Tls {
         ca: settings.ca.as_deref().map(pem).transpose()?,
         client,
-        skip_hostname: settings.any_host_name,
+        skip_hostname: settings.skip_hostname_verification,
     })
 }

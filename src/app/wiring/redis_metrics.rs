@@ -5,8 +5,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::store_setup::{Deciding, connections};
+use super::store_setup::ServiceDecider;
 use crate::domain::HistogramSnapshot;
+use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
 use crate::telemetry::{
@@ -156,10 +157,10 @@ const EVICTION: MetricFamily = MetricFamily::new(
 .with_labels(&[NODE, "policy"]);
 
 /// Metrics of every known node; none if counters are in memory.
-pub(crate) fn of(decider: &Arc<Deciding>) -> MetricSource {
+pub(crate) fn of(decider: &Arc<ServiceDecider>) -> MetricSource {
     let decider = Arc::clone(decider);
     Box::new(move |sink| match decider.store().redis() {
-        Some(shared) => emit_all(&connections(shared).report(), sink),
+        Some(redis) => emit_all(&redis.remote().nodes(), sink),
         None => Ok(()),
     })
 }

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::redis_metrics;
-use super::store_setup::{Deciding, Shared};
+use super::store_setup::{RedisStack, ServiceDecider};
 use crate::clock::Clock;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
-use crate::store::memory;
-use crate::store::redis::store;
+use crate::store::{SharedStore as _, memory};
 use crate::telemetry::{MetricFamily, MetricKind, MetricSource, emit_single};
 
 /// A family with one series, and its value.
@@ -107,113 +106,109 @@ const TLS: [Metric<TlsCounters>; 4] = [
     ),
 ];
 
-const REDIS: [Metric<Shared>; 8] = [
+const REDIS: [Metric<RedisStack>; 8] = [
     (
         counter("redis_overruns", "Calls that Redis did not answer within the store budget"),
-        |stats| stats.remote().overruns(),
+        |stack| stack.remote().shared_stats().overruns,
     ),
-    (counter("redis_cached_refusals", "Checks rejected from the refusal cache"), |stats| {
-        load(&stats.remote().store().stats().refused)
+    (counter("redis_cached_refusals", "Checks rejected from the refusal cache"), |stack| {
+        stack.remote().shared_stats().cached_refusals
     }),
-    (counter("redis_spared", "Calls answered from the refusal cache alone"), |stats| {
-        load(&stats.remote().store().stats().calls_saved)
+    (counter("redis_spared", "Calls answered from the refusal cache alone"), |stack| {
+        stack.remote().shared_stats().cached_calls
     }),
-    (counter("redis_clamped", "Counters from the far future, read as full"), |stats| {
-        load(&counters(stats).clamped)
+    (counter("redis_clamped", "Counters from the far future, read as full"), |stack| {
+        stack.remote().shared_stats().clamped
     }),
-    (counter("redis_unreadable", "Replies that no script can send"), |stats| {
-        load(&counters(stats).unreadable)
+    (counter("redis_unreadable", "Replies that no script can send"), |stack| {
+        stack.remote().shared_stats().unreadable
     }),
-    (counter("redis_split_calls", "Calls over several slots of a cluster"), |stats| {
-        load(&counters(stats).split)
+    (counter("redis_split_calls", "Calls over several slots of a cluster"), |stack| {
+        stack.remote().shared_stats().multi_slot_calls
     }),
-    (counter("redis_two_rounds", "Calls that used one slot before the others"), |stats| {
-        load(&counters(stats).two_rounds)
+    (counter("redis_two_rounds", "Calls that used one slot before the others"), |stack| {
+        stack.remote().shared_stats().two_rounds
     }),
     (
         counter("redis_refunded", "Charges refunded because another slot rejected the call"),
-        |stats| load(&counters(stats).refunded),
+        |stack| stack.remote().shared_stats().refunds,
     ),
 ];
 
 /// Decisions without Redis.
-const DEGRADED: [Metric<Shared>; 13] = [
-    (gauge("degraded", "1 while calls are decided without Redis"), |stats| {
-        u64::from(stats.outages().outage(Clock::System.now()).is_some())
+const DEGRADED: [Metric<RedisStack>; 13] = [
+    (gauge("degraded", "1 while calls are decided without Redis"), |stack| {
+        u64::from(stack.outages().outage(Clock::System.now()).is_some())
     }),
     (
         counter(
             "degraded_unreachable_calls",
             "Calls decided without Redis because it was unreachable",
         ),
-        |stats| stats.outages().calls(FallbackReason::Unreachable),
+        |stack| stack.outages().calls(FallbackReason::Unreachable),
     ),
     (
         counter(
             "degraded_late_calls",
             "Calls decided without Redis because it did not answer in time",
         ),
-        |stats| stats.outages().calls(FallbackReason::Late),
+        |stack| stack.outages().calls(FallbackReason::Late),
     ),
     (
         counter(
             "degraded_shed_calls",
             "Calls decided without Redis because too many were waiting for it",
         ),
-        |stats| stats.outages().calls(FallbackReason::Shed),
+        |stack| stack.outages().calls(FallbackReason::Shed),
     ),
     (
         counter(
             "degraded_rehearsed_calls",
             "Calls decided without Redis because an operator disabled it",
         ),
-        |stats| stats.outages().calls(FallbackReason::Rehearsed),
+        |stack| stack.outages().calls(FallbackReason::Rehearsed),
     ),
-    (counter("degraded_admitted_calls", "Calls admitted without Redis"), |stats| {
-        load(&stats.stats().admitted)
+    (counter("degraded_admitted_calls", "Calls admitted without Redis"), |stack| {
+        load(&stack.stats().admitted)
     }),
     (
         counter(
             "degraded_admitted_hits",
             "Hits admitted without Redis, which may be beyond their limits",
         ),
-        |stats| load(&stats.stats().admitted_hits),
+        |stack| load(&stack.stats().admitted_hits),
     ),
     (
         gauge(
             "degraded_over_admission_bound",
             "Upper bound of hits beyond limits in this outage, on this replica",
         ),
-        |stats| stats.over_admitted_max(Clock::System.now()),
+        |stack| stack.over_admitted_max(Clock::System.now()),
     ),
-    (gauge("degraded_replicas", "Replicas that share the limits without Redis"), |stats| {
-        u64::from(stats.replicas())
+    (gauge("degraded_replicas", "Replicas that share the limits without Redis"), |stack| {
+        u64::from(stack.replicas())
     }),
-    (counter("degraded_refused_calls", "Calls rejected without Redis"), |stats| {
-        load(&stats.stats().refused)
+    (counter("degraded_refused_calls", "Calls rejected without Redis"), |stack| {
+        load(&stack.stats().refused)
     }),
     (
         counter(
             "degraded_unavailable_calls",
             "Calls answered with UNAVAILABLE, because a rule says so",
         ),
-        |stats| load(&stats.stats().unavailable),
+        |stack| load(&stack.stats().unavailable),
     ),
     (
         counter(
             "degraded_refunded",
             "Charges refunded because the call was rejected without Redis",
         ),
-        |stats| load(&stats.stats().refunded),
+        |stack| load(&stack.stats().refunded),
     ),
-    (counter("degraded_refunds_lost", "Charges that could not be refunded"), |stats| {
-        load(&stats.stats().refunds_lost)
+    (counter("degraded_refunds_lost", "Charges that could not be refunded"), |stack| {
+        load(&stack.stats().refunds_lost)
     }),
 ];
-
-fn counters(shared: &Shared) -> &store::RedisStats {
-    shared.remote().store().inner().stats()
-}
 
 /// A table as metrics; none if there is no such part.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
@@ -230,7 +225,7 @@ fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
 
 /// Metrics of the stores, of the listener, and of TLS if it is on.
 pub(crate) fn of(
-    decider: &Arc<Deciding>,
+    decider: &Arc<ServiceDecider>,
     traffic: &Arc<ConnectionStats>,
     tls: Option<&Arc<TlsCounters>>,
 ) -> Vec<MetricSource> {

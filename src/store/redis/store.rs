@@ -8,6 +8,8 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
+use super::client::node_stats::NodeReport;
+use super::client::topology::RedisClient;
 use super::client::transport::{ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
 use super::multi_slot;
@@ -20,7 +22,7 @@ use super::script::reply::ReplyError;
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
-use crate::store::Store;
+use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// How long before its deadline a call over several slots ends, so that it can still report the
 /// charges of the slots that answered. One tick of the runtime's timer: with less, `resilience` could
@@ -63,6 +65,32 @@ pub struct RedisStore<T> {
     latest: AtomicU64,
     hints: NearLimitHints,
     stats: RedisStats,
+}
+
+impl SharedStore for RedisStore<RedisClient> {
+    type Node = NodeReport;
+
+    fn nodes(&self) -> Vec<NodeReport> {
+        self.transport.report()
+    }
+
+    async fn until_connected(&self) {
+        self.transport.until_connected().await;
+    }
+
+    fn shared_stats(&self) -> SharedStoreStats {
+        let RedisStats { clamped, unreadable, split, two_rounds, refunded } = &self.stats;
+        SharedStoreStats {
+            clamped: clamped.load(Ordering::Relaxed),
+            unreadable: unreadable.load(Ordering::Relaxed),
+            multi_slot_calls: split.load(Ordering::Relaxed),
+            two_rounds: two_rounds.load(Ordering::Relaxed),
+            refunds: refunded.load(Ordering::Relaxed),
+            ..SharedStoreStats::default()
+        }
+    }
+
+    fn clear_refusals(&self) {}
 }
 
 impl<T: Transport> RedisStore<T> {

@@ -100,7 +100,7 @@ pub fn cold_start() -> Observation {
     let tidegate = redis_behind_proxy::tidegate(server.port, &[]);
     let ready_after = began.elapsed();
     let stand = RedisBehindProxy { tidegate, proxy: None, server };
-    assert!(stand.tidegate.logged("Redis is not connected: starting without it").is_some());
+    assert!(stand.tidegate.logged("Redis is not connected, starting without it").is_some());
     let mut trial = Trial::start(&stand.tidegate);
     trial.inject(|| ());
     trial.fault();

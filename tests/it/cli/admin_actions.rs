@@ -40,7 +40,7 @@ fn spent(serving: &Tidegate, client: &str) {
 }
 
 #[test]
-fn a_counter_is_looked_at_without_charging_it() {
+fn counter_route_reads_without_charging() {
     let (serving, _) = serving(&[]);
     assert_eq!(asked(&serving, "ann"), 200);
     for _ in 0..3 {
@@ -54,7 +54,7 @@ fn a_counter_is_looked_at_without_charging_it() {
 }
 
 #[test]
-fn one_customer_is_unblocked_and_no_other() {
+fn reset_affects_one_descriptor_only() {
     let (serving, token) = serving(&[]);
     spent(&serving, "ann");
     spent(&serving, "bob");
@@ -67,7 +67,7 @@ fn one_customer_is_unblocked_and_no_other() {
 }
 
 #[test]
-fn nothing_is_written_without_the_token() {
+fn a_write_without_the_token_is_rejected() {
     let files = directory(&[("token", "wrong")]);
     let wrong = files.path().join("token").display().to_string();
     let (with, _) = serving(&[]);
@@ -85,7 +85,7 @@ fn nothing_is_written_without_the_token() {
 }
 
 #[test]
-fn a_switch_changes_a_rule_until_it_is_undone() {
+fn a_switch_overrides_a_rule_until_it_is_undone() {
     let (serving, token) = serving(&[]);
     let debug = serving.port("debug");
     let to = |to: &str| {
@@ -114,7 +114,7 @@ fn a_switch_changes_a_rule_until_it_is_undone() {
 }
 
 #[test]
-fn a_switch_ends_by_itself_and_a_reload_undoes_it() {
+fn a_switch_expires_and_a_reload_removes_it() {
     let (serving, _) = serving(&[]);
     let debug = serving.port("debug");
     assert_eq!(order(debug, "/switch?target=edge&to=deny&for=1", TOKEN).status, 200);

@@ -46,7 +46,7 @@ fn lines(serving: &Tidegate, message: &str) -> usize {
 }
 
 #[test]
-fn a_killed_redis_is_seen_and_grants_nobody_a_fresh_burst() {
+fn a_killed_redis_is_reported_and_grants_no_fresh_burst() {
     let mut server = Server::start(&[]);
     let serving = serving(&server);
     for _ in 0..3 {
@@ -71,7 +71,7 @@ fn a_killed_redis_is_seen_and_grants_nobody_a_fresh_burst() {
 }
 
 #[test]
-fn an_outage_is_rehearsed_without_an_outage() {
+fn leave_store_simulates_an_outage() {
     let server = Server::start(&[]);
     let serving = serving(&server);
     let order = |path: &str| {

@@ -59,7 +59,7 @@ const HONOURED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_setting_of_theirs_that_means_the_same_is_honoured_under_its_name() {
+fn every_supported_variable_of_ratelimit_takes_effect() {
     let mut command = tidegate();
     command.args(["serve", "--print-settings"]).envs(HONOURED.iter().copied());
     let printed = ran(&mut command).with_code(0).out;
@@ -69,7 +69,7 @@ fn every_setting_of_theirs_that_means_the_same_is_honoured_under_its_name() {
 }
 
 #[test]
-fn what_would_serve_something_else_ends_with_64_and_the_way_out() {
+fn a_setting_that_would_change_decisions_ends_with_64_and_advice() {
     let cases = [
         ("BACKEND_TYPE", "memcache", "--store memory"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "RUNTIME_ROOT"),
@@ -87,7 +87,7 @@ fn what_would_serve_something_else_ends_with_64_and_the_way_out() {
 }
 
 #[test]
-fn a_setting_of_theirs_without_effect_is_named_at_the_start() {
+fn an_ignored_variable_of_ratelimit_is_logged_at_the_start() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
@@ -108,7 +108,7 @@ fn their_files() -> tempfile::TempDir {
 }
 
 #[test]
-fn called_as_ratelimit_it_serves_what_runtime_root_holds() {
+fn called_as_ratelimit_it_serves_the_policy_of_runtime_root() {
     let files = their_files();
     let link = files.path().join("ratelimit");
     symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
@@ -135,12 +135,12 @@ fn without_a_subcommand_while_runtime_root_is_set_it_serves() {
     command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
     let serving = Tidegate::start(&mut command, files);
     assert!(serving.ask("ann").contains("4 left"));
-    let notice = serving.logged("a setting to know about").expect("a warning");
+    let notice = serving.logged("setting notice").expect("a warning");
     assert_eq!(notice["name"], "REDIS_URL", "counting in memory is said");
 }
 
 #[test]
-fn files_that_begin_with_a_dot_count_where_they_are_asked_for() {
+fn files_with_a_leading_dot_are_read_if_configured() {
     let files = their_files();
     let mut command = tidegate();
     command.env("RUNTIME_ROOT", files.path().join("data"));

@@ -34,7 +34,7 @@ fn metrics(serving: &Tidegate) -> String {
 }
 
 #[test]
-fn what_a_node_costs_and_says_is_shown_by_its_address() {
+fn metrics_of_a_node_are_labeled_with_its_address() {
     let lines = [acl::line(acl::SINGLE).as_str(), "maxmemory 64mb"].map(str::to_owned);
     let rules = format!("{} +info", lines[0]);
     let server = Server::start(&[&rules, &lines[1], "maxmemory-policy volatile-ttl"]);
@@ -73,7 +73,7 @@ fn what_a_node_costs_and_says_is_shown_by_its_address() {
 }
 
 #[test]
-fn a_redis_that_keeps_its_figures_to_itself_costs_one_log_line_and_nothing_else() {
+fn a_redis_that_denies_info_causes_one_log_line() {
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let serving = serving(&server);
     let told = until("a line about it", || serving.logged("Redis denied INFO"));

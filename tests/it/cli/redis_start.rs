@@ -18,7 +18,7 @@ fn two_processes_share_a_limit() {
 }
 
 #[test]
-fn without_a_store_that_is_required_the_start_ends_with_69() {
+fn require_store_ends_with_69_without_redis() {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let policy = files.path().join("policy.yaml").display().to_string();
     let url = format!("127.0.0.1:{}", free_port());
@@ -30,7 +30,7 @@ fn without_a_store_that_is_required_the_start_ends_with_69() {
 }
 
 #[test]
-fn without_redis_it_starts_all_the_same_and_finds_it_later() {
+fn it_starts_without_redis_and_connects_later() {
     let port = free_port();
     let url = format!("127.0.0.1:{port}");
     let flags = ["--redis-url", &url, "--redis-timeout", "100ms", "--store-budget", "2s"];
@@ -47,7 +47,7 @@ fn without_redis_it_starts_all_the_same_and_finds_it_later() {
 }
 
 #[test]
-fn without_redis_a_rule_that_says_nothing_is_answered_from_the_local_store() {
+fn without_redis_the_default_is_the_local_store() {
     let url = format!("127.0.0.1:{}", free_port());
     let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--redis-timeout", "100ms"]);
     let answers: Vec<bool> = (0..6).map(|_| serving.ask("ann").starts_with("OK")).collect();

@@ -8,7 +8,7 @@ use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 use crate::support::wait::until;
 
 #[test]
-fn while_it_drains_probes_say_no_and_calls_are_answered() {
+fn during_the_drain_probes_fail_and_calls_are_answered() {
     let mut serving = Tidegate::policy(FIVE_A_DAY, &["--drain-delay", "4s", "--hard-limit", "30s"]);
     let http = serving.port("http");
     serving.signal("TERM");
@@ -21,7 +21,7 @@ fn while_it_drains_probes_say_no_and_calls_are_answered() {
 }
 
 #[test]
-fn an_interrupt_and_a_hang_up_are_the_same() {
+fn sigint_and_sighup_shut_down_like_sigterm() {
     for signal in ["INT", "HUP"] {
         let flags = ["--drain-delay", "0s", "--hard-limit", "10s"];
         let mut serving = Tidegate::policy(FIVE_A_DAY, &flags);
@@ -31,7 +31,7 @@ fn an_interrupt_and_a_hang_up_are_the_same() {
 }
 
 #[test]
-fn silent_connections_cannot_hold_the_exit() {
+fn silent_connections_cannot_delay_the_exit() {
     let flags = ["--drain-delay", "0s", "--hard-limit", "1s", "--preface-timeout", "60s"];
     let mut serving = Tidegate::policy(FIVE_A_DAY, &flags);
     let _silent: Vec<TcpStream> = ["grpc", "http", "debug"]

@@ -56,7 +56,7 @@ fn ask(serving: &Tidegate, with_certificate: bool) -> i32 {
 }
 
 #[test]
-fn where_certificates_are_demanded_a_caller_needs_one_and_json_is_off() {
+fn with_a_client_ca_callers_need_a_certificate_and_json_is_off() {
     let serving = serving(&["--grpc-client-tls-san", "envoy"]);
     assert_eq!(ask(&serving, true), 0);
     assert_eq!(ask(&serving, false), 69);
@@ -66,18 +66,18 @@ fn where_certificates_are_demanded_a_caller_needs_one_and_json_is_off() {
 }
 
 #[test]
-fn json_is_on_beside_certificates_where_it_is_asked_for() {
+fn json_can_be_forced_on_beside_client_certificates() {
     assert_eq!(post(serving(&["--json", "on"]).port("http"), "/json", "{}").status, 400);
 }
 
 #[test]
-fn a_certificate_of_another_name_is_refused() {
+fn a_certificate_with_another_name_is_rejected() {
     let serving = serving(&["--grpc-client-tls-san", "somebody-else"]);
     assert_eq!(ask(&serving, true), 69);
 }
 
 #[test]
-fn certificates_without_tls_are_a_contradiction() {
+fn client_certificates_without_tls_are_rejected() {
     let ran = run(&["serve", "--grpc-client-tls-cacert", "/ca.pem"]).with_code(64);
     assert!(ran.err.contains("--grpc-server-use-tls"), "{}", ran.err);
 }

@@ -13,7 +13,6 @@ use tidegate::domain::{
 };
 use tidegate::resilience::deadline::{BUDGET, Deadline};
 use tidegate::resilience::fallback::{Fallback, FallbackConfig};
-use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
@@ -21,6 +20,7 @@ use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
+use tidegate::store::{SharedStore as _, Store};
 use tokio::task::JoinSet;
 
 use super::fallback::take;
@@ -41,7 +41,7 @@ type Stack = Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>;
 /// A replica with its own connections, budget and fallback.
 async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
     let stack = Arc::new(cold(port, replicas, budget));
-    stack.remote().store().transport().until_connected().await;
+    stack.remote().until_connected().await;
     stack
 }
 
@@ -147,7 +147,7 @@ impl Load {
 }
 
 fn times_opened(stack: &Stack) -> u64 {
-    let report = stack.remote().store().transport().report();
+    let report = stack.remote().nodes();
     report.iter().map(|node| node.stats.breaker_opened.get()).sum()
 }
 
