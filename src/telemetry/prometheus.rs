@@ -149,7 +149,7 @@ mod tests {
             emit_single(sink, &MetricFamily::new("keys", "Counters held", MetricKind::Gauge), 7)?;
             let waits = DurationHistogram::default();
             waits.record(6_000);
-            let family = MetricFamily::new("waits", "Waits", MetricKind::Histogram)
+            let family = MetricFamily::new("waits", "DurationHistogram", MetricKind::Histogram)
                 .in_unit(MetricUnit::Seconds);
             sink.family(&family, &mut |emit| {
                 emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
