@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::rates::{Rates, Sample};
 use super::runtime_overrides::{SwitchSet, Switching};
 use super::try_request::{attempt, written};
-use super::wiring::store_setup::{Deciding, Shared, connections};
+use super::wiring::store_setup::{Deciding, Shared, redis_client};
 use crate::admin::{Live, Search};
 use crate::clock::Clock;
 use crate::domain::RuleId;
@@ -175,7 +175,7 @@ fn now<'a>(decider: &Deciding, telemetry: &Telemetry, rates: &'a Sample) -> Now<
             keys_in_memory: memory.live.load(Ordering::Relaxed),
             degraded: shared.and_then(outage),
             nodes: shared.map_or_else(Vec::new, |shared| {
-                connections(shared).report().into_iter().map(node).collect()
+                redis_client(shared).report().into_iter().map(node).collect()
             }),
         },
     }

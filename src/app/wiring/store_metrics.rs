@@ -12,18 +12,10 @@ use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::memory;
 use crate::store::redis::store;
-use crate::telemetry::{MetricFamily, MetricKind, MetricSource, emit_single};
+use crate::telemetry::{MetricFamily, MetricSource, counter, emit_single, gauge};
 
 /// A family with one series, and its value.
 type Metric<T> = (MetricFamily, fn(&T) -> u64);
-
-const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
-    MetricFamily::new(name, help, MetricKind::Counter)
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
-    MetricFamily::new(name, help, MetricKind::Gauge)
-}
 
 fn load(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)

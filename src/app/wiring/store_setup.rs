@@ -64,10 +64,10 @@ impl AnyStore {
         let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
         let config = redis_config::of(&told, secret, cores)?;
         let prefix = config.prefix.clone();
-        let connections = RedisClient::open(config, PRODUCTION.each().to_vec())
+        let client = RedisClient::open(config, PRODUCTION.each().to_vec())
             .map_err(|fault| Failure::Usage(fault.to_string()))?;
-        let splits = connections.is_cluster();
-        let redis = RedisStore::new(connections, prefix, TimeSource::Server);
+        let splits = client.is_cluster();
+        let redis = RedisStore::new(client, prefix, TimeSource::Server);
         let remember = RefusalCache::new(redis, splits).switched(settings.refusal_cache);
         let remote = Deadline::new(remember, told.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
@@ -90,7 +90,7 @@ impl AnyStore {
         let AnyStore::Redis(shared) = self else { return Ok(()) };
         let required = settings.require_store;
         let within = if required { REQUIRED_WITHIN } else { settings.redis_timeout };
-        let connected = connections(shared).until_connected();
+        let connected = redis_client(shared).until_connected();
         match tokio::time::timeout(within, connected).await {
             Ok(()) => tracing::info!("Redis is connected"),
             Err(_) if required => {
@@ -126,8 +126,8 @@ impl AnyStore {
     }
 }
 
-/// The connections below what guards them.
-pub(crate) fn connections(shared: &Shared) -> &RedisClient {
+/// The Redis client below the layers that protect it.
+pub(crate) fn redis_client(shared: &Shared) -> &RedisClient {
     shared.remote().store().inner().transport()
 }
 
