@@ -1,41 +1,41 @@
-//! Counters looked at, and reset, for operators. No observer is told: nobody called.
+//! Inspects and resets counters for operators, without notifying the observer.
 //!
-//! Not here: who may ask (`admin`), how it is shown (`app`).
+//! Not here: who is authorized (`admin`), how the result is shown (`app`).
 
 use super::Decider;
 use crate::domain::{
-    Accounting, Answer, Call, Check, Descriptor, Entry, Hits, Micros, Observer, Op, Outcome, Rate,
+    Accounting, Answer, Check, Descriptor, Entry, Hits, Micros, Observer, Op, Outcome, Rate,
     Request, Role, Source,
 };
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// How a counter stands.
+/// Present state of a counter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterSnapshot<'p> {
-    /// Its rule's path.
+    /// Path of the counter's rule.
     pub rule: &'p str,
     /// The limit's own name; empty where it has none.
     pub name: &'p str,
     /// The rate as written.
     pub rate: Rate,
-    /// The most hits that can be taken at once.
+    /// Largest cost that can pass.
     pub capacity: Hits,
-    /// What the store says; `None` if it did not answer.
+    /// Outcome of a peek; `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 
-/// The counters of one descriptor.
+/// Present states of a descriptor's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterSnapshots<'p> {
-    /// In the policy's order; none where no rule with limits matches.
+    /// In the policy's order; empty if no rule with limits matches.
     pub each: Vec<CounterSnapshot<'p>>,
-    /// Who said so: with [`Source::Local`] other replicas may say otherwise.
+    /// Which component answered. With [`Source::Local`], other replicas may count differently.
     pub source: Source,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// Looks at the counters of a descriptor. Charges nothing.
+    /// Returns the state of a descriptor's counters. Charges nothing.
     pub async fn inspect_counters<'p>(
         &self,
         policy: &'p Policy,
@@ -46,8 +46,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.apply_to_all(policy, domain, entries, Op::Peek, now).await
     }
 
-    /// Makes the counters of a descriptor as good as new, by refunding all that can be used; says
-    /// how they stand then. Slots of concurrency stay with their holders.
+    /// Resets a descriptor's counters by refunding their whole capacity, and returns their state
+    /// afterwards. Concurrency slots stay with their holders.
     pub async fn reset<'p>(
         &self,
         policy: &'p Policy,
@@ -76,23 +76,19 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let Some(rule) = matches.found.first().and_then(super::rule_of) else {
             return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         };
-        // Each for itself: what one says must not depend on another.
-        let asked: Vec<Check<'_>> =
+        // Independent shadow checks, so that no answer depends on another check.
+        let checks_of_op: Vec<Check<'_>> =
             checks.each.iter().map(|check| Check { op, role: Role::Shadow, ..*check }).collect();
-        if asked.is_empty() {
-            return CounterSnapshots { each: Vec::new(), source: Source::Policy };
-        }
-        let accounting = Accounting::Independent;
-        let call = Call { checks: &asked, accounting, now, deadline: None };
-        let answers = self.store.apply(&call).await;
-        let standing = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| CounterSnapshot {
+        let answers = self.apply(&checks_of_op, Accounting::Independent, now, None).await;
+        let snapshot = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| CounterSnapshot {
             rule: &rule.path,
             name,
             rate: check.limit.rate,
             capacity: check.limit.capacity(),
             outcome: Answer::outcome(answer).copied(),
         };
-        let each = asked.iter().zip(&checks.names).zip(&answers.each).map(standing).collect();
+        let each =
+            checks_of_op.iter().zip(&checks.names).zip(&answers.each).map(snapshot).collect();
         CounterSnapshots { each, source: answers.source }
     }
 }

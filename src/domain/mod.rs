@@ -4,6 +4,8 @@
 //! Not here: how anything is counted, matched, stored, encoded or configured. This room uses the
 //! standard library only and imports nothing else of ours.
 
+mod admission;
+mod bounds;
 mod calendar;
 mod check;
 mod decision;
@@ -17,6 +19,8 @@ mod request;
 mod time;
 mod trace;
 
+pub use admission::Admission;
+pub use bounds::Bounds;
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, Op, Role};
 pub use decision::{

@@ -1,32 +1,32 @@
-//! Whether calls are answered without the store, since when and why: one log line when it begins,
-//! one when it has ended, and numbers in between.
+//! Tracks outages of the remote store: one log line when an outage begins, one when it has ended, and
+//! counts of the calls in between.
 //!
-//! Not here: answering (`fallback`), the names of metrics (`app`).
+//! Not here: how these calls are answered (`fallback`), the names of metrics (`app`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Without a degraded answer for so long, the store is back. A store that fails one call in a
-/// hundred is one outage, not a hundred.
+/// Time without a fallback after which an outage has ended: a store that fails one call in a hundred
+/// has one outage, not a hundred.
 const OVER_AFTER: Micros = Micros::from_secs(5);
 
-/// Why a call was not answered by the store.
+/// Why the store did not answer a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
-    /// It could not be asked: no connection, a full queue, an open breaker, a refusal to serve.
+    /// The call could not be sent: no connection, a full queue, an open circuit breaker, an error reply.
     Unreachable,
-    /// It was asked and was not heard in time.
+    /// No answer arrived in time.
     Late,
-    /// Too many calls were waiting for it already.
+    /// Too many calls were in flight.
     Shed,
-    /// An operator switched it off, to rehearse.
+    /// An operator disabled the store to rehearse an outage.
     Rehearsed,
 }
 
 impl FallbackReason {
-    /// All of them, in the order of the counters.
+    /// All reasons, in the order of the counters.
     pub const ALL: [FallbackReason; 4] = [
         FallbackReason::Unreachable,
         FallbackReason::Late,
@@ -45,14 +45,14 @@ impl FallbackReason {
     }
 }
 
-/// An outage as the health detail tells it.
+/// An outage, as the health detail shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Since when some calls have not been answered by the store.
+    /// Time of the first call that the store did not answer.
     pub since: Micros,
-    /// When the latest of them was.
+    /// Time of the latest such call.
     pub latest: Micros,
-    /// Why it was not.
+    /// Why the store did not answer that call.
     pub reason: FallbackReason,
 }
 
@@ -63,23 +63,23 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Calls that were not answered by the store. Atomics, because every such call counts here.
+/// Calls that the store did not answer, and the outage they belong to. Safe to share: all atomics.
 #[derive(Debug, Default)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
-    /// Zero: no outage.
+    /// Zero without an outage.
     since: AtomicU64,
     latest: AtomicU64,
     reason: AtomicU64,
 }
 
 impl OutageTracker {
-    /// Calls that were not answered by the store, for that reason.
+    /// Returns the total of calls that the store did not answer for that reason.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// The outage, if there is one.
+    /// Returns the current outage, if there is one.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         let since = Micros(self.since.load(Ordering::Relaxed));
         let latest = Micros(self.latest.load(Ordering::Relaxed));
@@ -88,7 +88,7 @@ impl OutageTracker {
         (!is_over).then_some(Outage { since, latest, reason: *reason })
     }
 
-    /// A call was not answered by the store. Says whether an outage began with it.
+    /// Records a call that the store did not answer. Returns whether an outage began with it.
     pub(super) fn record_fallback(&self, reason: FallbackReason, now: Micros) -> bool {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.latest.fetch_max(now.0, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl OutageTracker {
         let began = now.0.max(1);
         let is_first =
             self.since.compare_exchange(0, began, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // A change of reason is told at the first outage only: reasons alternate while a store dies.
+        // Other changes of the reason are not logged: reasons alternate while a store fails.
         let rehearsal = |reason: u64| reason == FallbackReason::Rehearsed as u64;
         if is_first || rehearsal(former) != rehearsal(reason as u64) {
             tracing::warn!(reason = reason.as_str(), "answering without the store");
@@ -104,7 +104,7 @@ impl OutageTracker {
         is_first
     }
 
-    /// A call was answered by the store. One load where there is no outage.
+    /// Records a call that the store answered. Costs one load without an outage.
     pub(super) fn record_success(&self, now: Micros) {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {
@@ -127,7 +127,7 @@ mod tests {
     const NOW: Micros = Micros(1_763_668_800_000_000);
 
     #[test]
-    fn an_outage_lasts_until_five_seconds_without_a_degraded_answer() {
+    fn an_outage_ends_after_five_seconds_without_a_fallback() {
         let tracker = OutageTracker::default();
         assert_eq!(tracker.outage(NOW), None);
         tracker.record_fallback(FallbackReason::Late, NOW);

@@ -88,7 +88,7 @@ pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
 }
 
 /// A counter under a name of envoyproxy/ratelimit.
-pub const fn unsuffixed_counter(name: &'static str, help: &'static str) -> MetricFamily {
+pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)
 }
 

@@ -150,7 +150,7 @@ mod tests {
             emit_single(sink, &gauge("keys", "Counters held"), 7)?;
             let waits = DurationHistogram::default();
             waits.record(6_000);
-            let family = histogram("waits", "DurationHistogram").in_unit(MetricUnit::Seconds);
+            let family = histogram("waits", "Waits").in_unit(MetricUnit::Seconds);
             sink.family(&family, &mut |emit| {
                 emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
             })?;

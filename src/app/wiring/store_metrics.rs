@@ -108,7 +108,7 @@ const REDIS: [Metric<Shared>; 8] = [
         load(&stats.remote().store().stats().refused)
     }),
     (counter("redis_spared", "Calls answered from the refusal cache alone"), |stats| {
-        load(&stats.remote().store().stats().spared)
+        load(&stats.remote().store().stats().calls_saved)
     }),
     (counter("redis_clamped", "Counters from the far future, read as full"), |stats| {
         load(&counters(stats).clamped)

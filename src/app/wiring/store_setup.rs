@@ -68,7 +68,7 @@ impl AnyStore {
             .map_err(|fault| Failure::Usage(fault.to_string()))?;
         let splits = client.is_cluster();
         let redis = RedisStore::new(client, prefix, TimeSource::Server);
-        let remember = RefusalCache::new(redis, splits).switched(settings.refusal_cache);
+        let remember = RefusalCache::new(redis, splits).enabled(settings.refusal_cache);
         let remote = Deadline::new(remember, told.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
         let stand_in = FallbackConfig {

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use super::colocation;
 use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
+use crate::domain::Bounds;
 use crate::policy::syntax::diagnostic::{
     At, DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, quoted,
 };
@@ -20,7 +21,7 @@ const ALL: [fn(&mut Look<'_>); 5] =
 
 /// A request's descriptors have at most this many entries (longer ones are refused on arrival), so
 /// that a deeper rule is never reached.
-const ENTRIES_MAX: usize = 16;
+const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// How many pairs of sibling patterns are compared on one level: all of 2,000 patterns. Beyond it a
 /// level's shadowed patterns go unnoticed, rather than hold up a reload.

@@ -11,15 +11,14 @@ use super::counter_key;
 use super::counter_key::{Held, Identity};
 use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
 use crate::domain::{
-    Accounting, Algorithm, Check, CounterKey, Descriptor, Entry, Hits, Holder, Limit, Op, Request,
-    Role, RuleId,
+    Accounting, Algorithm, Bounds, Check, CounterKey, Descriptor, Entry, Hits, Holder, Limit, Op,
+    Request, Role, RuleId,
 };
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// The most checks of one call: what one script of a store decides at once. Policies that could
-/// need more are refused at load; were there more, those beyond would be left out.
-pub const CHECKS_MAX: usize = 128;
+/// Checks of one call: [`Bounds::checks_max`].
+pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// So many descriptors are matched without the heap. Envoy sends one per rate limit action of a
 /// route, two or three as a rule.

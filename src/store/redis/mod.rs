@@ -10,7 +10,7 @@
 //! | [`script`] | choosing a script, its arguments, its reply |
 //! | [`client`] | connections, topologies, circuit breakers |
 //!
-//! Not here: deadlines, fallbacks, the refusal cache (`resilience`).
+//! Not here: deadlines, fallback, the refusal cache (`resilience`).
 
 pub mod client;
 pub mod keys;

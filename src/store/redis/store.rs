@@ -1,7 +1,6 @@
-//! [`RedisStore`]: a call becomes script calls, their replies become answers.
+//! [`RedisStore`] turns a call into script calls, and their replies into answers.
 //!
-//! Not here: how the script calls get there ([`Transport`]), deadlines and fallbacks
-//! (`resilience`).
+//! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::client::transport::{ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
 use super::multi_slot;
-use super::multi_slot::Groups;
+use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICTLY};
@@ -23,31 +22,32 @@ use crate::domain::{
 };
 use crate::store::Store;
 
-/// A call over several slots ends that long before its deadline, so that what some of them charged
-/// is told beside the others' silence. One tick of the runtime's timer: with less, whoever keeps the
-/// deadline would end the call first, and nobody would know of those charges.
+/// How long before its deadline a call over several slots ends, so that it can still report the
+/// charges of the slots that answered. One tick of the runtime's timer: with less, `resilience` could
+/// end the call first, and those charges would never be refunded.
 const MERGE_MARGIN: Duration = Duration::from_millis(1);
 
-/// Whose time counts.
+/// Clock that the scripts use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeSource {
-    /// The server's: every replica sees the same.
+    /// The Redis server's clock, the same for all replicas.
     #[default]
     Server,
-    /// The call's, for tests: the scripts run strictly (Redis 7), and every expiry is a day longer.
+    /// The time of the call, for tests. Scripts run in strict mode (Redis 7), and every expiry is a day
+    /// longer.
     Call,
 }
 
-/// Counts of what went on; read by telemetry, never reset.
+/// Statistics of a Redis store. All are totals.
 #[derive(Debug, Default)]
 pub struct RedisStats {
     /// RedisStats that were from the far future and count as full from then on.
     pub clamped: AtomicU64,
-    /// Replies that no script of ours gives.
+    /// Replies that none of our scripts sends.
     pub unreadable: AtomicU64,
     /// Calls over several slots.
     pub split: AtomicU64,
-    /// Of these: calls that asked one slot first.
+    /// Calls over several slots that asked one slot first.
     pub two_rounds: AtomicU64,
     /// Charges refunded because another slot of the call refused it.
     pub refunded: AtomicU64,
@@ -59,14 +59,14 @@ pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
     timing: TimeSource,
-    /// The latest call's time, for refunds under [`TimeSource::Call`].
+    /// Time of the latest call, for refunds under [`TimeSource::Call`].
     latest: AtomicU64,
     hints: NearLimitHints,
     stats: RedisStats,
 }
 
 impl<T: Transport> RedisStore<T> {
-    /// A store whose keys begin with `prefix`.
+    /// Creates a store whose keys begin with `prefix`.
     pub fn new(transport: T, prefix: Prefix, timing: TimeSource) -> Self {
         let scripts = match timing {
             TimeSource::Server => &*PRODUCTION,
@@ -78,12 +78,12 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, stats }
     }
 
-    /// What carries the script calls.
+    /// Returns the transport that sends the script calls.
     pub fn transport(&self) -> &T {
         &self.transport
     }
 
-    /// What went on so far.
+    /// Returns the statistics.
     pub fn stats(&self) -> &RedisStats {
         &self.stats
     }
@@ -98,36 +98,37 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// One script call for all checks.
+    /// Decides a call with one script call.
     async fn single_slot(&self, call: &Call<'_>) -> Vec<Answer> {
         let item = self.encoder.call(call.checks, call.accounting, self.now(call), call.now);
         let reply = self.transport.send(smallvec![item]).await.pop();
         self.decode_reply(reply, call.checks, call.accounting)
     }
 
-    /// One script call for each slot, in at most two rounds.
-    async fn multi_slot(&self, call: &Call<'_>, groups: Groups) -> Vec<Answer> {
+    /// Decides a call with one script call per slot, in at most two rounds.
+    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Vec<Answer> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
         self.stats.split.fetch_add(1, Ordering::Relaxed);
-        let near = |check: &Check<'_>| self.hints.near(check, call.now);
-        match multi_slot::first(call.checks, &groups, call.accounting, near) {
+        let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
+        match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
             None => self.send_groups(call, &groups, &mut answers).await,
             Some(first) => {
                 self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.send_groups(call, &groups[first..=first], &mut answers).await;
-                let settled = multi_slot::settled(call.checks, &groups[first], &mut answers);
-                let rest = multi_slot::rest(call.checks, groups, first, settled);
-                self.send_groups(call, &rest, &mut answers).await;
+                let has_ended = multi_slot::ends_call(call.checks, &groups[first], &mut answers);
+                let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
+                self.send_groups(call, &others, &mut answers).await;
             }
         }
         for (check, answer) in call.checks.iter().zip(&answers) {
             if let Answer::Decided(outcome) = answer {
-                self.hints.note(check, outcome, call.now);
+                self.hints.record(check, outcome, call.now);
             }
         }
-        if call.accounting == Accounting::AllOrNothing && multi_slot::refused(call.checks, &answers)
+        if call.accounting == Accounting::AllOrNothing
+            && multi_slot::is_rejected(call.checks, &answers)
         {
-            let receipts = multi_slot::undo(call.checks, &mut answers);
+            let receipts = Receipt::of_rejected_call(call.checks, &mut answers);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.refund_calls(&receipts, self.now(call)) {
                 self.transport.post(item);
@@ -136,16 +137,11 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    async fn send_groups(
-        &self,
-        call: &Call<'_>,
-        groups: &[multi_slot::Group],
-        answers: &mut [Answer],
-    ) {
-        type Part<'a> = SmallVec<[Check<'a>; 8]>;
-        let part = |at: &usize| multi_slot::part(&call.checks[*at], call.accounting);
-        let parts: SmallVec<[Part<'_>; 4]> =
-            groups.iter().map(|group| group.checks.iter().map(part).collect()).collect();
+    async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut [Answer]) {
+        type Checks<'a> = SmallVec<[Check<'a>; 8]>;
+        let sent = |at: &usize| multi_slot::sent_check(&call.checks[*at], call.accounting);
+        let parts: SmallVec<[Checks<'_>; 4]> =
+            groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
         let now = self.now(call);
         let items: ScriptCalls = parts
             .iter()
@@ -164,7 +160,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// One answer per check.
+    /// Decodes a reply into one answer per check.
     fn decode_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
@@ -189,7 +185,7 @@ impl<T: Transport> RedisStore<T> {
         vec![Answer::Unanswered { executed }; checks.len()]
     }
 
-    /// One script call for each slot.
+    /// Returns the script calls that refund these receipts: one per slot.
     fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
             return ScriptCalls::new();
@@ -201,7 +197,7 @@ impl<T: Transport> RedisStore<T> {
         for receipt in receipts {
             let slot = keys::slot(&receipt.key);
             match by_slot.iter_mut().find(|(at, _)| *at == slot) {
-                Some((_, held)) => held.push(receipt.clone()),
+                Some((_, receipts)) => receipts.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }
@@ -214,11 +210,11 @@ impl<T: Transport> Store for RedisStore<T> {
         let each = if !self.transport.is_cluster() {
             self.single_slot(call).await
         } else {
-            let groups = multi_slot::groups(call.checks, |check| keys::slot(&check.key));
+            let groups = multi_slot::group_by_slot(call.checks, |check| keys::slot(&check.key));
             if groups.len() < 2 {
                 self.single_slot(call).await
             } else {
-                // Boxed, so that the calls of one slot do not carry the room for it.
+                // Boxed, so that the future of a single-slot call stays small.
                 Box::pin(self.multi_slot(call, groups)).await
             }
         };
@@ -232,7 +228,7 @@ impl<T: Transport> Store for RedisStore<T> {
         };
         let items = self.refund_calls(receipts, now);
         if !items.is_empty() {
-            // What is lost only makes a counter stricter; it is not sent again.
+            // Not sent again: a lost refund only keeps the counter stricter.
             let _lost = self.transport.send(items).await;
         }
     }

@@ -56,7 +56,7 @@ impl Store for FlakyStore {
             check => check,
         };
         let checks: Vec<Check<'_>> = heard.iter().map(part).collect();
-        let answers = self.store.answer(&Call { checks: &checks, ..*call });
+        let answers = self.store.decide(&Call { checks: &checks, ..*call });
         let mut each = vec![Answer::NotAsked; call.checks.len()];
         for (at, answer) in heard.iter().zip(answers) {
             each[*at] = answer;
@@ -120,7 +120,7 @@ async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) ->
 
 fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) -> u64 {
     let peek = Check { op: Op::Peek, ..take(identity, limit, 1) };
-    limit.capacity().0 - store.answer_one(&peek, now).available.0
+    limit.capacity().0 - store.decide_one(&peek, now).available.0
 }
 
 /// How many single hits pass.

@@ -114,7 +114,7 @@ async fn a_refused_check_is_refused_again_without_asking() {
     assert_eq!(last, (Verdict::Refuse, Some(1), false));
     assert_eq!(bench.one(START + 500_000, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
     assert_eq!(bench.store.stats().refused.load(Ordering::Relaxed), 2);
-    assert_eq!(bench.store.stats().spared.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.store.stats().calls_saved.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]

@@ -157,11 +157,11 @@ impl CallTracker {
         self.reported = true;
         let CommandReply::Failed(SendError { kind, .. }) = reply else {
             let waited = self.record_wait();
-            current_trace::note(|trace| trace.asked(&self.breaker.address, waited, None));
+            current_trace::record(|trace| trace.asked(&self.breaker.address, waited, None));
             return self.breaker.record_success(self.epoch);
         };
         // A trace also shows calls that were rejected without being sent.
-        current_trace::note(|trace| {
+        current_trace::record(|trace| {
             trace.asked(&self.breaker.address, self.elapsed(), Some(kind.as_str()))
         });
         match kind {
@@ -189,7 +189,7 @@ impl Drop for CallTracker {
             return;
         }
         let waited = self.record_wait();
-        current_trace::note(|trace| trace.asked(&self.breaker.address, waited, Some("timeout")));
+        current_trace::record(|trace| trace.asked(&self.breaker.address, waited, Some("timeout")));
         if waited >= TIMEOUT_MIN {
             self.breaker.record_failure(self.epoch, CallFailure::NoReply);
         }
