@@ -11,73 +11,80 @@ use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
 use crate::telemetry::{
-    MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
+    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, gauge, histogram,
 };
 
 /// The label of every series here.
 const NODE: &str = "node";
 
-const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
-    of_node(name, help, MetricKind::Counter)
+const fn node_counter(name: &'static str, help: &'static str) -> MetricFamily {
+    counter(name, help).with_labels(&[NODE])
 }
 
-const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
-    of_node(name, help, MetricKind::Gauge)
+const fn node_gauge(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).with_labels(&[NODE])
 }
 
-const fn of_node(name: &'static str, help: &'static str, kind: MetricKind) -> MetricFamily {
-    MetricFamily::new(name, help, kind).with_labels(&[NODE])
+const fn node_histogram(name: &'static str, help: &'static str) -> MetricFamily {
+    histogram(name, help).with_labels(&[NODE])
 }
 
 /// A counter or gauge of a node, and where to read it.
 type NodeCounter = (MetricFamily, fn(&NodeStats) -> &Counter);
 
 const COUNTERS: [NodeCounter; 20] = [
-    (gauge("redis_connections", "Open connections to Redis"), |node| &node.connected),
-    (counter("redis_connects", "Connections made to Redis"), |node| &node.connects),
-    (counter("redis_dial_failures", "Failed attempts to connect to Redis"), |node| {
+    (node_gauge("redis_connections", "Open connections to Redis"), |node| &node.connected),
+    (node_counter("redis_connects", "Connections made to Redis"), |node| &node.connects),
+    (node_counter("redis_dial_failures", "Failed attempts to connect to Redis"), |node| {
         &node.connect_failures
     }),
-    (counter("redis_losses", "Connections to Redis that were lost or closed"), |node| &node.losses),
-    (counter("redis_writes", "Writes to Redis, each one pipeline"), |node| &node.writes),
-    (counter("redis_items", "Script calls written to Redis"), |node| &node.script_calls),
+    (node_counter("redis_losses", "Connections to Redis that were lost or closed"), |node| {
+        &node.losses
+    }),
+    (node_counter("redis_writes", "Writes to Redis, each one pipeline"), |node| &node.writes),
+    (node_counter("redis_items", "Script calls written to Redis"), |node| &node.script_calls),
     (
-        counter("redis_stale", "Script calls not written because their callers had given up"),
+        node_counter("redis_stale", "Script calls not written because their callers had given up"),
         |node| &node.abandoned,
     ),
-    (counter("redis_not_connected", "Script calls without a connection"), |node| {
+    (node_counter("redis_not_connected", "Script calls without a connection"), |node| {
         &node.not_connected
     }),
-    (counter("redis_queue_full", "Script calls rejected because the queue was full"), |node| {
-        &node.queue_full
-    }),
-    (counter("redis_noscript", "Scripts loaded again"), |node| &node.noscript),
-    (counter("redis_moved", "Script calls answered with MOVED"), |node| &node.moved),
-    (counter("redis_ask", "Script calls answered with ASK"), |node| &node.ask),
-    (counter("redis_tryagain", "Script calls answered with TRYAGAIN"), |node| &node.tryagain),
-    (counter("redis_errors", "Script calls answered with another error"), |node| &node.errors),
-    (counter("redis_timeouts", "Connections closed because a reply was overdue"), |node| {
+    (
+        node_counter("redis_queue_full", "Script calls rejected because the queue was full"),
+        |node| &node.queue_full,
+    ),
+    (node_counter("redis_noscript", "Scripts loaded again"), |node| &node.noscript),
+    (node_counter("redis_moved", "Script calls answered with MOVED"), |node| &node.moved),
+    (node_counter("redis_ask", "Script calls answered with ASK"), |node| &node.ask),
+    (node_counter("redis_tryagain", "Script calls answered with TRYAGAIN"), |node| &node.tryagain),
+    (node_counter("redis_errors", "Script calls answered with another error"), |node| &node.errors),
+    (node_counter("redis_timeouts", "Connections closed because a reply was overdue"), |node| {
         &node.timeouts
     }),
     (
-        counter("redis_unknown", "Script calls with unknown outcome; they are never sent again"),
+        node_counter(
+            "redis_unknown",
+            "Script calls with unknown outcome; they are never sent again",
+        ),
         |node| &node.unknown,
     ),
-    (gauge("redis_breakers_open", "1 while the circuit breaker is open or half-open"), |node| {
-        &node.breaker_open
-    }),
-    (counter("redis_breaker_opened", "Times that the circuit breaker opened"), |node| {
+    (
+        node_gauge("redis_breakers_open", "1 while the circuit breaker is open or half-open"),
+        |node| &node.breaker_open,
+    ),
+    (node_counter("redis_breaker_opened", "Times that the circuit breaker opened"), |node| {
         &node.breaker_opened
     }),
     (
-        counter(
+        node_counter(
             "redis_breaker_rejected",
             "Script calls not sent because the circuit breaker was open",
         ),
         |node| &node.breaker_rejected,
     ),
     (
-        counter(
+        node_counter(
             "redis_meta_differs",
             "Connections that found another key secret or format in Redis",
         ),
@@ -90,71 +97,63 @@ type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
 
 const HISTOGRAMS: [NodeHistogram; 3] = [
     (
-        of_node(
+        node_histogram(
             "redis_wait",
             "Time that a caller waited for a script call, including our queue",
-            MetricKind::Histogram,
         )
         .in_unit(MetricUnit::Seconds),
         |node| node.wait_times.snapshot(),
     ),
     (
-        of_node(
+        node_histogram(
             "redis_round_trip",
             "Time from a write to the last of its replies: network and scripts",
-            MetricKind::Histogram,
         )
         .in_unit(MetricUnit::Seconds),
         |node| node.round_trips.snapshot(),
     ),
-    (of_node("redis_write_items", "Script calls per write", MetricKind::Histogram), |node| {
+    (node_histogram("redis_write_items", "Script calls per write"), |node| {
         node.write_sizes.snapshot()
     }),
 ];
 
-const BREAKER: MetricFamily = MetricFamily::new(
-    "redis_breaker_state",
-    "1 for the state of the circuit breaker: closed, open, half-open",
-    MetricKind::Gauge,
-)
-.with_labels(&[NODE, "state"]);
+const BREAKER: MetricFamily =
+    gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open, half-open")
+        .with_labels(&[NODE, "state"]);
 
 /// A number that a node reports in INFO, and where to read it.
 type InfoNumber = (MetricFamily, fn(&NodeInfo) -> u64);
 
 const INFO_NUMBERS: [InfoNumber; 9] = [
-    (gauge("redis_ops_per_second", "Commands per second of all clients"), |node| {
+    (node_gauge("redis_ops_per_second", "Commands per second of all clients"), |node| {
         node.ops_per_second
     }),
-    (counter("redis_commands", "Commands of all clients"), |node| node.commands),
-    (gauge("redis_memory_used", "Memory used by Redis").in_unit(MetricUnit::Bytes), |node| {
+    (node_counter("redis_commands", "Commands of all clients"), |node| node.commands),
+    (node_gauge("redis_memory_used", "Memory used by Redis").in_unit(MetricUnit::Bytes), |node| {
         node.memory_bytes
     }),
     (
-        gauge("redis_memory_max", "Memory that Redis may use; 0: no bound")
+        node_gauge("redis_memory_max", "Memory that Redis may use; 0: no bound")
             .in_unit(MetricUnit::Bytes),
         |node| node.memory_bytes_max,
     ),
-    (counter("redis_evicted_keys", "Keys evicted because memory was full"), |node| {
+    (node_counter("redis_evicted_keys", "Keys evicted because memory was full"), |node| {
         node.evicted_keys
     }),
-    (counter("redis_script_calls", "Script calls of all clients"), |node| node.script_calls),
+    (node_counter("redis_script_calls", "Script calls of all clients"), |node| node.script_calls),
     (
-        counter("redis_script", "Time that Redis spent in scripts").in_unit(MetricUnit::Seconds),
+        node_counter("redis_script", "Time that Redis spent in scripts")
+            .in_unit(MetricUnit::Seconds),
         |node| node.script_us,
     ),
-    (gauge("redis_keys", "Keys in our database"), |node| node.keys),
-    (gauge("redis_keys_without_expiry", "Keys without expiry in our database"), |node| {
+    (node_gauge("redis_keys", "Keys in our database"), |node| node.keys),
+    (node_gauge("redis_keys_without_expiry", "Keys without expiry in our database"), |node| {
         node.keys.saturating_sub(node.keys_expiring)
     }),
 ];
 
-const EVICTION: MetricFamily = MetricFamily::new(
-    "redis_eviction_info",
-    "1, with the eviction policy of Redis",
-    MetricKind::Gauge,
-)
-.with_labels(&[NODE, "policy"]);
+const EVICTION: MetricFamily = gauge("redis_eviction_info", "1, with the eviction policy of Redis")
+    .with_labels(&[NODE, "policy"]);
 
 /// Metrics of every known node; none if counters are in memory.
 pub(crate) fn of(decider: &Arc<ServiceDecider>) -> MetricSource {
