@@ -29,7 +29,6 @@ mod wiring;
 
 mod runtime_overrides;
 
-pub use crate::settings;
 pub use admin_client::order;
 pub use descriptor_arg::descriptor;
 pub use environment::{FileError, environment, read_text, settings_file, write_text};
@@ -43,7 +42,7 @@ pub use serve::serve;
 use std::future::Future;
 use std::path::Path;
 
-use settings::{Given, Notice, Settings, Sources, Texts};
+use crate::settings::{self, Given, Notice, Settings, Sources, Texts};
 
 /// Settings that were read, with where each one is from.
 #[derive(Clone, Debug)]

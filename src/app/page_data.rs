@@ -182,12 +182,12 @@ fn now<'a>(decider: &Deciding, telemetry: &Telemetry, rates: &'a Sample) -> Now<
 }
 
 fn node(report: NodeReport) -> NodeNow {
-    let counters = &report.counters;
+    let stats = &report.stats;
     NodeNow {
-        connections: counters.connected.get(),
-        open_breakers: counters.open_now.get(),
-        calls: counters.items.get(),
-        losses: counters.losses.get(),
+        connections: stats.connected.get(),
+        open_breakers: stats.breaker_open.get(),
+        calls: stats.script_calls.get(),
+        losses: stats.losses.get(),
         address: report.address,
     }
 }

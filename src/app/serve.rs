@@ -91,7 +91,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
     let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
-    let store = AnyStore::open(settings, &loader.secret, listener.cores())?;
+    let store = AnyStore::open(settings, &loader.secret, listener.worker_handles())?;
     let reloading = Reload::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
@@ -108,7 +108,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         rate_limit: Arc::clone(&rate_limit),
         health: health.clone(),
         telemetry: Arc::clone(&telemetry),
-        traffic: listener.traffic(),
+        traffic: listener.connection_stats(),
         tls: tls.map(|tls| tls.counters()),
     };
     let mut side = tokio::task::JoinSet::new();

@@ -9,8 +9,8 @@ use clap::Args;
 use super::flags::{Reading, Told};
 use super::terminal;
 use super::terminal::Paint;
-use crate::app::settings::Texts;
 use crate::app::{self, Failure};
+use crate::settings::Texts;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]

@@ -9,8 +9,8 @@ use clap::Args;
 
 use super::flags::{Naming, Told};
 use super::terminal;
-use crate::app::settings::Texts;
 use crate::app::{self, Asked, Failure};
+use crate::settings::Texts;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::app::settings::{Row, Sources, TABLE, Texts};
 use crate::app::{self, Failure};
+use crate::settings::{Row, Sources, TABLE, Texts};
 
 /// Which rows of the table a subcommand has.
 pub(super) trait Pick {

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::flags::{Every, Told};
 use super::terminal;
-use crate::app::settings::Texts;
 use crate::app::{self, Failure};
+use crate::settings::Texts;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]

@@ -2,7 +2,7 @@
 //!
 //! Not here: where the bytes come from (`app`), YAML (`document`).
 
-use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, shown};
+use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
 use super::syntax::excerpt::Lines;
 use super::syntax::yaml::{BYTES_MAX, Span};
 
@@ -97,7 +97,7 @@ impl Source {
                 let message = format!(
                     "the control character {} is not allowed in YAML; remove it, or write it as an \
                      escape in double quotes",
-                    shown(&c.to_string())
+                    quoted(&c.to_string())
                 );
                 let span = place_after(&text[..at]);
                 let fault = fault_at(&self.name, span, DiagnosticKind::Encoding, message);

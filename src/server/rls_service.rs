@@ -156,8 +156,8 @@ impl<D: Decide> RateLimit<D> {
             return Err(too_late());
         }
         let asked = DecodedRequest::read(message)?;
-        if !caller.may_ask(asked.domain) {
-            return Err(Status::permission_denied("this caller may not ask this domain"));
+        if !caller.is_authorized(asked.domain) {
+            return Err(Status::permission_denied("this caller is not authorized for this domain"));
         }
         let descriptors = asked.descriptors();
         let request = asked.request(&descriptors);

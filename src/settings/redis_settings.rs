@@ -81,7 +81,7 @@ pub struct RedisSettings {
     /// Time to connect.
     pub connect_timeout: Duration,
     /// How often servers are asked for their own figures; `None`: never.
-    pub census: Option<Duration>,
+    pub info_interval: Option<Duration>,
     /// Time that a call has.
     pub budget: Duration,
     /// Start of every key.
@@ -181,7 +181,7 @@ impl Settings {
             }),
             connections: self.redis_pool_size,
             connect_timeout: self.redis_timeout,
-            census: Some(self.redis_info_poll).filter(|every| !every.is_zero()),
+            info_interval: Some(self.redis_info_poll).filter(|every| !every.is_zero()),
             budget: self.store_budget,
             key_prefix: self.cache_key_prefix.clone(),
         })

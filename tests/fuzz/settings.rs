@@ -1,5 +1,5 @@
-//! Settings from anywhere, and descriptors as people write them: read or refused, and what is secret
-//! is in no report and no fault.
+//! Settings from any source, and descriptors as people type them: accepted or refused, and no
+//! report or error contains a secret.
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::store_setup::{Deciding, connections};
 use crate::domain::HistogramSnapshot;
 use crate::store::redis::client::info::NodeInfo;
-use crate::store::redis::client::node_stats::{Counter, NodeReport, NodeStats, State};
+use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
 use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
 
 /// The label of every series here.
@@ -35,14 +35,14 @@ const COUNTED: [Counted; 20] = [
     (gauge("redis_connections", "Open connections to Redis"), |node| &node.connected),
     (counter("redis_connects", "Connections made to Redis"), |node| &node.connects),
     (counter("redis_dial_failures", "Failed attempts to connect to Redis"), |node| {
-        &node.dial_failures
+        &node.connect_failures
     }),
     (counter("redis_losses", "Connections to Redis that were lost or closed"), |node| &node.losses),
-    (counter("redis_writes", "Writes to Redis, each one pipeline"), |node| &node.pipelines),
-    (counter("redis_items", "Script calls written to Redis"), |node| &node.items),
+    (counter("redis_writes", "Writes to Redis, each one pipeline"), |node| &node.writes),
+    (counter("redis_items", "Script calls written to Redis"), |node| &node.script_calls),
     (
         counter("redis_stale", "Script calls not written because their callers had given up"),
-        |node| &node.stale,
+        |node| &node.abandoned,
     ),
     (counter("redis_not_connected", "Script calls without a connection"), |node| {
         &node.not_connected
@@ -54,7 +54,7 @@ const COUNTED: [Counted; 20] = [
     (counter("redis_moved", "Script calls answered with MOVED"), |node| &node.moved),
     (counter("redis_ask", "Script calls answered with ASK"), |node| &node.ask),
     (counter("redis_tryagain", "Script calls answered with TRYAGAIN"), |node| &node.tryagain),
-    (counter("redis_errors", "Script calls answered with another error"), |node| &node.refused),
+    (counter("redis_errors", "Script calls answered with another error"), |node| &node.errors),
     (counter("redis_timeouts", "Connections closed because a reply was overdue"), |node| {
         &node.timeouts
     }),
@@ -63,15 +63,17 @@ const COUNTED: [Counted; 20] = [
         |node| &node.unknown,
     ),
     (gauge("redis_breakers_open", "1 while the circuit breaker is open or half-open"), |node| {
-        &node.open_now
+        &node.breaker_open
     }),
-    (counter("redis_breaker_opened", "Times that the circuit breaker opened"), |node| &node.opened),
+    (counter("redis_breaker_opened", "Times that the circuit breaker opened"), |node| {
+        &node.breaker_opened
+    }),
     (
         counter(
             "redis_breaker_rejected",
             "Script calls not sent because the circuit breaker was open",
         ),
-        |node| &node.rejected,
+        |node| &node.breaker_rejected,
     ),
     (
         counter(
@@ -93,7 +95,7 @@ const MEASURED: [Measured; 3] = [
             Kind::Histogram,
         )
         .in_unit(Unit::Seconds),
-        |node| node.waits.snapshot(),
+        |node| node.wait_times.snapshot(),
     ),
     (
         of_node(
@@ -105,7 +107,7 @@ const MEASURED: [Measured; 3] = [
         |node| node.round_trips.snapshot(),
     ),
     (of_node("redis_write_items", "Script calls per write", Kind::Histogram), |node| {
-        node.sizes.snapshot()
+        node.write_sizes.snapshot()
     }),
 ];
 
@@ -161,36 +163,36 @@ fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
     for (family, read) in COUNTED {
         sink.family(&family, &mut |put| {
             nodes.iter().try_for_each(|node| {
-                put(&[(NODE, &node.address)], Value::Whole(read(&node.counters).get()))
+                put(&[(NODE, &node.address)], Value::Whole(read(&node.stats).get()))
             })
         })?;
     }
     for (family, read) in MEASURED {
         sink.family(&family, &mut |put| {
             nodes.iter().try_for_each(|node| {
-                put(&[(NODE, &node.address)], Value::Buckets(read(&node.counters)))
+                put(&[(NODE, &node.address)], Value::Buckets(read(&node.stats)))
             })
         })?;
     }
     sink.family(&BREAKER, &mut |put| {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
-            for state in State::ALL {
+            for state in BreakerState::ALL {
                 let labels = [(NODE, node.address.as_str()), ("state", state.as_str())];
                 put(&labels, Value::Whole(u64::from(state == breaker)))?;
             }
         }
         Ok(())
     })?;
-    let said = || nodes.iter().filter_map(|node| Some((&node.address, node.vitals.as_ref()?)));
+    let said = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
     for (family, read) in REPORTED {
         sink.family(&family, &mut |put| {
-            said().try_for_each(|(node, vitals)| put(&[(NODE, node)], Value::Whole(read(vitals))))
+            said().try_for_each(|(node, info)| put(&[(NODE, node)], Value::Whole(read(info))))
         })?;
     }
     sink.family(&EVICTION, &mut |put| {
-        said().try_for_each(|(node, vitals)| {
-            let labels = [(NODE, node.as_str()), ("policy", vitals.eviction_policy.as_str())];
+        said().try_for_each(|(node, info)| {
+            let labels = [(NODE, node.as_str()), ("policy", info.eviction_policy.as_str())];
             put(&labels, Value::Whole(1))
         })
     })

@@ -23,7 +23,7 @@ use crate::resilience::refusal_cache::RefusalCache;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
-use crate::store::redis::client::topology::Connections;
+use crate::store::redis::client::topology::RedisClient;
 use crate::store::redis::client::transport::Transport;
 use crate::store::redis::script::library::PRODUCTION;
 use crate::store::redis::store::TimeSource;
@@ -31,7 +31,7 @@ use crate::telemetry::Telemetry;
 
 /// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
 /// longer than the budget, not again what was refused a moment ago, by Lua.
-pub(crate) type Shared = Fallback<Deadline<RefusalCache<RedisStore<Connections>>>, MemoryStore>;
+pub(crate) type Shared = Fallback<Deadline<RefusalCache<RedisStore<RedisClient>>>, MemoryStore>;
 
 /// What decides in this process.
 pub(crate) type Deciding = Decider<AnyStore, Arc<Telemetry>>;
@@ -64,7 +64,7 @@ impl AnyStore {
         let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
         let config = redis_config::of(&told, secret, cores)?;
         let prefix = config.prefix.clone();
-        let connections = Connections::open(config, PRODUCTION.each().to_vec())
+        let connections = RedisClient::open(config, PRODUCTION.each().to_vec())
             .map_err(|fault| Failure::Usage(fault.to_string()))?;
         let splits = connections.is_cluster();
         let redis = RedisStore::new(connections, prefix, TimeSource::Server);
@@ -127,7 +127,7 @@ impl AnyStore {
 }
 
 /// The connections below what guards them.
-pub(crate) fn connections(shared: &Shared) -> &Connections {
+pub(crate) fn connections(shared: &Shared) -> &RedisClient {
     shared.remote().store().inner().transport()
 }
 

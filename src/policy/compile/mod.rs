@@ -30,7 +30,7 @@ use super::source::{Options, Source, fault_at};
 use super::syntax::diagnostic::{
     At, Diagnostic, DiagnosticKind, Diagnostics, Path, PendingDiagnostic, Step,
 };
-use super::syntax::document::{Document, placed};
+use super::syntax::document::{Document, resolve};
 use super::syntax::keywords::{self, Key};
 use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
@@ -80,7 +80,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
         }
     }
     let (mut domains, drafts) = read_files(&documents, options);
-    let place = |draft: &PendingDiagnostic| placed(draft, &documents);
+    let place = |draft: &PendingDiagnostic| resolve(draft, &documents);
     let (doubts, drafts): (Vec<PendingDiagnostic>, Vec<PendingDiagnostic>) =
         drafts.into_iter().partition(|draft| draft.kind.is_warning());
     faults.extend(drafts.iter().filter_map(place));
@@ -195,7 +195,7 @@ fn read_files(
         };
         domains.push(Domain { spec, origins });
     }
-    let drafts = files.into_iter().flat_map(|file| file.reader.into_drafts()).collect();
+    let drafts = files.into_iter().flat_map(|file| file.reader.into_pending()).collect();
     (domains, drafts)
 }
 
@@ -210,15 +210,15 @@ fn head<'d>(at: usize, document: &'d Document<'d>) -> File<'d> {
         Ok(_) => {
             let message = "a policy file needs `domain: NAME`, the domain that callers name";
             if fields.mentions(&keywords::DOMAIN) {
-                reader.note_at(&keywords::DOMAIN, DiagnosticKind::Missing, message.to_owned());
+                reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message.to_owned());
             } else {
-                reader.note(At::Value, DiagnosticKind::Missing, message.to_owned());
+                reader.report(At::Value, DiagnosticKind::Missing, message.to_owned());
             }
             None
         }
         Err(_) => None,
     };
-    let accounting = reader.word(&fields, &keywords::ACCOUNTING).ok().flatten();
+    let accounting = reader.one_of(&fields, &keywords::ACCOUNTING).ok().flatten();
     let said = Said {
         accounting: accounting.map(|word| match word {
             "independent" => Accounting::Independent,
@@ -265,7 +265,7 @@ fn groups(files: &mut [File<'_>], options: &Options) -> Vec<Vec<usize>> {
 
 fn note_same_at(file: &mut File<'_>, key: &Key, message: String, first: (usize, Path)) {
     file.reader.within(Step::Key(key.name.into()), |reader| {
-        reader.note_same(DiagnosticKind::Duplicate, message, first);
+        reader.report_duplicate(DiagnosticKind::Duplicate, message, first);
     });
 }
 
@@ -329,7 +329,7 @@ fn join(
                     let first = (*first_file, Path::of_descriptor(&[*first]));
                     file.reader.within(Step::Key(key.name.into()), |reader| {
                         reader.within(Step::Index(position), |reader| {
-                            reader.note_same(DiagnosticKind::Duplicate, message, first);
+                            reader.report_duplicate(DiagnosticKind::Duplicate, message, first);
                         });
                     });
                 }

@@ -11,7 +11,7 @@ use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 use crate::domain::Bounds;
 use crate::policy::syntax::diagnostic::{
-    At, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, shown,
+    At, DIAGNOSTICS_MAX, DiagnosticKind, Path, PendingDiagnostic, quoted,
 };
 
 /// Every warning.
@@ -106,7 +106,7 @@ impl<'a> Look<'a> {
         kind: DiagnosticKind,
         message: String,
     ) {
-        if self.drafts.len() >= NOTES_MAX {
+        if self.drafts.len() >= DIAGNOSTICS_MAX {
             return;
         }
         let Some((first, rest)) = at.split_first() else { return };
@@ -208,7 +208,7 @@ fn unreachable_on_level(look: &mut Look<'_>, nodes: &[NodeSpec], above: &[usize]
         if let Some((_, pattern)) = before.iter().find(covers) {
             let message = format!(
                 "this descriptor never matches: the pattern {} takes every value from it",
-                shown(pattern)
+                quoted(pattern)
             );
             let at: Vec<usize> = above.iter().copied().chain([at]).collect();
             look.note(&at, |p| p, DiagnosticKind::NeverMatches, message);
@@ -257,7 +257,7 @@ fn replaces_nobody(look: &mut Look<'_>) {
     look.each(|look, spot, node| {
         let replaced = node.rule.iter().flat_map(|rule| rule.replaces.iter()).enumerate();
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
-            let message = format!("no limit of this domain has the name {}", shown(name));
+            let message = format!("no limit of this domain has the name {}", quoted(name));
             let path = |p: Path| p.key("rate_limit").key("replaces").index(at).key("name");
             look.note(&spot.at, path, DiagnosticKind::ReplacesNobody, message);
         }
@@ -292,7 +292,7 @@ fn no_limit_when_absent(look: &mut Look<'_>) {
         let message = format!(
             "a request without {} meets no limit at all, for Envoy then drops the descriptor; add \
              a limit on remote_address beside it",
-            shown(key)
+            quoted(key)
         );
         look.note(&at, |p| p.key("key"), DiagnosticKind::NoLimitWhenAbsent, message);
     }

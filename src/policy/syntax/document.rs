@@ -1,17 +1,17 @@
 //! One policy file, parsed.
 //!
-//! Not here: what the values mean (`reader` and its callers).
+//! Not here: what the values mean (`reader`, `compile`).
 
-use super::diagnostic::{At, Diagnostic, DiagnosticKind, Path, PendingDiagnostic, Step, shown};
+use super::diagnostic::{At, Diagnostic, DiagnosticKind, Path, PendingDiagnostic, Step, quoted};
 use super::excerpt::Lines;
-use super::suggestions::file_kind;
+use super::suggestions::foreign_file;
 use super::yaml::{
     self, ALIASED_NODES_MAX, DEPTH_MAX, Node, ParseError, ProblemKind, Span, Tree, Value,
 };
 use crate::policy::source::{Options, Source, fault_at};
 
-/// Longest part of a tag that a message repeats: enough to recognise it.
-const SHOWN_TAG_CHARS: usize = 64;
+/// Longest part of a tag that a message repeats.
+const TAG_CHARS_MAX: usize = 64;
 
 /// A file whose YAML could be parsed.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ pub(crate) struct Document<'s> {
 }
 
 impl<'s> Document<'s> {
-    /// Parses a file. Returns the document together with the faults that leave it readable.
+    /// Parses a file. Returns the document with the diagnostics that leave it readable.
     ///
     /// # Errors
     ///
-    /// The one fault that leaves nothing to read: not UTF-8, too large, too deep, not YAML, empty,
-    /// or a file of another program.
+    /// The one diagnostic that leaves nothing to read: not UTF-8, too large, too deep, not YAML,
+    /// empty, or a file of another program.
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,
@@ -41,7 +41,7 @@ impl<'s> Document<'s> {
             }
         };
         let mut document = Document { name, lines, tree };
-        if let Some(message) = file_kind(document.root()) {
+        if let Some(message) = foreign_file(document.root()) {
             let (span, kind) = (document.root().span(), DiagnosticKind::ForeignFile);
             return Err(Box::new(document.fault(&Path::default(), span, kind, message.to_owned())));
         }
@@ -54,17 +54,17 @@ impl<'s> Document<'s> {
         Ok((document, faults))
     }
 
-    /// The file's name.
+    /// Returns the file's name.
     pub(crate) fn name(&self) -> &'s str {
         self.name
     }
 
-    /// The file's top value.
+    /// Returns the file's top value.
     pub(crate) fn root(&self) -> Node<'_> {
         self.tree.root()
     }
 
-    /// Where a path leads, or as far as it leads.
+    /// Returns the position of a path, or of the last step that exists.
     pub(crate) fn span(&self, path: &Path, at: At) -> Span {
         let mut node = self.root();
         let mut key = node.span();
@@ -90,16 +90,19 @@ impl<'s> Document<'s> {
     }
 }
 
-/// Gives a draft its place.
-pub(crate) fn placed(draft: &PendingDiagnostic, documents: &[Document<'_>]) -> Option<Diagnostic> {
-    let document = documents.get(draft.file)?;
-    let span = document.span(&draft.path, draft.at);
-    let mut fault = document.fault(&draft.path, span, draft.kind, draft.message.clone());
-    if let Some((file, path)) = &draft.first {
+/// Looks up the position of a diagnostic.
+pub(crate) fn resolve(
+    pending: &PendingDiagnostic,
+    documents: &[Document<'_>],
+) -> Option<Diagnostic> {
+    let document = documents.get(pending.file)?;
+    let span = document.span(&pending.path, pending.at);
+    let mut fault = document.fault(&pending.path, span, pending.kind, pending.message.clone());
+    if let Some((file, path)) = &pending.first {
         let other = documents.get(*file)?;
         let line = other.span(path, At::Value).line;
-        let place = if *file == draft.file {
-            format!("; the first is in line {line}")
+        let place = if *file == pending.file {
+            format!("; the first is on line {line}")
         } else {
             format!("; the first is in {}:{line}", other.name)
         };
@@ -108,7 +111,7 @@ pub(crate) fn placed(draft: &PendingDiagnostic, documents: &[Document<'_>]) -> O
     Some(fault)
 }
 
-/// The fault of a text that has no tree.
+/// Returns the diagnostic for a text that has no tree.
 fn parse_fault(
     name: &str,
     lines: &Lines<'_>,
@@ -137,7 +140,7 @@ fn parse_fault(
             let indentation = &line[..line.len() - line.trim_start_matches([' ', '\t']).len()];
             if let Some(tab) = indentation.find('\t') {
                 let span = Span::at(span.line as usize, tab + 1);
-                let message = "a tab in the indentation; YAML takes blanks only".to_owned();
+                let message = "a tab in the indentation; YAML allows only spaces".to_owned();
                 let fault = fault_at(name, span, DiagnosticKind::Syntax, message);
                 return Diagnostic { excerpt: lines.excerpt(span), ..fault };
             }
@@ -147,7 +150,7 @@ fn parse_fault(
     Diagnostic { excerpt: lines.excerpt(span), ..fault_at(name, span, kind, message) }
 }
 
-/// The parser's error with its context last, or in plainer words where that shows what to do.
+/// Rewords the parser's error: plainer where that helps to mend it, else with the context last.
 fn syntax_message(info: &str) -> String {
     match info {
         "invalid indentation"
@@ -173,25 +176,22 @@ fn syntax_message(info: &str) -> String {
     }
 }
 
-/// What to say of a problem in the document's structure.
+/// Returns kind and message of a problem in the document's structure.
 fn explain(problem: ProblemKind) -> (DiagnosticKind, String) {
     match problem {
         ProblemKind::DuplicateKey { key, first_line } => {
-            let way_out = if key == "<<" {
+            let help = if key == "<<" {
                 "merge several maps as one list: `<<: [*a, *b]`"
             } else {
                 "keep one of the two"
             };
-            let key = shown(&key);
-            let message = format!(
-                "the key {key} stands here a second time, the first is in line {first_line}; \
-                 {way_out}"
-            );
+            let key = quoted(&key);
+            let message = format!("duplicate key {key}, the first is on line {first_line}; {help}");
             (DiagnosticKind::DuplicateKey, message)
         }
-        // Nobody sees what a tag would change, if only for another reader of the file.
+        // Ignoring a tag would hide that another program reads the value differently.
         ProblemKind::UnknownTag(tag) => {
-            let tag: String = tag.chars().take(SHOWN_TAG_CHARS).collect();
+            let tag: String = tag.chars().take(TAG_CHARS_MAX).collect();
             (
                 DiagnosticKind::WrongType,
                 format!("the tag `{tag}` means nothing in a policy; remove it"),

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
 
-use super::diagnostic::{NOTES_MAX, Path, Step};
+use super::diagnostic::{DIAGNOSTICS_MAX, Path, Step};
 use super::scalar::{self, Scalar};
 
 /// Deepest allowed nesting. Maps count, and lists that stand directly in lists (`descriptors` and
@@ -541,7 +541,7 @@ impl Builder {
     }
 
     fn report(&mut self, kind: ProblemKind, path: Path, span: Span) {
-        if self.tree.problems.len() < NOTES_MAX {
+        if self.tree.problems.len() < DIAGNOSTICS_MAX {
             self.tree.problems.push(Problem { kind, path, span });
         }
     }

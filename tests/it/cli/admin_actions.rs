@@ -1,22 +1,22 @@
-//! What operators do to a running service: look at a counter, reset it, switch rules for now; and
-//! who may.
+//! Actions of operators on a running service: read a counter, reset it, override a rule, and who
+//! may.
 
 use std::fs;
 use std::net::SocketAddr;
 
 use crate::support::http::{self, Reply};
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 
-fn serving(arguments: &[&str]) -> (Serving, String) {
+fn serving(arguments: &[&str]) -> (Tidegate, String) {
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
     let path = files.path().join("policy.yaml").display().to_string();
     let token = files.path().join("token").display().to_string();
     let mut command = tidegate();
     command.args(["serve", "--policy", &path, "--debug-token-file", &token]).args(arguments);
-    (Serving::start(&mut command, files), token)
+    (Tidegate::start(&mut command, files), token)
 }
 
 fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
@@ -25,14 +25,14 @@ fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
     http::send(address, &line)
 }
 
-fn asked(serving: &Serving, client: &str) -> u16 {
+fn asked(serving: &Tidegate, client: &str) -> u16 {
     let body = format!(
         r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
     );
     http::post(serving.port("http"), "/json", &body).status
 }
 
-fn spent(serving: &Serving, client: &str) {
+fn spent(serving: &Tidegate, client: &str) {
     for _ in 0..5 {
         assert_eq!(asked(serving, client), 200);
     }
@@ -71,7 +71,7 @@ fn nothing_is_written_without_the_token() {
     let files = directory(&[("token", "wrong")]);
     let wrong = files.path().join("token").display().to_string();
     let (with, _) = serving(&[]);
-    let without = Serving::policy(FIVE_A_DAY, &[]);
+    let without = Tidegate::policy(FIVE_A_DAY, &[]);
     for path in ["/reset?domain=edge&descriptor=client=a", "/switch?target=edge&to=deny", "/undo"] {
         assert_eq!(http::post(with.port("debug"), path, "").status, 401, "{path}");
         assert_eq!(order(with.port("debug"), path, "wrong").status, 401, "{path}");

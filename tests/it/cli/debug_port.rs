@@ -1,5 +1,5 @@
-//! What the debug port tells the page, and whoever reads JSON: the policy, who is refused, what a
-//! request would be answered, what goes on; and the level of logs, a profile, who is let in.
+//! The debug port: policy, refused callers, dry runs, live activity, log level, profile, access
+//! control.
 
 use std::collections::BTreeSet;
 
@@ -7,38 +7,38 @@ use serde_json::Value;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 
-fn serving(arguments: &[&str]) -> Serving {
+fn serving(arguments: &[&str]) -> Tidegate {
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
     let path = |name: &str| files.path().join(name).display().to_string();
     let mut command = tidegate();
     command.args(["serve", "--policy", &path("policy.yaml"), "--debug-token-file", &path("token")]);
-    Serving::start(command.args(arguments), files)
+    Tidegate::start(command.args(arguments), files)
 }
 
-fn json(serving: &Serving, path: &str) -> Value {
+fn json(serving: &Tidegate, path: &str) -> Value {
     let reply = http::get(serving.port("debug"), path);
     assert_eq!(reply.status, 200, "{path}: {}", reply.body);
     assert!(reply.head.contains("content-type: application/json"), "{}", reply.head);
     serde_json::from_str(&reply.body).unwrap()
 }
 
-fn asked(serving: &Serving, client: &str) -> u16 {
+fn asked(serving: &Tidegate, client: &str) -> u16 {
     let body = format!(
         r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
     );
     http::post(serving.port("http"), "/json", &body).status
 }
 
-fn send(serving: &Serving, request: &str) -> Reply {
+fn send(serving: &Tidegate, request: &str) -> Reply {
     http::send(serving.port("debug"), request)
 }
 
-fn with_token(serving: &Serving, method: &str, path: &str) -> Reply {
+fn with_token(serving: &Tidegate, method: &str, path: &str) -> Reply {
     send(
         serving,
         &format!(
@@ -213,7 +213,7 @@ fn a_profile_is_for_who_shows_the_token_and_takes_a_bounded_time() {
     for bad in ["seconds=0", "seconds=31", "secs=1"] {
         assert_eq!(with_token(&serving, "GET", &format!("/pprof?{bad}")).status, 400, "{bad}");
     }
-    let without = Serving::policy(FIVE_A_DAY, &[]);
+    let without = Tidegate::policy(FIVE_A_DAY, &[]);
     assert_eq!(http::get(without.port("debug"), "/pprof?seconds=1").status, 403);
 }
 

@@ -1,8 +1,8 @@
-//! Exit codes mean something: 64 flags and settings, 65 policy, 69 what is not to be had.
+//! Exit codes: 64 flags and settings, 65 policy, 69 an address that cannot be bound or resolved.
 
 use std::net::TcpListener;
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 const TWO_FAULTS: &str = "
 domain: edge
@@ -49,6 +49,21 @@ fn a_policy_with_faults_ends_with_65_and_shows_all_of_them() {
     for arguments in [["check", &path].to_vec(), ["serve", "--policy", &path].to_vec()] {
         let ran = run(&arguments).with_code(65);
         assert!(ran.err.contains("p.yaml:5:") && ran.err.contains("p.yaml:7:"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn check_shows_source_lines_and_serve_writes_one_line_for_each_error() {
+    let files = directory(&[("p.yaml", TWO_FAULTS)]);
+    let path = files.path().join("p.yaml").display().to_string();
+    let checked = run(&["check", &path]).with_code(65).err;
+    let line = TWO_FAULTS.lines().nth(4).expect("a fifth line");
+    assert!(checked.contains("p.yaml:5:") && checked.contains("^"), "{checked}");
+    assert!(checked.contains(&format!("\n5 | {line}\n  | ")), "{checked}");
+    let served = run(&["serve", "--policy", &path]).with_code(65).err;
+    assert_eq!(served.lines().count(), 2, "{served}");
+    for line in served.lines() {
+        assert!(line.starts_with("error: ") && line.contains("p.yaml:"), "{line}");
     }
 }
 
@@ -112,7 +127,7 @@ fn a_question_that_nobody_answers_ends_with_69() {
     drop(free);
     let ran = run(&["ask", &address, "edge", "client=ann"]).with_code(69);
     assert!(ran.err.contains(&address), "{}", ran.err);
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let ran = run(&["ask", &serving.port("grpc").to_string(), "", "client=ann"]).with_code(69);
     assert!(ran.err.contains("InvalidArgument"), "{}", ran.err);
 }

@@ -1,25 +1,25 @@
-//! A policy that changes is put in force; one that has faults is not.
+//! A changed policy takes effect; an invalid one is reported and does not.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
-fn serving(files: tempfile::TempDir, path: &Path) -> Serving {
+fn serving(files: tempfile::TempDir, path: &Path) -> Tidegate {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(path);
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
-fn limit_is(serving: &Serving, number: &str) -> bool {
+fn limit_is(serving: &Tidegate, number: &str) -> bool {
     let listed = get(serving.port("debug"), "/rlconfig").body;
     listed.contains(&format!("requests_per_unit={number},"))
 }
 
-fn until_limit_is(serving: &Serving, number: &str) {
+fn until_limit_is(serving: &Tidegate, number: &str) {
     until(&format!("a limit of {number}"), || limit_is(serving, number).then_some(()));
 }
 
@@ -29,7 +29,7 @@ fn with_limit(number: &str) -> String {
 
 #[test]
 fn a_changed_file_is_put_in_force_and_counters_stay() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     assert!(serving.ask("ann").contains("4 left"));
     fs::write(serving.directory().join("policy.yaml"), with_limit("7")).expect("writable");
     until_limit_is(&serving, "7");
@@ -41,7 +41,7 @@ fn a_changed_file_is_put_in_force_and_counters_stay() {
 
 #[test]
 fn a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let path = serving.directory().join("policy.yaml");
     fs::write(&path, with_limit("-1")).expect("writable");
     let fault = serving.logged_in_time("policy not reloaded: a fault");
@@ -61,7 +61,7 @@ fn a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays() {
 
 #[test]
 fn a_deleted_file_leaves_the_last_good_policy_and_its_return_is_seen() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let path = serving.directory().join("policy.yaml");
     fs::remove_file(&path).expect("removable");
     serving.logged_in_time("policy not reloaded: the last good one stays in force");

@@ -1,10 +1,11 @@
-//! Swap the image of envoyproxy/ratelimit and it works: its name, its environment, its layout.
+//! Tidegate in place of the envoyproxy/ratelimit image: its program name, its environment, its file
+//! layout.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
 
 /// Each of its settings that we honour, with a value that is neither side's default.
 const HONOURED: &[(&str, &str)] = &[
@@ -91,7 +92,7 @@ fn a_setting_of_theirs_without_effect_is_named_at_the_start() {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
     command.envs([("USE_STATSD", "true"), ("TRACING_ENABLED", "false")]);
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     let log = serving.log();
     assert!(log.contains("USE_STATSD") && !log.contains("TRACING_ENABLED"), "{log}");
 }
@@ -114,7 +115,7 @@ fn called_as_ratelimit_it_serves_what_runtime_root_holds() {
     let mut command = Command::new(link);
     command.env_clear().env("RUNTIME_ROOT", files.path().join("data"));
     command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     assert_eq!(serving.logged_in_time("ready")["files"], 2);
     assert!(serving.ask("ann").contains("4 left"));
     assert_eq!(
@@ -132,7 +133,7 @@ fn without_a_subcommand_while_runtime_root_is_set_it_serves() {
     let mut command = tidegate();
     command.env("RUNTIME_ROOT", files.path().join("data"));
     command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     assert!(serving.ask("ann").contains("4 left"));
     let notice = serving.logged("a setting to know about").expect("a warning");
     assert_eq!(notice["name"], "REDIS_URL", "counting in memory is said");

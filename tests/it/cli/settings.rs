@@ -1,7 +1,7 @@
-//! Settings: from where, printed how, warned of when.
+//! Settings: their sources and precedence, how they are printed, what warnings they cause.
 
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = tidegate();
@@ -44,7 +44,7 @@ fn secrets_are_printed_nowhere() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml")).envs([secret]);
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     let config = get(serving.port("debug"), "/config").body;
     assert!(config.contains("key-secret") && !config.contains("hunter2"), "{config}");
     assert!(!serving.log().contains("hunter2"));
@@ -79,7 +79,7 @@ fn a_misspelt_variable_is_named_at_the_start() {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
     command.env("TIDEGATE_DRAINDELAY", "1s");
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     let notice = serving.logged("a setting to know about").expect("a warning");
     assert_eq!(notice["name"], "TIDEGATE_DRAINDELAY");
     assert!(notice["text"].as_str().is_some_and(|text| text.contains("--drain-delay is near")));

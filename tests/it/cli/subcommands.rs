@@ -1,8 +1,8 @@
-//! Subcommands: what each prints.
+//! What each subcommand prints.
 
 use serde_json::Value;
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 #[test]
 fn check_counts_what_it_read() {
@@ -91,7 +91,7 @@ fn explain_refuses_what_the_service_would_and_prints_no_control_characters() {
 
 #[test]
 fn ask_shows_the_answer_for_people_and_as_json() {
-    let serving = Serving::policy(FIVE_A_DAY, &["--limit-name-header", "x-limited-by"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--limit-name-header", "x-limited-by"]);
     let target = serving.port("grpc").to_string();
     let ask = |more: &[&str]| {
         let arguments = [&["ask", &target, "edge", "client=ann"], more].concat();
@@ -108,7 +108,7 @@ fn ask_shows_the_answer_for_people_and_as_json() {
 
 #[test]
 fn ask_reads_several_descriptors_and_escaped_commas() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let target = serving.port("grpc").to_string();
     let ran = run(&["ask", &target, "edge", r"client=a\,b", "unknown=x"]).with_code(0);
     assert!(ran.out.contains("unknown=x: OK, no limit"), "{}", ran.out);
@@ -123,7 +123,7 @@ descriptors:
   - key: client
     rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 5}
 ";
-    let serving = Serving::policy(bucket, &[]);
+    let serving = Tidegate::policy(bucket, &[]);
     let target = serving.port("grpc").to_string();
     let ask = |more: &[&str]| {
         run(&[&["ask", &target, "edge", "client=ann"], more].concat()).with_code(0).out

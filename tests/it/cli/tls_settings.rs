@@ -1,4 +1,4 @@
-//! TLS by settings: a caller without a certificate is not served, on no port.
+//! TLS by settings: no port serves a caller without a certificate.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 use crate::support::http::post;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run, tidegate};
 
 /// A policy beside an authority, a certificate for localhost and one for a caller.
 fn files() -> TempDir {
@@ -32,7 +32,7 @@ fn write(directory: &Path, name: &str, text: &str) {
     fs::write(directory.join(name), text).expect("writable");
 }
 
-fn serving(more: &[&str]) -> Serving {
+fn serving(more: &[&str]) -> Tidegate {
     let files = files();
     let path = |name: &str| files.path().join(name).display().to_string();
     let mut command = tidegate();
@@ -40,10 +40,10 @@ fn serving(more: &[&str]) -> Serving {
     command.args(["--grpc-server-tls-cert", &path("localhost.pem")]);
     command.args(["--grpc-server-tls-key", &path("localhost.key")]);
     command.args(["--grpc-client-tls-cacert", &path("ca.pem")]).args(more);
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
-fn ask(serving: &Serving, with_certificate: bool) -> i32 {
+fn ask(serving: &Tidegate, with_certificate: bool) -> i32 {
     let path = |name: &str| serving.directory().join(name).display().to_string();
     let target = serving.port("grpc").to_string();
     let (ca, cert, key) = (path("ca.pem"), path("envoy.pem"), path("envoy.key"));

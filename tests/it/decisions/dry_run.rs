@@ -1,8 +1,8 @@
-//! What a call would be answered, and then the call: they agree, and the first left no trace.
+//! A dry run returns the decision that the call then gets, and leaves no trace.
 
 use tidegate::domain::Micros;
 
-use super::test_decider::{Answered, Bench, D, d};
+use super::test_decider::{Bench, TestDecision, TestDescriptor, d};
 use crate::support::random::Random;
 
 const ALL_KINDS: &str = "
@@ -64,14 +64,14 @@ const KEYS: [&str; 13] = [
 ];
 
 /// What both must say alike. When a counter that was charged is as new is only known afterwards.
-fn told(answered: &Answered) -> impl PartialEq + std::fmt::Debug {
+fn told(answered: &TestDecision) -> impl PartialEq + std::fmt::Debug {
     let rows =
         answered.rows.iter().map(|row| (row.code, row.limit, row.name.clone(), row.remaining));
     (answered.code, rows.collect::<Vec<_>>(), answered.shadowed)
 }
 
 /// What a refusal tells: which limit, and the wait.
-fn named(answered: &Answered) -> (Option<Micros>, Option<String>) {
+fn named(answered: &TestDecision) -> (Option<Micros>, Option<String>) {
     (answered.retry_after, answered.limited_by.clone())
 }
 
@@ -89,7 +89,7 @@ fn foreseen_as_answered(accounting: &str, hits: u64, descriptors_max: u64) {
                 format!("{}={}", keys[numbers.below(keys.len() as u64) as usize], numbers.below(2));
             d(&path).hits(if hits > 1 { numbers.below(hits + 1) } else { 1 })
         };
-        let descriptors: Vec<D> =
+        let descriptors: Vec<TestDescriptor> =
             (0..=numbers.below(descriptors_max)).map(|_| descriptor(&mut numbers)).collect();
         let dry_run = bench.dry_run(&descriptors);
         assert_eq!(told(&bench.dry_run(&descriptors)), told(&dry_run), "round {round}: a trace");

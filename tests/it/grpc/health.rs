@@ -1,4 +1,4 @@
-//! Health under every name, and reflection in both versions.
+//! Health under every service name, and reflection in both versions.
 
 use futures_util::stream;
 use tidegate::server::{HEALTH_NAMES, SERVICE_NAME};

@@ -1,4 +1,4 @@
-//! What a caller is answered: decisions, and requests that are at fault.
+//! Responses to valid requests, and the errors for invalid ones.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A server with a fixed judge, and the patience of every test.
+//! A gRPC server with a fixed decider, and waits with a deadline.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -15,8 +15,8 @@ use tidegate::domain::{
 };
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
-    Address, ConnectionStats, Decide, Drained, Health, ListenSettings, Listener, RateLimit, Router,
-    ServerLimits, Tls,
+    Address, ConnectionStats, Decide, DrainReport, Health, ListenSettings, Listener, RateLimit,
+    Router, ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
 use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
@@ -119,7 +119,7 @@ pub struct Server {
     pub health: Health,
     pub traffic: Arc<ConnectionStats>,
     leave: Option<oneshot::Sender<()>>,
-    served: JoinHandle<Result<Drained, WireError>>,
+    served: JoinHandle<Result<DrainReport, WireError>>,
 }
 
 /// What a test wants of its server.
@@ -175,7 +175,7 @@ impl Wanted {
         let rate_limit = Arc::new(RateLimit::new(Arc::clone(&bench), clock, response_config));
         let front = Router::new(rate_limit, health.clone());
         let (leave, left) = oneshot::channel();
-        let traffic = listener.traffic();
+        let traffic = listener.connection_stats();
         let served = tokio::spawn(listener.serve(front, async {
             let _ = left.await;
         }));
@@ -200,7 +200,7 @@ impl Server {
     }
 
     /// Tells it to leave and waits until it has.
-    pub async fn left(mut self) -> Drained {
+    pub async fn left(mut self) -> DrainReport {
         self.leave();
         soon("the server leaves", self.served).await.unwrap().unwrap()
     }

@@ -1,5 +1,5 @@
-//! Which test covers which bad input: what a policy file may hold that it should not, and what a call
-//! may. A row without a test, or with one that is gone, fails.
+//! Which test covers which bad input in policies and calls. A row fails if it has no test, or if
+//! its test no longer exists.
 
 use std::collections::BTreeSet;
 use std::fs;

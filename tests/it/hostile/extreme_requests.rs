@@ -1,4 +1,4 @@
-//! Calls that ask for something absurd, or for nothing.
+//! Requests that ask for too much, or for nothing.
 
 use std::collections::BTreeSet;
 

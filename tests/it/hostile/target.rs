@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor, Told};
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 use crate::support::wait::within;
 
 /// Only a broken test waits this long.
@@ -17,8 +17,8 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// A process with five a year for each client.
-pub(crate) fn target(more: &[&str]) -> (Serving, SocketAddr) {
-    let serving = Serving::policy(FIVE_A_DAY, more);
+pub(crate) fn target(more: &[&str]) -> (Tidegate, SocketAddr) {
+    let serving = Tidegate::policy(FIVE_A_DAY, more);
     let address = serving.port("grpc");
     (serving, address)
 }

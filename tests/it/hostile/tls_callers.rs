@@ -1,7 +1,5 @@
-//! Callers of a process that speaks TLS, and the directory it reads its certificates from, laid out
-//! as Kubernetes mounts a Secret: links into a directory that is swapped as a whole.
-//!
-//! Not here: the tests.
+//! Callers with client certificates, and the certificate directory of a process, laid out as
+//! Kubernetes mounts a Secret: links into a directory that is swapped as a whole.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +14,7 @@ use tidegate::wire::client::{
 
 use crate::support::certificate_authority::{Authority, Identity};
 use crate::support::http::get;
-use crate::support::tidegate_process::{Serving, directory, tidegate};
+use crate::support::tidegate_process::{Tidegate, directory, tidegate};
 
 /// What the server's certificate is made out to.
 pub(crate) const SERVER: &str = "tidegate.test";
@@ -64,7 +62,7 @@ impl Secret {
 }
 
 /// A process whose certificates are signed by `authority`, which signs its callers' too.
-pub(crate) fn serving(authority: &Authority, more: &[&str]) -> (Serving, Secret) {
+pub(crate) fn serving(authority: &Authority, more: &[&str]) -> (Tidegate, Secret) {
     let files: TempDir = directory(&TWO_DOMAINS);
     let mut secret = Secret::within(files.path());
     secret.becomes(&authority.signs(SERVER), &authority.certificate);
@@ -77,12 +75,12 @@ pub(crate) fn serving(authority: &Authority, more: &[&str]) -> (Serving, Secret)
     command.args(["--grpc-server-use-tls", "--grpc-server-tls-cert", &path("tls.crt")]);
     command.args(["--grpc-server-tls-key", &path("tls.key")]);
     command.args(["--grpc-client-tls-cacert", &path("ca.crt")]);
-    (Serving::start(command.args(more), files), secret)
+    (Tidegate::start(command.args(more), files), secret)
 }
 
 /// A connection that trusts `trusted` and shows `identity`.
 pub(crate) async fn connect(
-    serving: &Serving,
+    serving: &Tidegate,
     trusted: &str,
     identity: Option<&Identity>,
 ) -> Result<Client, WireError> {
@@ -107,7 +105,7 @@ pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<Told, WireE
 }
 
 /// A number of the process's metrics.
-pub(crate) fn metric(serving: &Serving, name: &str) -> u64 {
+pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
     let metrics = get(serving.port("http"), "/metrics").body;
     let line = metrics.lines().find(|line| line.starts_with(&format!("tidegate_{name} ")));
     let number = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
@@ -117,7 +115,7 @@ pub(crate) fn metric(serving: &Serving, name: &str) -> u64 {
 /// What a caller with that identity, who trusts `trusted`, gets for `domain`: a call's answer, the
 /// name of its gRPC code, or no connection at all.
 pub(crate) async fn fate(
-    serving: &Serving,
+    serving: &Tidegate,
     trusted: &str,
     identity: Option<&Identity>,
     domain: &str,

@@ -1,4 +1,4 @@
-//! Many callers at once, and a server that forgets its scripts meanwhile.
+//! Many callers at once, on a server that loses its scripts meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Where counters live: the layout, that no two meet, and the slots as Redis computes them.
+//! The layout of keys: no two counters share one, and slots are those that Redis computes.
 
 use std::collections::HashSet;
 

@@ -1,9 +1,9 @@
-//! The same random calls to the memory store and to Lua on a real Redis: identical outcomes.
+//! Random calls get identical outcomes from the memory store and from Lua on a real Redis.
 //!
 //! Wider than the contract's random calls: every algorithm, class method and calendar window, up to
-//! the bounds of the arithmetic; jumps of up to years, receipts kept for long, many checks in a
-//! call. 10,000 operations, in `make proof` 1,000,000; the seeds are printed, TIDEGATE_SEED picks
-//! the first. Those that once failed are run each time.
+//! the bounds of the arithmetic; time jumps of up to years, old receipts, many checks in a call.
+//! 10,000 operations, in `make proof` 1,000,000. The seeds are printed, TIDEGATE_SEED sets the
+//! first, and the seeds that once failed run each time.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Calls over several slots of a cluster: the planning and the refunding, on one server that is
-//! treated as many; and that a real cluster refuses what is not joined.
+//! Calls over several cluster slots: planning and refunding, on one server that plays many; and a
+//! real cluster refuses keys of different slots in one script.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The headers in `lua/` say what the Rust side sends.
+//! The headers of the scripts in `lua/` document what the Rust side sends.
 
 use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt};
 use tidegate::store::redis::client::transport::ScriptCall;

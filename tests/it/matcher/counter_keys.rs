@@ -1,4 +1,4 @@
-//! Which counters a request has.
+//! The counters that a request charges.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Explanations take the steps that requests take.
+//! `explain` takes the same steps as a request.
 
 use tidegate::policy::{How, MatchEnd, key_text};
 

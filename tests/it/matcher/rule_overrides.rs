@@ -1,4 +1,4 @@
-//! Rules switched by hand: what changes, and what must not.
+//! Rules that an operator overrides: what changes, and what does not.
 
 use tidegate::domain::{Hits, OnStoreFailure, Request, Role, RuleId};
 use tidegate::policy::{Options, Policy, RuleOverride, RuleOverrideError, Secret, Source, compile};

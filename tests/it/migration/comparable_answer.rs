@@ -1,4 +1,4 @@
-//! An answer of ours in the words of the record.
+//! Converts an answer of Tidegate into the form of the recorded ones.
 
 use serde_json::Value;
 use tidegate::wire::WireError;

@@ -22,7 +22,7 @@ pub struct Call {
     pub why: String,
     #[serde(default = "edge")]
     domain: String,
-    ask: Vec<Asked>,
+    ask: Vec<RecordedDescriptor>,
     #[serde(default)]
     hits: u32,
     pub there: Answer,
@@ -37,7 +37,7 @@ fn edge() -> String {
 /// `k=v,k2=v2` or `k=v:HITS`; the long form carries a limit.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Asked {
+enum RecordedDescriptor {
     Short(String),
     Limited { entries: String, limit: (u32, String) },
 }
@@ -56,16 +56,16 @@ pub struct Answer {
 
 impl Call {
     pub fn question(&self) -> Question {
-        let descriptors = self.ask.iter().map(Asked::descriptor).collect();
+        let descriptors = self.ask.iter().map(RecordedDescriptor::descriptor).collect();
         Question { domain: self.domain.clone(), descriptors, hits: self.hits }
     }
 }
 
-impl Asked {
+impl RecordedDescriptor {
     fn descriptor(&self) -> QuestionDescriptor {
         let (text, limit) = match self {
-            Asked::Short(text) => (text, None),
-            Asked::Limited { entries, limit: (requests_per_unit, unit) } => {
+            RecordedDescriptor::Short(text) => (text, None),
+            RecordedDescriptor::Limited { entries, limit: (requests_per_unit, unit) } => {
                 let unit = match unit.as_str() {
                     "year" => Unit::Year,
                     // The client has no word for it: sent as a unit that nobody knows.

@@ -1,4 +1,4 @@
-//! Whole files that are good: what they mean, in one line per rule.
+//! Valid files: their meaning, one line per rule.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
-//! What is answered when the store does not: by the rule, by the role, within the share.
+//! Decisions without an answer from the store: by rule, by role, within the replica's share.
 //!
-//! The remote store here is a memory store that leaves out answers on demand: what is tested is what
-//! becomes of a call then, not Redis (`outage` has the real one).
+//! The remote store here is a memory store that omits answers on demand; `redis_outage` uses a real
+//! Redis.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,16 +20,16 @@ use tidegate::store::{LocalStore, Store};
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
 /// A memory store that does not answer for the checks at these places, and why.
-pub struct Patchy {
+pub struct FlakyStore {
     store: MemoryStore,
     silent: Mutex<Vec<(usize, ExecutionStatus)>>,
     gone: AtomicBool,
     refunded: Mutex<Vec<Receipt>>,
 }
 
-impl Patchy {
-    fn new() -> Patchy {
-        Patchy {
+impl FlakyStore {
+    fn new() -> FlakyStore {
+        FlakyStore {
             store: MemoryStore::new(10_000),
             silent: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -38,7 +38,7 @@ impl Patchy {
     }
 }
 
-impl Store for Patchy {
+impl Store for FlakyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let unanswered = |executed| Answer::Unanswered { executed };
         if self.gone.load(Ordering::SeqCst) {
@@ -105,12 +105,16 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
     Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
 }
 
-fn fallback(replicas: u32) -> Fallback<Patchy, MemoryStore> {
+fn fallback(replicas: u32) -> Fallback<FlakyStore, MemoryStore> {
     let local = MemoryStore::new(10_000);
-    Fallback::new(Patchy::new(), local, FallbackConfig { replicas, ..FallbackConfig::default() })
+    Fallback::new(
+        FlakyStore::new(),
+        local,
+        FallbackConfig { replicas, ..FallbackConfig::default() },
+    )
 }
 
-async fn verdict(store: &Fallback<Patchy, MemoryStore>, check: Check<'_>) -> Verdict {
+async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) -> Verdict {
     store.apply(&call(&[check], NOW)).await.each[0].outcome().unwrap().verdict
 }
 
@@ -121,7 +125,7 @@ fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) ->
 
 /// How many single hits pass.
 async fn admitted(
-    store: &Fallback<Patchy, MemoryStore>,
+    store: &Fallback<FlakyStore, MemoryStore>,
     limit: &Arc<Limit>,
     tries: u64,
     now: Micros,
@@ -258,9 +262,9 @@ async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
 }
 
 /// A store that answers only when it is let.
-struct Held(tokio::sync::Semaphore);
+struct BlockedStore(tokio::sync::Semaphore);
 
-impl Store for Held {
+impl Store for BlockedStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         self.0.acquire().await.unwrap().forget();
         let each = vec![Answer::NotAsked; call.checks.len()];
@@ -274,7 +278,7 @@ impl Store for Held {
 async fn over_the_bound_calls_are_answered_locally_at_once() {
     let local = MemoryStore::new(1_000);
     let stand_in = FallbackConfig { in_flight_max: 2, ..FallbackConfig::default() };
-    let held = Held(tokio::sync::Semaphore::new(0));
+    let held = BlockedStore(tokio::sync::Semaphore::new(0));
     let store = Arc::new(Fallback::new(held, local, stand_in));
     let waiting: Vec<_> = (0..2)
         .map(|_| {
@@ -300,7 +304,7 @@ async fn over_the_bound_calls_are_answered_locally_at_once() {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Scenario {
     failure: OnStoreFailure,
     role: Role,
     /// Unanswered, and whether it may have been carried out.
@@ -309,7 +313,7 @@ struct Asked {
     cost: u64,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = Scenario> {
     use OnStoreFailure::{Allow, Deny, Error, Local};
     let failure =
         prop_oneof![4 => Just(Local), 2 => Just(Allow), 1 => Just(Deny), 1 => Just(Error)];
@@ -321,7 +325,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         Just(Some(ExecutionStatus::Unknown))
     ];
     let cost = prop_oneof![3 => 1..=5_u64, 1 => Just(6)];
-    (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Asked {
+    (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Scenario {
         failure,
         role,
         silent,
@@ -330,13 +334,13 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// What the rules say, told the slow way: `None` is an error.
-fn expected(asked: &[Asked]) -> Option<bool> {
-    let shadow = |one: &Asked| one.role == Role::Shadow;
-    let silent = |one: &&Asked| one.silent.is_some() && !shadow(one);
+fn expected(asked: &[Scenario]) -> Option<bool> {
+    let shadow = |one: &Scenario| one.role == Role::Shadow;
+    let silent = |one: &&Scenario| one.silent.is_some() && !shadow(one);
     if asked.iter().filter(silent).any(|one| one.failure == OnStoreFailure::Error) {
         return None;
     }
-    let passes = |one: &Asked| match (one.silent, one.failure) {
+    let passes = |one: &Scenario| match (one.silent, one.failure) {
         (Some(_), OnStoreFailure::Allow) => true,
         (Some(_), OnStoreFailure::Deny) => false,
         _ => one.cost <= 5,
@@ -346,11 +350,11 @@ fn expected(asked: &[Asked]) -> Option<bool> {
     Some(required && (quotas.is_empty() || quotas.into_iter().any(passes)))
 }
 
-fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError> {
+fn settled(asked: &[Scenario], accounting: Accounting) -> Result<(), TestCaseError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let store = fallback(1);
-        let silent = |(at, one): (usize, &Asked)| Some((at, one.silent?));
+        let silent = |(at, one): (usize, &Scenario)| Some((at, one.silent?));
         *store.remote().silent.lock().unwrap() =
             asked.iter().enumerate().filter_map(silent).collect();
         let limits: Vec<_> = asked.iter().map(|one| window(5, one.failure)).collect();
@@ -359,7 +363,7 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
             .map(|(id, (one, limit))| Check { role: one.role, ..take(id, limit, one.cost) })
             .collect();
         let answers = store.apply(&Call { accounting, ..call(&checks, NOW) }).await;
-        let deciding = |(one, answer): (&Asked, &Answer)| {
+        let deciding = |(one, answer): (&Scenario, &Answer)| {
             one.role != Role::Shadow && matches!(answer, Answer::Unanswered { .. })
         };
         let unavailable = asked.iter().zip(&answers.each).any(deciding);

@@ -1,4 +1,4 @@
-//! Outages of a real Redis, under load, through the whole store as the service stacks it.
+//! Outages of a real Redis, under load, through the layers that the service puts in front of it.
 
 #![allow(clippy::disallowed_methods, reason = "waits with a deadline")]
 
@@ -16,8 +16,8 @@ use tidegate::resilience::fallback::{Fallback, FallbackConfig};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::config::{Address, Monotonic, RedisConfig};
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
@@ -36,7 +36,7 @@ const PATIENT: Duration = Duration::from_secs(2);
 /// A window that no test sees the end of, but for one second in May 2033.
 const DECADES: u64 = 1_000_000_000;
 
-type Stack = Fallback<Deadline<RedisStore<Connections>>, MemoryStore>;
+type Stack = Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>;
 
 /// A replica: connections, budget and fallback of its own.
 async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
@@ -54,10 +54,10 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
     };
     let config = RedisConfig {
         addresses: vec![Address::Tcp("127.0.0.1".into(), port)],
-        breaker: Some(Monotonic::new(now)),
+        breaker_clock: Some(MonotonicClock::new(now)),
         ..RedisConfig::default()
     };
-    let connections = Connections::open(config, PRODUCTION.each().to_vec()).unwrap();
+    let connections = RedisClient::open(config, PRODUCTION.each().to_vec()).unwrap();
     let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let remote = Deadline::new(store, budget, clock);
     let stand_in = FallbackConfig { replicas, ..FallbackConfig::default() };
@@ -148,7 +148,7 @@ impl Load {
 
 fn trips(stack: &Stack) -> u64 {
     let report = stack.remote().store().transport().report();
-    report.iter().map(|node| node.counters.opened.get()).sum()
+    report.iter().map(|node| node.stats.breaker_opened.get()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

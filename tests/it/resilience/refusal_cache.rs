@@ -1,4 +1,4 @@
-//! Remembered refusals, in front of a memory store that counts what it is asked.
+//! The refusal cache, in front of a memory store that counts the checks it receives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use crate::support::vectors;
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_763_596_800_000_000;
 
-struct Asked {
+struct CountingStore {
     store: MemoryStore,
     asked: Arc<AtomicU64>,
 }
 
-impl Store for Asked {
+impl Store for CountingStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         self.asked.fetch_add(call.checks.len() as u64, Ordering::Relaxed);
         // A store across a network lets others go on meanwhile.
@@ -35,14 +35,14 @@ impl Store for Asked {
 }
 
 struct Bench {
-    store: RefusalCache<Asked>,
+    store: RefusalCache<CountingStore>,
     asked: Arc<AtomicU64>,
 }
 
 impl Bench {
     fn new(splits: bool) -> Bench {
         let asked = Arc::default();
-        let inner = Asked { store: MemoryStore::new(1_000_000), asked: Arc::clone(&asked) };
+        let inner = CountingStore { store: MemoryStore::new(1_000_000), asked: Arc::clone(&asked) };
         Bench { store: RefusalCache::new(inner, splits), asked }
     }
 

@@ -1,4 +1,4 @@
-//! Bursts, edges and swings: what passes under each algorithm.
+//! Bursts, window edges and swings: what passes under each algorithm.
 
 use super::{admitted, group, ran};
 

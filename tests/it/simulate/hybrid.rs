@@ -1,4 +1,5 @@
-//! The hybrid of both methods, beside them: nobody is starved, and idle capacity is used.
+//! Hybrid classes beside the two methods that they combine: no class is starved, and idle capacity
+//! is used.
 
 use super::class_claims::set_1;
 use super::{admitted, ran};

@@ -1,4 +1,4 @@
-//! Callers who try again: patient, insistent, broken, and all at the same instant.
+//! Retrying callers: patient, insistent, broken, and all at the same instant.
 
 use super::{group, ran};
 

@@ -1,4 +1,4 @@
-//! The memory store's own promises: what happens when it is full, and what it occupies.
+//! The memory store's own promises: what happens when it is full, and how much memory it needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The contract in its most naive form: a map of states, and a call that is decided on all of it.
+//! The contract in its simplest form: a map of states, and a call that is decided on all of it.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What the cases need of a store under test, and the words they are written in.
+//! The trait of a store under test, and the helpers of the cases.
 
 use std::sync::Arc;
 

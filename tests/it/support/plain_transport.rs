@@ -41,7 +41,7 @@ impl Transport for Plain {
         let mut replies = Replies::new();
         for item in &items {
             let failed =
-                SendError { executed: ExecutionStatus::Unknown, fault: SendErrorKind::Script };
+                SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
             replies.push(self.run(item).await.map_err(|error| {
                 println!("{}: {error}", item.script.name);
                 failed

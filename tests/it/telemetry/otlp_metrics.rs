@@ -1,4 +1,4 @@
-//! Metrics over OTLP: the same numbers as a scrape's, with their labels as attributes.
+//! OTLP metrics equal the scraped ones, with labels as attributes.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use opentelemetry_proto::tonic::metrics::v1::{AggregationTemporality, metric, nu
 use super::otlp_receiver::{Receiver, texts};
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
-fn serving(endpoint: &str, more: &[(&str, &str)]) -> Serving {
+fn serving(endpoint: &str, more: &[(&str, &str)]) -> Tidegate {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_TRACES_EXPORTER", "none");
     command.env("OTEL_METRIC_EXPORT_INTERVAL", "100").envs(more.iter().copied());
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
 /// The whole numbers of a counter or gauge by their attributes.

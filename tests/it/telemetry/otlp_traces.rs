@@ -1,4 +1,4 @@
-//! Traces: which calls have spans, below whose span they stand, and what they say.
+//! Traces: which calls have spans, their parents, and their attributes.
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
@@ -6,14 +6,14 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use super::otlp_receiver::{Receiver, texts};
 use super::traced_call::ask;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
 const DECISION: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-fn serving(receiver: &Receiver, redis: &Server, more: &[(&str, &str)]) -> Serving {
+fn serving(receiver: &Receiver, redis: &Server, more: &[(&str, &str)]) -> Tidegate {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
@@ -23,7 +23,7 @@ fn serving(receiver: &Receiver, redis: &Server, more: &[(&str, &str)]) -> Servin
     command.env("OTEL_SERVICE_NAME", "limits").env("OTEL_METRICS_EXPORTER", "none");
     command.env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
     command.envs(more.iter().copied());
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -147,7 +147,7 @@ fn a_node_that_does_not_answer_is_a_span_with_its_fault() {
     redis.thaw();
     let spans = spans(&receiver, 2);
     let node = of_kind(&spans, SpanKind::Client)[0];
-    assert_eq!(texts(&node.attributes)["error.type"], "unheard");
+    assert_eq!(texts(&node.attributes)["error.type"], "timeout");
     assert!(node.end_time_unix_nano - node.start_time_unix_nano >= 50_000_000, "{node:?}");
     let decision = of_kind(&spans, SpanKind::Server)[0];
     assert_eq!(texts(&decision.attributes)["tidegate.source"], "local");

@@ -1,4 +1,4 @@
-//! A gRPC call with headers of the test's own, as a traced Envoy makes it.
+//! A gRPC call with headers of the test's choice, as a traced Envoy sends it.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! One server.
+//! A single Redis server.
 
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
 
-use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
+use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
 use crate::support::redis_server::{Server, until};
 
@@ -20,8 +20,8 @@ fn single(server: &Server) -> RedisConfig {
     config(TopologyConfig::Single, &[server])
 }
 
-fn no(fault: SendErrorKind) -> Result<Value, SendError> {
-    Err(SendError { executed: ExecutionStatus::NotExecuted, fault })
+fn no(kind: SendErrorKind) -> Result<Value, SendError> {
+    Err(SendError { executed: ExecutionStatus::NotExecuted, kind })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +36,7 @@ async fn each_item_is_answered_on_its_own_and_in_order() {
         item(&COUNT, "tg1z:{b}"),
     ]);
     let replies = connections.send(items).await;
-    let failed = SendError { executed: ExecutionStatus::Unknown, fault: SendErrorKind::Script };
+    let failed = SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
     assert_eq!(
         replies.as_slice(),
         [
@@ -56,8 +56,8 @@ async fn a_call_goes_out_in_one_write() {
     let ten = (0..10).map(|at| item(&COUNT, &format!("tg1z:{{{at}}}")));
     let replies = connections.send(ten.collect()).await;
     assert!(replies.iter().all(|reply| *reply == Ok(Value::Int(1))), "{replies:?}");
-    assert_eq!(total(&connections, |node| &node.pipelines), 1);
-    assert_eq!(total(&connections, |node| &node.items), 10);
+    assert_eq!(total(&connections, |node| &node.writes), 1);
+    assert_eq!(total(&connections, |node| &node.script_calls), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,14 +72,14 @@ async fn a_posted_item_is_carried_without_a_caller() {
 async fn scripts_that_are_flushed_all_the_time_cost_no_answer_and_no_double_charge() {
     let server = server();
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     for _ in 0..20 {
         server.ask(&["SCRIPT", "FLUSH"]);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(total(load.connections(), |node| &node.noscript) > 0, "no script was missed");
-    for page in load.stop(true).await.iter() {
-        assert_eq!(page.unanswered(), 0, "{page:?}");
+    for record in load.stop(true).await.iter() {
+        assert_eq!(record.unanswered(), 0, "{record:?}");
     }
 }
 
@@ -88,7 +88,7 @@ async fn a_lost_server_is_refused_at_once_and_met_again() {
     let mut server = server();
     let port = server.port;
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     let connections = load.connections();
     load.progress("every key is charged", |_| true, 5).await;
     server.kill();
@@ -124,7 +124,7 @@ async fn an_idle_connection_that_the_server_closes_costs_no_call() {
 async fn an_item_whose_caller_has_gone_is_not_written() {
     let server = server();
     let patient =
-        RedisConfig { connections: 1, overdue: Duration::from_secs(20), ..single(&server) };
+        RedisConfig { connections: 1, reply_timeout: Duration::from_secs(20), ..single(&server) };
     let connections = open(patient).await;
     server.ask(&["CLIENT", "PAUSE", "20000", "WRITE"]);
     // A call that is polled once has entered the queue.
@@ -135,24 +135,25 @@ async fn an_item_whose_caller_has_gone_is_not_written() {
     };
     // Two writes may be under way, so that what follows them has to queue.
     let first = call();
-    until("the first lies at the server", || total(&connections, |node| &node.items) == 1).await;
+    until("the first lies at the server", || total(&connections, |node| &node.script_calls) == 1)
+        .await;
     let second = call();
-    until("the second too", || total(&connections, |node| &node.items) == 2).await;
+    until("the second too", || total(&connections, |node| &node.script_calls) == 2).await;
     let gone: Vec<_> = (0..5).map(|_| call()).collect();
     drop(gone);
     server.ask(&["CLIENT", "UNPAUSE"]);
     assert_eq!(first.await, Ok(Value::Int(1)));
     assert_eq!(second.await, Ok(Value::Int(2)));
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(3)));
-    assert_eq!(total(&connections, |node| &node.items), 3);
-    assert_eq!(total(&connections, |node| &node.stale), 5);
+    assert_eq!(total(&connections, |node| &node.script_calls), 3);
+    assert_eq!(total(&connections, |node| &node.abandoned), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_dropped_and_met_again() {
     let server = server();
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     let connections = load.connections();
     load.progress("every key is charged", |_| true, 5).await;
     server.freeze();

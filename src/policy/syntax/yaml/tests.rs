@@ -1,3 +1,5 @@
+//! What the YAML parser reads, where it finds it, and the bounds it keeps.
+
 use super::*;
 
 fn error(text: &str) -> Option<ParseError> {
