@@ -91,11 +91,11 @@ impl Traces {
         let above = trace.parent().map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(remote(&parent))
         });
-        let TraceRecord { told, node_calls } = trace.seen();
+        let TraceRecord { decision, node_calls } = trace.snapshot();
         let decision = SpanBuilder::from_name(DECISION)
             .with_kind(SpanKind::Server)
-            .with_start_time(moment(trace.began()))
-            .with_attributes(decision_attributes(told.as_ref(), ending));
+            .with_start_time(moment(trace.started()))
+            .with_attributes(decision_attributes(decision.as_ref(), ending));
         let decision = self.tracer.build_with_context(decision, &above);
         let within = above.with_span(decision);
         for call in &node_calls {
@@ -146,7 +146,7 @@ fn moment(at: Micros) -> SystemTime {
 }
 
 /// Names of the policy, and numbers; nothing that the caller sent.
-fn decision_attributes(told: Option<&TracedDecision>, ending: RpcOutcome) -> Vec<KeyValue> {
+fn decision_attributes(decision: Option<&TracedDecision>, ending: RpcOutcome) -> Vec<KeyValue> {
     let status = match ending {
         RpcOutcome::Decided => 0,
         RpcOutcome::Invalid => 3,
@@ -159,23 +159,24 @@ fn decision_attributes(told: Option<&TracedDecision>, ending: RpcOutcome) -> Vec
         KeyValue::new("rpc.method", METHOD),
         KeyValue::new("rpc.grpc.status_code", status),
     ];
-    let Some(told) = told else { return attributes };
-    let code = match told.code {
+    let Some(decision) = decision else { return attributes };
+    let code = match decision.code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",
     };
-    let descriptors = i64::try_from(told.descriptors).unwrap_or(i64::MAX);
+    let descriptors = i64::try_from(decision.descriptors).unwrap_or(i64::MAX);
     attributes.extend([
         KeyValue::new("tidegate.code", code),
-        KeyValue::new("tidegate.source", told.source.as_str()),
+        KeyValue::new("tidegate.source", decision.source.as_str()),
         KeyValue::new("tidegate.descriptors", descriptors),
     ]);
-    let texts = [("tidegate.domain", &told.domain), ("tidegate.limited_by", &told.limited_by)];
+    let texts =
+        [("tidegate.domain", &decision.domain), ("tidegate.limited_by", &decision.limited_by)];
     for (name, text) in texts {
         attributes.extend(text.clone().map(|text| KeyValue::new(name, text)));
     }
     let wait_ms =
-        told.retry_after.map(|wait| i64::try_from(wait.ceil_millis()).unwrap_or(i64::MAX));
+        decision.retry_after.map(|wait| i64::try_from(wait.ceil_millis()).unwrap_or(i64::MAX));
     attributes.extend(wait_ms.map(|ms| KeyValue::new("tidegate.retry_after_ms", ms)));
     attributes
 }
