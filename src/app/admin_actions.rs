@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::{Entry, Micros};
 use crate::policy::RuleOverride;
-use crate::telemetry::Level;
+use crate::telemetry::Verbosity;
 
 /// The functions behind the routes.
 ///
@@ -94,7 +94,8 @@ fn carried_out(decider: &Deciding, switching: &Switching, levels: &Levels, order
             Ok("asking Redis again\n".to_owned())
         }
         Order::LogLevel { to, lasts } => {
-            let level = Level::read(&to).ok_or("a level is off, error, warn, info or debug")?;
+            let level =
+                Verbosity::parse(&to).ok_or("a level is off, error, warn, info or debug")?;
             levels.set(level, until(lasts));
             Ok(levels.told(Clock::System.now()))
         }

@@ -5,30 +5,30 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::domain::Micros;
-use crate::telemetry::{Level, Logs};
+use crate::telemetry::{LogHandle, Verbosity};
 
 /// The level in force.
 #[derive(Debug)]
 pub(super) struct Levels {
-    logs: Logs,
-    configured: Level,
+    logs: LogHandle,
+    configured: Verbosity,
     held: Mutex<Held>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    level: Level,
+    level: Verbosity,
     /// When the configured one holds again; `None`: the level was set for good, or never.
     until: Option<Micros>,
 }
 
 impl Levels {
-    pub(super) fn new(logs: Logs, configured: Level) -> Levels {
+    pub(super) fn new(logs: LogHandle, configured: Verbosity) -> Levels {
         Levels { logs, configured, held: Mutex::new(Held { level: configured, until: None }) }
     }
 
-    /// Logs from that level on, until then or for good.
-    pub(super) fn set(&self, level: Level, until: Option<Micros>) {
+    /// LogHandle from that level on, until then or for good.
+    pub(super) fn set(&self, level: Verbosity, until: Option<Micros>) {
         let mut held = self.held();
         // Said before, since afterwards it may go unheard.
         tracing::info!(level = level.as_str(), until = until.map(|at| at.0), "log level set");

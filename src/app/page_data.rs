@@ -45,7 +45,7 @@ pub(super) fn live(
             written(&noted.top().report(Clock::System.now(), &names))
         }),
         now: Arc::new(move || {
-            let sample = rates.sample(Clock::System.now(), || counted.sums());
+            let sample = rates.sample(Clock::System.now(), || counted.snapshot());
             written(&now(&going, &counted, &sample))
         }),
         tries: Arc::new(move |asked| {

@@ -103,7 +103,7 @@ impl Reload {
         if self.seen == fingerprint {
             // They could not be read for a while, and that was told as a refusal.
             if self.in_force == fingerprint {
-                self.telemetry.still_loaded();
+                self.telemetry.policy_unchanged();
             }
             return;
         }
@@ -123,7 +123,7 @@ impl Reload {
             "policy reloaded"
         );
         let names = rule_names(&loaded.policy);
-        self.telemetry.loaded(self.next, names, loaded.fingerprint, Clock::System.now());
+        self.telemetry.policy_loaded(self.next, names, loaded.fingerprint, Clock::System.now());
         self.in_force = loaded.fingerprint;
         self.next = next_number(&loaded.policy, self.next);
         Arc::new(loaded.policy)
@@ -139,7 +139,7 @@ impl Reload {
     }
 
     fn refuse(&self, failure: &Failure) {
-        self.telemetry.not_loaded();
+        self.telemetry.policy_load_failed();
         let text = failure.to_string();
         let faults = text.lines().count();
         for fault in text.lines().take(LOGGED_MAX) {
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
     use crate::app::settings::{Settings, Sources};
-    use crate::telemetry::{Scrape, Shown};
+    use crate::telemetry::{AllMetrics, Scrape};
 
     const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
     const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
@@ -219,7 +219,7 @@ mod tests {
     /// good, and how many loads and refusals are.
     fn settled(reload: &mut Reload) -> [u64; 3] {
         (0..=READS_AFTER_CHANGE + 1).for_each(|_| reload.poll(&|_| {}));
-        let shown = Shown::new(Arc::clone(&reload.telemetry), Vec::new());
+        let shown = AllMetrics::new(Arc::clone(&reload.telemetry), Vec::new());
         let text = Scrape::new(Arc::new(shown)).text().unwrap();
         ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
             let begin = format!("tidegate_config_{name} ");
@@ -233,7 +233,7 @@ mod tests {
         let path = directory.path().join("policy.yaml");
         fs::write(&path, ONE).unwrap();
         let mut reload = watch(&path);
-        reload.telemetry.loaded(RuleId(0), [], "", crate::domain::Micros(1));
+        reload.telemetry.policy_loaded(RuleId(0), [], "", crate::domain::Micros(1));
         assert_eq!(settled(&mut reload), [1, 1, 0], "the start was good");
         (directory, path, reload)
     }

@@ -31,7 +31,7 @@ use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
 use crate::server::{Health, Listener, RateLimit, Router};
-use crate::telemetry::{self, Format, Level, Telemetry, Values};
+use crate::telemetry::{self, LineFormat, Telemetry, ValueDisplay, Verbosity};
 
 /// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
 const SIDE_THREADS: usize = 2;
@@ -148,18 +148,18 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
 
 /// Counters at zero, for the policy that was loaded.
 fn telemetry_of(settings: &Settings, loaded: &Loaded) -> Arc<Telemetry> {
-    let telemetry = Telemetry::new(settings.near_limit_ratio).counting(settings.metrics);
-    let telemetry = Arc::new(telemetry.showing(values(settings)));
+    let telemetry = Telemetry::new(settings.near_limit_ratio).enabled(settings.metrics);
+    let telemetry = Arc::new(telemetry.with_value_display(values(settings)));
     let names = policy_reload::rule_names(&loaded.policy);
-    telemetry.loaded(RuleId(0), names, loaded.fingerprint, Clock::System.now());
+    telemetry.policy_loaded(RuleId(0), names, loaded.fingerprint, Clock::System.now());
     telemetry
 }
 
 /// How refused keys are shown.
-fn values(settings: &Settings) -> Values {
+fn values(settings: &Settings) -> ValueDisplay {
     match settings.top_values {
-        TopValues::Shortened => Values::Shortened,
-        TopValues::Hashed => Values::Hashed,
+        TopValues::Shortened => ValueDisplay::Shortened,
+        TopValues::Hashed => ValueDisplay::Hashed,
     }
 }
 
@@ -173,17 +173,17 @@ fn hosts(debug: &TcpListener) -> Hosts {
 
 fn start_logs(settings: &Settings) -> Levels {
     let level = match settings.log_level {
-        LogLevel::Off => Level::Off,
-        LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Level::Error,
-        LogLevel::Warning | LogLevel::Warn => Level::Warn,
-        LogLevel::Info => Level::Info,
-        LogLevel::Debug | LogLevel::Trace => Level::Debug,
+        LogLevel::Off => Verbosity::Off,
+        LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Verbosity::Error,
+        LogLevel::Warning | LogLevel::Warn => Verbosity::Warn,
+        LogLevel::Info => Verbosity::Info,
+        LogLevel::Debug | LogLevel::Trace => Verbosity::Debug,
     };
     let format = match settings.log_format {
-        LogFormat::Text => Format::Text,
-        LogFormat::Json => Format::Json,
+        LogFormat::Text => LineFormat::Text,
+        LogFormat::Json => LineFormat::Json,
     };
-    Levels::new(telemetry::start_logs(level, format), level)
+    Levels::new(telemetry::init_logging(level, format), level)
 }
 
 async fn bind_prometheus(settings: &Settings) -> Result<Option<TcpListener>, Failure> {
@@ -252,7 +252,7 @@ fn keep_house(
     levels: Arc<Levels>,
     telemetry: Arc<Telemetry>,
 ) {
-    tokio::spawn(take_in(Arc::clone(decider), telemetry));
+    tokio::spawn(drain_refusals(Arc::clone(decider), telemetry));
     tokio::spawn(sweep(Arc::clone(decider), Arc::clone(switching), levels));
 }
 
@@ -267,18 +267,18 @@ async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>, levels: Arc<Le
         memory.sweep(now, SWEEP_SLOTS);
         switching.expire(now);
         levels.expire(now);
-        decider.observer().tell_refusals();
+        decider.observer().log_refusals();
     }
 }
 
 /// Takes notes of refused keys in, many times a second, so that the ring they wait in is small.
-async fn take_in(decider: Arc<Deciding>, telemetry: Arc<Telemetry>) {
-    let mut ticks = tokio::time::interval(telemetry::TAKE_IN_EVERY);
+async fn drain_refusals(decider: Arc<Deciding>, telemetry: Arc<Telemetry>) {
+    let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
-        telemetry.top().take_in(Clock::System.now(), &names);
+        telemetry.top().drain(Clock::System.now(), &names);
     }
 }
 

@@ -10,7 +10,9 @@ use clap::Args;
 use super::terminal;
 use super::terminal::Paint;
 use crate::app::{self, Failure};
-use crate::wire::client::{Client, ClientSettings, ClientTls, Question, QuestionDescriptor, Told};
+use crate::wire::client::{
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
+};
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
@@ -90,10 +92,10 @@ impl Ask {
         })?
     }
 
-    fn question(&self) -> Result<Question, Failure> {
+    fn question(&self) -> Result<CallRequest, Failure> {
         let bytes = |(key, value): (String, String)| (key.into_bytes(), value.into_bytes());
         let descriptor = |text: &String| {
-            Ok(QuestionDescriptor {
+            Ok(CallDescriptor {
                 entries: app::descriptor(text)?.into_iter().map(bytes).collect(),
                 // A request's 0 means 1; only a descriptor's own 0 asks without taking.
                 hits: (self.hits == 0).then_some(0),
@@ -101,7 +103,7 @@ impl Ask {
                 limit: None,
             })
         };
-        Ok(Question {
+        Ok(CallRequest {
             domain: self.domain.clone(),
             descriptors: self.descriptors.iter().map(descriptor).collect::<Result<_, Failure>>()?,
             hits: self.hits,
@@ -119,7 +121,7 @@ impl Ask {
     }
 
     /// The answer for people: the code, then a line for each descriptor, then what else came.
-    fn shown(&self, told: &Told) -> String {
+    fn shown(&self, told: &CallResponse) -> String {
         let paint = if told.refused { Paint::Fault } else { Paint::Good };
         let mut text = paint.on(told.code, terminal::colour());
         text.push('\n');

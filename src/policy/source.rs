@@ -45,24 +45,6 @@ impl Default for Options {
     }
 }
 
-/// A fault that has a place by itself, without a path.
-pub(super) fn fault_at(
-    file: &str,
-    span: Span,
-    kind: DiagnosticKind,
-    message: String,
-) -> Diagnostic {
-    Diagnostic {
-        file: file.to_owned(),
-        line: span.line,
-        column: span.column,
-        path: String::new(),
-        message,
-        kind,
-        excerpt: None,
-    }
-}
-
 impl Source {
     /// The file's text: UTF-8, without a byte order mark and without characters that YAML forbids.
     pub(super) fn decode(&self, options: &Options) -> Result<&str, Diagnostic> {
@@ -74,7 +56,12 @@ impl Source {
                 self.text.len(),
                 bytes_max
             );
-            return Err(fault_at(&self.name, Span::at(1, 1), DiagnosticKind::TooLarge, message));
+            return Err(Diagnostic::new(
+                &self.name,
+                Span::at(1, 1),
+                DiagnosticKind::TooLarge,
+                message,
+            ));
         }
         let text = match std::str::from_utf8(&self.text) {
             Ok(text) => text,
@@ -82,7 +69,7 @@ impl Source {
                 let good = &self.text[..error.valid_up_to()];
                 let place = place_after(&String::from_utf8_lossy(good));
                 let message = "the text is not UTF-8 from here on; save the file as UTF-8";
-                return Err(fault_at(
+                return Err(Diagnostic::new(
                     &self.name,
                     place,
                     DiagnosticKind::Encoding,
@@ -100,7 +87,7 @@ impl Source {
                     quoted(&c.to_string())
                 );
                 let span = place_after(&text[..at]);
-                let fault = fault_at(&self.name, span, DiagnosticKind::Encoding, message);
+                let fault = Diagnostic::new(&self.name, span, DiagnosticKind::Encoding, message);
                 Err(Diagnostic { excerpt: Lines::new(text).excerpt(span), ..fault })
             }
         }

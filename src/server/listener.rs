@@ -162,7 +162,7 @@ impl Listener {
                 _ = &mut accepting => {}
                 () = shutdown => {}
             }
-            router.health().leave();
+            router.health().shut_down();
             let hard_limit = Box::pin(time::sleep(limits.hard_limit));
             let _ = time::timeout(limits.drain_delay, accepting).await;
             hard_limit

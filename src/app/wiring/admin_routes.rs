@@ -15,8 +15,8 @@ use crate::app::{Asked, Configured, descriptor, explain_offline, page_data};
 use crate::clock::Clock;
 use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
 use crate::store::redis::keys::Prefix;
-use crate::telemetry::otlp::sent_figures;
-use crate::telemetry::{Scrape, Shown, Telemetry};
+use crate::telemetry::otlp::export_metrics;
+use crate::telemetry::{AllMetrics, Scrape, Telemetry};
 use crate::wire::MESSAGE_BYTES_MAX;
 
 /// The parts that pages are made from.
@@ -41,12 +41,12 @@ impl Parts<'_> {
         let signals = Signals::default();
         let mut figures = store_metrics::of(&self.decider, &self.traffic, self.tls.as_ref());
         let sent = vec![Arc::clone(&signals.metrics), Arc::clone(&signals.traces)];
-        figures.push(sent_figures(sent));
-        let shown = Arc::new(Shown::new(Arc::clone(&self.telemetry), figures));
+        figures.push(export_metrics(sent));
+        let shown = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), figures));
         let settings = &self.configured.settings;
         let mut scrape = Scrape::new(Arc::clone(&shown));
         if settings.ratelimit_metric_names {
-            scrape = scrape.with_their_names(Arc::clone(&self.telemetry));
+            scrape = scrape.with_ratelimit_names(Arc::clone(&self.telemetry));
         }
         Ok((Arc::new(scrape), otlp_exporters::begin(settings, &self.telemetry, shown, &signals)?))
     }

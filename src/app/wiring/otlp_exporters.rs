@@ -11,8 +11,10 @@ use tokio::task::JoinHandle;
 use crate::app::exit_codes::Failure;
 use crate::app::settings::{OtlpSettings, Settings};
 use crate::clock::Clock;
-use crate::telemetry::otlp::{Identity, Metrics, OtlpError, Sampling, Sent, Target, Traces};
-use crate::telemetry::{Shown, Telemetry};
+use crate::telemetry::otlp::{
+    ExportStats, MetricsExporter, OtlpError, OtlpTarget, Sampling, ServiceIdentity, TraceExporter,
+};
+use crate::telemetry::{AllMetrics, Telemetry};
 
 /// What is sent, while the process lives.
 #[derive(Debug)]
@@ -23,13 +25,16 @@ pub(crate) struct Sending {
 
 /// How sending goes; one for each signal, whether it is sent or not.
 pub(crate) struct Signals {
-    pub(crate) metrics: Arc<Sent>,
-    pub(crate) traces: Arc<Sent>,
+    pub(crate) metrics: Arc<ExportStats>,
+    pub(crate) traces: Arc<ExportStats>,
 }
 
 impl Default for Signals {
     fn default() -> Self {
-        Signals { metrics: Arc::new(Sent::new("metrics")), traces: Arc::new(Sent::new("traces")) }
+        Signals {
+            metrics: Arc::new(ExportStats::new("metrics")),
+            traces: Arc::new(ExportStats::new("traces")),
+        }
     }
 }
 
@@ -41,7 +46,7 @@ impl Default for Signals {
 pub(crate) fn begin(
     settings: &Settings,
     telemetry: &Arc<Telemetry>,
-    shown: Arc<Shown>,
+    shown: Arc<AllMetrics>,
     signals: &Signals,
 ) -> Result<Sending, Failure> {
     let mut sending = Sending { telemetry: Arc::clone(telemetry), metrics: None };
@@ -49,7 +54,7 @@ pub(crate) fn begin(
         return Ok(sending);
     };
     let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
-    let identity = Identity {
+    let identity = ServiceIdentity {
         service: told.service.clone(),
         // The standard library's only source of randomness; it tells two processes apart.
         instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
@@ -58,12 +63,12 @@ pub(crate) fn begin(
     if let Some(endpoint) = &told.traces {
         let sampling = Sampling::new(told.heeds_parent, told.ratio);
         let target = target(&told, endpoint)?;
-        let traces = Traces::open(&target, &identity, sampling, &signals.traces);
-        telemetry.trace(traces.map_err(unusable)?);
+        let traces = TraceExporter::open(&target, &identity, sampling, &signals.traces);
+        telemetry.set_trace_exporter(traces.map_err(unusable)?);
     }
     if let Some(endpoint) = &told.metrics {
         let (now, target) = (|| Clock::System.now(), target(&told, endpoint)?);
-        let metrics = Metrics::open(&target, &identity, shown, now, &signals.metrics);
+        let metrics = MetricsExporter::open(&target, &identity, shown, now, &signals.metrics);
         let (stop, stops) = watch::channel(false);
         let task = tokio::spawn(metrics.map_err(unusable)?.run(told.every, stops));
         sending.metrics = Some((stop, task));
@@ -71,8 +76,8 @@ pub(crate) fn begin(
     Ok(sending)
 }
 
-fn target(told: &OtlpSettings, endpoint: &str) -> Result<Target, Failure> {
-    Ok(Target {
+fn target(told: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
+    Ok(OtlpTarget {
         endpoint: endpoint.to_owned(),
         headers: told.headers(),
         timeout: told.timeout,
@@ -85,8 +90,8 @@ impl Sending {
     pub(crate) async fn end(self) {
         let telemetry = self.telemetry;
         let traces = tokio::task::spawn_blocking(move || {
-            if let Some(traces) = telemetry.traced_by() {
-                traces.leave();
+            if let Some(traces) = telemetry.trace_exporter() {
+                traces.shutdown();
             }
         });
         if let Some((stop, task)) = self.metrics {

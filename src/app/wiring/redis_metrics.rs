@@ -1,8 +1,6 @@
-//! What is known of each of Redis' nodes, as a scrape shows it: what we count, how long it takes, and
-//! what the node says of itself.
+//! Metric families for each Redis node: what we count and measure, and what the node reports in INFO.
 //!
-//! Each series is labelled with the node's address; there are as many as the servers have nodes. Not
-//! here: the counting (`store::redis`).
+//! Each series carries the node's address. Not here: the counting (`store::redis::client`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,27 +9,29 @@ use super::store_setup::{Deciding, connections};
 use crate::domain::HistogramSnapshot;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
-use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
+use crate::telemetry::{
+    MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
+};
 
 /// The label of every series here.
 const NODE: &str = "node";
 
-const fn counter(name: &'static str, help: &'static str) -> Family {
-    of_node(name, help, Kind::Counter)
+const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
+    of_node(name, help, MetricKind::Counter)
 }
 
-const fn gauge(name: &'static str, help: &'static str) -> Family {
-    of_node(name, help, Kind::Gauge)
+const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
+    of_node(name, help, MetricKind::Gauge)
 }
 
-const fn of_node(name: &'static str, help: &'static str, kind: Kind) -> Family {
-    Family::new(name, help, kind).with_labels(&[NODE])
+const fn of_node(name: &'static str, help: &'static str, kind: MetricKind) -> MetricFamily {
+    MetricFamily::new(name, help, kind).with_labels(&[NODE])
 }
 
-/// What we count at a node.
-type Counted = (Family, fn(&NodeStats) -> &Counter);
+/// A counter or gauge of a node, and where to read it.
+type NodeCounter = (MetricFamily, fn(&NodeStats) -> &Counter);
 
-const COUNTED: [Counted; 20] = [
+const COUNTERS: [NodeCounter; 20] = [
     (gauge("redis_connections", "Open connections to Redis"), |node| &node.connected),
     (counter("redis_connects", "Connections made to Redis"), |node| &node.connects),
     (counter("redis_dial_failures", "Failed attempts to connect to Redis"), |node| {
@@ -84,125 +84,131 @@ const COUNTED: [Counted; 20] = [
     ),
 ];
 
-/// What we measure at a node.
-type Measured = (Family, fn(&NodeStats) -> HistogramSnapshot);
+/// A histogram of a node, and where to read it.
+type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
 
-const MEASURED: [Measured; 3] = [
+const HISTOGRAMS: [NodeHistogram; 3] = [
     (
         of_node(
             "redis_wait",
             "Time that a caller waited for a script call, including our queue",
-            Kind::Histogram,
+            MetricKind::Histogram,
         )
-        .in_unit(Unit::Seconds),
+        .in_unit(MetricUnit::Seconds),
         |node| node.wait_times.snapshot(),
     ),
     (
         of_node(
             "redis_round_trip",
             "Time from a write to the last of its replies: network and scripts",
-            Kind::Histogram,
+            MetricKind::Histogram,
         )
-        .in_unit(Unit::Seconds),
+        .in_unit(MetricUnit::Seconds),
         |node| node.round_trips.snapshot(),
     ),
-    (of_node("redis_write_items", "Script calls per write", Kind::Histogram), |node| {
+    (of_node("redis_write_items", "Script calls per write", MetricKind::Histogram), |node| {
         node.write_sizes.snapshot()
     }),
 ];
 
-const BREAKER: Family = Family::new(
+const BREAKER: MetricFamily = MetricFamily::new(
     "redis_breaker_state",
     "1 for the state of the circuit breaker: closed, open, half-open",
-    Kind::Gauge,
+    MetricKind::Gauge,
 )
 .with_labels(&[NODE, "state"]);
 
-/// What a node reports about itself.
-type Reported = (Family, fn(&NodeInfo) -> u64);
+/// A number that a node reports in INFO, and where to read it.
+type InfoNumber = (MetricFamily, fn(&NodeInfo) -> u64);
 
-const REPORTED: [Reported; 9] = [
+const INFO_NUMBERS: [InfoNumber; 9] = [
     (gauge("redis_ops_per_second", "Commands per second of all clients"), |node| {
         node.ops_per_second
     }),
     (counter("redis_commands", "Commands of all clients"), |node| node.commands),
-    (gauge("redis_memory_used", "Memory used by Redis").in_unit(Unit::Bytes), |node| {
+    (gauge("redis_memory_used", "Memory used by Redis").in_unit(MetricUnit::Bytes), |node| {
         node.memory_bytes
     }),
     (
-        gauge("redis_memory_max", "Memory that Redis may use; 0: no bound").in_unit(Unit::Bytes),
+        gauge("redis_memory_max", "Memory that Redis may use; 0: no bound")
+            .in_unit(MetricUnit::Bytes),
         |node| node.memory_bytes_max,
     ),
     (counter("redis_evicted_keys", "Keys evicted because memory was full"), |node| {
         node.evicted_keys
     }),
     (counter("redis_script_calls", "Script calls of all clients"), |node| node.script_calls),
-    (counter("redis_script", "Time that Redis spent in scripts").in_unit(Unit::Seconds), |node| {
-        node.script_us
-    }),
+    (
+        counter("redis_script", "Time that Redis spent in scripts").in_unit(MetricUnit::Seconds),
+        |node| node.script_us,
+    ),
     (gauge("redis_keys", "Keys in our database"), |node| node.keys),
     (gauge("redis_keys_without_expiry", "Keys without expiry in our database"), |node| {
         node.keys.saturating_sub(node.keys_expiring)
     }),
 ];
 
-const EVICTION: Family =
-    Family::new("redis_eviction_info", "1, with the eviction policy of Redis", Kind::Gauge)
-        .with_labels(&[NODE, "policy"]);
+const EVICTION: MetricFamily = MetricFamily::new(
+    "redis_eviction_info",
+    "1, with the eviction policy of Redis",
+    MetricKind::Gauge,
+)
+.with_labels(&[NODE, "policy"]);
 
 /// Metrics of every known node; none if counters are in memory.
-pub(crate) fn of(decider: &Arc<Deciding>) -> Figures {
+pub(crate) fn of(decider: &Arc<Deciding>) -> MetricSource {
     let decider = Arc::clone(decider);
     Box::new(move |sink| match decider.store().redis() {
-        Some(shared) => show(&connections(shared).report(), sink),
+        Some(shared) => emit_all(&connections(shared).report(), sink),
         None => Ok(()),
     })
 }
 
-fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
-    for (family, read) in COUNTED {
-        sink.family(&family, &mut |put| {
+fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
+    for (family, read) in COUNTERS {
+        sink.family(&family, &mut |emit| {
             nodes.iter().try_for_each(|node| {
-                put(&[(NODE, &node.address)], Value::Whole(read(&node.stats).get()))
+                emit(&[(NODE, &node.address)], MetricValue::Number(read(&node.stats).get()))
             })
         })?;
     }
-    for (family, read) in MEASURED {
-        sink.family(&family, &mut |put| {
+    for (family, read) in HISTOGRAMS {
+        sink.family(&family, &mut |emit| {
             nodes.iter().try_for_each(|node| {
-                put(&[(NODE, &node.address)], Value::Buckets(read(&node.stats)))
+                emit(&[(NODE, &node.address)], MetricValue::Histogram(read(&node.stats)))
             })
         })?;
     }
-    sink.family(&BREAKER, &mut |put| {
+    sink.family(&BREAKER, &mut |emit| {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
             for state in BreakerState::ALL {
                 let labels = [(NODE, node.address.as_str()), ("state", state.as_str())];
-                put(&labels, Value::Whole(u64::from(state == breaker)))?;
+                emit(&labels, MetricValue::Number(u64::from(state == breaker)))?;
             }
         }
         Ok(())
     })?;
-    let said = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
-    for (family, read) in REPORTED {
-        sink.family(&family, &mut |put| {
-            said().try_for_each(|(node, info)| put(&[(NODE, node)], Value::Whole(read(info))))
+    let infos = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
+    for (family, read) in INFO_NUMBERS {
+        sink.family(&family, &mut |emit| {
+            infos()
+                .try_for_each(|(node, info)| emit(&[(NODE, node)], MetricValue::Number(read(info))))
         })?;
     }
-    sink.family(&EVICTION, &mut |put| {
-        said().try_for_each(|(node, info)| {
+    sink.family(&EVICTION, &mut |emit| {
+        infos().try_for_each(|(node, info)| {
             let labels = [(NODE, node.as_str()), ("policy", info.eviction_policy.as_str())];
-            put(&labels, Value::Whole(1))
+            emit(&labels, MetricValue::Number(1))
         })
     })
 }
 
 /// Every family of this module, in the order of a scrape.
 #[cfg(test)]
-pub(super) fn families() -> Vec<Family> {
-    let counted = COUNTED.iter().map(|(family, _)| *family);
-    let measured = MEASURED.iter().map(|(family, _)| *family);
-    let reported = REPORTED.iter().map(|(family, _)| *family);
+pub(super) fn families() -> Vec<MetricFamily> {
+    let counted = COUNTERS.iter().map(|(family, _)| *family);
+    let measured = HISTOGRAMS.iter().map(|(family, _)| *family);
+    let reported = INFO_NUMBERS.iter().map(|(family, _)| *family);
     counted.chain(measured).chain([BREAKER]).chain(reported).chain([EVICTION]).collect()
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use crate::app::exit_codes::Failure;
 use crate::app::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
 use crate::server::{Address, ListenSettings, ServerLimits, Tls};
-use crate::wire::{LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat};
+use crate::wire::{
+    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
+};
 
 /// Kept back from the hard limit for what follows the drain: the other ports, the exit itself.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -63,10 +65,10 @@ pub(crate) fn json_is_on(settings: &Settings) -> bool {
 /// What answers tell beside the decision.
 pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Failure> {
     let standard = match settings.headers {
-        HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitNames::default()),
+        HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitHeaderNames::default()),
         HeaderFamily::None | HeaderFamily::XRateLimit => None,
     };
-    let theirs = settings.limit_response_headers_enabled.then(|| LimitNames {
+    let theirs = settings.limit_response_headers_enabled.then(|| LimitHeaderNames {
         limit: settings.limit_limit_header.clone(),
         remaining: settings.limit_remaining_header.clone(),
         reset: settings.limit_reset_header.clone(),

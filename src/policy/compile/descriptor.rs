@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::limit_context::{DomainDefaults, LimitContext};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
-use super::spec::{NodeSpec, RuleSpec, ValueSpec};
+use super::spec::{NodeSpec, RuleSpec, ValueSpec, WrittenAt};
 use super::{body, metadata};
 use crate::policy::lookup::matcher::CHECKS_MAX;
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind, quoted};
@@ -25,20 +25,16 @@ pub(crate) fn read_list<'d>(
     trail: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
-    let mut seen: HashMap<(String, String), usize> = HashMap::new();
+    let mut seen: HashMap<(String, String), WrittenAt> = HashMap::new();
     // A list that is no list is noted already, and there is nothing below it.
     let _ = reader.each(fields, key, |reader, at, fields| {
         let key = read_key(reader, fields);
         let value = reader.text(fields, &keywords::VALUE).map(Option::unwrap_or_default);
         if let (Ok(key), Ok(value)) = (&key, &value) {
             if let Some(first) = seen.get(&(key.clone(), value.clone())) {
-                reader.report_duplicate(
-                    DiagnosticKind::Duplicate,
-                    duplicate(key, value),
-                    reader.sibling(*first),
-                );
+                reader.report_duplicate(&duplicate(key, value), first);
             } else {
-                seen.insert((key.clone(), value.clone()), at);
+                seen.insert((key.clone(), value.clone()), reader.here());
             }
         }
         if let Ok(node) = read(reader, fields, (key, value), ground, trail) {
@@ -100,11 +96,11 @@ fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, 
         Some(key) if !key.is_empty() => Ok(key),
         Some(_) => {
             let message = "`key` is empty; name the descriptor entry, such as remote_address";
-            Err(reader.report_key(&keywords::KEY, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report_key(&keywords::KEY, DiagnosticKind::Missing, message))
         }
         None => {
             let message = "a descriptor needs `key: NAME`, such as remote_address";
-            Err(reader.report(At::Value, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report(At::Value, DiagnosticKind::Missing, message))
         }
     }
 }
@@ -145,7 +141,7 @@ fn rule_of<'d>(
     if lonely_body && body.is_ok() {
         let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
                        or remove the body";
-        reader.report_key(&keywords::RULE_BODY, DiagnosticKind::Conflict, message.to_owned());
+        reader.report_key(&keywords::RULE_BODY, DiagnosticKind::Conflict, message);
     }
     let (metadata, body) = (metadata?, body?);
     let (shadow_mode, quota_mode) = (shadow_mode?, quota_mode?);
@@ -169,7 +165,7 @@ fn rule_of<'d>(
         detailed_metric,
         metadata: metadata.map(Arc::new),
         body,
-        written: Some(reader.written_at()),
+        written: Some(reader.here()),
     }))
 }
 
@@ -189,7 +185,7 @@ fn limits<'d>(
         let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
                        list";
         let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);
-        return Err(reader.report_key(key, kind, message.to_owned()));
+        return Err(reader.report_key(key, kind, message));
     }
     let (single, list) = (single?, list?);
     Ok(single.into_iter().chain(list).collect())
@@ -201,26 +197,24 @@ fn list<'d>(
     site: LimitContext<'_>,
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
-    let mut seen: HashMap<String, usize> = HashMap::new();
-    let stands = reader.each(fields, &keywords::RATE_LIMITS, |reader, at, fields| {
+    let mut seen: HashMap<String, WrittenAt> = HashMap::new();
+    let stands = reader.each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
         entries += 1;
         let limit = rate_limit::read(reader, fields, site);
         match limit.as_ref().map(|limit| limit.name.as_deref()) {
             Ok(None) => {
                 let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
                                its counters' keys";
-                let fault = reader.report(At::Value, DiagnosticKind::Missing, message.to_owned());
+                let fault = reader.report(At::Value, DiagnosticKind::Missing, message);
                 reported = Some(fault);
             }
             Ok(Some(name)) => match seen.get(name) {
                 Some(first) => {
                     let message = format!("a second limit of the name {}; rename it", quoted(name));
-                    let first = reader.sibling(*first);
-                    reader.report_duplicate(DiagnosticKind::Duplicate, message, first);
-                    reported = Some(ErrorReported);
+                    reported = Some(reader.report_duplicate(&message, first));
                 }
                 None => {
-                    seen.insert(name.to_owned(), at);
+                    seen.insert(name.to_owned(), reader.here());
                 }
             },
             Err(fault) => reported = Some(*fault),

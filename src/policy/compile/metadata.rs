@@ -26,14 +26,14 @@ pub(crate) fn read(
 fn json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReported> {
     Ok(match value.value() {
         Value::List(list) => {
-            let each = list.iter().enumerate();
+            let each = list.nodes().enumerate();
             let list = each.map(|(at, value)| reader.within(Step::Index(at), |r| json(r, value)));
             // Collected first, so that every fault of the list is noted.
             Json::Array(list.collect::<Vec<_>>().into_iter().collect::<Result<_, _>>()?)
         }
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
-            for (key, value) in map.iter() {
+            for (key, value) in map.entries() {
                 match reader.within(Step::of(key), |reader| json(reader, value)) {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
@@ -57,7 +57,7 @@ fn scalar_json(reader: &mut Reader<'_>, text: &str, scalar: Scalar) -> Result<Js
             Some(number) => Json::Number(number),
             None => {
                 let message = "metadata holds finite numbers only; put this one in quotes";
-                return Err(reader.report(At::Value, DiagnosticKind::BadValue, message.to_owned()));
+                return Err(reader.report(At::Value, DiagnosticKind::BadValue, message));
             }
         },
     })

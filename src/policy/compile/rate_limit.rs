@@ -169,7 +169,7 @@ fn terms<'d>(
         Ok(None) => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
                            year; or `unlimited: true`";
-            Err(reader.report(At::Key, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report(At::Key, DiagnosticKind::Missing, message))
         }
         Err(reported) => Err(reported),
     };
@@ -181,13 +181,13 @@ fn terms<'d>(
     if requests == Ok(None) {
         let message = "without `requests_per_unit` this limit refuses everything; write \
                        `requests_per_unit: 0` if that is meant";
-        reader.report(At::Key, DiagnosticKind::DeniesAll, message.to_owned());
+        reader.report(At::Key, DiagnosticKind::DeniesAll, message);
     }
     let lease = match reader.number(fields, &keywords::LEASE) {
         Ok(Some(_)) if algorithm.is_ok() && !is_slots => {
             let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
                            remove it";
-            Err(reader.report_key(&keywords::LEASE, DiagnosticKind::Conflict, message.to_owned()))
+            Err(reader.report_key(&keywords::LEASE, DiagnosticKind::Conflict, message))
         }
         lease => lease,
     };
@@ -236,13 +236,12 @@ fn calendar<'d>(
             let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
                            it";
             let (key, kind) = (&keywords::TIME_ZONE, DiagnosticKind::Conflict);
-            return Err(reader.report_key(key, kind, message.to_owned()));
+            return Err(reader.report_key(key, kind, message));
         }
         return Ok(None);
     }
-    let mut conflict = |message: &str| {
-        Err(reader.report_key(&keywords::ALIGN, DiagnosticKind::Conflict, message.to_owned()))
-    };
+    let mut conflict =
+        |message: &str| Err(reader.report_key(&keywords::ALIGN, DiagnosticKind::Conflict, message));
     if algorithm? != AlgorithmName::FixedWindow {
         return conflict("only a fixed_window can be aligned to the calendar; remove `align`");
     }
@@ -293,7 +292,7 @@ fn per<'d>(
             let keys: Vec<&str> = site.keys().collect();
             let message =
                 format!("the path has no entry {}; it has: {}", quoted(name), keys.join(", "));
-            reported = Some(reader.within(Step::Key(keywords::PER.name.into()), |reader| {
+            reported = Some(reader.within((&keywords::PER).into(), |reader| {
                 reader.within(Step::Index(at), |reader| {
                     reader.report(At::Value, DiagnosticKind::BadValue, message)
                 })

@@ -61,9 +61,8 @@ fn place<'d, 'l>(
     terms: &Terms,
     whole: &'l Limit,
 ) -> Result<&'l Bucket, ErrorReported> {
-    let mut conflict = |key: &Key, message: &str| {
-        Err(reader.report_key(key, DiagnosticKind::Conflict, message.to_owned()))
-    };
+    let mut conflict =
+        |key: &Key, message: &str| Err(reader.report_key(key, DiagnosticKind::Conflict, message));
     let (key, value) = site.node();
     if !value.is_empty() {
         let message = "`tiers` stands on a descriptor without `value`: the value is the class";
@@ -97,7 +96,7 @@ fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod
         Some(_) => Ok(TierMethod::Shared),
         None => {
             let message = "`tiers` needs `method`, one of: shared, separate, hybrid";
-            Err(reader.report(At::Key, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report(At::Key, DiagnosticKind::Missing, message))
         }
     }
 }
@@ -116,7 +115,7 @@ fn classes<'d>(
         );
         if name == NONE {
             let message = "a class cannot be called `none`, which is the word for no class";
-            let fault = reader.report(At::Key, DiagnosticKind::Conflict, message.to_owned());
+            let fault = reader.report(At::Key, DiagnosticKind::Conflict, message);
             reported = Some(fault);
         }
         match written {
@@ -131,7 +130,7 @@ fn classes<'d>(
     }
     if classes.is_empty() {
         let message = "`tiers` needs `classes`: at least one name with its floor or share";
-        return Err(reader.report(At::Key, DiagnosticKind::Missing, message.to_owned()));
+        return Err(reader.report(At::Key, DiagnosticKind::Missing, message));
     }
     if classes.len() > CLASSES_MAX {
         let message = format!("a limit has at most {CLASSES_MAX} classes; join some");

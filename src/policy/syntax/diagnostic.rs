@@ -1,13 +1,13 @@
 //! Errors and warnings about a policy: what is wrong, where, and what to do.
 //!
-//! The reader and the warnings produce a [`PendingDiagnostic`] with a path; `document` looks up its
-//! position. Not here: what counts as an error.
+//! Not here: what counts as an error.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::excerpt::Excerpt;
-use super::yaml::Node;
+use super::keywords::Key;
+use super::yaml::{Node, Span};
 use crate::domain::escaped;
 
 /// An error or a warning about a policy file.
@@ -30,6 +30,24 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    /// Creates a diagnostic without a path and a source line.
+    pub(crate) fn new(
+        file: &str,
+        span: Span,
+        kind: DiagnosticKind,
+        message: impl Into<String>,
+    ) -> Self {
+        Diagnostic {
+            file: file.to_owned(),
+            line: span.line,
+            column: span.column,
+            path: String::new(),
+            message: message.into(),
+            kind,
+            excerpt: None,
+        }
+    }
+
     /// Formats the diagnostic as rustc does, with the source line. `severity` is the first word, such
     /// as `error`. Text from the file is escaped. `Display` has everything but the source line on
     /// one line.
@@ -117,9 +135,9 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error or, in the second group, of a warning: the policy is valid, but probably a
+/// Kind of an error or, from `OneCounterForAll` on, of a warning: the policy is valid, but probably a
 /// mistake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// No file, an empty file.
     Empty,
@@ -172,18 +190,8 @@ pub enum DiagnosticKind {
 
 impl DiagnosticKind {
     /// Returns whether the policy is valid all the same.
-    pub const fn is_warning(self) -> bool {
-        matches!(
-            self,
-            DiagnosticKind::OneCounterForAll
-                | DiagnosticKind::NoLimitWhenAbsent
-                | DiagnosticKind::PathAsKey
-                | DiagnosticKind::NeverMatches
-                | DiagnosticKind::StarInKey
-                | DiagnosticKind::ReplacesNobody
-                | DiagnosticKind::DeniesAll
-                | DiagnosticKind::SplitOverSlots
-        )
+    pub fn is_warning(self) -> bool {
+        self >= DiagnosticKind::OneCounterForAll
     }
 }
 
@@ -204,6 +212,12 @@ impl Step {
     /// Returns the step from a map to the value of a key.
     pub(crate) fn of(key: Node<'_>) -> Self {
         Step::Key(key.text().to_owned().into())
+    }
+}
+
+impl From<&Key> for Step {
+    fn from(key: &Key) -> Self {
+        Step::Key(key.name.into())
     }
 }
 
@@ -265,17 +279,4 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) enum At {
     Key,
     Value,
-}
-
-/// A diagnostic whose position is not looked up yet.
-#[derive(Clone, Debug)]
-pub(crate) struct PendingDiagnostic {
-    /// Index of the file among the documents.
-    pub(crate) file: usize,
-    pub(crate) path: Path,
-    pub(crate) at: At,
-    pub(crate) kind: DiagnosticKind,
-    pub(crate) message: String,
-    /// File and path of the earlier of two conflicting places, which the message names at its end.
-    pub(crate) first: Option<(usize, Path)>,
 }

@@ -4,16 +4,13 @@
 //! Not here: single values (`values`), what keys mean together (`compile`).
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use super::diagnostic::{
-    At, DIAGNOSTICS_MAX, DiagnosticKind, Path, PendingDiagnostic, Step, quoted,
-};
+use super::diagnostic::{At, DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Step, quoted};
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
 use super::scalar::Scalar;
 use super::suggestions::{type_name, unknown_key};
-use super::yaml::{List, Map, Node, Style, Value};
+use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::WrittenAt;
 
@@ -27,11 +24,9 @@ pub(crate) type ReadResult<T> = Result<Option<T>, ErrorReported>;
 /// Position in a document, and the diagnostics so far.
 #[derive(Debug)]
 pub(crate) struct Reader<'d> {
-    file: usize,
-    name: Arc<str>,
     document: &'d Document<'d>,
     path: Path,
-    pending: Vec<PendingDiagnostic>,
+    diagnostics: Vec<Diagnostic>,
     errors: usize,
     warnings: usize,
 }
@@ -39,43 +34,36 @@ pub(crate) struct Reader<'d> {
 /// A map whose keys have been checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'d> {
-    map: Map<'d>,
+    map: Children<'d>,
 }
 
 impl Fields<'_> {
     /// Returns whether the key is present, even with null.
     pub(crate) fn mentions(&self, key: &Key) -> bool {
-        self.map.get(key.name).is_some()
+        self.map.entry(key.name).is_some()
     }
 
     /// Returns whether the key is present with anything but null.
     pub(crate) fn has(&self, key: &Key) -> bool {
-        self.map.get(key.name).is_some_and(|(_, value)| !value.is_null())
+        self.map.entry(key.name).is_some_and(|(_, value)| !value.is_null())
     }
 }
 
 impl<'d> Reader<'d> {
-    pub(crate) fn new(file: usize, document: &'d Document<'d>) -> Self {
-        Reader {
-            file,
-            name: document.name().into(),
-            document,
-            path: Path::default(),
-            pending: Vec::new(),
-            errors: 0,
-            warnings: 0,
-        }
+    pub(crate) fn new(document: &'d Document<'d>) -> Self {
+        let (path, diagnostics) = (Path::default(), Vec::new());
+        Reader { document, path, diagnostics, errors: 0, warnings: 0 }
     }
 
     /// Returns everything reported.
-    pub(crate) fn into_pending(mut self) -> Vec<PendingDiagnostic> {
+    pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         let more = self.errors.saturating_sub(DIAGNOSTICS_MAX);
         if more > 0 {
-            self.path = Path::default();
             let message = format!("{more} more errors in this file are not shown");
-            self.pending.push(self.diagnostic(At::Value, DiagnosticKind::TooLarge, message));
+            let (path, kind) = (Path::default(), DiagnosticKind::TooLarge);
+            self.diagnostics.push(self.document.diagnostic(&path, At::Value, kind, message));
         }
-        self.pending
+        self.diagnostics
     }
 
     /// Reports an error or a warning at the current path.
@@ -83,9 +71,14 @@ impl<'d> Reader<'d> {
         &mut self,
         at: At,
         kind: DiagnosticKind,
-        message: String,
+        message: impl Into<String>,
     ) -> ErrorReported {
-        self.push(self.diagnostic(at, kind, message))
+        let count = if kind.is_warning() { &mut self.warnings } else { &mut self.errors };
+        *count += 1;
+        if *count <= DIAGNOSTICS_MAX {
+            self.diagnostics.push(self.document.diagnostic(&self.path, at, kind, message));
+        }
+        ErrorReported
     }
 
     /// Reports an error or a warning at a key of the current map.
@@ -93,55 +86,25 @@ impl<'d> Reader<'d> {
         &mut self,
         key: &Key,
         kind: DiagnosticKind,
-        message: String,
+        message: impl Into<String>,
     ) -> ErrorReported {
-        self.within(Step::Key(key.name.into()), |reader| reader.report(At::Value, kind, message))
+        self.within(key.into(), |reader| reader.report(At::Value, kind, message))
     }
 
-    /// Reports that the current path repeats or contradicts an earlier one, given by its file and
-    /// path.
-    pub(crate) fn report_duplicate(
-        &mut self,
-        kind: DiagnosticKind,
-        message: String,
-        first: (usize, Path),
-    ) {
-        let diagnostic = self.diagnostic(At::Value, kind, message);
-        self.push(PendingDiagnostic { first: Some(first), ..diagnostic });
-    }
-
-    fn diagnostic(&self, at: At, kind: DiagnosticKind, message: String) -> PendingDiagnostic {
-        PendingDiagnostic {
-            file: self.file,
-            path: self.path.clone(),
-            at,
-            kind,
-            message,
-            first: None,
-        }
-    }
-
-    fn push(&mut self, diagnostic: PendingDiagnostic) -> ErrorReported {
-        let is_warning = diagnostic.kind.is_warning();
-        let count = if is_warning { &mut self.warnings } else { &mut self.errors };
-        *count += 1;
-        if *count <= DIAGNOSTICS_MAX {
-            self.pending.push(diagnostic);
-        }
-        ErrorReported
-    }
-
-    /// Returns another entry of the current list, by file and path.
-    pub(crate) fn sibling(&self, index: usize) -> (usize, Path) {
-        let mut path = self.path.clone();
-        path.0.pop();
-        (self.file, path.index(index))
+    /// Reports that the current path repeats or contradicts an earlier one.
+    pub(crate) fn report_duplicate(&mut self, message: &str, first: &WrittenAt) -> ErrorReported {
+        let WrittenAt { file, line } = first;
+        let message = if *file == self.here().file {
+            format!("{message}; the first is on line {line}")
+        } else {
+            format!("{message}; the first is in {file}:{line}")
+        };
+        self.report(At::Value, DiagnosticKind::Duplicate, message)
     }
 
     /// Returns the file and line of the current value.
-    pub(crate) fn written_at(&self) -> WrittenAt {
-        let line = self.document.span(&self.path, At::Value).line;
-        WrittenAt { file: Arc::clone(&self.name), line }
+    pub(crate) fn here(&self) -> WrittenAt {
+        self.document.written_at(&self.path)
     }
 
     /// Opens the top map of the file.
@@ -177,7 +140,7 @@ impl<'d> Reader<'d> {
                     format!("`{}` must be a map of names, not {}", key.name, type_name(value));
                 return Err(reader.report(At::Value, DiagnosticKind::WrongType, message));
             };
-            for (name, value) in map.iter() {
+            for (name, value) in map.entries() {
                 reader.within(Step::of(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` must be text; quote it", key.name);
@@ -200,7 +163,7 @@ impl<'d> Reader<'d> {
     ) -> ReadResult<()> {
         let Shape::List(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
-            for (at, entry) in reader.list(key, value)?.iter().enumerate() {
+            for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
                 reader.within(Step::Index(at), |reader| {
                     if let Ok(fields) = reader.open(level, entry) {
                         read(reader, at, &fields);
@@ -230,7 +193,7 @@ impl<'d> Reader<'d> {
     pub(crate) fn names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
         self.value(fields, key, |reader, value| {
             let (mut names, mut reported) = (Vec::new(), None);
-            for (at, entry) in reader.list(key, value)?.iter().enumerate() {
+            for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
                 let name = reader.within(Step::Index(at), |reader| {
                     let name = reader.read_text(key, entry)?;
                     if name.is_empty() {
@@ -263,15 +226,15 @@ impl<'d> Reader<'d> {
         key: &Key,
         read: impl FnOnce(&mut Self, Node<'d>) -> ReadResult<T>,
     ) -> ReadResult<T> {
-        match fields.map.get(key.name) {
+        match fields.map.entry(key.name) {
             Some((_, value)) if !value.is_null() => {
-                self.within(Step::Key(key.name.into()), |reader| read(reader, value))
+                self.within(key.into(), |reader| read(reader, value))
             }
             Some(_) | None => Ok(None),
         }
     }
 
-    fn list(&mut self, key: &Key, value: Node<'d>) -> Result<List<'d>, ErrorReported> {
+    fn list(&mut self, key: &Key, value: Node<'d>) -> Result<Children<'d>, ErrorReported> {
         match value.value() {
             Value::List(list) => Ok(list),
             Value::Scalar(..) | Value::Map(_) => {
@@ -292,7 +255,7 @@ impl<'d> Reader<'d> {
                 format!("{} must be a map of keys, not {}", level.title(), type_name(value));
             return Err(self.report(At::Value, DiagnosticKind::WrongType, message));
         };
-        for (key, _) in map.iter() {
+        for (key, _) in map.entries() {
             let (kind, message) = match key.core_scalar() {
                 Scalar::Text if level.key(key.text()).is_some() => continue,
                 Scalar::Text if !key.is_collection() => unknown_key(level, key.text()),

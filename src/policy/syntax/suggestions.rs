@@ -82,7 +82,7 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
     let kind = root.get("kind").map_or("", Node::text);
     let limits = root.get("rate_limits").unwrap_or(root);
     let first = match limits.value() {
-        Value::List(list) => list.get(0).unwrap_or(root),
+        Value::List(list) => list.node(0).unwrap_or(root),
         Value::Scalar(..) | Value::Map(_) => root,
     };
     let has = |key: &str| first.get(key).is_some();

@@ -1,14 +1,13 @@
-//! The Redis store: counters in Redis, shared by all replicas, decided by Lua scripts.
+//! The shared store: counters in Redis, decided by Lua scripts.
 //!
-//! A call is one script call on a standalone server or behind Sentinel, and one per slot on a cluster.
-//! The Redis server's clock applies.
+//! A call is one script call; on a cluster, one per slot of its keys. Time is that of the server.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
-//! | [`store`] | turns a call into script calls, and their replies into answers |
-//! | [`keys`] | the key and the cluster slot of a counter |
+//! | [`store`] | the store: turns a call into script calls, and their replies into answers |
+//! | [`keys`] | the key of a counter, and its cluster slot |
 //! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
-//! | [`script`] | which script decides a call, its arguments, its reply |
+//! | [`script`] | choosing a script, its arguments, its reply |
 //! | [`client`] | connections, topologies, circuit breakers |
 //!
 //! Not here: deadlines, fallback, the refusal cache (`resilience`).

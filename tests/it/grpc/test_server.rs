@@ -19,7 +19,7 @@ use tidegate::server::{
     Router, ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
-use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
 use tidegate::wire::{ResponseConfig, ResponseSettings};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -220,11 +220,11 @@ impl Server {
 }
 
 /// A question with one ordinary descriptor.
-pub fn question(domain: &str) -> Question {
+pub fn question(domain: &str) -> CallRequest {
     let entries = vec![(b"remote_address".to_vec(), b"192.0.2.1".to_vec())];
-    Question {
+    CallRequest {
         domain: domain.to_owned(),
-        descriptors: vec![QuestionDescriptor { entries, ..Default::default() }],
+        descriptors: vec![CallDescriptor { entries, ..Default::default() }],
         hits: 0,
     }
 }

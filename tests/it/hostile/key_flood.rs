@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tidegate::wire::client::{Client, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, Client};
 
 use super::target::{asked, client, left, question};
 use super::tls_callers::metric;
@@ -24,9 +24,9 @@ fn kib(serving: &Tidegate, field: &str) -> u64 {
 }
 
 async fn fresh(client: &mut Client, from: u64) {
-    let descriptors = (from..from + AT_ONCE).map(|n| QuestionDescriptor {
+    let descriptors = (from..from + AT_ONCE).map(|n| CallDescriptor {
         entries: vec![(b"flood".to_vec(), format!("{n:x}-of-a-flood").into_bytes())],
-        ..QuestionDescriptor::default()
+        ..CallDescriptor::default()
     });
     asked(client, &question(descriptors.collect())).await;
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tidegate::wire::WireError;
 use tidegate::wire::client::{
-    Client, ClientSettings, ClientTls, Question, QuestionDescriptor, Told,
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
 };
 
 use crate::support::certificate_authority::{Authority, Identity};
@@ -98,10 +98,10 @@ pub(crate) async fn connect(
 }
 
 /// One call for `domain`.
-pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<Told, WireError> {
+pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<CallResponse, WireError> {
     let entries = vec![(b"client".to_vec(), b"ann".to_vec())];
-    let descriptors = vec![QuestionDescriptor { entries, ..Default::default() }];
-    client.ask(&Question { domain: domain.to_owned(), descriptors, hits: 0 }).await
+    let descriptors = vec![CallDescriptor { entries, ..Default::default() }];
+    client.ask(&CallRequest { domain: domain.to_owned(), descriptors, hits: 0 }).await
 }
 
 /// A number of the process's metrics.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate::domain::{Override, Unit};
-use tidegate::wire::client::{Question, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, CallRequest};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,14 +55,14 @@ pub struct Answer {
 }
 
 impl Call {
-    pub fn question(&self) -> Question {
+    pub fn question(&self) -> CallRequest {
         let descriptors = self.ask.iter().map(RecordedDescriptor::descriptor).collect();
-        Question { domain: self.domain.clone(), descriptors, hits: self.hits }
+        CallRequest { domain: self.domain.clone(), descriptors, hits: self.hits }
     }
 }
 
 impl RecordedDescriptor {
-    fn descriptor(&self) -> QuestionDescriptor {
+    fn descriptor(&self) -> CallDescriptor {
         let (text, limit) = match self {
             RecordedDescriptor::Short(text) => (text, None),
             RecordedDescriptor::Limited { entries, limit: (requests_per_unit, unit) } => {
@@ -85,7 +85,7 @@ impl RecordedDescriptor {
             (key.into(), value.into())
         };
         let entries = path.split(',').filter(|entry| !entry.is_empty()).map(entry).collect();
-        QuestionDescriptor { entries, hits, limit, ..QuestionDescriptor::default() }
+        CallDescriptor { entries, hits, limit, ..CallDescriptor::default() }
     }
 }
 

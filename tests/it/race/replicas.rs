@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
 
 use crate::support::acl;
 use crate::support::http::get;
@@ -25,14 +25,14 @@ pub struct RaceRun {
 }
 
 impl RaceRun {
-    fn question(&self) -> Question {
+    fn question(&self) -> CallRequest {
         let pair = |key: &str, value: String| (key.as_bytes().to_vec(), value.into_bytes());
-        let descriptor = |counter: &&str| QuestionDescriptor {
+        let descriptor = |counter: &&str| CallDescriptor {
             entries: vec![pair("run", self.run.to_string()), pair(counter, "x".to_owned())],
-            ..QuestionDescriptor::default()
+            ..CallDescriptor::default()
         };
         let descriptors = self.counters.iter().map(descriptor).collect();
-        Question { domain: "race".to_owned(), descriptors, hits: 1 }
+        CallRequest { domain: "race".to_owned(), descriptors, hits: 1 }
     }
 }
 
@@ -133,7 +133,7 @@ async fn connect(serving: &Tidegate) -> Client {
     Client::connect(&settings).await.expect("it serves")
 }
 
-async fn admits(client: &mut Client, question: &Question) -> bool {
+async fn admits(client: &mut Client, question: &CallRequest) -> bool {
     let told = client.ask(question).await.expect("every call is decided");
     if told.refused {
         let source = told.metadata.as_ref().map(|metadata| &metadata["tidegate"]["source"]);

@@ -21,7 +21,7 @@ use opentelemetry_proto::tonic::metrics::v1::Metric;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use tonic::{Request, Response, Status};
 
-/// What came.
+/// Received exports.
 #[derive(Default)]
 pub struct ReceivedExports {
     pub metrics: Vec<ExportMetricsServiceRequest>,
@@ -98,7 +98,7 @@ impl Receiver {
         format!("http://{}", self.address)
     }
 
-    /// Looks at what came so far.
+    /// Reads what was received so far.
     pub fn look<T>(&self, look: impl FnOnce(&ReceivedExports) -> T) -> T {
         look(&self.kept.lock().unwrap())
     }

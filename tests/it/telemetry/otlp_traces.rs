@@ -42,7 +42,7 @@ fn of_kind(spans: &[Span], kind: SpanKind) -> Vec<&Span> {
 }
 
 #[test]
-fn a_traced_caller_gets_a_span_for_the_decision_and_one_for_each_node_below_its_own() {
+fn a_traced_caller_gets_child_spans_for_the_decision_and_for_each_node() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=k%2C1");
     let serving = serving(&receiver, &redis, &[("OTEL_TRACES_SAMPLER_ARG", "0"), headers]);
@@ -107,7 +107,7 @@ fn a_refusal_names_the_limit_and_nothing_that_the_caller_sent() {
 }
 
 #[test]
-fn who_is_in_no_trace_or_in_one_that_is_not_recorded_leaves_no_span() {
+fn a_caller_without_a_sampled_trace_gets_no_span() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let serving = serving(&receiver, &redis, &[("OTEL_TRACES_SAMPLER_ARG", "0")]);
     let grpc = serving.port("grpc");
@@ -121,7 +121,7 @@ fn who_is_in_no_trace_or_in_one_that_is_not_recorded_leaves_no_span() {
 }
 
 #[test]
-fn a_share_of_one_traces_every_caller_that_is_in_no_trace() {
+fn a_ratio_of_one_traces_every_caller_without_a_trace() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let serving = serving(&receiver, &redis, &[("OTEL_TRACES_SAMPLER_ARG", "1")]);
     let grpc = serving.port("grpc");
@@ -135,7 +135,7 @@ fn a_share_of_one_traces_every_caller_that_is_in_no_trace() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_a_span_with_its_fault() {
+fn a_node_without_an_answer_has_a_span_with_its_error() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let more = [("OTEL_TRACES_SAMPLER_ARG", "0"), ("TIDEGATE_STORE_BUDGET", "100ms")];
     let serving = serving(&receiver, &redis, &more);
@@ -154,7 +154,7 @@ fn a_node_that_does_not_answer_is_a_span_with_its_fault() {
 }
 
 #[test]
-fn the_last_spans_are_sent_when_the_process_leaves() {
+fn the_last_spans_are_exported_at_shutdown() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let long = ("OTEL_BSP_SCHEDULE_DELAY", "3600000");
     let more = [("OTEL_TRACES_SAMPLER_ARG", "1"), ("TIDEGATE_DRAIN_DELAY", "0s"), long];

@@ -59,7 +59,7 @@ fn slot_of_the_first(load: &Load) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_takes_one_write_per_node_that_it_touches() {
+async fn a_call_takes_one_write_per_node() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let items: Vec<(usize, ScriptCall)> = (0..12)
         .map(|at| {
@@ -86,7 +86,7 @@ async fn a_call_takes_one_write_per_node_that_it_touches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
+async fn a_planned_failover_and_a_full_reshard_lose_and_repeat_no_charge() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
@@ -111,7 +111,7 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
+async fn a_killed_master_affects_only_its_own_keys_until_its_replica_takes_over() {
     let Bench { mut cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
@@ -130,7 +130,7 @@ async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
+async fn a_frozen_master_affects_no_other_shard_and_is_replaced() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
@@ -151,7 +151,7 @@ async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
+async fn a_black_hole_in_front_of_a_master_affects_no_other_shard() {
     let Bench { cluster, connections, _turn } = bench(true).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
@@ -176,7 +176,7 @@ async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_silent_slots_of_one_call_are_all_unanswered_in_time() {
+async fn several_slots_of_a_frozen_node_all_fail_within_the_budget() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let book = spread(&cluster);
     let silent: Vec<&CounterRecord> = book.iter().filter(|record| record.home == 0).collect();
@@ -193,7 +193,7 @@ async fn several_silent_slots_of_one_call_are_all_unanswered_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_refunded() {
+async fn a_charge_beside_an_unanswered_slot_is_kept_and_can_be_refunded() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let book = spread(&cluster);
     let of_home = |home| book.iter().filter(move |record| record.home == home);

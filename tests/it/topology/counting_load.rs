@@ -84,7 +84,7 @@ pub async fn open(config: RedisConfig) -> RedisClient {
     connections
 }
 
-/// Sends one counting item.
+/// Sends one counting script call.
 pub async fn count_one(connections: &RedisClient, key: &str) -> Result<Value, SendError> {
     let mut replies = connections.send(ScriptCalls::from_buf([item(&COUNT, key)])).await;
     assert_eq!(replies.len(), 1);
@@ -96,19 +96,19 @@ pub fn total(connections: &RedisClient, of: impl Fn(&NodeStats) -> &Counter) -> 
     connections.report().iter().map(|node| of(&node.stats).get()).sum()
 }
 
-/// What a caller waits at most; well past a round trip on a busy machine, so that only a fault
-/// makes an outcome unknown.
+/// A caller's time limit: far above a round trip on a busy machine, so only a fault makes an outcome
+/// unknown.
 const BUDGET: Duration = Duration::from_millis(400);
-/// Between a caller's calls: the load is to be steady, not heavy.
+/// Between the calls of a caller: a steady load, not a heavy one.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Callers per load.
 const CALLERS: usize = 8;
 /// More than any test charges.
 const CAPACITY: u64 = 1_000_000_000;
-/// A window that no test sees the end of, but for one second in May 2033.
+/// A window that ends in no test, except for one second in May 2033.
 const DECADES: u64 = 1_000_000_000;
 
-/// The whole store, as the service stacks it.
+/// The store with the layers of the service.
 pub type BudgetedStore = Deadline<RedisStore<RedisClient>>;
 
 /// One counter, and what its callers know of it.
@@ -118,7 +118,7 @@ pub struct CounterRecord {
     /// Which node held it when the test began.
     pub home: usize,
     acknowledged: AtomicU64,
-    /// How long its calls took, in microseconds, since the last look.
+    /// Durations of its calls since the last [`Load::record`], in microseconds.
     took: Mutex<Vec<u64>>,
     unknown: AtomicU64,
     refused: AtomicU64,
@@ -142,12 +142,12 @@ impl CounterRecord {
     }
 }
 
-/// Pages for counters on a server that has no slots.
+/// Records of counters on a server without slots.
 pub fn records(count: u128) -> Vec<CounterRecord> {
     (0..count).map(|identity| CounterRecord::new(identity, 0)).collect()
 }
 
-/// Callers under way.
+/// Running callers.
 pub struct Load {
     pub book: Arc<Vec<CounterRecord>>,
     store: Arc<BudgetedStore>,
@@ -157,8 +157,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Callers that go through the book until they are stopped, two checks a call. Checks of one
-    /// call lie on the same node; on a cluster in two slots.
+    /// Starts callers that charge all counters in turn, two per call, until they are stopped. The two
+    /// counters of a call are on the same node; on a cluster in two slots.
     pub fn start(connections: RedisClient, book: Vec<CounterRecord>) -> Load {
         let (store, limit) = counted(connections, BUDGET);
         let store = Arc::new(store);
@@ -186,7 +186,7 @@ impl Load {
         self.store.store().transport()
     }
 
-    /// DurationHistogram until every counter that is meant was charged so many times more.
+    /// Waits until every selected counter was charged `more` times.
     pub async fn progress(&self, what: &str, records: impl Fn(&CounterRecord) -> bool, more: u64) {
         let chosen: Vec<_> = self.book.iter().filter(|record| records(record)).collect();
         assert!(!chosen.is_empty(), "no counter is meant by: {what}");
@@ -200,8 +200,7 @@ impl Load {
         .await;
     }
 
-    /// Prints how long calls took since the last look, on the shards that are meant: a record, and
-    /// no judgement.
+    /// Prints the durations of calls to the selected counters since the last time. It asserts nothing.
     pub fn record(&self, when: &str, records: impl Fn(&CounterRecord) -> bool) {
         let mut all: Vec<u64> = Vec::new();
         for record in self.book.iter() {
@@ -221,8 +220,8 @@ impl Load {
         );
     }
 
-    /// Lets every caller finish its call, and compares the book with the counters: no charge was
-    /// counted twice and, where `lossless`, no acknowledged one was lost.
+    /// Lets every caller finish its call and compares the records with the counters: no charge was
+    /// counted twice and, if `lossless`, no acknowledged one was lost.
     pub async fn stop(mut self, lossless: bool) -> Arc<Vec<CounterRecord>> {
         self.stop.store(true, Ordering::SeqCst);
         while let Some(done) = self.callers.join_next().await {
@@ -237,7 +236,7 @@ impl Load {
         self.book
     }
 
-    /// The hits that a counter holds.
+    /// The hits in a counter.
     async fn held(&self, record: &CounterRecord) -> u64 {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -249,7 +248,7 @@ impl Load {
     }
 }
 
-/// The store as the service stacks it, with a limit that nobody reaches.
+/// The store with the layers of the service, and a limit that nobody reaches.
 pub fn counted(connections: RedisClient, budget: Duration) -> (BudgetedStore, Arc<Limit>) {
     let redis = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
@@ -302,7 +301,7 @@ pub async fn apply(
     store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await.each
 }
 
-/// The hits that a counter holds, if it is answered.
+/// The hits in a counter, if there is an answer.
 pub async fn hits(
     store: &BudgetedStore,
     limit: &Arc<Limit>,

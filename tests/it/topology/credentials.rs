@@ -17,7 +17,7 @@ use crate::support::acl;
 use crate::support::redis_server::{PATIENCE, Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rotated_password_is_followed_without_a_restart() {
+async fn a_rotated_password_takes_effect_without_a_restart() {
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let file = Arc::new(Mutex::new(Some(acl::PASSWORD.to_owned())));
     let asked = Arc::clone(&file);
@@ -108,7 +108,7 @@ async fn is_refused(config: RedisConfig) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_with_our_own_authority_and_a_client_certificate_is_spoken() {
+async fn tls_works_with_a_private_authority_and_a_client_certificate() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     let server = tls_server(&ours, "localhost", &dir);
@@ -129,7 +129,7 @@ async fn tls_with_our_own_authority_and_a_client_certificate_is_spoken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not_taken() {
+async fn new_connections_use_replaced_certificates_and_invalid_ones_are_ignored() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     let server = tls_server(&ours, "localhost", &dir);
@@ -186,7 +186,7 @@ async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_none_is_refused_at_the_start() {
+async fn an_invalid_certificate_is_rejected_at_the_start() {
     let tls = Tls { client: Some((b"no".to_vec(), b"key".to_vec())), ..Tls::default() };
     let config = RedisConfig { tls: Some(tls), ..RedisConfig::default() };
     assert!(matches!(RedisClient::open(config, vec![&COUNT]), Err(RedisConfigError::Tls(_))));

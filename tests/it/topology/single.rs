@@ -20,12 +20,12 @@ fn single(server: &Server) -> RedisConfig {
     config(TopologyConfig::Single, &[server])
 }
 
-fn no(kind: SendErrorKind) -> Result<Value, SendError> {
+fn not_executed(kind: SendErrorKind) -> Result<Value, SendError> {
     Err(SendError { executed: ExecutionStatus::NotExecuted, kind })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_item_is_answered_on_its_own_and_in_order() {
+async fn each_script_call_is_answered_separately_and_in_order() {
     let server = server();
     let connections = open(single(&server)).await;
     let items = ScriptCalls::from_iter([
@@ -43,14 +43,14 @@ async fn each_item_is_answered_on_its_own_and_in_order() {
             Ok(Value::Int(1)),
             Err(failed),
             Ok(Value::Int(2)),
-            no(SendErrorKind::Denied),
+            not_executed(SendErrorKind::Denied),
             Ok(Value::Int(1))
         ]
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_goes_out_in_one_write() {
+async fn a_call_is_sent_in_one_write() {
     let server = server();
     let connections = open(single(&server)).await;
     let ten = (0..10).map(|at| item(&COUNT, &format!("tg1z:{{{at}}}")));
@@ -61,7 +61,7 @@ async fn a_call_goes_out_in_one_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_posted_item_is_carried_without_a_caller() {
+async fn a_posted_script_call_runs_without_a_waiting_caller() {
     let server = server();
     let connections = open(single(&server)).await;
     connections.post(item(&COUNT, "tg1z:{a}"));
@@ -69,7 +69,7 @@ async fn a_posted_item_is_carried_without_a_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_that_are_flushed_all_the_time_cost_no_answer_and_no_double_charge() {
+async fn repeated_script_flushes_cost_no_answer_and_no_double_charge() {
     let server = server();
     let connections = open(single(&server)).await;
     let load = Load::start(connections, records(4));
@@ -84,7 +84,7 @@ async fn scripts_that_are_flushed_all_the_time_cost_no_answer_and_no_double_char
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_server_is_refused_at_once_and_met_again() {
+async fn calls_to_a_lost_server_fail_at_once_until_it_is_reconnected() {
     let mut server = server();
     let port = server.port;
     let connections = open(single(&server)).await;
@@ -93,7 +93,7 @@ async fn a_lost_server_is_refused_at_once_and_met_again() {
     load.progress("every key is charged", |_| true, 5).await;
     server.kill();
     until("the loss is noticed", || !connections.is_connected()).await;
-    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
+    assert_eq!(count_one(connections, "tg1z:{x}").await, not_executed(SendErrorKind::NotConnected));
     let again = Server::try_start(port, &[&acl::line(acl::SINGLE)], &[]);
     let again = again.expect("the port is still free");
     load.progress("every key is charged again", |_| true, 5).await;
@@ -121,7 +121,7 @@ async fn an_idle_connection_that_the_server_closes_costs_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_item_whose_caller_has_gone_is_not_written() {
+async fn a_script_call_whose_caller_gave_up_is_not_written() {
     let server = server();
     let patient =
         RedisConfig { connections: 1, reply_timeout: Duration::from_secs(20), ..single(&server) };
@@ -150,7 +150,7 @@ async fn an_item_whose_caller_has_gone_is_not_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_is_dropped_and_met_again() {
+async fn connections_to_a_frozen_server_are_dropped_and_reopened() {
     let server = server();
     let connections = open(single(&server)).await;
     let load = Load::start(connections, records(4));
@@ -161,22 +161,22 @@ async fn a_frozen_server_is_dropped_and_met_again() {
         total(connections, |node| &node.timeouts) > 0 && !connections.is_connected()
     })
     .await;
-    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
+    assert_eq!(count_one(connections, "tg1z:{x}").await, not_executed(SendErrorKind::NotConnected));
     server.thaw();
     load.progress("every key is charged again", |_| true, 5).await;
     load.stop(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_and_one_that_became_a_replica_say_that_nothing_ran() {
+async fn errors_of_a_full_server_and_of_a_replica_mean_not_executed() {
     let server = server();
     let connections = open(single(&server)).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotWritable));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, not_executed(SendErrorKind::NotWritable));
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotMaster));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, not_executed(SendErrorKind::NotMaster));
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     until("it is a master again", || connections.is_connected()).await;
     let again = count_one(&connections, "tg1z:{a}").await;
@@ -184,7 +184,7 @@ async fn a_full_server_and_one_that_became_a_replica_say_that_nothing_ran() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unix_socket_and_a_database_are_reached() {
+async fn a_unix_socket_and_a_database_number_work() {
     let rules = format!("{} +select", acl::SINGLE);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("redis.sock");
@@ -199,7 +199,7 @@ async fn a_unix_socket_and_a_database_are_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_with_different_secrets_are_found_out() {
+async fn replicas_with_different_secrets_are_detected() {
     let server = server();
     let one = open(single(&server)).await;
     let same = open(single(&server)).await;

@@ -316,7 +316,7 @@ impl Connection {
     }
 }
 
-/// DurationHistogram for `work` and rejects what is queued meanwhile. Returns `None` once the node is closed.
+/// Waits for `work` and rejects what is queued meanwhile. Returns `None` once the node is closed.
 async fn reject_during<W: Future>(
     queue: &mut mpsc::Receiver<Batch>,
     stats: &NodeStats,

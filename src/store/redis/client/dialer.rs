@@ -157,10 +157,12 @@ impl From<RedisError> for ConnectError {
 
 /// Opens the successive connections of one [`Connection`](super::connection::Connection).
 ///
-/// They come from a pool of one connection. The notice that a connection broke is part of the
-/// pool's configuration and does not say which connection it is about, so a shared pool could not
-/// tell. Nor does a pool serve INFO and CLUSTER: it sends UNWATCH and PING before each reuse, which
-/// the ACL does not permit and sentinels do not know.
+/// They come from a pool of one connection: the notice that a connection broke is part of a pool's
+/// configuration and does not say which connection it is about, so a shared pool could not tell.
+///
+/// INFO and CLUSTER do not use a pool. Before each reuse it would send UNWATCH and PING, which our
+/// ACL does not permit and sentinels do not know; it would keep another connection open per node,
+/// and the code would be no shorter.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
     address: Address,

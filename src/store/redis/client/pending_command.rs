@@ -126,7 +126,7 @@ impl PendingReply {
         PendingReply { receiver, tracker: None }
     }
 
-    /// DurationHistogram for the reply. A command that was dropped without one had been written.
+    /// Waits for the reply. A command that was dropped without one had been written.
     pub(crate) async fn wait(self) -> CommandReply {
         let PendingReply { receiver, tracker } = self;
         let reply = receiver.await.unwrap_or(CommandReply::Failed(SendError::LOST));
