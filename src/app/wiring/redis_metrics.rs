@@ -5,11 +5,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::store_metrics::{Metric, metrics};
 use super::store_setup::ServiceDecider;
 use crate::domain::HistogramSnapshot;
 use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
-use crate::store::redis::client::node_stats::{BreakerState, Counter, NodeReport, NodeStats};
+use crate::store::redis::client::node_stats::{BreakerState, NodeReport, NodeStats};
 use crate::telemetry::{
     MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
 };
@@ -25,65 +26,40 @@ const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
     of_node(name, help, MetricKind::Gauge)
 }
 
+const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).in_unit(MetricUnit::Bytes)
+}
+
+const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    counter(name, help).in_unit(MetricUnit::Seconds)
+}
+
 const fn of_node(name: &'static str, help: &'static str, kind: MetricKind) -> MetricFamily {
     MetricFamily::new(name, help, kind).with_labels(&[NODE])
 }
 
-/// A counter or gauge of a node, and where to read it.
-type NodeCounter = (MetricFamily, fn(&NodeStats) -> &Counter);
-
-const COUNTERS: [NodeCounter; 20] = [
-    (gauge("redis_connections", "Open connections to Redis"), |node| &node.connected),
-    (counter("redis_connects", "Connections made to Redis"), |node| &node.connects),
-    (counter("redis_dial_failures", "Failed attempts to connect to Redis"), |node| {
-        &node.connect_failures
-    }),
-    (counter("redis_losses", "Connections to Redis that were lost or closed"), |node| &node.losses),
-    (counter("redis_writes", "Writes to Redis, each one pipeline"), |node| &node.writes),
-    (counter("redis_items", "Script calls written to Redis"), |node| &node.script_calls),
-    (
-        counter("redis_stale", "Script calls not written because their callers had given up"),
-        |node| &node.abandoned,
-    ),
-    (counter("redis_not_connected", "Script calls without a connection"), |node| {
-        &node.not_connected
-    }),
-    (counter("redis_queue_full", "Script calls rejected because the queue was full"), |node| {
-        &node.queue_full
-    }),
-    (counter("redis_noscript", "Scripts loaded again"), |node| &node.noscript),
-    (counter("redis_moved", "Script calls answered with MOVED"), |node| &node.moved),
-    (counter("redis_ask", "Script calls answered with ASK"), |node| &node.ask),
-    (counter("redis_tryagain", "Script calls answered with TRYAGAIN"), |node| &node.tryagain),
-    (counter("redis_errors", "Script calls answered with another error"), |node| &node.errors),
-    (counter("redis_timeouts", "Connections closed because a reply was overdue"), |node| {
-        &node.timeouts
-    }),
-    (
-        counter("redis_unknown", "Script calls with unknown outcome; they are never sent again"),
-        |node| &node.unknown,
-    ),
-    (gauge("redis_breakers_open", "1 while the circuit breaker is open or half-open"), |node| {
-        &node.breaker_open
-    }),
-    (counter("redis_breaker_opened", "Times that the circuit breaker opened"), |node| {
-        &node.breaker_opened
-    }),
-    (
-        counter(
-            "redis_breaker_rejected",
-            "Script calls not sent because the circuit breaker was open",
-        ),
-        |node| &node.breaker_rejected,
-    ),
-    (
-        counter(
-            "redis_meta_differs",
-            "Connections that found another key secret or format in Redis",
-        ),
-        |node| &node.meta_differs,
-    ),
-];
+metrics! { COUNTERS: NodeStats,
+    gauge "redis_connections" "Open connections to Redis", |node| node.connected.get();
+    counter "redis_connects" "Connections made to Redis", |node| node.connects.get();
+    counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
+    counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
+    counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
+    counter "redis_items" "Script calls written to Redis", |node| node.script_calls.get();
+    counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
+    counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
+    counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
+    counter "redis_noscript" "Scripts loaded again", |node| node.noscript.get();
+    counter "redis_moved" "Script calls answered with MOVED", |node| node.moved.get();
+    counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
+    counter "redis_tryagain" "Script calls answered with TRYAGAIN", |node| node.tryagain.get();
+    counter "redis_errors" "Script calls answered with another error", |node| node.errors.get();
+    counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
+    counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
+    gauge "redis_breakers_open" "1 while the circuit breaker is open or half-open", |node| node.breaker_open.get();
+    counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
+    counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
+    counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_differs.get();
+}
 
 /// A histogram of a node, and where to read it.
 type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
@@ -119,35 +95,18 @@ const BREAKER: MetricFamily = MetricFamily::new(
 )
 .with_labels(&[NODE, "state"]);
 
-/// A number that a node reports in INFO, and where to read it.
-type InfoNumber = (MetricFamily, fn(&NodeInfo) -> u64);
-
-const INFO_NUMBERS: [InfoNumber; 9] = [
-    (gauge("redis_ops_per_second", "Commands per second of all clients"), |node| {
-        node.ops_per_second
-    }),
-    (counter("redis_commands", "Commands of all clients"), |node| node.commands),
-    (gauge("redis_memory_used", "Memory used by Redis").in_unit(MetricUnit::Bytes), |node| {
-        node.memory_bytes
-    }),
-    (
-        gauge("redis_memory_max", "Memory that Redis may use; 0: no bound")
-            .in_unit(MetricUnit::Bytes),
-        |node| node.memory_bytes_max,
-    ),
-    (counter("redis_evicted_keys", "Keys evicted because memory was full"), |node| {
-        node.evicted_keys
-    }),
-    (counter("redis_script_calls", "Script calls of all clients"), |node| node.script_calls),
-    (
-        counter("redis_script", "Time that Redis spent in scripts").in_unit(MetricUnit::Seconds),
-        |node| node.script_us,
-    ),
-    (gauge("redis_keys", "Keys in our database"), |node| node.keys),
-    (gauge("redis_keys_without_expiry", "Keys without expiry in our database"), |node| {
-        node.keys.saturating_sub(node.keys_expiring)
-    }),
-];
+// Numbers that a node reports in INFO.
+metrics! { INFO_NUMBERS: NodeInfo,
+    gauge "redis_ops_per_second" "Commands per second of all clients", |node| node.ops_per_second;
+    counter "redis_commands" "Commands of all clients", |node| node.commands;
+    gauge_bytes "redis_memory_used" "Memory used by Redis", |node| node.memory_bytes;
+    gauge_bytes "redis_memory_max" "Memory that Redis may use; 0: no bound", |node| node.memory_bytes_max;
+    counter "redis_evicted_keys" "Keys evicted because memory was full", |node| node.evicted_keys;
+    counter "redis_script_calls" "Script calls of all clients", |node| node.script_calls;
+    counter_seconds "redis_script" "Time that Redis spent in scripts", |node| node.script_us;
+    gauge "redis_keys" "Keys in our database", |node| node.keys;
+    gauge "redis_keys_without_expiry" "Keys without expiry in our database", |node| node.keys.saturating_sub(node.keys_expiring);
+}
 
 const EVICTION: MetricFamily = MetricFamily::new(
     "redis_eviction_info",
@@ -167,9 +126,9 @@ pub(crate) fn of(decider: &Arc<ServiceDecider>) -> MetricSource {
 
 fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     for (family, read) in COUNTERS {
-        sink.family(&family, &mut |emit| {
+        sink.family(family, &mut |emit| {
             nodes.iter().try_for_each(|node| {
-                emit(&[(NODE, &node.address)], MetricValue::Number(read(&node.stats).get()))
+                emit(&[(NODE, &node.address)], MetricValue::Number(read(&node.stats)))
             })
         })?;
     }
@@ -192,7 +151,7 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     })?;
     let infos = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
     for (family, read) in INFO_NUMBERS {
-        sink.family(&family, &mut |emit| {
+        sink.family(family, &mut |emit| {
             infos()
                 .try_for_each(|(node, info)| emit(&[(NODE, node)], MetricValue::Number(read(info))))
         })?;
