@@ -145,7 +145,7 @@ impl RuntimeOverrides {
             Arc::clone(&state.loaded)
         } else {
             let overrides = state.active.iter().map(|active| (&*active.target, active.value));
-            Arc::new(state.loaded.switched(overrides))
+            Arc::new(state.loaded.with_overrides(overrides))
         };
         self.decider.replace_policy(policy);
         self.decider.store().clear_refusals();

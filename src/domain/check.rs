@@ -53,6 +53,32 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
+/// Token of a generated slot holder: 128 bits as 32 hexadecimal digits. The caller sends it to return
+/// its slot.
+///
+/// ```
+/// assert_eq!(tidegate::domain::HolderToken::new(255).as_str(), "000000000000000000000000000000ff");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HolderToken([u8; 32]);
+
+impl HolderToken {
+    /// Formats 128 bits.
+    pub fn new(bits: u128) -> HolderToken {
+        let mut text = [b'0'; 32];
+        for (at, digit) in text.iter_mut().rev().enumerate() {
+            *digit = b"0123456789abcdef"[(bits >> (4 * at)) as usize & 0xf];
+        }
+        HolderToken(text)
+    }
+
+    /// Returns the digits.
+    pub fn as_str(&self) -> &str {
+        // Cannot fail: the digits are ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
 /// A limit applied to one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {

@@ -1,32 +1,32 @@
-//! Numbers sorted into buckets, so that a share of them can be told without keeping each.
+//! Histograms with fixed buckets, for quantiles without storing every value.
 //!
-//! Not here: what is measured, and under which name it is shown (`telemetry`).
+//! Not here: what is measured, and the names of metrics (`telemetry`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of waiting times, in microseconds. Close together around the two budgets that a
-/// decision has, 6 ms for the store and Envoy's 20 ms for all of it, so that the share of calls
-/// beyond either can be read off; wide elsewhere, since each bound is a series for each node.
+/// Upper bounds of the buckets for durations, in microseconds. Narrow around the two budgets of a
+/// decision, 6 ms for the store and Envoy's 20 ms in total, so that the share of calls beyond either
+/// can be read off; wide elsewhere, because each bound is a time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
-/// Upper bounds of how many items one write carries; a connection never writes more than 128.
+/// Upper bounds of the buckets for commands per write; a connection writes at most 128.
 pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// Counts per bucket. Noting is two relaxed additions: no lock, no allocation.
+/// Histogram. Recording a value is two relaxed additions: no lock, no allocation.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
     counts: [AtomicU64; N],
-    /// Above the last bound.
+    /// Values above the last bound.
     above: AtomicU64,
     sum: AtomicU64,
 }
 
-/// Waiting times.
+/// Histogram of durations.
 pub type DurationHistogram = Histogram<{ DURATION_BOUNDS_US.len() }>;
 
 /// SizeHistogram of writes.
@@ -45,75 +45,74 @@ impl Default for SizeHistogram {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Empty buckets with these upper bounds, which ascend.
+    /// Creates an empty histogram. The upper bounds must be ascending.
     pub fn new(bounds: &'static [u64; N]) -> Self {
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
         Histogram { bounds, counts, above: AtomicU64::new(0), sum: AtomicU64::new(0) }
     }
 
-    /// One more number. A bound belongs to the bucket below it.
+    /// Records a value. A value equal to a bound belongs to that bound's bucket.
     pub fn record(&self, number: u64) {
         self.record_with(number, false);
     }
 
-    /// The same; `single_writer`: no other thread notes anything, see [`add_relaxed`].
+    /// Records a value; see [`add_relaxed`] for `single_writer`.
     fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
         add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
         add_relaxed(&self.sum, number, single_writer);
     }
 
-    /// What was noted so far. Not one moment: a number that is noted meanwhile may be in the sum
-    /// and not in its bucket.
+    /// Returns the present counts. Not atomic: a value recorded meanwhile may be in the sum and not yet
+    /// in its bucket.
     pub fn snapshot(&self) -> HistogramSnapshot {
-        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let counts = self.counts.iter().chain([&self.above]).map(read).collect();
-        HistogramSnapshot { bounds: self.bounds, counts, sum: read(&self.sum) }
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = self.counts.iter().chain([&self.above]).map(load).collect();
+        HistogramSnapshot { bounds: self.bounds, counts, sum: load(&self.sum) }
     }
 }
 
 impl DurationHistogram {
-    /// One more wait, to the microsecond, rounded down.
+    /// Records a duration in whole microseconds, rounded down.
     pub fn record_duration(&self, wait: Duration) {
         self.record_duration_with(wait, false);
     }
 
-    /// The same; `single_writer`: no other thread notes anything, see [`add_relaxed`].
+    /// Records a duration; see [`add_relaxed`] for `single_writer`.
     pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
         self.record_with(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), single_writer);
     }
 }
 
-/// Adds to a cell. `single_writer`: no other thread ever writes it, so that a load and a store do, which cost
-/// less than an addition that every thread may make; others may read it.
-pub fn add_relaxed(cell: &AtomicU64, number: u64, single_writer: bool) {
+/// Adds to a counter. With `single_writer`, no other thread may write to it, and a load and a store
+/// replace the more expensive atomic addition; other threads may still read it.
+pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     if single_writer {
-        cell.store(cell.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
     } else {
-        cell.fetch_add(number, Ordering::Relaxed);
+        counter.fetch_add(number, Ordering::Relaxed);
     }
 }
 
-/// What a histogram held when it was read.
+/// Counts of a histogram at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// Upper bounds, ascending; each belongs to its bucket.
+    /// Upper bounds, ascending and inclusive.
     pub bounds: &'static [u64],
-    /// Per bucket, and at the end what was above the last bound: one more than bounds.
+    /// Values per bucket, and last the values above the last bound: one more than `bounds`.
     pub counts: Vec<u64>,
-    /// Of all numbers.
+    /// Sum of all values.
     pub sum: u64,
 }
 
 impl HistogramSnapshot {
-    /// How many numbers.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The lowest bound that at least this share (0 to 1) of the numbers does not exceed: a true
-    /// upper bound of the quantile, above it by less than one bucket. `None` where there are no
-    /// numbers, or where only the bucket without an upper bound would do.
+    /// Returns an upper bound of a quantile (0 to 1): the bound of its bucket. `None` without values, or
+    /// if the quantile is above the last bound.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
@@ -129,7 +128,7 @@ impl HistogramSnapshot {
         bound.copied()
     }
 
-    /// Adds what another histogram of the same bounds held.
+    /// Adds the counts of another histogram with the same bounds.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -143,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_below_it() {
+    fn a_bound_is_inclusive() {
         let sizes = SizeHistogram::default();
         for size in [0, 1, 2, 3, 128, 129] {
             sizes.record(size);
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_the_bound_that_it_does_not_exceed() {
+    fn a_quantile_is_the_upper_bound_of_its_bucket() {
         let sizes = SizeHistogram::default();
         assert_eq!(sizes.snapshot().quantile(0.5), None);
         for size in 1..=100 {

@@ -1,8 +1,7 @@
-//! The words of the trade as plain values: what is asked, which limits apply, what a store
-//! answers, what the caller is told.
+//! The shared vocabulary as plain values: requests, limits, checks, outcomes, decisions.
 //!
-//! Not here: how anything is counted, matched, stored, encoded or configured. This room uses the
-//! standard library only and imports nothing else of ours.
+//! Not here: counting, matching, storage, encoding, configuration. This module imports only the
+//! standard library.
 
 mod admission;
 mod bounds;
@@ -12,7 +11,6 @@ mod decision;
 mod escaping;
 mod fraction;
 mod histogram;
-mod holder_token;
 mod limit;
 mod outcome;
 mod request;
@@ -22,7 +20,7 @@ mod trace;
 pub use admission::Admission;
 pub use bounds::Bounds;
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
-pub use check::{Accounting, Call, Check, CounterKey, Holder, Op, Role};
+pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
 pub use decision::{
     CheckEvent, Code, Decision, LimitedBy, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
     StatusLimit,
@@ -33,7 +31,6 @@ pub use histogram::{
     DURATION_BOUNDS_US, DurationHistogram, Histogram, HistogramSnapshot, SIZE_BOUNDS,
     SizeHistogram, add_relaxed,
 };
-pub use holder_token::HolderToken;
 pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,

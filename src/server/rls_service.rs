@@ -170,7 +170,7 @@ impl<D: Decide> RateLimit<D> {
         let decision = self.decider.decide(&request, now, until, |decision, rules| {
             let (asked, descriptors) = (&asked, &*descriptors);
             if let Some(trace) = trace {
-                trace.decided(request.domain, descriptors.len(), decision);
+                trace.record_decision(request.domain, descriptors.len(), decision);
             }
             Answer { asked, descriptors, decision, rules, response_config, now, random }.message()
         });

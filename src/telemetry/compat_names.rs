@@ -14,13 +14,12 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
-use super::metric::{MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue, emit_single};
+use super::metric::{
+    MetricFamily, MetricSink, MetricUnit, MetricValue, emit_single, histogram,
+    unsuffixed_counter as counter,
+};
 use super::prometheus_writer::PrometheusWriter;
 use crate::domain::RpcOutcome;
-
-const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
-    MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)
-}
 
 const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "key1", "key2"])
@@ -45,13 +44,10 @@ const RULES: [RuleMetric; 5] = [
 const METHOD: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
 const REQUESTS: MetricFamily =
     counter("ratelimit_service_total_requests", "Answered calls").with_labels(&["grpc_method"]);
-const RESPONSE_TIME: MetricFamily = MetricFamily::new(
-    "ratelimit_service_response_time",
-    "Time from receiving a call to its response",
-    MetricKind::Histogram,
-)
-.in_unit(MetricUnit::Seconds)
-.with_labels(&["grpc_method"]);
+const RESPONSE_TIME: MetricFamily =
+    histogram("ratelimit_service_response_time", "Time from receiving a call to its response")
+        .in_unit(MetricUnit::Seconds)
+        .with_labels(&["grpc_method"]);
 const ERRORS: MetricFamily = counter(
     "ratelimit_service_should_rate_limit_error",
     "Calls without a decision: `redis_error` without an answer of the store, else `service_error`",

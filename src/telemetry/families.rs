@@ -7,7 +7,9 @@ use std::fmt;
 
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
-use super::metric::{MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue, emit_single};
+use super::metric::{
+    MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_single, gauge, histogram,
+};
 use super::rule_counters::{CODES, CountsByCode, RuleName, SOURCES};
 use crate::domain::RpcOutcome;
 
@@ -15,7 +17,7 @@ use crate::domain::RpcOutcome;
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
 const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
-    MetricFamily::new(name, help, MetricKind::Counter).with_labels(&["domain", "rule"])
+    counter(name, help).with_labels(&["domain", "rule"])
 }
 
 const RULES: [RuleMetric; 7] = [
@@ -34,89 +36,60 @@ const RULES: [RuleMetric; 7] = [
     (of_rule("rule_refunded_hits", "Hits that clients refunded"), |hits| hits.refunded),
 ];
 
-const RULE_DECISIONS: MetricFamily = MetricFamily::new(
+const RULE_DECISIONS: MetricFamily = counter(
     "rule_decisions",
     "Decided checks per rule, code and source; only observed combinations have a series",
-    MetricKind::Counter,
 )
 .with_labels(&["domain", "rule", "code", "source"]);
 const DECISIONS: MetricFamily =
-    MetricFamily::new("decisions", "Decided calls per code and source", MetricKind::Counter)
-        .with_labels(&["code", "source"]);
+    counter("decisions", "Decided calls per code and source").with_labels(&["code", "source"]);
 const CALLS: MetricFamily =
-    MetricFamily::new("calls", "Answered calls per gRPC status", MetricKind::Counter)
-        .with_labels(&["status"]);
-const DECISION_SECONDS: MetricFamily = MetricFamily::new(
-    "decision",
-    "Time from receiving a call to its response",
-    MetricKind::Histogram,
-)
-.in_unit(MetricUnit::Seconds);
+    counter("calls", "Answered calls per gRPC status").with_labels(&["status"]);
+const DECISION_SECONDS: MetricFamily =
+    histogram("decision", "Time from receiving a call to its response")
+        .in_unit(MetricUnit::Seconds);
 
 /// A metric of the whole process: its family, and its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
 const TOTALS: [ProcessMetric; 7] = [
+    (counter("domain_not_found", "Calls for a domain without a policy"), |totals| {
+        totals.domain_not_found
+    }),
     (
-        MetricFamily::new(
-            "domain_not_found",
-            "Calls for a domain without a policy",
-            MetricKind::Counter,
-        ),
-        |totals| totals.domain_not_found,
-    ),
-    (
-        MetricFamily::new(
+        counter(
             "global_shadow_mode",
             "Calls over a limit that passed because of global shadow mode",
-            MetricKind::Counter,
         ),
         |totals| totals.shadowed,
     ),
     (
-        MetricFamily::new(
+        counter(
             "returns_without_holder",
             "Releases of concurrency slots that named no holder and freed nothing",
-            MetricKind::Counter,
         ),
         |totals| totals.releases_without_holder,
     ),
+    (counter("config_load_success", "Successful policy loads"), |totals| totals.loads),
+    (counter("config_load_error", "Failed policy reloads"), |totals| totals.load_errors),
     (
-        MetricFamily::new("config_load_success", "Successful policy loads", MetricKind::Counter),
-        |totals| totals.loads,
-    ),
-    (
-        MetricFamily::new("config_load_error", "Failed policy reloads", MetricKind::Counter),
-        |totals| totals.load_errors,
-    ),
-    (
-        MetricFamily::new(
-            "config_last_reload_successful",
-            "1 if the last policy load succeeded, else 0",
-            MetricKind::Gauge,
-        ),
+        gauge("config_last_reload_successful", "1 if the last policy load succeeded, else 0"),
         |totals| u64::from(totals.last_load_succeeded),
     ),
     (
-        MetricFamily::new(
+        gauge(
             "config_last_reload_success_timestamp",
             "Time of the last successful policy load, since the Unix epoch",
-            MetricKind::Gauge,
         )
         .in_unit(MetricUnit::Seconds),
         |totals| totals.last_load_us,
     ),
 ];
 
-const POLICY: MetricFamily = MetricFamily::new(
-    "policy_info",
-    "1, with the fingerprint of the policy in force",
-    MetricKind::Gauge,
-)
-.with_labels(&["fingerprint"]);
+const POLICY: MetricFamily = gauge("policy_info", "1, with the fingerprint of the policy in force")
+    .with_labels(&["fingerprint"]);
 const BUILD: MetricFamily =
-    MetricFamily::new("build_info", "1, with the running version", MetricKind::Gauge)
-        .with_labels(&["version"]);
+    gauge("build_info", "1, with the running version").with_labels(&["version"]);
 
 /// Every family of this module, in the order of a scrape.
 #[cfg(test)]

@@ -46,8 +46,7 @@ pub struct MetricFamily {
 }
 
 impl MetricFamily {
-    /// A family without unit and labels.
-    pub const fn new(name: &'static str, help: &'static str, kind: MetricKind) -> Self {
+    const fn new(name: &'static str, help: &'static str, kind: MetricKind) -> Self {
         MetricFamily { name, help, kind, unit: None, labels: &[] }
     }
 
@@ -71,6 +70,26 @@ impl MetricFamily {
             Some(MetricUnit::Bytes) => format!("{}_bytes", self.name).into(),
         }
     }
+}
+
+/// A counter without unit and labels.
+pub const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::Counter)
+}
+
+/// A gauge without unit and labels.
+pub const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::Gauge)
+}
+
+/// A histogram without unit and labels.
+pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::Histogram)
+}
+
+/// A counter under a name of envoyproxy/ratelimit.
+pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)
 }
 
 /// The value of a series. In families in seconds, numbers are microseconds.

@@ -35,7 +35,7 @@ pub(crate) use families::families;
 pub use logging::{LineFormat, LogHandle, Verbosity, init_logging};
 pub use metric::{
     EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit,
-    MetricValue, emit_single,
+    MetricValue, counter, emit_single, gauge, histogram,
 };
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape};
 pub use rule_counters::RuleName;

@@ -136,8 +136,9 @@ fn to_plain_text(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::domain::{DurationHistogram, Micros, RuleId};
-    use crate::telemetry::{
-        MetricFamily, MetricKind, MetricUnit, MetricValue, RuleName, emit_single,
+    use crate::telemetry::RuleName;
+    use crate::telemetry::metric::{
+        MetricUnit, MetricValue, counter, emit_single, gauge, histogram, unsuffixed_counter,
     };
 
     fn metrics() -> Arc<AllMetrics> {
@@ -146,22 +147,16 @@ mod tests {
         let rule = RuleName { domain: "d".into(), path: path.into() };
         telemetry.policy_loaded(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
         let others: MetricSource = Box::new(|sink| {
-            emit_single(sink, &MetricFamily::new("keys", "Counters held", MetricKind::Gauge), 7)?;
+            emit_single(sink, &gauge("keys", "Counters held"), 7)?;
             let waits = DurationHistogram::default();
             waits.record(6_000);
-            let family = MetricFamily::new("waits", "Waits", MetricKind::Histogram)
-                .in_unit(MetricUnit::Seconds);
+            let family = histogram("waits", "Waits").in_unit(MetricUnit::Seconds);
             sink.family(&family, &mut |emit| {
                 emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
             })?;
-            let family =
-                MetricFamily::new("busy", "Busy", MetricKind::Counter).in_unit(MetricUnit::Seconds);
+            let family = counter("busy", "Busy").in_unit(MetricUnit::Seconds);
             emit_single(sink, &family, 1_500_000)?;
-            emit_single(
-                sink,
-                &MetricFamily::new("theirs", "Bare", MetricKind::UnsuffixedCounter),
-                3,
-            )
+            emit_single(sink, &unsuffixed_counter("theirs", "Bare"), 3)
         });
         Arc::new(AllMetrics::new(telemetry, vec![others]))
     }

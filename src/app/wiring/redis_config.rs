@@ -61,7 +61,7 @@ pub(crate) fn redis_config(
         db: i64::from(settings.database),
         prefix,
         meta: format!("{FORMAT} {}", secret.fingerprint()),
-        connections: settings.connections,
+        connections_per_node: settings.connections,
         connect_timeout: settings.connect_timeout,
         // Never less than the budget of a call.
         reply_timeout: REPLY_TIMEOUT.max(settings.budget * 2),

@@ -12,53 +12,53 @@ use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{BreakerState, NodeReport, NodeStats};
 use crate::telemetry::{
-    MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
+    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, gauge, histogram,
 };
 
 /// The label of every series here.
 const NODE: &str = "node";
 
-const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
-    of_node(name, help, MetricKind::Counter)
+const fn node_counter(name: &'static str, help: &'static str) -> MetricFamily {
+    counter(name, help).with_labels(&[NODE])
 }
 
-const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
-    of_node(name, help, MetricKind::Gauge)
+const fn node_gauge(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).with_labels(&[NODE])
 }
 
-const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
-    gauge(name, help).in_unit(MetricUnit::Bytes)
+const fn node_histogram(name: &'static str, help: &'static str) -> MetricFamily {
+    histogram(name, help).with_labels(&[NODE])
 }
 
-const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
-    counter(name, help).in_unit(MetricUnit::Seconds)
+const fn node_counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    node_counter(name, help).in_unit(MetricUnit::Seconds)
 }
 
-const fn of_node(name: &'static str, help: &'static str, kind: MetricKind) -> MetricFamily {
-    MetricFamily::new(name, help, kind).with_labels(&[NODE])
+const fn node_gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
+    node_gauge(name, help).in_unit(MetricUnit::Bytes)
 }
 
 metrics! { COUNTERS: NodeStats,
-    gauge "redis_connections" "Open connections to Redis", |node| node.connected.get();
-    counter "redis_connects" "Connections made to Redis", |node| node.connects.get();
-    counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
-    counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
-    counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
-    counter "redis_items" "Script calls written to Redis", |node| node.script_calls.get();
-    counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
-    counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
-    counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
-    counter "redis_noscript" "Scripts loaded again", |node| node.noscript.get();
-    counter "redis_moved" "Script calls answered with MOVED", |node| node.moved.get();
-    counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
-    counter "redis_tryagain" "Script calls answered with TRYAGAIN", |node| node.tryagain.get();
-    counter "redis_errors" "Script calls answered with another error", |node| node.errors.get();
-    counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
-    counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
-    gauge "redis_breakers_open" "1 while the circuit breaker is open or half-open", |node| node.breaker_open.get();
-    counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
-    counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
-    counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_differs.get();
+    node_gauge "redis_connections" "Open connections to Redis", |node| node.connected.get();
+    node_counter "redis_connects" "Connections made to Redis", |node| node.connects.get();
+    node_counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
+    node_counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
+    node_counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
+    node_counter "redis_items" "Script calls written to Redis", |node| node.script_calls.get();
+    node_counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
+    node_counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
+    node_counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
+    node_counter "redis_noscript" "Scripts loaded again", |node| node.noscript.get();
+    node_counter "redis_moved" "Script calls answered with MOVED", |node| node.moved.get();
+    node_counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
+    node_counter "redis_tryagain" "Script calls answered with TRYAGAIN", |node| node.tryagain.get();
+    node_counter "redis_errors" "Script calls answered with another error", |node| node.errors.get();
+    node_counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
+    node_counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
+    node_gauge "redis_breakers_open" "1 while the circuit breaker is open or half-open", |node| node.breaker_open.get();
+    node_counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
+    node_counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
+    node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_differs.get();
 }
 
 /// A histogram of a node, and where to read it.
@@ -66,54 +66,45 @@ type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
 
 const HISTOGRAMS: [NodeHistogram; 3] = [
     (
-        of_node(
+        node_histogram(
             "redis_wait",
             "Time that a caller waited for a script call, including our queue",
-            MetricKind::Histogram,
         )
         .in_unit(MetricUnit::Seconds),
         |node| node.wait_times.snapshot(),
     ),
     (
-        of_node(
+        node_histogram(
             "redis_round_trip",
             "Time from a write to the last of its replies: network and scripts",
-            MetricKind::Histogram,
         )
         .in_unit(MetricUnit::Seconds),
         |node| node.round_trips.snapshot(),
     ),
-    (of_node("redis_write_items", "Script calls per write", MetricKind::Histogram), |node| {
+    (node_histogram("redis_write_items", "Script calls per write"), |node| {
         node.write_sizes.snapshot()
     }),
 ];
 
-const BREAKER: MetricFamily = MetricFamily::new(
-    "redis_breaker_state",
-    "1 for the state of the circuit breaker: closed, open, half-open",
-    MetricKind::Gauge,
-)
-.with_labels(&[NODE, "state"]);
+const BREAKER: MetricFamily =
+    gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open, half-open")
+        .with_labels(&[NODE, "state"]);
 
 // Numbers that a node reports in INFO.
 metrics! { INFO_NUMBERS: NodeInfo,
-    gauge "redis_ops_per_second" "Commands per second of all clients", |node| node.ops_per_second;
-    counter "redis_commands" "Commands of all clients", |node| node.commands;
-    gauge_bytes "redis_memory_used" "Memory used by Redis", |node| node.memory_bytes;
-    gauge_bytes "redis_memory_max" "Memory that Redis may use; 0: no bound", |node| node.memory_bytes_max;
-    counter "redis_evicted_keys" "Keys evicted because memory was full", |node| node.evicted_keys;
-    counter "redis_script_calls" "Script calls of all clients", |node| node.script_calls;
-    counter_seconds "redis_script" "Time that Redis spent in scripts", |node| node.script_us;
-    gauge "redis_keys" "Keys in our database", |node| node.keys;
-    gauge "redis_keys_without_expiry" "Keys without expiry in our database", |node| node.keys.saturating_sub(node.keys_expiring);
+    node_gauge "redis_ops_per_second" "Commands per second of all clients", |node| node.ops_per_second;
+    node_counter "redis_commands" "Commands of all clients", |node| node.commands;
+    node_gauge_bytes "redis_memory_used" "Memory used by Redis", |node| node.memory_bytes;
+    node_gauge_bytes "redis_memory_max" "Memory that Redis may use; 0: no bound", |node| node.memory_bytes_max;
+    node_counter "redis_evicted_keys" "Keys evicted because memory was full", |node| node.evicted_keys;
+    node_counter "redis_script_calls" "Script calls of all clients", |node| node.script_calls;
+    node_counter_seconds "redis_script" "Time that Redis spent in scripts", |node| node.script_us;
+    node_gauge "redis_keys" "Keys in our database", |node| node.keys;
+    node_gauge "redis_keys_without_expiry" "Keys without expiry in our database", |node| node.keys.saturating_sub(node.keys_expiring);
 }
 
-const EVICTION: MetricFamily = MetricFamily::new(
-    "redis_eviction_info",
-    "1, with the eviction policy of Redis",
-    MetricKind::Gauge,
-)
-.with_labels(&[NODE, "policy"]);
+const EVICTION: MetricFamily = gauge("redis_eviction_info", "1, with the eviction policy of Redis")
+    .with_labels(&[NODE, "policy"]);
 
 /// Metrics of every known node; none if counters are in memory.
 pub(crate) fn of(decider: &Arc<ServiceDecider>) -> MetricSource {

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::{SharedStore as _, memory};
-use crate::telemetry::{MetricFamily, MetricKind, MetricSource, emit_single};
+use crate::telemetry::{MetricFamily, MetricSource, counter, emit_single, gauge};
 
 /// A family with one series, and its value.
 pub(super) type Metric<T> = (MetricFamily, fn(&T) -> u64);
@@ -23,14 +23,6 @@ macro_rules! metrics {
     };
 }
 pub(super) use metrics;
-
-const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
-    MetricFamily::new(name, help, MetricKind::Counter)
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
-    MetricFamily::new(name, help, MetricKind::Gauge)
-}
 
 fn load(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)

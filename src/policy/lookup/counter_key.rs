@@ -1,12 +1,12 @@
 //! Counter keys: 128 bits of a keyed BLAKE3 over the length-prefixed parts of an identity.
 //!
-//! An identity is the domain, the limit's name where it stands in a list, the algorithm, the window
-//! where the algorithm has one, the consumer class where classes have a bucket each, and the entries
-//! that make the counter. Never the numbers of the limit: a
-//! raised limit meets the counter it had. No two identities are written as the same bytes, because
-//! every part is a varint length followed by that many bytes, and every choice is a byte of its own.
+//! The identity of a counter consists of the domain, the limit's name if the rule is a list, the
+//! algorithm, its window if it has one, the consumer class if each class has its own bucket, and the
+//! entries of the path or of `per`. It never includes the numbers of the limit, so that a changed limit
+//! keeps its counters. The encoding is injective: every part is a varint length followed by that many
+//! bytes, and every choice is a byte of its own.
 //!
-//! Not here: which entries make a counter (`tree`), how a store spells a key.
+//! Not here: which entries make a counter (`tree`), the spelling of keys in Redis (`store::redis`).
 
 use smallvec::SmallVec;
 

@@ -260,11 +260,12 @@ fn metric(family: &MetricFamily, points: Points) -> Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metric::{counter, gauge};
 
     #[test]
     fn a_metric_with_many_series_is_split_into_several_messages_without_loss() {
         let mut writer = OtlpWriter::new(Micros(1), Micros(2));
-        let family = MetricFamily::new("hits", "Hits", MetricKind::Counter);
+        let family = counter("hits", "Hits");
         let names: Vec<String> = (0..2 * POINTS_MAX + 1).map(|n| n.to_string()).collect();
         let fill = &mut |emit: EmitSeries<'_>| {
             names.iter().try_for_each(|name| emit(&[("rule", name)], MetricValue::Number(1)))
@@ -282,8 +283,7 @@ mod tests {
     #[test]
     fn values_are_converted_to_seconds_and_the_unit_is_in_the_name_and_in_its_own_field() {
         let mut writer = OtlpWriter::new(Micros(1), Micros(2));
-        let family =
-            MetricFamily::new("busy", "Busy", MetricKind::Gauge).in_unit(MetricUnit::Seconds);
+        let family = gauge("busy", "Busy").in_unit(MetricUnit::Seconds);
         writer.family(&family, &mut |emit| emit(&[], MetricValue::Number(1_500_000))).unwrap();
         let metric = writer.messages().remove(0).remove(0);
         assert_eq!((metric.name.as_str(), metric.unit.as_str()), ("tidegate_busy_seconds", "s"));

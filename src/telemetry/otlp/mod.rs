@@ -19,7 +19,7 @@ use std::time::Duration;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use super::metric::{MetricFamily, MetricKind, MetricSource, MetricValue};
+use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
 
 /// The receiver of a signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl ExportStats {
 
 /// Exports per signal and result.
 pub(crate) const EXPORTS: MetricFamily =
-    MetricFamily::new("otlp_exports", "OTLP exports per signal and result", MetricKind::Counter)
+    counter("otlp_exports", "OTLP exports per signal and result")
         .with_labels(&["signal", "result"]);
 
 /// The metrics about exports.

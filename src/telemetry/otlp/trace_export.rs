@@ -91,10 +91,10 @@ impl TraceExporter {
         let parent = trace.parent().map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(remote(&parent))
         });
-        let TraceRecord { told: recorded, node_calls } = trace.seen();
+        let TraceRecord { decision: recorded, node_calls } = trace.snapshot();
         let decision = SpanBuilder::from_name(DECISION)
             .with_kind(SpanKind::Server)
-            .with_start_time(moment(trace.began()))
+            .with_start_time(moment(trace.started()))
             .with_attributes(decision_attributes(recorded.as_ref(), outcome));
         let decision = self.tracer.build_with_context(decision, &parent);
         let context = parent.with_span(decision);

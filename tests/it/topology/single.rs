@@ -123,8 +123,11 @@ async fn an_idle_connection_that_the_server_closes_costs_no_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_call_whose_caller_gave_up_is_not_written() {
     let server = server();
-    let patient =
-        RedisConfig { connections: 1, reply_timeout: Duration::from_secs(20), ..single(&server) };
+    let patient = RedisConfig {
+        connections_per_node: 1,
+        reply_timeout: Duration::from_secs(20),
+        ..single(&server)
+    };
     let connections = open(patient).await;
     server.ask(&["CLIENT", "PAUSE", "20000", "WRITE"]);
     // A call that is polled once has entered the queue.

@@ -167,8 +167,8 @@ pub struct RedisConfig {
     /// The key format's version and the fingerprint of the key secret. Each new connection compares
     /// it with what other replicas stored under `<prefix>tg1meta`. Empty: not compared.
     pub meta: String,
-    /// Connections per node, at least 1.
-    pub connections: usize,
+    /// At least 1.
+    pub connections_per_node: usize,
     /// Time limit for connecting, handshake included.
     pub connect_timeout: Duration,
     /// A connection whose oldest reply is later than this is closed.
@@ -218,7 +218,7 @@ impl Default for RedisConfig {
             db: 0,
             prefix: Prefix::default(),
             meta: String::new(),
-            connections: CONNECTIONS_PER_NODE,
+            connections_per_node: CONNECTIONS_PER_NODE,
             connect_timeout: CONNECT_TIMEOUT,
             reply_timeout: REPLY_TIMEOUT,
             breaker_clock: None,

@@ -76,7 +76,7 @@ impl Node {
             }
             ConnectionHandle { queue: sender, connected }
         };
-        let connections = (0..config.connections.max(1)).map(open_connection).collect();
+        let connections = (0..config.connections_per_node.max(1)).map(open_connection).collect();
         let breaker = config.breaker_clock.clone().map(|clock| {
             let (stats, refresh_needed) = (Arc::clone(&stats), Arc::clone(refresh_needed));
             Arc::new(NodeBreaker::new(clock, address.to_string(), stats, refresh_needed))

@@ -157,12 +157,14 @@ impl CallTracker {
         self.reported = true;
         let CommandReply::Failed(SendError { kind, .. }) = reply else {
             let waited = self.record_wait();
-            current_trace::record(|trace| trace.asked(&self.breaker.address, waited, None));
+            current_trace::record(|trace| {
+                trace.record_node_call(&self.breaker.address, waited, None)
+            });
             return self.breaker.record_success(self.epoch);
         };
         // A trace also shows calls that were rejected without being sent.
         current_trace::record(|trace| {
-            trace.asked(&self.breaker.address, self.elapsed(), Some(kind.as_str()))
+            trace.record_node_call(&self.breaker.address, self.elapsed(), Some(kind.as_str()))
         });
         match kind {
             // Rejected on our side: nobody waited, and it proves nothing about the node.
@@ -189,7 +191,9 @@ impl Drop for CallTracker {
             return;
         }
         let waited = self.record_wait();
-        current_trace::record(|trace| trace.asked(&self.breaker.address, waited, Some("timeout")));
+        current_trace::record(|trace| {
+            trace.record_node_call(&self.breaker.address, waited, Some("timeout"))
+        });
         if waited >= TIMEOUT_MIN {
             self.breaker.record_failure(self.epoch, CallFailure::NoReply);
         }

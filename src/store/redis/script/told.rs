@@ -224,7 +224,7 @@ fn numbers(each: impl Iterator<Item = u64>) -> Numbers {
 }
 
 fn bounds(calendar: &Calendar, clock: Micros) -> Numbers {
-    numbers(calendar.around(clock).into_iter().map(|bound| bound.0))
+    numbers(calendar.boundaries_around(clock).into_iter().map(|bound| bound.0))
 }
 
 /// A hybrid's numbers, as `lua/hybrid.lua` takes them.
