@@ -14,193 +14,74 @@ use crate::store::{SharedStore as _, memory};
 use crate::telemetry::{MetricFamily, MetricSource, counter, emit_single, gauge};
 
 /// A family with one series, and its value.
-type Metric<T> = (MetricFamily, fn(&T) -> u64);
+pub(super) type Metric<T> = (MetricFamily, fn(&T) -> u64);
+
+/// Defines a table of metrics, one row each: kind, name, help, value.
+macro_rules! metrics {
+    ($table:ident: $of:ty, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
+        const $table: &[Metric<$of>] = &[ $( ($kind($name, $help), $value) ),+ ];
+    };
+}
+pub(super) use metrics;
 
 fn load(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
 }
 
-const MEMORY: [Metric<memory::MemoryStats>; 6] = [
-    (gauge("keys", "Counters in memory"), |stats| load(&stats.live)),
-    (
-        counter("keys_evicted", "Counters dropped because they were back to their initial state"),
-        |stats| load(&stats.evicted),
-    ),
-    (
-        counter("keys_overflowed", "Charges to shared counters because the memory store was full"),
-        |stats| load(&stats.overflowed),
-    ),
-    (counter("keys_no_room", "Checks rejected because the memory store was full"), |stats| {
-        load(&stats.no_room)
-    }),
-    (
-        counter("clock_regressions", "Checks whose counter has a later time than the clock"),
-        |stats| load(&stats.clock_regressions),
-    ),
-    (
-        counter("cost_exceeds_capacity", "Checks with a cost above the capacity of their limit"),
-        |stats| load(&stats.cost_exceeds_capacity),
-    ),
-];
+metrics! { MEMORY: memory::MemoryStats,
+    gauge "keys" "Counters in memory", |stats| load(&stats.live);
+    counter "keys_evicted" "Counters dropped because they were back to their initial state", |stats| load(&stats.evicted);
+    counter "keys_overflowed" "Charges to shared counters because the memory store was full", |stats| load(&stats.overflowed);
+    counter "keys_no_room" "Checks rejected because the memory store was full", |stats| load(&stats.no_room);
+    counter "clock_regressions" "Checks whose counter has a later time than the clock", |stats| load(&stats.clock_regressions);
+    counter "cost_exceeds_capacity" "Checks with a cost above the capacity of their limit", |stats| load(&stats.cost_exceeds_capacity);
+}
 
-const TRAFFIC: [Metric<ConnectionStats>; 7] = [
-    (gauge("connections", "Open gRPC connections"), |stats| {
-        stats.open.load(Ordering::Relaxed) as u64
-    }),
-    (counter("connections_accepted", "Accepted gRPC connections"), |stats| load(&stats.accepted)),
-    (
-        counter(
-            "connections_refused",
-            "gRPC connections closed at once because too many were open",
-        ),
-        |stats| load(&stats.refused),
-    ),
-    (
-        counter(
-            "accepts_failed",
-            "Failed accepts of gRPC connections, for example without file descriptors",
-        ),
-        |stats| load(&stats.accepts_failed),
-    ),
-    (counter("prefaces_failed", "gRPC connections that did not start HTTP/2 in time"), |stats| {
-        load(&stats.prefaces_failed)
-    }),
-    (counter("connections_broken", "gRPC connections closed after a protocol error"), |stats| {
-        load(&stats.connections_broken)
-    }),
-    (counter("handshakes_failed", "TLS handshakes that failed or timed out"), |stats| {
-        load(&stats.handshakes_failed)
-    }),
-];
+metrics! { TRAFFIC: ConnectionStats,
+    gauge "connections" "Open gRPC connections", |stats| stats.open.load(Ordering::Relaxed) as u64;
+    counter "connections_accepted" "Accepted gRPC connections", |stats| load(&stats.accepted);
+    counter "connections_refused" "gRPC connections closed at once because too many were open", |stats| load(&stats.refused);
+    counter "accepts_failed" "Failed accepts of gRPC connections, for example without file descriptors", |stats| load(&stats.accepts_failed);
+    counter "prefaces_failed" "gRPC connections that did not start HTTP/2 in time", |stats| load(&stats.prefaces_failed);
+    counter "connections_broken" "gRPC connections closed after a protocol error", |stats| load(&stats.connections_broken);
+    counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
+}
 
-/// Only with TLS on the gRPC port.
-const TLS: [Metric<TlsCounters>; 4] = [
-    (
-        gauge(
-            "certificate_expires_seconds",
-            "Expiry of the server certificate, since the Unix epoch",
-        ),
-        |stats| load(&stats.expires_secs),
-    ),
-    (counter("certificate_reloads", "Successful reloads of certificates"), |stats| {
-        load(&stats.replaced)
-    }),
-    (
-        counter(
-            "certificate_reload_failures",
-            "Failed reloads of certificates; the old ones stay in force",
-        ),
-        |stats| load(&stats.not_replaced),
-    ),
-    (
-        counter("calls_denied", "Calls for a domain that the caller is not authorized for"),
-        |stats| load(&stats.denied),
-    ),
-];
+// Only with TLS on the gRPC port.
+metrics! { TLS: TlsCounters,
+    gauge "certificate_expires_seconds" "Expiry of the server certificate, since the Unix epoch", |stats| load(&stats.expires_secs);
+    counter "certificate_reloads" "Successful reloads of certificates", |stats| load(&stats.replaced);
+    counter "certificate_reload_failures" "Failed reloads of certificates; the old ones stay in force", |stats| load(&stats.not_replaced);
+    counter "calls_denied" "Calls for a domain that the caller is not authorized for", |stats| load(&stats.denied);
+}
 
-const REDIS: [Metric<RedisStack>; 8] = [
-    (
-        counter("redis_overruns", "Calls that Redis did not answer within the store budget"),
-        |stack| stack.remote().shared_stats().overruns,
-    ),
-    (counter("redis_cached_refusals", "Checks rejected from the refusal cache"), |stack| {
-        stack.remote().shared_stats().cached_refusals
-    }),
-    (counter("redis_spared", "Calls answered from the refusal cache alone"), |stack| {
-        stack.remote().shared_stats().cached_calls
-    }),
-    (counter("redis_clamped", "Counters from the far future, read as full"), |stack| {
-        stack.remote().shared_stats().clamped
-    }),
-    (counter("redis_unreadable", "Replies that no script can send"), |stack| {
-        stack.remote().shared_stats().unreadable
-    }),
-    (counter("redis_split_calls", "Calls over several slots of a cluster"), |stack| {
-        stack.remote().shared_stats().multi_slot_calls
-    }),
-    (counter("redis_two_rounds", "Calls that used one slot before the others"), |stack| {
-        stack.remote().shared_stats().two_rounds
-    }),
-    (
-        counter("redis_refunded", "Charges refunded because another slot rejected the call"),
-        |stack| stack.remote().shared_stats().refunds,
-    ),
-];
+metrics! { REDIS: RedisStack,
+    counter "redis_overruns" "Calls that Redis did not answer within the store budget", |stack| stack.remote().shared_stats().overruns;
+    counter "redis_cached_refusals" "Checks rejected from the refusal cache", |stack| stack.remote().shared_stats().cached_refusals;
+    counter "redis_spared" "Calls answered from the refusal cache alone", |stack| stack.remote().shared_stats().cached_calls;
+    counter "redis_clamped" "Counters from the far future, read as full", |stack| stack.remote().shared_stats().clamped;
+    counter "redis_unreadable" "Replies that no script can send", |stack| stack.remote().shared_stats().unreadable;
+    counter "redis_split_calls" "Calls over several slots of a cluster", |stack| stack.remote().shared_stats().multi_slot_calls;
+    counter "redis_two_rounds" "Calls that used one slot before the others", |stack| stack.remote().shared_stats().two_rounds;
+    counter "redis_refunded" "Charges refunded because another slot rejected the call", |stack| stack.remote().shared_stats().refunds;
+}
 
-/// Decisions without Redis.
-const DEGRADED: [Metric<RedisStack>; 13] = [
-    (gauge("degraded", "1 while calls are decided without Redis"), |stack| {
-        u64::from(stack.outages().outage(Clock::System.now()).is_some())
-    }),
-    (
-        counter(
-            "degraded_unreachable_calls",
-            "Calls decided without Redis because it was unreachable",
-        ),
-        |stack| stack.outages().calls(FallbackReason::Unreachable),
-    ),
-    (
-        counter(
-            "degraded_late_calls",
-            "Calls decided without Redis because it did not answer in time",
-        ),
-        |stack| stack.outages().calls(FallbackReason::Late),
-    ),
-    (
-        counter(
-            "degraded_shed_calls",
-            "Calls decided without Redis because too many were waiting for it",
-        ),
-        |stack| stack.outages().calls(FallbackReason::Shed),
-    ),
-    (
-        counter(
-            "degraded_rehearsed_calls",
-            "Calls decided without Redis because an operator disabled it",
-        ),
-        |stack| stack.outages().calls(FallbackReason::Rehearsed),
-    ),
-    (counter("degraded_admitted_calls", "Calls admitted without Redis"), |stack| {
-        load(&stack.stats().admitted)
-    }),
-    (
-        counter(
-            "degraded_admitted_hits",
-            "Hits admitted without Redis, which may be beyond their limits",
-        ),
-        |stack| load(&stack.stats().admitted_hits),
-    ),
-    (
-        gauge(
-            "degraded_over_admission_bound",
-            "Upper bound of hits beyond limits in this outage, on this replica",
-        ),
-        |stack| stack.over_admitted_max(Clock::System.now()),
-    ),
-    (gauge("degraded_replicas", "Replicas that share the limits without Redis"), |stack| {
-        u64::from(stack.replicas())
-    }),
-    (counter("degraded_refused_calls", "Calls rejected without Redis"), |stack| {
-        load(&stack.stats().refused)
-    }),
-    (
-        counter(
-            "degraded_unavailable_calls",
-            "Calls answered with UNAVAILABLE, because a rule says so",
-        ),
-        |stack| load(&stack.stats().unavailable),
-    ),
-    (
-        counter(
-            "degraded_refunded",
-            "Charges refunded because the call was rejected without Redis",
-        ),
-        |stack| load(&stack.stats().refunded),
-    ),
-    (counter("degraded_refunds_lost", "Charges that could not be refunded"), |stack| {
-        load(&stack.stats().refunds_lost)
-    }),
-];
+// Decisions without Redis.
+metrics! { DEGRADED: RedisStack,
+    gauge "degraded" "1 while calls are decided without Redis", |stack| u64::from(stack.outages().outage(Clock::System.now()).is_some());
+    counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls(FallbackReason::Unreachable);
+    counter "degraded_late_calls" "Calls decided without Redis because it did not answer in time", |stack| stack.outages().calls(FallbackReason::Late);
+    counter "degraded_shed_calls" "Calls decided without Redis because too many were waiting for it", |stack| stack.outages().calls(FallbackReason::Shed);
+    counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FallbackReason::Rehearsed);
+    counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
+    counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
+    gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits in this outage, on this replica", |stack| stack.over_admitted_max(Clock::System.now());
+    gauge "degraded_replicas" "Replicas that share the limits without Redis", |stack| u64::from(stack.replicas());
+    counter "degraded_refused_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);
+    counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE, because a rule says so", |stack| load(&stack.stats().unavailable);
+    counter "degraded_refunded" "Charges refunded because the call was rejected without Redis", |stack| load(&stack.stats().refunded);
+    counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
+}
 
 /// A table as metrics; none if there is no such part.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
@@ -221,12 +102,12 @@ pub(crate) fn of(
     traffic: &Arc<ConnectionStats>,
     tls: Option<&Arc<TlsCounters>>,
 ) -> Vec<MetricSource> {
-    let of_tls = tls.map(|tls| source(tls, &TLS, |tls| Some(tls)));
+    let of_tls = tls.map(|tls| source(tls, TLS, |tls| Some(tls)));
     let others = vec![
-        source(traffic, &TRAFFIC, |traffic| Some(traffic)),
-        source(decider, &MEMORY, |decider| Some(decider.store().memory().stats())),
-        source(decider, &REDIS, |decider| decider.store().redis()),
-        source(decider, &DEGRADED, |decider| decider.store().redis()),
+        source(traffic, TRAFFIC, |traffic| Some(traffic)),
+        source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
+        source(decider, REDIS, |decider| decider.store().redis()),
+        source(decider, DEGRADED, |decider| decider.store().redis()),
         redis_metrics::of(decider),
     ];
     of_tls.into_iter().chain(others).collect()
@@ -238,7 +119,6 @@ pub(crate) fn families() -> Vec<MetricFamily> {
     fn of<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
         table.iter().map(|(family, _)| *family)
     }
-    let own =
-        of(&TLS).chain(of(&TRAFFIC)).chain(of(&MEMORY)).chain(of(&REDIS)).chain(of(&DEGRADED));
+    let own = of(TLS).chain(of(TRAFFIC)).chain(of(MEMORY)).chain(of(REDIS)).chain(of(DEGRADED));
     own.chain(redis_metrics::families()).collect()
 }
