@@ -23,25 +23,25 @@ pub struct Script {
 /// The files of `lua/`, as they are.
 pub mod files {
     /// Decides a call of one check of a bucket.
-    pub const BUCKET: &str = include_str!("../../../lua/bucket.lua");
+    pub const BUCKET: &str = include_str!("../../../lua/algorithm/bucket.lua");
     /// Decides a call of one check of a fixed window.
-    pub const FIXED_WINDOW: &str = include_str!("../../../lua/fixed_window.lua");
+    pub const FIXED_WINDOW: &str = include_str!("../../../lua/algorithm/fixed_window.lua");
     /// Decides a call of one check of a sliding window.
-    pub const SLIDING_WINDOW: &str = include_str!("../../../lua/sliding_window.lua");
+    pub const SLIDING_WINDOW: &str = include_str!("../../../lua/algorithm/sliding_window.lua");
     /// Blocks: sliding logs.
-    pub const SLIDING_LOG: &str = include_str!("../../../lua/sliding_log.lua");
+    pub const SLIDING_LOG: &str = include_str!("../../../lua/algorithm/sliding_log.lua");
     /// Blocks: slots and their leases.
-    pub const CONCURRENCY: &str = include_str!("../../../lua/concurrency.lua");
+    pub const CONCURRENCY: &str = include_str!("../../../lua/algorithm/concurrency.lua");
     /// Blocks: hybrid classes.
-    pub const HYBRID: &str = include_str!("../../../lua/hybrid.lua");
+    pub const HYBRID: &str = include_str!("../../../lua/algorithm/hybrid.lua");
     /// Blocks: calendar windows.
-    pub const CALENDAR: &str = include_str!("../../../lua/calendar.lua");
+    pub const CALENDAR: &str = include_str!("../../../lua/algorithm/calendar.lua");
     /// Decides a call of several checks that only take.
-    pub const TAKES: &str = include_str!("../../../lua/takes.lua");
+    pub const TAKES: &str = include_str!("../../../lua/multi_take.lua");
     /// Decides every other call.
     pub const APPLY: &str = include_str!("../../../lua/apply.lua");
     /// Gives charges back by their receipts.
-    pub const GIVE_BACK: &str = include_str!("../../../lua/give_back.lua");
+    pub const GIVE_BACK: &str = include_str!("../../../lua/refund.lua");
 }
 
 /// What tests run strictly; production cuts it off.
