@@ -1,94 +1,134 @@
 #!lua
--- Bucket (token bucket, leaky bucket): `burst` hits fit in, and it refills evenly.
--- Decides a call of one check that takes and is charged when admitted. The scripts for every other
--- call, takes.lua, apply.lua and give_back.lua, are made of the blocks between `begin` and `end`.
+-- Bucket (token bucket b, leaky bucket l): `burst` hits fit in, and it refills evenly.
+-- algorithms.lua says what each function does.
 --
--- The debt of a bucket is counted in credits: `ahead` microseconds until it is full, each worth
--- `rate` credits, and `rest` credits below that. In arrival form (a hit every so many whole
--- microseconds) rate is 1 and a credit is a microsecond; in credit form a hit is worth as many
--- credits as its window has microseconds, and rate is the hits per window: exact for any rate.
+-- A bucket's debt is counted in credits: `ahead` microseconds until it is full, each worth `rate`
+-- credits, and `rem` credits less than one more. Where a hit comes back every so many whole
+-- microseconds ("arrival form"), rate is 1, a credit is a microsecond and rem is 0. Otherwise ("credit
+-- form") a hit is worth as many credits as its window has microseconds, and rate is the hits per
+-- window: exact for any rate.
 --
--- KEYS[1]  the counter
--- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
---          counts. A number is a test's: then every expiry is a day longer
--- ARGV[2]  need: credits to take; one more than the capacity where the hits never fit
--- ARGV[3]  capacity: credits of a full bucket, less what a floor keeps from being looked at
--- ARGV[4]  rate: credits per microsecond; absent, or empty, in arrival form
--- ARGV[5]  cap: the largest debt in credits, where it is not the capacity
---
--- State    one integer, the time in microseconds at which the bucket is full ("theoretical arrival
---          time"), in credit form followed by a colon and rest where that is not 0.
--- Expiry   the time until the bucket is full and at most 2 ms: then an absent one means the same.
--- Reply    "ahead now [rest far]": the debt after the call (refused: -1 - ahead) and the time; in
---          credit form also rest, and 1 where the state was from the far future.
--- Cost     TIME, GET and SET; refused: no write.
+-- limit      +1 burst: hits
+--            +2 cap: the largest debt in credits
+--            +3 unit: credits per hit
+--            +4 rate: credits per microsecond
+--            +5 floor: hits that must be there before a take
+-- State      one integer, the time in microseconds at which the bucket is full ("theoretical arrival
+--            time"), followed by a colon and rem where that is not 0
+-- Expiry     the time until the bucket is full: then an absent one means the same
 --
 -- Numbers are doubles, exact below 2^53: every sum that decides is. Never tostring a timestamp.
+local now, extra_ms = ...
 
--- insert fixed_window.clock
-local key, need, capacity = KEYS[1], ARGV[2] + 0, ARGV[3] + 0
-local rate = ARGV[4] and tonumber(ARGV[4])
-
--- begin read: key, now -> ahead, rest
--- insert fixed_window.get
--- begin parse: value, now -> ahead, rest
-local ahead, rest = 0, 0
-local arrival = tonumber(value)
-if not arrival and value then
-  local whole, part = string.match(value, '^(%d+):(%d+)$')
-  arrival, rest = tonumber(whole), tonumber(part) or 0
-end
-if arrival and arrival >= now then
-  ahead = arrival - now
-else
-  rest = 0
-end
--- end parse
--- end read
-
-local cap = ARGV[5] and ARGV[5] + 0 or capacity
--- begin fit: ahead, rest, cap (the largest debt), rate -> ahead, rest, far. Against the limit as it
--- is now: a rest of another rate is rounded up; a debt of more than a second beyond the largest means
--- that the clock jumped back or the limit was lowered, and is the largest from now on.
-local far = false
-if rest > 0 and (not rate or rest >= rate) then
-  ahead, rest = ahead + 1, 0
-end
-if (ahead - 1000000) * (rate or 1) > cap then
-  rest = cap % (rate or 1)
-  ahead, far = (cap - rest) / (rate or 1), true
-end
--- end fit
-
-local passes
--- begin check: ahead, rest, need, capacity, rate -> passes. Exact: a product beyond 2^53 is rounded,
--- but never below the capacity.
-passes = ahead * (rate or 1) + rest <= capacity - need
--- end check
-if passes then
-  -- begin charge: ahead, rest, need, rate -> ahead, rest
-  if rate then
-    local part = (rest + need) % rate
-    ahead, rest = ahead + (rest + need - part) / rate, part
-  else
-    ahead = ahead + need
+local function load(key)
+  local value, err = loadfile('get.lua')(key)
+  if not value then
+    return nil, err
   end
-  -- end charge
+  local tat, rem = tonumber(value), 0
+  if not tat then
+    local whole, part = string.match(value, '^(%d+):(%d+)$')
+    tat, rem = tonumber(whole), tonumber(part)
+  end
+  return tat and { tat = tat, rem = rem }
 end
 
-if passes or far then
-  -- begin write: key, ahead, rest, now, keep
-  local left = ahead + 1999
-  local state = string.format(rest > 0 and '%d:%d' or '%d', now + ahead, rest)
-  redis.call('SET', key, state, 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
-  -- end write
+-- The debt as a limit of this rate and largest debt sees it now: ahead, rem, clamped. A rem of another
+-- rate is rounded up; a debt of more than a second beyond the largest means that the clock jumped back
+-- or the limit was lowered, and is the largest from now on.
+local function read(state, rate, cap)
+  if not (state and state.tat >= now) then
+    return 0, 0, false
+  end
+  local ahead, rem = state.tat - now, state.rem
+  if rem >= rate then
+    ahead, rem = ahead + 1, 0
+  end
+  if (ahead - 1000000) * rate > cap then
+    rem = cap % rate
+    return (cap - rem) / rate, rem, true
+  end
+  return ahead, rem, false
 end
-if not passes then
-  ahead = -1 - ahead
+
+-- The debt after so many more credits; fewer where they are negative.
+local function charge(ahead, rem, credits, rate)
+  local part = (rem + credits) % rate
+  ahead = ahead + (rem + credits - part) / rate
+  if ahead < 0 then
+    return 0, 0
+  end
+  return ahead, part
 end
-if far then
-  return string.format('%d %d %d 1', ahead, now, rest)
-elseif rate then
-  return string.format('%d %d %d', ahead, now, rest)
+
+-- Microseconds until so many hits pass: 0 or less if they do now, nil if they never do.
+local function until_passes(ahead, rem, cost, limit, at)
+  local spare, rate = limit[at + 1] - cost, limit[at + 4]
+  if spare < 0 then
+    return nil
+  end
+  local kept = limit[at + 5] - cost
+  local room = (kept > 0 and spare - kept or spare) * limit[at + 3] - rem
+  return ahead - (room - room % rate) / rate
 end
-return string.format('%d %d', ahead, now)
+
+local function step(state, op, cost, limit, at)
+  local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
+  local ahead, rem, clamped = read(state, rate, cap)
+  local wait, credits = 0, 0
+  if op == 'refund' then
+    credits = -math.min(cost * unit, cap)
+  else
+    wait = until_passes(ahead, rem, cost, limit, at)
+    if op == 'take' and wait and wait <= 0 then
+      credits = cost * unit
+    elseif op == 'debt' then
+      credits = math.max(math.min(cost * unit, cap - ahead * rate - rem), 0)
+    end
+  end
+  local write = nil
+  if clamped or credits > 0 or credits < 0 and (ahead > 0 or rem > 0) then
+    ahead, rem = charge(ahead, rem, credits, rate)
+    write = { tat = now + ahead, rem = rem }
+  end
+  local charged = credits > 0 and (credits - credits % unit) / unit or 0
+  if wait and wait <= 0 then
+    return true, 0, charged, now, 0, write, clamped
+  elseif charged > 0 then
+    -- A debt's wait counts from after its charge.
+    wait = until_passes(ahead, rem, cost, limit, at)
+  end
+  return false, wait or 0, charged, now, 0, write, clamped
+end
+
+-- Single hits pass until fewer than the floor would be there before one.
+local function report(state, limit, at)
+  local unit, rate, floor = limit[at + 3], limit[at + 4], limit[at + 5]
+  local ahead, rem = read(state, rate, limit[at + 2])
+  local left = limit[at + 1] * unit - ahead * rate - rem
+  local available = (left - left % unit) / unit + 1 - (floor > 1 and floor or 1)
+  return available > 0 and available or 0, rem > 0 and ahead + 1 or ahead
+end
+
+local function save(key, state)
+  local text = string.format(state.rem > 0 and '%d:%d' or '%d', state.tat, state.rem)
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(state.tat - now, extra_ms))
+end
+
+-- Less what can have refilled since: refunding all of it would hand out the refill twice.
+local function refund(key, limit, at, hits, taken_at)
+  local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
+  local state, err = load(key)
+  local ahead, rem, clamped = read(state, rate, cap)
+  local credits = math.min(hits * unit, cap) - math.max(now - taken_at, 0) * rate
+  local lowers = credits > 0 and (ahead > 0 or rem > 0)
+  if lowers then
+    ahead, rem = charge(ahead, rem, -credits, rate)
+  end
+  if lowers or clamped then
+    save(key, { tat = now + ahead, rem = rem })
+  end
+  return lowers or clamped, err
+end
+
+return { read = read, load = load, step = step, report = report, save = save, refund = refund }

@@ -1,100 +1,132 @@
 #!lua
--- Fixed window: so many hits in each window; windows are aligned to the Unix epoch.
--- Decides a call of one check that takes and is charged when admitted. The scripts for every other
--- call, takes.lua and apply.lua, are made of the blocks between `begin` and `end`.
+-- Fixed window: so many hits in each window. Windows have one length and are aligned to the Unix epoch
+-- (letter w), or are the days, weeks, months or years of a time zone (letter k).
+-- algorithms.lua says what each function does.
 --
--- KEYS[1]  the counter
--- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
---          counts. A number is a test's: then every expiry is a day longer
--- ARGV[2]  cost: hits to take, at most one more than the limit
--- ARGV[3]  limit: hits per window
--- ARGV[4]  length_us: length of a window, microseconds, at least one second
---
--- State    one integer: the window's number modulo 900,000,000, then the count in ten decimal
---          digits. So hits in one window are INCRBY, the cheapest write there is, and Redis stores
---          8 bytes. (Seconds come round after 28 years; expiry is what keeps such keys away, and
---          half of that is the distance at which past and future are told apart.)
--- Expiry   the window's end and at most 2 ms; hits do not move it.
--- Reply    "count now [start far]": hits used in the window after the call (refused: -1 - count)
---          and the time; after a step back of the clock also the window's beginning, and 1 where
---          the state was from the far future.
--- Cost     TIME, GET and one write (INCRBY; SET at a window's first hit); refused: no write.
+-- limit      +1 hits
+--            +2 cap: the highest count
+--            +3 unit_us: what windows are numbered in: their length; of a calendar, a second
+--            of a calendar, by the caller's clock:
+--            +4 previous: the previous window's start; nil where windows have one length
+--            +5 current: the current window's start
+--            +6 following: the next window's start
+--            +7 last: the next window's end
+-- State      one integer: the window's number (its start in units) modulo 900,000,000, then the count
+--            in ten decimal digits. So hits in one window are INCRBY, the cheapest write there is, and
+--            Redis stores 8 bytes. (Seconds wrap after 28 years; expiry removes such keys, and half of
+--            that is the distance at which past and future are told apart.)
+-- Expiry     the window's end
 --
 -- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+local now, extra_ms = ...
 
--- begin clock: ARGV[1] -> now, keep (milliseconds that an expiry is longer in tests)
-local now, keep
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now, keep = time[1] * 1000000 + time[2], 0
-else
-  now, keep = ARGV[1] + 0, 86400000
+-- Where the current window starts and ends, and where the next one ends; nil where the server's clock is
+-- in none of a calendar's windows.
+local function span(limit, at)
+  local previous, current, following, last = limit[at + 4], limit[at + 5], limit[at + 6], limit[at + 7]
+  if not previous then
+    local unit = limit[at + 3]
+    local start = now - now % unit
+    return start, start + unit, start + 2 * unit
+  elseif now < previous or now >= last then
+    return nil
+  elseif now < current then
+    return previous, current, following
+  elseif now < following then
+    return current, following, last
+  end
+  return following, last, nil
 end
--- end clock
-local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 
--- begin read: key, now, length -> window (its number), count, held (the key holds that window),
--- far (it is from the far future).
--- begin present: now, length -> window (its number), digits (how the state begins)
-local window = (now - now % length) / length
-local digits = string.format('%d', window % 900000000)
--- end present
--- begin get: key -> value (false: none). pcall, because a key of a wrong type counts as an absent one.
-local value = redis.pcall('GET', key)
-if value and value.err then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+-- The counter as this limit sees it now: start, count, the window's end, whether it was from the far
+-- future: then the window is full now.
+local function read(state, limit, at)
+  local start, stop, after = span(limit, at)
+  if not state or state.start < start then
+    return start, 0, stop, false
   end
-  value = false
+  local count, cap = state.count, limit[at + 2]
+  if state.start > stop then
+    return start, math.min(math.max(count, limit[at + 1]), cap), stop, true
+  end
+  -- In the next window where the clock stepped back: it stands still.
+  return state.start, count < cap and count or cap, state.start == stop and after or stop, false
 end
--- end get
--- begin parse: value, window, digits -> window, count, held, far. A number beyond any of ours counts
--- as absent, or its window would seem to be the present one for ever.
-local count, held, far = 0, false, false
-if value then
-  local begins, ahead = string.sub(value, 1, -11), 0
-  if begins ~= digits then
-    local number = tonumber(value) or -1
-    ahead = number >= 0 and number < 9e18 and ((tonumber(begins) or 0) - window) % 900000000 or 450000000
+
+-- `stored` is the count that INCRBY can go on from.
+local function load(key, limit, at)
+  local start, stop, after = span(limit, at)
+  if not start then
+    return nil, { -1 }
   end
-  if ahead < 450000000 then
-    count = tonumber(string.sub(value, -10)) or 0
-    if not (count >= 0) then
-      count = 0
-    elseif ahead <= 1 then
-      window, held = window + ahead, true
-    else
-      far = true
+  local value, err = loadfile('get.lua')(key)
+  local number, unit = tonumber(value) or -1, limit[at + 3]
+  -- A number beyond any of ours would seem to be of the current window for ever.
+  if not (number >= 0 and number < 9e18) then
+    return nil, err
+  end
+  local count = tonumber(string.sub(value, -10)) or 0
+  local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - start / unit) % 900000000
+  if not (ahead < 450000000 and count >= 0) then
+    return nil
+  end
+  start = start + ahead * unit
+  if start == stop and not after then
+    return nil, { -1 }
+  end
+  return { start = start, count = count, stored = count }
+end
+
+local function step(state, op, cost, limit, at)
+  local hits, cap = limit[at + 1], limit[at + 2]
+  local start, had, stop, clamped = read(state, limit, at)
+  local count, passes, wait = had, true, 0
+  if op == 'refund' then
+    count = had > cost and had - cost or 0
+  else
+    passes = had + cost <= hits
+    if not passes and cost <= hits then
+      wait = stop - now
+    end
+    if op == 'take' and passes or op == 'debt' then
+      count = had + cost < cap and had + cost or cap
     end
   end
+  local write = nil
+  if clamped or count ~= had then
+    write = { start = start, count = count, stored = not clamped and state and state.start == start and state.stored }
+  end
+  return passes, wait, count > had and count - had or 0, start, 0, write, clamped
 end
--- end parse
--- end read
 
-local cap = limit
--- begin fit: count, far, limit, cap (the highest count) -> count. A counter from the far future is
--- full now.
-if far then
-  count = math.min(math.max(count, limit), cap)
+local function report(state, limit, at)
+  local _, count, stop = read(state, limit, at)
+  local left = limit[at + 1] - count
+  return left > 0 and left or 0, stop - now
 end
--- end fit
 
-local passes = count + cost <= limit
-if passes then
-  count = count + cost
+local function save(key, state, limit, at)
+  -- INCRBY fails on what is not written as whole numbers are.
+  if state.stored and tonumber(redis.pcall('INCRBY', key, state.count - state.stored)) then
+    return
+  end
+  local _, stop, after = span(limit, at)
+  if state.start == stop and after then
+    stop = after
+  end
+  local text = string.format('%d%010d', state.start / limit[at + 3] % 900000000, state.count)
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(stop - now, extra_ms))
 end
--- INCRBY fails on what is not written as whole numbers are. Its answer is rounded as this sum is.
-if not (passes and held and redis.pcall('INCRBY', key, ARGV[2]) == window % 900000000 * 10000000000 + count)
-  and (passes or far) then
-  -- begin write: key, window, count, now, length, keep
-  local left = (window + 1) * length - now + 1999
-  redis.call('SET', key, string.format('%d%010d', window % 900000000, count), 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
-  -- end write
+
+-- Into the window it was taken in, if the counter still holds that one.
+local function refund(key, limit, at, hits, _, window)
+  local value, err = loadfile('get.lua')(key)
+  local number, count = window / limit[at + 3] % 900000000, 0
+  if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == number then
+    count = tonumber(string.sub(value, -10)) or 0
+  end
+  local changed = count > 0 and redis.pcall('INCRBY', key, -math.min(count, hits))
+  return tonumber(changed) ~= nil, err
 end
-if not passes then
-  count = -1 - count
-end
-if far or window * length > now then
-  return string.format('%d %d %d %d', count, now, window * length, far and 1 or 0)
-end
-return string.format('%d %d', count, now)
+
+return { read = read, load = load, step = step, report = report, save = save, refund = refund }

@@ -1,181 +1,240 @@
 #!lua
 -- Hybrid consumer classes: a guaranteed bucket for each class, and a common pool with floors.
--- Blocks of apply.lua and give_back.lua; not a script alone.
+-- algorithms.lua says what each function does; src/algorithm/hybrid.rs has the formulas.
 --
--- KEYS[i]  the counter of all classes
--- ARGV[1]  now_us, as everywhere
--- of each check:
---   +2  cost: hits, at most one more than burst
---   +3  burst: hits of everything together
---   +4  terms: burst (hits), unit (credits per hit: 100 for each tick of the window), tick_us, hits
---       per window, class (from 1), floor (per cent of the pool), and each class's share (per cent);
---       with blanks between
+-- limit      +1 burst: hits of everything together
+--            +2 unit: credits per hit, 100 for each tick of the window
+--            +3 tick_us
+--            +4 hits: per window
+--            +5 class: counted from 1
+--            +6 floor: per cent of the pool
+--            +7 classes: how many there are
+--            +8 and on: each class's share, per cent
+-- State      numbers with colons between: the tick it was written in, the pool's credits, and each
+--            class's own
+-- Expiry     the time until everything is full
 --
--- State    numbers with colons between: the tick it was written in, the pool's credits, and each
---          class's own
--- Expiry   the time until everything is full and at most 2 ms
--- Reply    apply.lua's six numbers; entry is the class, counted from 0
--- Cost     TIME, GET and SET; refused: no write, and a bisection of at most 53 steps for the wait
+-- A check that does not pass bisects for its wait, in at most 53 steps.
+-- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+local now, extra_ms = ...
 
--- begin functions: last (a tick), pool, own[class]
-f.terms = function(text)
-  local n = {}
-  for number in string.gmatch(text, '%d+') do n[#n + 1] = number + 0 end
-  local t = { total = n[1] * n[2], unit = n[2], tick = n[3], class = n[5], floor = n[6] }
-  t.cap, t.flow, t.caps, t.spare, t.hits = {}, {}, 0, 100, n[4]
+local function div_floor(a, b)
+  return (a - a % b) / b
+end
+
+local function div_ceil(a, b)
+  return (a + (b - a % b) % b) / b
+end
+
+-- The limit in credits and ticks.
+local function terms_of(limit, at)
+  local total, hits = limit[at + 1] * limit[at + 2], limit[at + 4]
+  local terms = {
+    total = total, unit = limit[at + 2], tick = limit[at + 3], hits = hits, class = limit[at + 5],
+    floor = limit[at + 6], cap = {}, flow = {}, caps = 0, spare = 100,
+  }
   local slowest
-  for nth = 7, #n do
-    local class = nth - 6
-    t.cap[class], t.flow[class] = t.total / 100 * n[nth], n[nth] * n[4]
-    t.caps, t.spare = t.caps + t.cap[class], t.spare - n[nth]
-    if n[nth] > 0 and (not slowest or t.flow[class] < slowest) then slowest = t.flow[class] end
+  for class = 1, limit[at + 7] do
+    local share = limit[at + 7 + class]
+    terms.cap[class], terms.flow[class] = total / 100 * share, share * hits
+    terms.caps, terms.spare = terms.caps + terms.cap[class], terms.spare - share
+    if share > 0 and (not slowest or terms.flow[class] < slowest) then
+      slowest = terms.flow[class]
+    end
   end
-  t.spare = t.spare * n[4]
-  if t.spare > 0 and (not slowest or t.spare < slowest) then slowest = t.spare end
-  t.fills, t.at = slowest and f.up(t.total, slowest) or 0, f.down(now, t.tick)
-  return t
+  terms.spare = terms.spare * hits
+  if terms.spare > 0 and (not slowest or terms.spare < slowest) then
+    slowest = terms.spare
+  end
+  -- After so many ticks everything is full, whatever was there.
+  terms.ticks_to_full = slowest and div_ceil(total, slowest) or 0
+  terms.now = div_floor(now, terms.tick)
+  return terms
 end
-f.down = function(a, b) return (a - a % b) / b end
-f.up = function(a, b) return (a + (b - a % b) % b) / b end
-f.room = function(t, own)
-  local room = t.total
-  for class = 1, #t.cap do room = room - own[class] end
-  return room > 0 and room or 0
+
+-- The most that the pool may hold.
+local function room_of(terms, own)
+  local room = terms.total
+  for class = 1, #terms.cap do
+    room = room - own[class]
+  end
+  return math.max(room, 0)
 end
--- What flows in: more than twice everything is no different from it.
-f.gain = function(t, flow, ticks)
-  local most = t.total * 2
-  if flow > 0 and ticks > f.down(most, flow) then return most end
+
+-- What flows in: more than twice everything is no different from it, and stays exact.
+local function gain(terms, flow, ticks)
+  local most = terms.total * 2
+  if flow > 0 and ticks > div_floor(most, flow) then
+    return most
+  end
   return flow * ticks
 end
-f.grown = function(t, s, ticks)
-  local own, pool = {}, s.pool + f.gain(t, t.spare, ticks)
-  for class, cap in ipairs(t.cap) do
-    local wants = s.own[class] + f.gain(t, t.flow[class], ticks)
-    pool = math.min(pool, t.total) + math.max(wants - cap, 0)
+
+-- The own buckets `ticks` later, and what the pool would hold then if it had no bound.
+local function grown(terms, state, ticks)
+  local own, pool = {}, state.pool + gain(terms, terms.spare, ticks)
+  for class, cap in ipairs(terms.cap) do
+    local wants = state.own[class] + gain(terms, terms.flow[class], ticks)
+    pool = math.min(pool, terms.total) + math.max(wants - cap, 0)
     own[class] = math.min(wants, cap)
   end
   return own, pool
 end
-f.refilled = function(t, s, ticks)
-  local own, pool = f.grown(t, s, ticks)
-  return { last = s.last + ticks, pool = math.min(pool, f.room(t, own)), own = own }
+
+local function refilled(terms, state, ticks)
+  local own, pool = grown(terms, state, ticks)
+  return { last = state.last + ticks, pool = math.min(pool, room_of(terms, own)), own = own }
 end
-f.full = function(t)
-  return { last = t.at, pool = math.max(t.total - t.caps, 0), own = { unpack(t.cap) } }
-end
-f.read = function(t, s)
-  if not s or #s.own ~= #t.cap then return f.full(t), false end
+
+-- The state now, and whether it was from the far future: then everything is empty now. A state of
+-- another number of classes counts as full.
+local function read(terms, state)
+  if not state or #state.own ~= #terms.cap then
+    local pool = math.max(terms.total - terms.caps, 0)
+    return { last = terms.now, pool = pool, own = { unpack(terms.cap) } }, false
+  end
   local own, none = {}, {}
-  for class, cap in ipairs(t.cap) do own[class], none[class] = math.min(s.own[class], cap), 0 end
-  if s.last > t.at + t.fills + 1 then return { last = t.at, pool = 0, own = none }, true end
-  local fitting = { last = s.last, pool = math.min(s.pool, t.total), own = own }
-  return f.refilled(t, fitting, math.max(t.at - s.last, 0)), false
+  for class, cap in ipairs(terms.cap) do
+    own[class], none[class] = math.min(state.own[class], cap), 0
+  end
+  if state.last > terms.now + terms.ticks_to_full + 1 then
+    return { last = terms.now, pool = 0, own = none }, true
+  end
+  local fitting = { last = state.last, pool = math.min(state.pool, terms.total), own = own }
+  return refilled(terms, fitting, math.max(terms.now - state.last, 0)), false
 end
+
 -- What the pool must hold for a take of so many credits.
-f.needed = function(t, own, credits)
-  local rest = credits - own[t.class]
-  if rest <= 0 then return 0 end
-  local room = f.room(t, own)
-  local size = t.caps < t.total and t.total - t.caps or room
-  local part = f.down(size, 100) * t.floor + f.up(size % 100 * t.floor, 100)
-  local floor = f.up(part, t.unit) * t.unit
-  if t.caps >= t.total then floor = math.min(floor, room) end
+local function needed(terms, own, credits)
+  local rest = credits - own[terms.class]
+  if rest <= 0 then
+    return 0
+  end
+  local room = room_of(terms, own)
+  local size = terms.caps < terms.total and terms.total - terms.caps or room
+  local part = div_floor(size, 100) * terms.floor + div_ceil(size % 100 * terms.floor, 100)
+  local floor = div_ceil(part, terms.unit) * terms.unit
+  if terms.caps >= terms.total then
+    floor = math.min(floor, room)
+  end
   return math.max(rest, floor)
 end
-f.wait = function(t, s, credits)
-  local fails, passes = 0, t.fills
+
+-- Ticks until so many credits pass; nil if they never do.
+local function ticks_until_passes(terms, state, credits)
+  local fails, passes = 0, terms.ticks_to_full
   local function reached(ticks)
-    local own, pool = f.grown(t, s, ticks)
-    return pool >= f.needed(t, own, credits)
+    local own, pool = grown(terms, state, ticks)
+    return pool >= needed(terms, own, credits)
   end
-  if not reached(passes) then return end
+  if not reached(passes) then
+    return nil
+  end
   while passes - fails > 1 do
-    local middle = fails + f.down(passes - fails, 2)
+    local middle = fails + div_floor(passes - fails, 2)
     if reached(middle) then passes = middle else fails = middle end
   end
-  local after = f.refilled(t, s, passes)
-  return after.pool >= f.needed(t, after.own, credits) and passes or nil
+  local after = refilled(terms, state, passes)
+  return after.pool >= needed(terms, after.own, credits) and passes or nil
 end
-f.returned = function(t, s, credits)
-  local own = { unpack(s.own) }
-  local to_own = math.min(credits, math.max(t.cap[t.class] - own[t.class], 0))
-  own[t.class] = own[t.class] + to_own
-  return { last = s.last, pool = math.min(s.pool + credits - to_own, f.room(t, own)), own = own }
+
+-- Into the own bucket first, the rest into the pool.
+local function returned(terms, state, credits)
+  local own = { unpack(state.own) }
+  local to_own = math.min(credits, math.max(terms.cap[terms.class] - own[terms.class], 0))
+  own[terms.class] = own[terms.class] + to_own
+  return { last = state.last, pool = math.min(state.pool + credits - to_own, room_of(terms, own)), own = own }
 end
-f.fills_in = function(t, s)
-  local ticks, held = 0, s.pool
-  for class, cap in ipairs(t.cap) do
-    held = held + s.own[class]
-    if cap > s.own[class] then
-      ticks = math.max(ticks, f.up(cap - s.own[class], math.max(t.flow[class], 1)))
+
+-- The microsecond in which everything is full again.
+local function full_at(terms, state)
+  local ticks, held = 0, state.pool
+  for class, cap in ipairs(terms.cap) do
+    held = held + state.own[class]
+    if cap > state.own[class] then
+      ticks = math.max(ticks, div_ceil(cap - state.own[class], math.max(terms.flow[class], 1)))
     end
   end
-  return math.max(ticks, f.up(math.max(t.total - held, 0), 100 * math.max(t.hits, 1)))
+  ticks = math.max(ticks, div_ceil(math.max(terms.total - held, 0), 100 * math.max(terms.hits, 1)))
+  return (state.last + ticks) * terms.tick
 end
-f.load = function(key)
-  -- insert fixed_window.get
-  if not (value and string.match(value, '^[%d:]+$')) then return false end
-  local n = {}
-  for number in string.gmatch(value, '%d+') do n[#n + 1] = number + 0 end
-  if #n < 2 then return false end
-  return { last = n[1], pool = n[2], own = { unpack(n, 3) } }
-end
-f.step = function(s, op, cost, _, terms)
-  local t = f.terms(terms)
-  local now_s, far = f.read(t, s)
-  local after = far and now_s or nil
-  if op == 103 then
-    if s then after = f.returned(t, now_s, math.min(cost * t.unit, t.total)) end
-    return after, true, 0, 0, 0, 0, far
-  end
-  local credits = cost * t.unit
-  if credits > t.total then return after, false, 0, 0, 0, 0, far end
-  if now_s.pool < f.needed(t, now_s.own, credits) then
-    local ticks = f.wait(t, now_s, credits)
-    return after, false, ticks and (now_s.last + ticks) * t.tick - now or 0, 0, 0, 0, far
-  elseif op == 112 then
-    return after, true, 0, 0, 0, 0, far
-  end
-  local own = { unpack(now_s.own) }
-  local from_own = math.min(own[t.class], credits)
-  own[t.class] = own[t.class] - from_own
-  after = { last = now_s.last, pool = now_s.pool - credits + from_own, own = own }
-  return after, true, 0, cost, now, t.class - 1, far
-end
-f.tell = function(s, _, terms)
-  local t = f.terms(terms)
-  s = f.read(t, s)
-  local reset = (s.last + f.fills_in(t, s)) * t.tick - now
-  -- The hit that is not all in the own bucket takes its rest from the pool, and from then on each
-  -- takes all of itself; each looks at the floor before it takes.
-  local own, available = { unpack(s.own) }, f.down(s.own[t.class], t.unit)
-  own[t.class] = s.own[t.class] % t.unit
-  if s.pool >= f.needed(t, own, t.unit) then
-    local left = s.pool - t.unit + own[t.class]
-    own[t.class] = 0
-    left = left - f.needed(t, own, t.unit)
-    available = available + 1 + (left >= 0 and f.down(left, t.unit) + 1 or 0)
-  end
-  return available, reset > 0 and reset or 0
-end
-f.save = function(key, s, _, terms)
-  local t = f.terms(terms)
-  local text = { string.format('%d:%d', s.last, s.pool) }
-  for class = 1, #s.own do text[class + 1] = string.format('%d', s.own[class]) end
-  local ends = #s.own == #t.cap and (s.last + f.fills_in(t, s)) * t.tick - now or 0
-  local left = math.max(ends, 0) + 1999
-  redis.call('SET', key, table.concat(text, ':'), 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
-end
--- end functions
 
--- begin give_back: key, need (hits), at, terms -> lowered
-local t, s = f.terms(terms), f.load(key)
-if s and s.err then return s end
-local since = math.max(t.at - f.down(at, t.tick), 0)
-local back = need * t.unit - since * 100 * t.hits
-if s and back > 0 then
-  f.save(key, f.returned(t, (f.read(t, s)), back), nil, terms)
-  lowered = lowered + 1
+local function load(key)
+  local value, err = loadfile('get.lua')(key)
+  if not (value and string.match(value, '^[%d:]+$')) then
+    return nil, err
+  end
+  local numbers = {}
+  for number in string.gmatch(value, '%d+') do
+    numbers[#numbers + 1] = number + 0
+  end
+  if #numbers < 2 then
+    return nil
+  end
+  return { last = numbers[1], pool = numbers[2], own = { unpack(numbers, 3) } }
 end
--- end give_back
+
+local function step(state, op, cost, limit, at)
+  local terms = terms_of(limit, at)
+  local present, clamped = read(terms, state)
+  local credits, write = cost * terms.unit, clamped and present or nil
+  if op == 'refund' then
+    write = state and returned(terms, present, math.min(credits, terms.total)) or write
+    return true, 0, 0, 0, 0, write, clamped
+  elseif credits > terms.total then
+    return false, 0, 0, 0, 0, write, clamped
+  elseif present.pool < needed(terms, present.own, credits) then
+    local ticks = ticks_until_passes(terms, present, credits)
+    local wait = ticks and (present.last + ticks) * terms.tick - now or 0
+    return false, wait, 0, 0, 0, write, clamped
+  elseif op == 'peek' then
+    return true, 0, 0, 0, 0, write, clamped
+  end
+  local own = { unpack(present.own) }
+  local from_own = math.min(own[terms.class], credits)
+  own[terms.class] = own[terms.class] - from_own
+  write = { last = present.last, pool = present.pool - credits + from_own, own = own }
+  return true, 0, cost, now, terms.class - 1, write, clamped
+end
+
+-- The hit that is not all in the own bucket takes its rest from the pool, and from then on each takes all
+-- of itself; each looks at the floor before it takes.
+local function report(state, limit, at)
+  local terms = terms_of(limit, at)
+  local present = read(terms, state)
+  local own, mine = { unpack(present.own) }, present.own[terms.class]
+  local available = div_floor(mine, terms.unit)
+  own[terms.class] = mine % terms.unit
+  if present.pool >= needed(terms, own, terms.unit) then
+    local left = present.pool - terms.unit + own[terms.class]
+    own[terms.class] = 0
+    left = left - needed(terms, own, terms.unit)
+    available = available + 1 + (left >= 0 and div_floor(left, terms.unit) + 1 or 0)
+  end
+  return available, math.max(full_at(terms, present) - now, 0)
+end
+
+local function save(key, state, limit, at)
+  local terms, text = terms_of(limit, at), { string.format('%d:%d', state.last, state.pool) }
+  for class = 1, #state.own do
+    text[class + 1] = string.format('%d', state.own[class])
+  end
+  local ends = #state.own == #terms.cap and full_at(terms, state) or now
+  redis.call('SET', key, table.concat(text, ':'), 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
+end
+
+-- Less what can have refilled since.
+local function refund(key, limit, at, hits, taken_at)
+  local terms = terms_of(limit, at)
+  local state, err = load(key)
+  local ticks = math.max(terms.now - div_floor(taken_at, terms.tick), 0)
+  local credits = hits * terms.unit - ticks * 100 * terms.hits
+  if not state or credits <= 0 then
+    return false, err
+  end
+  local present = read(terms, state)
+  save(key, returned(terms, present, credits), limit, at)
+  return true
+end
+
+return { load = load, step = step, report = report, save = save, refund = refund }

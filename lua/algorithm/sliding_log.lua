@@ -1,43 +1,47 @@
 #!lua
--- Sliding log: so many hits in any interval of one window's length, exactly; every take is
--- remembered until it is a window old. Blocks of apply.lua and give_back.lua; not a script alone.
+-- Sliding log: so many hits in any interval of one window's length, exactly. Every take is kept until it
+-- is a window old. algorithms.lua says what each function does.
 --
--- KEYS[i]  the counter
--- ARGV[1]  now_us, as everywhere
--- of each check:
---   +2  cost: hits, at most one more than the limit (charged always: than twice the limit)
---   +3  limit: hits per window
---   +4  length_us
---   +5  cap: the most that is remembered; charged always twice the limit, else the limit
+-- limit      +1 hits
+--            +2 cap: the most that is kept
+--            +3 length_us
+-- State      a string of 20 bytes per take, oldest first, big-endian: 7 time in microseconds, 5 hits of
+--            all takes up to and with this one, 3 its own hits, 5 its number (sums and numbers modulo
+--            2^40). So the hits that count are a difference of two sums, found by bisection, and a
+--            take is an APPEND: it reads and writes a handful of takes however long the log is. A take
+--            that was refunded stays with no hits and the time of the one before it. When more takes
+--            are over than count, the next take writes the string anew.
+--            Within a call: `kept` takes of the stored string, of which `first` is the first that
+--            counts, and then those in `added`; `before` is the sum before `first`, `total` the last
+--            sum, `newest` the newest time, `next` the next number.
+-- Expiry     the newest take's end
 --
--- State    a string of 20 bytes per take, oldest first, big-endian: 7 time in microseconds, 5 hits of
---          all takes up to and with this one, 3 its own hits, 5 its number (sums and numbers modulo
---          2^40). So the hits that count are a difference of two sums, found by bisection, and a
---          take is an APPEND: it reads and writes a handful of takes however long the log is. A take
---          that was given back stays with no hits and the time of the one before it. When more takes
---          are over than count, the next one writes the string anew.
--- Expiry   the newest take's end and at most 2 ms
--- Reply    apply.lua's six numbers; since is the take's time, entry its number
--- Cost     TIME, STRLEN and GET (above 200 takes: about 15 GETRANGE of 20 bytes); APPEND and PEXPIRE,
---          or SET; refused: no write
+-- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+local now, extra_ms = ...
 
--- begin entries: key -> f.format, f.count (takes in the string), f.raw (one of them). Numbers exact.
-f.format, f.size, f.round = '>I7I5I3I5', 20, 1099511627776
-f.count = function(key)
+local FORMAT, SIZE, ROUND = '>I7I5I3I5', 20, 1099511627776
+-- A string of up to so many takes is read whole: that costs less than the GETRANGEs of a bisection.
+local WHOLE_MAX = 200
+
+-- Takes in the stored string. A string that is not whole takes, or a key of another type, has none.
+local function count_stored(key)
   local bytes = redis.pcall('STRLEN', key)
   if type(bytes) == 'table' then
-    return string.find(bytes.err, 'WRONGTYPE', 1, true) and 0 or bytes
+    return 0, not string.find(bytes.err, 'WRONGTYPE', 1, true) and bytes
   end
-  return bytes % f.size == 0 and bytes / f.size or 0
+  return bytes % SIZE == 0 and bytes / SIZE or 0
 end
-f.raw = function(key, nth, whole)
+
+-- A stored take -> time, sum, hits, number. `whole`: the string, where it was read whole.
+local function stored_take(key, nth, whole)
   if whole then
-    return struct.unpack(f.format, whole, (nth - 1) * f.size + 1)
+    return struct.unpack(FORMAT, whole, (nth - 1) * SIZE + 1)
   end
-  return struct.unpack(f.format, redis.call('GETRANGE', key, (nth - 1) * f.size, nth * f.size - 1))
+  return struct.unpack(FORMAT, redis.call('GETRANGE', key, (nth - 1) * SIZE, nth * SIZE - 1))
 end
--- The first of from..to that holds (to + 1: none); what holds for one holds for all later ones.
-f.first = function(from, to, holds)
+
+-- The first of from..to that holds (to + 1: none). What holds for one holds for all later ones.
+local function first_that(from, to, holds)
   to = to + 1
   while from < to do
     local middle = math.floor((from + to) / 2)
@@ -45,200 +49,222 @@ f.first = function(from, to, holds)
   end
   return from
 end
--- end entries
 
--- begin functions: a log within a call: `n` takes of the stored string, of which `first` is the first
--- that counts, and then those in `more`; `before` is the sum before `first`, `total` the last sum.
--- insert sliding_log.entries
-f.entry = function(s, nth)
-  if nth > s.n then
-    local take = s.more[nth - s.n]
-    return take[1], take[2], take[3], take[4]
+local function take_of(state, nth)
+  if nth > state.kept then
+    return unpack(state.added[nth - state.kept])
   end
-  return f.raw(s.key, nth, s.whole)
+  return stored_take(state.key, nth, state.whole)
 end
-f.length = function(s)
-  return s.n + #s.more
+
+local function length_of(state)
+  return state.kept + #state.added
 end
-f.held = function(s)
-  return (s.total - s.before) % f.round
+
+local function counted(state)
+  return (state.total - state.before) % ROUND
 end
-f.copy = function(s)
-  local t = {}
-  for name, value in pairs(s) do t[name] = value end
-  t.more = { unpack(s.more) }
-  return t
+
+local function copy(state)
+  local after = {}
+  for name, value in pairs(state) do
+    after[name] = value
+  end
+  after.added = { unpack(state.added) }
+  return after
 end
-f.load = function(key, _, length)
-  length = length + 0
-  local n = f.count(key)
-  if type(n) == 'table' then return n end
-  local s = { key = key, n = n, stored = n, first = 1, before = 0, total = 0, next = 0, newest = 0, more = {} }
-  if n == 0 then return s end
-  s.whole = n <= 200 and redis.call('GET', key)
-  local newest, total, _, number = f.entry(s, n)
-  s.total, s.next = total, number + 1
+
+local function load(key, limit, at)
+  local length = limit[at + 3]
+  local stored, err = count_stored(key)
+  if err then
+    return nil, err
+  end
+  local state = {
+    key = key, stored = stored, kept = stored, added = {},
+    first = 1, before = 0, total = 0, next = 0, newest = 0,
+  }
+  if stored == 0 then
+    return state
+  end
+  state.whole = stored <= WHOLE_MAX and redis.call('GET', key)
+  local newest, total, _, number = take_of(state, stored)
+  state.total, state.next = total, number + 1
   -- A clock that stepped back stands still, so that what is over stays over.
   local still = math.max(newest, now)
-  s.first = newest + length > still and f.first(1, n, function(nth)
-    return (f.entry(s, nth)) + length > still
-  end) or n + 1
-  if s.first > n then
-    s.before = total
+  state.first = stored + 1
+  if newest + length > still then
+    state.first = first_that(1, stored, function(nth)
+      return (take_of(state, nth)) + length > still
+    end)
+  end
+  if state.first > stored then
+    state.before = total
   else
-    local _, sum, hits = f.entry(s, s.first)
-    s.newest, s.before = newest, (sum - hits) % f.round
+    local _, sum, hits = take_of(state, state.first)
+    state.newest, state.before = newest, (sum - hits) % ROUND
   end
-  return s
+  return state
 end
+
 -- A take from more than a window ahead is read as taken now.
-f.clamped = function(s, horizon)
-  local t, parts = f.copy(s), { {}, {}, {} }
-  for nth = s.first, f.length(s) do
-    local at, _, hits, number = f.entry(s, nth)
-    local part = at > horizon and 2 or at <= now and 1 or 3
-    table.insert(parts[part], { part == 2 and now or at, 0, hits, number })
+local function clamp(state, horizon)
+  local after, past, present, future = copy(state), {}, {}, {}
+  for nth = state.first, length_of(state) do
+    local at, _, hits, number = take_of(state, nth)
+    local into = at > horizon and present or at <= now and past or future
+    into[#into + 1] = { at > horizon and now or at, 0, hits, number }
   end
-  t.n, t.first, t.more, t.before, t.total, t.newest = 0, 1, {}, 0, 0, 0
-  for part = 1, 3 do
-    for _, take in ipairs(parts[part]) do
-      t.total = (t.total + take[3]) % f.round
-      take[2], t.newest = t.total, take[1]
-      table.insert(t.more, take)
+  after.kept, after.first, after.added, after.before, after.total, after.newest = 0, 1, {}, 0, 0, 0
+  for _, takes in ipairs({ past, present, future }) do
+    for _, take in ipairs(takes) do
+      after.total = (after.total + take[3]) % ROUND
+      take[2], after.newest = after.total, take[1]
+      after.added[#after.added + 1] = take
     end
   end
-  return t
+  return after
 end
-f.wait = function(s, cost, limit, length)
-  if cost > limit then return false, 0 end
-  if f.held(s) + cost <= limit then return true, 0 end
-  local last = f.length(s)
-  local nth = f.first(s.first, last, function(nth)
-    local _, sum = f.entry(s, nth)
-    return (s.total - sum) % f.round + cost <= limit
+
+-- Microseconds until so many hits pass: 0 if they do now, nil if they never do.
+local function until_passes(state, cost, hits, length)
+  if cost > hits then
+    return nil
+  elseif counted(state) + cost <= hits then
+    return 0
+  end
+  local last = length_of(state)
+  local nth = first_that(state.first, last, function(nth)
+    local _, sum = take_of(state, nth)
+    return (state.total - sum) % ROUND + cost <= hits
   end)
-  local opens = nth <= last and (f.entry(s, nth)) + length - now or 1
-  return false, opens > 1 and opens or 1
+  local opens = nth <= last and (take_of(state, nth)) + length - now or 1
+  return math.max(opens, 1)
 end
-f.push = function(s, hits)
-  local t = f.copy(s)
-  local at = s.newest > now and s.newest or now
+
+-- Adds a take -> the state after it, its time and its number.
+local function push(state, hits)
+  local after, at = copy(state), math.max(state.newest, now)
   -- An empty log is the same as none.
-  local number = f.held(s) > 0 and s.next or 0
-  t.total, t.newest, t.next = (s.total + hits) % f.round, at, (number + 1) % f.round
-  table.insert(t.more, { at, t.total, hits, number })
-  return t, at, number
+  local number = counted(state) > 0 and state.next or 0
+  after.total, after.newest, after.next = (state.total + hits) % ROUND, at, (number + 1) % ROUND
+  after.added[#after.added + 1] = { at, after.total, hits, number }
+  return after, at, number
 end
--- The newest go first, as if they had not been.
-f.drop = function(s, hits)
-  local left, t = f.held(s) - hits, f.copy(s)
-  local last = 0
+
+-- Drops so many hits, the newest first, as if they had not been.
+local function drop_newest(state, hits)
+  local left, after, last = math.max(counted(state) - hits, 0), copy(state), 0
+  after.kept, after.added, after.newest, after.total = 0, {}, 0, (state.before + left) % ROUND
   if left > 0 then
-    last = f.first(s.first, f.length(s), function(nth)
-      local _, sum = f.entry(s, nth)
-      return (sum - s.before) % f.round >= left
+    last = first_that(state.first, length_of(state), function(nth)
+      local _, sum = take_of(state, nth)
+      return (sum - state.before) % ROUND >= left
     end)
-  else
-    left = 0
+    local at, sum, had, number = take_of(state, last)
+    after.kept = math.min(last - 1, state.kept)
+    for nth = state.kept + 1, last - 1 do
+      after.added[#after.added + 1] = { take_of(state, nth) }
+    end
+    after.added[#after.added + 1] = { at, after.total, had - (sum - after.total) % ROUND, number }
+    after.newest = at
   end
-  t.n, t.more, t.newest, t.total = 0, {}, 0, (s.before + left) % f.round
-  if left > 0 then
-    local at, sum, had, number = f.entry(s, last)
-    t.n = last - 1 < s.n and last - 1 or s.n
-    for nth = s.n + 1, last - 1 do table.insert(t.more, { f.entry(s, nth) }) end
-    table.insert(t.more, { at, t.total, had - (sum - t.total) % f.round, number })
-    t.newest = at
-  end
-  return t
+  return after
 end
-f.step = function(s, op, cost, limit, length, cap)
-  limit, length = limit + 0, length + 0
-  local far, after = s.newest > now + length, nil
-  if far then
-    s = f.clamped(s, now + length)
-    after = s
+
+local function step(state, op, cost, limit, at)
+  local hits, length, write = limit[at + 1], limit[at + 3], nil
+  local clamped = state.newest > now + length
+  if clamped then
+    state = clamp(state, now + length)
+    write = state
   end
-  if op == 103 then
-    if cost > 0 and f.held(s) > 0 then after = f.drop(s, cost) end
-    return after, true, 0, 0, 0, 0, far
+  if op == 'refund' then
+    if cost > 0 and counted(state) > 0 then
+      write = drop_newest(state, cost)
+    end
+    return true, 0, 0, 0, 0, write, clamped
   end
-  local passes, wait = f.wait(s, cost, limit, length)
-  local room = op ~= 112 and passes and cost or 0
-  if op == 100 and not passes then
-    room = math.max(math.min(cost, cap - f.held(s)), 0)
+  local wait, charged = until_passes(state, cost, hits, length), 0
+  local passes = wait == 0
+  if op ~= 'peek' and passes then
+    charged = cost
+  elseif op == 'debt' then
+    charged = math.max(math.min(cost, limit[at + 2] - counted(state)), 0)
   end
-  if room == 0 then return after, passes, wait, 0, 0, 0, far end
-  local at, entry
-  after, at, entry = f.push(s, room)
+  if charged == 0 then
+    return passes, wait or 0, 0, 0, 0, write, clamped
+  end
+  local after, since, entry = push(state, charged)
   if not passes then
-    local _, opens = f.wait(after, cost, limit, length)
-    wait = opens
+    -- A debt's wait counts from after its charge.
+    wait = until_passes(after, cost, hits, length)
   end
-  return after, passes, wait, room, at, entry, far
+  return passes, wait or 0, charged, since, entry, after, clamped
 end
-f.tell = function(s, limit, length)
-  local left, reset = limit - f.held(s), s.newest > 0 and s.newest + length - now or 0
-  return left > 0 and left or 0, reset > 0 and reset or 0
+
+local function report(state, limit, at)
+  local reset = state.newest > 0 and state.newest + limit[at + 3] - now or 0
+  return math.max(limit[at + 1] - counted(state), 0), math.max(reset, 0)
 end
-f.save = function(key, s, _, length)
-  local text, last = {}, -1
-  for n, take in ipairs(s.more) do
-    text[n], last = struct.pack(f.format, unpack(take)), take[4]
+
+local function save(key, state, limit, at)
+  local bytes, last = {}, -1
+  for nth, take in ipairs(state.added) do
+    bytes[nth], last = struct.pack(FORMAT, unpack(take)), take[4]
   end
-  local left = (s.newest > 0 and s.newest + length > now and s.newest + length - now or 0) + 1999
-  local ms = (left - left % 1000) / 1000 + keep
-  local over, counts = s.first - 1, f.length(s) - s.first + 1
-  if s.n == s.stored and s.n > 0 and over <= counts then
-    redis.call('APPEND', key, table.concat(text))
+  local ms = loadfile('ttl.lua')(state.newest > 0 and state.newest + limit[at + 3] - now or 0, extra_ms)
+  local over, counting = state.first - 1, length_of(state) - state.first + 1
+  if state.kept == state.stored and state.kept > 0 and over <= counting then
+    redis.call('APPEND', key, table.concat(bytes))
     redis.call('PEXPIRE', key, ms)
     return
   end
-  if last + 1 ~= s.next then
-    text[#text + 1] = struct.pack(f.format, s.newest, s.total, 0, (s.next - 1) % f.round)
+  if last + 1 ~= state.next then
+    -- A take of no hits keeps the number of the last one, which was dropped.
+    bytes[#bytes + 1] = struct.pack(FORMAT, state.newest, state.total, 0, (state.next - 1) % ROUND)
   end
-  if s.n >= s.first then
-    table.insert(text, 1, redis.call('GETRANGE', key, over * f.size, s.n * f.size - 1))
+  if state.kept >= state.first then
+    table.insert(bytes, 1, redis.call('GETRANGE', key, over * SIZE, state.kept * SIZE - 1))
   end
-  redis.call('SET', key, table.concat(text), 'PX', ms)
+  redis.call('SET', key, table.concat(bytes), 'PX', ms)
 end
--- end functions
 
--- begin give_back: key, at (when it was taken), number, length -> lowered. The takes after it are
--- written anew: in practice a few. What is over goes: were this the newest, a clock that stepped
--- back would bring older ones to life again.
-local n = f.count(key)
-if type(n) == 'table' then return n end
-local still = n > 0 and math.max((f.raw(key, n)), now)
-local first = f.first(1, n, function(nth)
-  return (f.raw(key, nth)) + length > still
-end)
-local nth = f.first(first, n, function(nth)
-  return (f.raw(key, nth)) >= at
-end)
-local text, back, newest = {}, 0, 0
-while nth <= n do
-  local time, _, hits, found = f.raw(key, nth)
-  if time ~= at then break end
-  if found == number and hits > 0 then
-    if nth > first then newest = f.raw(key, nth - 1) end
-    for other = nth, n do
-      local time, sum, hits, number = f.raw(key, other)
-      if other == nth then
-        back, time, hits = hits, newest, 0
+-- Takes the receipt's entry out. The takes after it are written anew: in practice a few. What is over is
+-- removed: were this the newest take, a clock that stepped back would bring older ones to life again.
+local function refund(key, limit, at, _, taken_at, _, number)
+  local length = limit[at + 3]
+  local stored, err = count_stored(key)
+  local still = stored > 0 and math.max((stored_take(key, stored)), now)
+  local first = first_that(1, stored, function(nth)
+    return (stored_take(key, nth)) + length > still
+  end)
+  local nth = first_that(first, stored, function(nth)
+    return (stored_take(key, nth)) >= taken_at
+  end)
+  while nth <= stored do
+    local time, _, hits, found = stored_take(key, nth)
+    if time ~= taken_at then
+      break
+    elseif found == number and hits > 0 then
+      local bytes, newest = {}, nth > first and stored_take(key, nth - 1) or 0
+      for later = nth, stored do
+        local time, sum, left, same = stored_take(key, later)
+        if later == nth then
+          time, left = newest, 0
+        end
+        newest = time
+        bytes[#bytes + 1] = struct.pack(FORMAT, time, (sum - hits) % ROUND, left, same)
       end
-      newest = time
-      text[#text + 1] = struct.pack(f.format, time, (sum - back) % f.round, hits, number)
+      if nth > first then
+        table.insert(bytes, 1, redis.call('GETRANGE', key, (first - 1) * SIZE, (nth - 1) * SIZE - 1))
+      end
+      redis.call('SET', key, table.concat(bytes), 'PX', loadfile('ttl.lua')(newest + length - now, extra_ms))
+      return true
     end
-    break
+    nth = nth + 1
   end
-  nth = nth + 1
+  return false, err
 end
-if back > 0 then
-  if nth > first then
-    table.insert(text, 1, redis.call('GETRANGE', key, (first - 1) * f.size, (nth - 1) * f.size - 1))
-  end
-  local left = (newest + length > now and newest + length - now or 0) + 1999
-  redis.call('SET', key, table.concat(text), 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
-  lowered = lowered + 1
-end
--- end give_back
+
+return { load = load, step = step, report = report, save = save, refund = refund }

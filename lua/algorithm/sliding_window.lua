@@ -1,95 +1,123 @@
 #!lua
--- Sliding window: so many hits in about any interval of one window's length. The previous window's
--- hits count in the share of it that the sliding window still covers.
--- Decides a call of one check that takes and is charged when admitted. apply.lua, the script for
--- every other call, and give_back.lua are made of the blocks between `begin` and `end`.
+-- Sliding window: about so many hits in any interval of one window's length. The previous window's hits
+-- count in proportion to the part of it that the sliding window still covers.
+-- algorithms.lua says what each function does.
 --
--- KEYS[1]  the counter
--- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
---          counts. A number is a test's: then every expiry is a day longer
--- ARGV[2]  cost: hits to take
--- ARGV[3]  limit: hits per window
--- ARGV[4]  length_us: length of a window, microseconds, at least one second
--- ARGV[5]  cap: the highest count of a window
--- ARGV[6]  tick_us: what time is counted in here; limit times ticks per window is below 2^53
---
--- State    three numbers with colons between: the present window's number, the hits of the one
---          before it and its own.
--- Expiry   the end of the next window (of this one, where its own hits are none) and at most 2 ms.
--- Reply    apply.lua's six numbers and the time, with blanks between
--- Cost     TIME, GET and SET; refused: no write.
+-- limit      +1 hits
+--            +2 cap: the highest count of a window
+--            +3 length_us: at least a second
+--            +4 tick_us: what time is counted in; hits times ticks per window is below 2^53
+-- State      three numbers with colons between: the current window's number, the hits of the one before
+--            it and its own
+-- Expiry     the end of the next window, or of this one where it has no hits
 --
 -- Numbers are doubles, exact below 2^53: every product is. Never tostring a timestamp.
+local now, extra_ms = ...
 
--- insert fixed_window.clock
-local key, cost, limit, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
-local cap, tick = ARGV[5] + 0, ARGV[6] + 0
-
--- begin load: key, length -> start (false: none), prev, cur
-local start, prev, cur = false, 0, 0
--- insert fixed_window.get
-if value then
-  local a, b, c = string.match(value, '^(%d+):(%d+):(%d+)$')
-  if a then start, prev, cur = a * length, b + 0, c + 0 end
-end
--- end load
-
--- begin read: start, prev, cur, limit, length, cap, tick, now -> them, elapsed (in ticks), far
-local begins = now - now % length
-local from, far = begins, false
-if start and start > now + length then
-  -- From the far future: full now.
-  start, prev, cur, far = begins, 0, math.min(math.max(cur, limit), cap), true
-elseif start and start >= begins then
-  -- Of the next window where the clock stepped back: it stands still.
-  prev, cur, from = math.min(prev, cap), math.min(cur, cap), math.min(start, now)
-elseif start and start + length == begins then
-  start, prev, cur = begins, math.min(cur, cap), 0
-else
-  start, prev, cur = begins, 0, 0
-end
-local elapsed = (now - from - (now - from) % tick) / tick
-local ticks = (length - length % tick) / tick
--- end read
-
-local passes, wait
--- begin check: start, prev, cur, elapsed, cost, limit, ticks, tick, now -> passes, wait (0: none)
-passes, wait = false, 0
-if cost <= limit then
-  local spare = limit - cost
-  local room = spare - cur
-  passes = room >= 0 and prev * (ticks - elapsed) <= room * ticks
-  if not passes then
-    if room >= 0 then
-      room = room * ticks
-      wait = ticks - math.min((room - room % prev) / prev, ticks)
-    else
-      room = spare * ticks
-      wait = 2 * ticks - math.min((room - room % cur) / cur, ticks)
-    end
-    wait = math.max(start + wait * tick - now, 1)
+local function load(key, limit, at)
+  local value, err = loadfile('get.lua')(key)
+  local number, prev, cur = string.match(value or '', '^(%d+):(%d+):(%d+)$')
+  if not number then
+    return nil, err
   end
-end
--- end check
-if passes then
-  cur = cur + cost
+  return { start = number * limit[at + 3], prev = prev + 0, cur = cur + 0 }
 end
 
-if passes or far then
-  -- begin write: key, start, prev, cur, length, now, keep
-  local left = math.max(start + (cur > 0 and 2 or 1) * length - now, 0) + 1999
-  local state = string.format('%d:%d:%d', start / length, prev, cur)
-  redis.call('SET', key, state, 'PX', string.format('%d', (left - left % 1000) / 1000 + keep))
-  -- end write
+-- The counter as this limit sees it now: start, prev, cur, the ticks since its window began, whether it
+-- was from the far future: then the window is full now.
+local function read(state, limit, at)
+  local cap, length, tick = limit[at + 2], limit[at + 3], limit[at + 4]
+  local start, prev, cur, clamped = now - now % length, 0, 0, false
+  local from = start
+  if state and state.start > now + length then
+    cur, clamped = math.min(math.max(state.cur, limit[at + 1]), cap), true
+  elseif state and state.start >= start then
+    -- In the next window where the clock stepped back: it stands still.
+    start, prev, cur = state.start, math.min(state.prev, cap), math.min(state.cur, cap)
+    from = math.min(start, now)
+  elseif state and state.start + length == start then
+    prev = math.min(state.cur, cap)
+  end
+  return start, prev, cur, (now - from - (now - from) % tick) / tick, clamped
 end
 
--- begin tell: start, prev, cur, elapsed, limit, length, ticks, now -> available, reset
-local carried = prev * (ticks - elapsed)
-local available = limit - cur - (carried + (ticks - carried % ticks) % ticks) / ticks
-available = available > 0 and available or 0
-local reset = start + (cur > 0 and 2 or prev > 0 and 1 or 0) * length - now
-reset = reset > 0 and reset or 0
--- end tell
-local charged = passes and cost or 0
-available = passes and available or -1 - available
-return string.format('%d %d %d %d %d %d %d', available, wait, reset, charged, start, far and 1 or 0, now)
+-- Microseconds until so many hits pass: 0 if they do now, nil if they never do.
+local function until_passes(start, prev, cur, elapsed, cost, limit, at)
+  local tick, spare = limit[at + 4], limit[at + 1] - cost
+  local window = (limit[at + 3] - limit[at + 3] % tick) / tick
+  if spare < 0 then
+    return nil
+  end
+  local room, ticks = spare - cur, 0
+  if room >= 0 and prev * (window - elapsed) <= room * window then
+    return 0
+  elseif room >= 0 then
+    room = room * window
+    ticks = window - math.min((room - room % prev) / prev, window)
+  else
+    -- In the next window, when enough of this one's hits count no more.
+    room = spare * window
+    ticks = 2 * window - math.min((room - room % cur) / cur, window)
+  end
+  return math.max(start + ticks * tick - now, 1)
+end
+
+local function step(state, op, cost, limit, at)
+  local start, prev, cur, elapsed, clamped = read(state, limit, at)
+  local had_prev, had, charged, wait, passes = prev, cur, 0, 0, true
+  if op == 'refund' then
+    cur = math.max(had - cost, 0)
+    prev = math.max(prev - (cost - (had - cur)), 0)
+  else
+    wait = until_passes(start, prev, cur, elapsed, cost, limit, at)
+    passes = wait == 0
+    if op == 'take' and passes or op == 'debt' then
+      cur = math.min(cur + cost, limit[at + 2])
+      charged = cur - had
+    end
+    if charged > 0 and not passes then
+      -- A debt's wait counts from after its charge.
+      wait = until_passes(start, prev, cur, elapsed, cost, limit, at)
+    end
+  end
+  local changed = clamped or prev ~= had_prev or cur ~= had
+  local write = changed and { start = start, prev = prev, cur = cur } or nil
+  return passes, wait or 0, charged, start, 0, write, clamped
+end
+
+local function report(state, limit, at)
+  local length, tick = limit[at + 3], limit[at + 4]
+  local start, prev, cur, elapsed = read(state, limit, at)
+  local window = (length - length % tick) / tick
+  local carried = prev * (window - elapsed)
+  local available = limit[at + 1] - cur - (carried + (window - carried % window) % window) / window
+  local windows = cur > 0 and 2 or prev > 0 and 1 or 0
+  return math.max(available, 0), math.max(start + windows * length - now, 0)
+end
+
+local function save(key, state, limit, at)
+  local length = limit[at + 3]
+  local text = string.format('%d:%d:%d', state.start / length, state.prev, state.cur)
+  local ends = state.start + (state.cur > 0 and 2 or 1) * length
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
+end
+
+-- Into the window it was taken in, if that is the counter's current or previous one.
+local function refund(key, limit, at, hits, _, window)
+  local state, err = load(key, limit, at)
+  if not state then
+    return false, err
+  end
+  local prev, cur = state.prev, state.cur
+  if state.start == window and cur > 0 then
+    cur = math.max(cur - hits, 0)
+  elseif state.start == window + limit[at + 3] and prev > 0 then
+    prev = math.max(prev - hits, 0)
+  else
+    return false
+  end
+  save(key, { start = state.start, prev = prev, cur = cur }, limit, at)
+  return true
+end
+
+return { read = read, load = load, step = step, report = report, save = save, refund = refund }
