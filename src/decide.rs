@@ -3,25 +3,25 @@
 //! Generic over the store; the store call is the only await on a request's way. Not here: the
 //! wire, the policy's language, arithmetic of limits, time.
 
-mod facts;
-mod foresee;
-mod holders;
-mod inspect;
-mod refused;
+mod check_event;
+mod dry_run;
+mod generated_holders;
+mod inspect_counters;
+mod refusal_event;
 
-pub use foresee::{Foreseen, ForeseenLimit};
-pub use inspect::{Standing, Standings};
+pub use dry_run::{Foreseen, ForeseenLimit};
+pub use inspect_counters::{Standing, Standings};
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::facts::unlimited;
-use self::holders::Holders;
+use crate::decide::check_event::unlimited;
+use crate::decide::generated_holders::Holders;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::domain::{
-    Answer, Answers, Call, Check, Code, Counting, Decision, Facts, Hits, Holder, LimitedBy, Micros,
-    Observer, Op, Outcome, Request, Role, Shown, Slot, Source, Status, Verdict,
+    Algorithm, Answer, Answers, Call, Check, CheckEvent, Code, Decision, Hits, Holder, HolderToken,
+    LimitedBy, Micros, Observer, Op, Outcome, Request, Role, Source, Status, StatusLimit, Verdict,
 };
 use crate::policy::{Checks, Found, Matches, Policy, Rule};
 use crate::store::Store;
@@ -128,12 +128,13 @@ impl<S: Store, O: Observer> Decider<S, O> {
     fn name_holders(&self, policy: &Policy, checks: &mut Checks<'_, '_>) -> Option<MadeUp> {
         let mut made_up = None;
         for check in &mut checks.each {
-            if check.holder.is_some() || !matches!(check.limit.counting, Counting::Concurrency(_)) {
+            if check.holder.is_some() || !matches!(check.limit.algorithm, Algorithm::Concurrency(_))
+            {
                 continue;
             }
             match check.op {
                 Op::Peek => {}
-                Op::GiveBack { .. } => self.observer.nobody_returned(),
+                Op::Refund { .. } => self.observer.release_without_holder(),
                 Op::Take { .. } => {
                     let made_up: &MadeUp = made_up.get_or_insert_with(|| {
                         let slot = self.holders.draw();
@@ -170,14 +171,14 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 if outcome.verdict == Verdict::Refuse {
                     self.tell_refused(rule, check, checks.names[at], descriptor);
                 }
-                self.observer.checked(&Facts {
+                self.observer.checked(&CheckEvent {
                     rule: rule.map(|rule| rule.id),
                     hits: cost(check),
                     capacity: check.limit.capacity(),
                     outcome: *outcome,
                     shadow: rule.is_some_and(|rule| rule.shadow_mode),
                     admitted,
-                    gives_back: matches!(check.op, Op::GiveBack { .. }),
+                    is_refund: matches!(check.op, Op::Refund { .. }),
                     source: decision.source,
                 });
             }
@@ -188,7 +189,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 
 /// A holder's name that the caller does not know yet.
 struct MadeUp {
-    slot: Slot,
+    slot: HolderToken,
     holder: Holder,
 }
 
@@ -217,7 +218,7 @@ fn rule_of<'p>(found: &Found<'p>) -> Option<&'p Rule> {
 
 fn cost(check: &Check<'_>) -> Hits {
     match check.op {
-        Op::Take { cost } | Op::GiveBack { cost } => cost,
+        Op::Take { cost } | Op::Refund { cost } => cost,
         Op::Peek => Hits::ZERO,
     }
 }
@@ -378,7 +379,8 @@ fn fill_status<'p>(
     shadow: bool,
 ) {
     let refused = outcome.verdict == Verdict::Refuse;
-    status.shown = Some(Shown { rate: check.limit.rate, name, capacity: check.limit.capacity() });
+    status.shown =
+        Some(StatusLimit { rate: check.limit.rate, name, capacity: check.limit.capacity() });
     status.code = if refused && !shadow { Code::OverLimit } else { Code::Ok };
     status.remaining = if refused {
         0

@@ -8,16 +8,19 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`wire`] | bytes to a [`domain::Request`] and a [`domain::Decision`] to bytes; the gRPC service |
+//! | [`server`] | sockets, TLS, HTTP/2 and the gRPC services |
+//! | [`wire`] | bytes to a [`domain::Request`] and a [`domain::Decision`] to bytes |
 //! | [`decide`] | the heart: match → apply → combine |
 //! | [`policy`] | YAML → rules; a request → the checks it must pass |
 //! | [`store`] | counts: the [`store::Store`] contract, in memory and in Redis |
 //! | [`algorithm`] | the pure arithmetic of each algorithm |
-//! | [`resilience`] | deadline, breaker, fallback, remembered refusals: each wraps a store |
+//! | [`resilience`] | deadline, breaker, fallback, cached refusals: each wraps a store |
 //! | [`domain`] | the words all of them share |
 //! | [`clock`] | the only place that asks for the time |
 //! | [`telemetry`], [`admin`] | what operators see |
 //! | [`settings`], [`app`], [`cli`] | how the parts are configured, put together and started |
+
+pub mod server;
 
 pub mod wire;
 

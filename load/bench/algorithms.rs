@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate::domain::{
-    Concurrency, Counting, Hits, Hybrid, Limit, Micros, SlidingLog, SlidingWindow,
+    Algorithm, Concurrency, Hits, Hybrid, Limit, Micros, SlidingLog, SlidingWindow,
 };
 
 use super::grpc::{self, Server};
@@ -142,19 +142,19 @@ fn alone() {
     let more = [
         (
             "sliding_window",
-            Counting::SlidingWindow(SlidingWindow { hits: Hits(1_000_000), length: window }),
+            Algorithm::SlidingWindow(SlidingWindow { hits: Hits(1_000_000), length: window }),
         ),
         (
             "sliding_log",
-            Counting::SlidingLog(SlidingLog { hits: Hits(ENTRIES), length: Micros::SECOND }),
+            Algorithm::SlidingLog(SlidingLog { hits: Hits(ENTRIES), length: Micros::SECOND }),
         ),
         (
             "concurrency",
-            Counting::Concurrency(Concurrency { slots: Hits(ENTRIES), lease: Micros::SECOND }),
+            Algorithm::Concurrency(Concurrency { slots: Hits(ENTRIES), lease: Micros::SECOND }),
         ),
         (
             "hybrid classes",
-            Counting::Hybrid(Hybrid {
+            Algorithm::Hybrid(Hybrid {
                 burst: Hits(1_000_000),
                 hits: Hits(1_000_000),
                 window,
@@ -164,7 +164,7 @@ fn alone() {
             }),
         ),
     ];
-    let more = more.map(|(name, counting)| (name, memory::limit(counting)));
+    let more = more.map(|(name, algorithm)| (name, memory::limit(algorithm)));
     for (name, limit) in memory::algorithms().into_iter().chain(more) {
         println!("{name:<16} {:>8.0}", nanoseconds(&limit));
     }

@@ -79,7 +79,7 @@ fn measure(kind: &str, rules: usize) -> f64 {
             let descriptors = [Descriptor {
                 entries: &entries,
                 hits: Hits::ONE,
-                give_back: false,
+                refund: false,
                 limit: None,
                 holder: None,
             }];

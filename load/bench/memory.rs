@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidegate::domain::{
-    Accounting, Bucket, Call, Charge, Check, Counting, FixedWindow, Hits, Key, Limit, Micros,
+    Accounting, Algorithm, Bucket, Call, Charge, Check, FixedWindow, Hits, Key, Limit, Micros,
     OnStoreFailure, Op, Rate, Refill, Role, Unit, Window,
 };
 use tidegate::store::Store;
@@ -14,13 +14,13 @@ use super::Scale;
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
-pub fn limit(counting: Counting) -> Arc<Limit> {
+pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit {
-        counting,
+        algorithm,
         rate: Rate { requests_per_unit: 1_000_000, unit: Some(Unit::Hour), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
-        family: 1,
+        limit_id: 1,
     })
 }
 
@@ -28,14 +28,14 @@ pub fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
     [
         (
             "fixed_window",
-            limit(Counting::FixedWindow(FixedWindow {
+            limit(Algorithm::FixedWindow(FixedWindow {
                 hits: Hits(1_000_000),
                 window: Window::Epoch { length: Micros::from_secs(3_600) },
             })),
         ),
         (
             "token_bucket",
-            limit(Counting::Bucket(Bucket {
+            limit(Algorithm::Bucket(Bucket {
                 burst: Hits(1_000_000),
                 refill: Refill::Arrival { emission: Micros(3_600) },
                 floor: Hits::ZERO,

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use redis::Cmd;
-use tidegate::domain::{Accounting, Charge, Check, Counting, Hits, Key, Limit, Micros, Op, Role};
-use tidegate::store::redis::args::Encoder;
+use tidegate::domain::{Accounting, Algorithm, Charge, Check, Hits, Key, Limit, Micros, Op, Role};
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::PRODUCTION;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::PRODUCTION;
 
 use super::redis_server::RedisServer;
 use super::{Scale, cpu, memory};
@@ -172,9 +172,9 @@ pub fn bytes_per_key(scale: Scale) {
             pipeline.exec(&mut connection).unwrap();
         }
         let grown = server.used_memory() - before;
-        let form = match limit.counting {
-            Counting::FixedWindow(_) => "one integer",
-            Counting::Bucket(_) => "one integer, arrival form",
+        let form = match limit.algorithm {
+            Algorithm::FixedWindow(_) => "one integer",
+            Algorithm::Bucket(_) => "one integer, arrival form",
             _ => "not measured here",
         };
         println!("{name:<14} {:>6.0} ({form})", grown as f64 / keys as f64);

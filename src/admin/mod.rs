@@ -4,21 +4,21 @@
 //! It never decides: what it shows and what operators may change is handed in as functions. Not here: gRPC (`wire`),
 //! what the listings say (`policy`), which ports are open (`app`).
 
-mod debug;
-mod guard;
-mod live;
-mod operate;
-mod page;
-mod public;
-mod query;
-mod serve;
+mod action_routes;
+mod browser_guard;
+mod debug_routes;
+mod http_server;
+mod live_page;
+mod page_routes;
+mod public_routes;
+mod query_string;
 
-pub use debug::{Debug, Explained, Explains, debug_routes};
-pub use guard::Hosts;
-pub use live::{Attempt, Live, Search, Told, Tries};
-pub use operate::{Counters, Done, Operate, Order, Orders, Profiled, Profiles, Token};
-pub use public::{Asks, JsonAnswer, Public, metrics_routes, public_routes};
-pub use serve::{Limits, serve};
+pub use action_routes::{Counters, Done, Operate, Order, Orders, Profiled, Profiles, Token};
+pub use browser_guard::Hosts;
+pub use debug_routes::{Debug, Explained, Explains, debug_routes};
+pub use http_server::{Limits, serve};
+pub use page_routes::{Attempt, Live, Search, Told, Tries};
+pub use public_routes::{Asks, JsonAnswer, Public, metrics_routes, public_routes};
 
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@
 //! exceeding C and falling by l each microsecond.
 
 use super::Step;
-use crate::domain::{Bucket, Charge, Hits, Micros, Op, Outcome, Refill, Taken, Verdict};
+use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
 /// How much further into the future than a full debt a state may reach before it counts as one
 /// from the far future. NTP slews below 128 ms and steps above; replicas that fail over differ by
@@ -92,7 +92,7 @@ pub fn apply(
     let mut charged = 0;
     let mut wait = Some(0);
     match op {
-        Op::GiveBack { cost } => {
+        Op::Refund { cost } => {
             let credits = cost.0.min(terms.cap_hits) * terms.unit;
             debt = terms.lowered(read, credits / terms.flow, credits % terms.flow);
         }
@@ -118,7 +118,7 @@ pub fn apply(
             available: Hits(terms.available(debt)),
             retry_after: wait.filter(|wait| *wait > 0).map(Micros),
             reset_after: Micros(debt.ceil()),
-            taken: (charged > 0).then_some(Taken {
+            taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
                 window: Micros::ZERO,
@@ -132,11 +132,11 @@ pub fn apply(
 
 /// Returns a receipt's hits, less what can have refilled since they were taken. (Returning all of
 /// them would hand out the refill twice.)
-pub fn give_back(
+pub fn refund(
     state: State,
     limit: &Bucket,
     charge: Charge,
-    taken: &Taken,
+    taken: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
     let terms = Terms::of(limit, charge);

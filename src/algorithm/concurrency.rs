@@ -15,7 +15,7 @@
 //! Not here: who makes up holders (`decide`), calls of several checks, expiry of entries.
 
 use super::Step;
-use crate::domain::{Concurrency, Hits, Holder, Micros, Op, Outcome, Taken, Verdict};
+use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};
 
 /// The slots in use, by the end of their lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,8 +121,8 @@ pub fn apply(
     let mut taken = None;
     let mut write = clamped;
     match (op, holder) {
-        (Op::GiveBack { .. }, None) => {}
-        (Op::GiveBack { .. }, Some(holder)) => {
+        (Op::Refund { .. }, None) => {}
+        (Op::Refund { .. }, Some(holder)) => {
             let before = slots.slots.len();
             slots.slots.retain(|slot| slot.holder != holder);
             write |= slots.slots.len() != before;
@@ -138,11 +138,15 @@ pub fn apply(
                 let renewed = slots.slots.iter().any(|slot| slot.holder == holder);
                 slots.hold(holder, cost.0, began.saturating_add(limit.lease));
                 write = true;
-                // A renewal charges nothing: were it given back, a slot that was held before the
+                // A renewal charges nothing: were it refunded, a slot that was held before the
                 // call would be freed.
                 let window = Micros::ZERO;
-                taken =
-                    (!renewed).then_some(Taken { hits: cost, at: began, window, entry: holder.0 });
+                taken = (!renewed).then_some(ChargeRecord {
+                    hits: cost,
+                    at: began,
+                    window,
+                    entry: holder.0,
+                });
             }
         }
     }
@@ -150,7 +154,7 @@ pub fn apply(
     Step {
         outcome: Outcome {
             verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
-            charged: taken.map_or(Hits::ZERO, |taken: Taken| taken.hits),
+            charged: taken.map_or(Hits::ZERO, |taken: ChargeRecord| taken.hits),
             available: Hits(limit.slots.0.saturating_sub(slots.in_flight())),
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: last.map_or(Micros::ZERO, |until| until.saturating_sub(now)),
@@ -162,7 +166,7 @@ pub fn apply(
 }
 
 /// Frees the receipt's slot, if it is still held, and those whose lease has ended.
-pub fn give_back(state: &State, taken: &Taken, now: Micros) -> Option<State> {
+pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let live = |slot: &&Slot| slot.until > now;
     state.slots.iter().filter(live).find(|slot| slot.holder.0 == taken.entry)?;
     let others = state.slots.iter().filter(live).filter(|slot| slot.holder.0 != taken.entry);
@@ -189,7 +193,7 @@ mod tests {
     }
 
     const TAKE: Op = Op::Take { cost: Hits::ONE };
-    const RETURN: Op = Op::GiveBack { cost: Hits::ONE };
+    const RETURN: Op = Op::Refund { cost: Hits::ONE };
 
     #[test]
     fn a_slot_that_is_not_returned_frees_itself_when_its_lease_ends() {

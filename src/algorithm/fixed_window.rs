@@ -19,7 +19,9 @@
 //! Not here: calls of several checks, expiry of entries.
 
 use super::Step;
-use crate::domain::{Charge, FixedWindow, Hits, Micros, Op, Outcome, Span, Taken, Verdict, Window};
+use crate::domain::{
+    Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Span, Verdict, Window,
+};
 
 /// Hits counted in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ pub fn apply(
     let mut passes = true;
     let mut retry_after = None;
     match op {
-        Op::GiveBack { cost } => {
+        Op::Refund { cost } => {
             if read.counted && count > 0 {
                 count = count.saturating_sub(cost.0);
                 write = true;
@@ -86,7 +88,7 @@ pub fn apply(
             available: Hits(hits.saturating_sub(count)),
             retry_after,
             reset_after: rest,
-            taken: (charged.0 > 0).then_some(Taken {
+            taken: (charged.0 > 0).then_some(ChargeRecord {
                 hits: charged,
                 at: now,
                 window: read.start,
@@ -99,7 +101,7 @@ pub fn apply(
 }
 
 /// Returns a receipt's hits to the window they were taken in; to no other.
-pub fn give_back(state: State, taken: &Taken) -> Option<State> {
+pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     (state.start == taken.window && state.count > 0).then(|| State {
         start: state.start,
         count: stored(u64::from(state.count).saturating_sub(taken.hits.0)),

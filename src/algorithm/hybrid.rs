@@ -34,13 +34,13 @@
 //!
 //! Not here: which class a request belongs to (`policy`).
 
-mod terms;
+mod credits;
 
 use std::sync::Arc;
 
-use self::terms::{PARTS, Terms};
+use self::credits::{PARTS, Terms};
 use super::Step;
-use crate::domain::{Hits, Hybrid, Micros, Op, Outcome, Taken, Verdict};
+use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 
 /// What every class has, and the pool, in credits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     let mut wait = Some(0);
     let mut charged = 0;
     match op {
-        Op::GiveBack { cost } => {
+        Op::Refund { cost } => {
             let credits = cost.0.min(terms.burst) * terms.unit;
             after = state.map(|_| terms.returned(&read, limit.class, credits));
         }
@@ -96,7 +96,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
                 .filter(|wait| *wait > 0)
                 .map(|ticks| until(ticks).saturating_sub(now)),
             reset_after: until(terms.ticks_until_full(left)).saturating_sub(now),
-            taken: (charged > 0).then_some(Taken {
+            taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
                 window: Micros::ZERO,
@@ -109,7 +109,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
 }
 
 /// Returns a receipt's hits, less what can have refilled since they were taken.
-pub fn give_back(state: &State, limit: &Hybrid, taken: &Taken, now: Micros) -> Option<State> {
+pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let terms = Terms::of(limit);
     let at = now.0 / terms.tick;
     let (read, _) = terms.read(Some(state), at);

@@ -17,10 +17,10 @@
 //! Not here: which counters a call touches and whether it is admitted (`store`), what limits mean
 //! (`policy`).
 //!
-//! To add an algorithm: a file with `State`, `apply`, `give_back` and `expires_at`, and an arm in
+//! To add an algorithm: a file with `State`, `apply`, `refund` and `expires_at`, and an arm in
 //! each `match` below. A state larger than 16 bytes is boxed, so that [`State`] keeps its size.
 
-use crate::domain::{Counting, Holder, Limit, Micros, Op, Outcome, Taken};
+use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op, Outcome};
 
 pub mod bucket;
 pub mod concurrency;
@@ -94,7 +94,7 @@ impl<S> Step<S> {
 /// use tidegate::algorithm::apply;
 /// use tidegate::domain::*;
 ///
-/// let counting = Counting::Bucket(Bucket {
+/// let counting = Algorithm::Bucket(Bucket {
 ///     burst: Hits(3),
 ///     refill: Refill::Arrival { emission: Micros(100_000) },
 ///     floor: Hits(0),
@@ -102,7 +102,7 @@ impl<S> Step<S> {
 /// });
 /// let rate = Rate { requests_per_unit: 10, unit: Some(Unit::Second), unit_multiplier: 1 };
 /// let (charge, on_store_failure) = Default::default();
-/// let limit = Limit { counting, rate, charge, on_store_failure, family: 1 };
+/// let limit = Limit { algorithm, rate, charge, on_store_failure, limit_id: 1 };
 /// let now = Micros(1_763_668_800_000_000);
 ///
 /// let taken = apply(None, &limit, Op::Take { cost: Hits(3) }, now);
@@ -134,27 +134,27 @@ pub fn apply_for(
         };
     }
     let charge = limit.charge;
-    match &limit.counting {
-        Counting::FixedWindow(window) => {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(window) => {
             fixed_window::apply(of!(FixedWindow).copied(), window, charge, op, now)
                 .map(State::FixedWindow)
         }
-        Counting::SlidingWindow(window) => {
+        Algorithm::SlidingWindow(window) => {
             sliding_window::apply(of!(SlidingWindow).copied(), window, charge, op, now)
                 .map(State::SlidingWindow)
         }
-        Counting::SlidingLog(log) => {
+        Algorithm::SlidingLog(log) => {
             sliding_log::apply(of!(SlidingLog).map(|state| &**state), log, charge, op, now)
                 .map(|state| State::SlidingLog(Box::new(state)))
         }
-        Counting::Bucket(bucket) => {
+        Algorithm::Bucket(bucket) => {
             bucket::apply(of!(Bucket).copied(), bucket, charge, op, now).map(State::Bucket)
         }
-        Counting::Hybrid(classes) => {
+        Algorithm::Hybrid(classes) => {
             hybrid::apply(of!(Hybrid).map(|state| &**state), classes, op, now)
                 .map(|state| State::Hybrid(Box::new(state)))
         }
-        Counting::Concurrency(slots) => {
+        Algorithm::Concurrency(slots) => {
             concurrency::apply(of!(Concurrency).map(|state| &**state), slots, op, holder, now)
                 .map(|state| State::Concurrency(Box::new(state)))
         }
@@ -164,29 +164,27 @@ pub fn apply_for(
 /// Returns what a receipt says to the counter it was taken from (the store's contract, 16).
 ///
 /// `limit` is the receipt's. The state to store, or `None` where the receipt has no effect any
-/// more. The same receipt must not be given back twice.
-pub fn give_back(state: &State, limit: &Limit, taken: &Taken, now: Micros) -> Option<State> {
-    match (&limit.counting, state) {
-        (Counting::FixedWindow(_), State::FixedWindow(state)) => {
-            fixed_window::give_back(*state, taken).map(State::FixedWindow)
+/// more. The same receipt must not be refunded twice.
+pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
+    match (&limit.algorithm, state) {
+        (Algorithm::FixedWindow(_), State::FixedWindow(state)) => {
+            fixed_window::refund(*state, taken).map(State::FixedWindow)
         }
-        (Counting::SlidingWindow(window), State::SlidingWindow(state)) => {
-            sliding_window::give_back(*state, window, taken).map(State::SlidingWindow)
+        (Algorithm::SlidingWindow(window), State::SlidingWindow(state)) => {
+            sliding_window::refund(*state, window, taken).map(State::SlidingWindow)
         }
-        (Counting::SlidingLog(log), State::SlidingLog(state)) => {
-            sliding_log::give_back(state, log, taken, now)
+        (Algorithm::SlidingLog(log), State::SlidingLog(state)) => {
+            sliding_log::refund(state, log, taken, now)
                 .map(|state| State::SlidingLog(Box::new(state)))
         }
-        (Counting::Bucket(bucket), State::Bucket(state)) => {
-            bucket::give_back(*state, bucket, limit.charge, taken, now).map(State::Bucket)
+        (Algorithm::Bucket(bucket), State::Bucket(state)) => {
+            bucket::refund(*state, bucket, limit.charge, taken, now).map(State::Bucket)
         }
-        (Counting::Hybrid(classes), State::Hybrid(state)) => {
-            hybrid::give_back(state, classes, taken, now)
-                .map(|state| State::Hybrid(Box::new(state)))
+        (Algorithm::Hybrid(classes), State::Hybrid(state)) => {
+            hybrid::refund(state, classes, taken, now).map(|state| State::Hybrid(Box::new(state)))
         }
-        (Counting::Concurrency(_), State::Concurrency(state)) => {
-            concurrency::give_back(state, taken, now)
-                .map(|state| State::Concurrency(Box::new(state)))
+        (Algorithm::Concurrency(_), State::Concurrency(state)) => {
+            concurrency::refund(state, taken, now).map(|state| State::Concurrency(Box::new(state)))
         }
         _ => None,
     }
@@ -195,19 +193,19 @@ pub fn give_back(state: &State, limit: &Limit, taken: &Taken, now: Micros) -> Op
 /// From when on an absent counter means the same as this state, under this limit and under any
 /// that may take its place (a window's length is in the counter's key; a bucket's debt is time).
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
-    match (&limit.counting, state) {
-        (Counting::FixedWindow(window), State::FixedWindow(state)) => {
+    match (&limit.algorithm, state) {
+        (Algorithm::FixedWindow(window), State::FixedWindow(state)) => {
             fixed_window::expires_at(*state, window)
         }
-        (Counting::SlidingWindow(window), State::SlidingWindow(state)) => {
+        (Algorithm::SlidingWindow(window), State::SlidingWindow(state)) => {
             sliding_window::expires_at(*state, window)
         }
-        (Counting::SlidingLog(log), State::SlidingLog(state)) => {
+        (Algorithm::SlidingLog(log), State::SlidingLog(state)) => {
             sliding_log::expires_at(state, log)
         }
-        (Counting::Bucket(_), State::Bucket(state)) => bucket::expires_at(*state),
-        (Counting::Hybrid(classes), State::Hybrid(state)) => hybrid::expires_at(state, classes),
-        (Counting::Concurrency(_), State::Concurrency(state)) => concurrency::expires_at(state),
+        (Algorithm::Bucket(_), State::Bucket(state)) => bucket::expires_at(*state),
+        (Algorithm::Hybrid(classes), State::Hybrid(state)) => hybrid::expires_at(state, classes),
+        (Algorithm::Concurrency(_), State::Concurrency(state)) => concurrency::expires_at(state),
         _ => Micros::ZERO,
     }
 }

@@ -22,7 +22,7 @@
 use std::collections::VecDeque;
 
 use super::Step;
-use crate::domain::{Charge, Hits, Micros, Op, Outcome, SlidingLog, Taken, Verdict};
+use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog, Verdict};
 
 /// The takes that may still count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub fn apply(
     let mut taken = None;
     let mut write = clamped;
     match op {
-        Op::GiveBack { cost } => write |= log.drop_newest(cost.0),
+        Op::Refund { cost } => write |= log.drop_newest(cost.0),
         Op::Peek | Op::Take { cost: Hits::ZERO } => wait = log.wait(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
             wait = log.wait(limit, cost, now);
@@ -147,7 +147,7 @@ pub fn apply(
     Step {
         outcome: Outcome {
             verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
-            charged: taken.map_or(Hits::ZERO, |taken: Taken| taken.hits),
+            charged: taken.map_or(Hits::ZERO, |taken: ChargeRecord| taken.hits),
             available: Hits(limit.hits.0.saturating_sub(log.hits())),
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: newest.map_or(Micros::ZERO, |end| end.saturating_sub(now)),
@@ -159,15 +159,15 @@ pub fn apply(
 }
 
 impl State {
-    fn push(&mut self, hits: u64, at: Micros) -> Taken {
+    fn push(&mut self, hits: u64, at: Micros) -> ChargeRecord {
         let entry = self.next;
         self.next += 1;
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         self.takes.push_back(Take { at, entry, hits });
-        Taken { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
+        ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
     }
 
-    /// A caller's own give-back names no take: the newest go first, as if they had not been.
+    /// A caller's own refund names no take: the newest go first, as if they had not been.
     fn drop_newest(&mut self, mut hits: u64) -> bool {
         let mut changed = false;
         while hits > 0 {
@@ -186,7 +186,12 @@ impl State {
 
 /// Takes the receipt's entry out of the log, if it still counts, and with it what is over: were that
 /// the newest entry, a clock that stepped back would bring older ones to life again.
-pub fn give_back(state: &State, limit: &SlidingLog, taken: &Taken, now: Micros) -> Option<State> {
+pub fn refund(
+    state: &State,
+    limit: &SlidingLog,
+    taken: &ChargeRecord,
+    now: Micros,
+) -> Option<State> {
     // The time as well: a log that was empty for a while counts its entries from 0 again.
     let is_it = |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
     let over = state.over(limit, now);
@@ -250,8 +255,8 @@ mod tests {
         assert_eq!(returned(&back, &a.outcome.taken.unwrap()), None, "once");
     }
 
-    fn returned(state: &State, taken: &Taken) -> Option<State> {
-        give_back(state, &limit(3), taken, Micros(5_000_000))
+    fn returned(state: &State, taken: &ChargeRecord) -> Option<State> {
+        refund(state, &limit(3), taken, Micros(5_000_000))
     }
 
     #[test]

@@ -25,7 +25,7 @@
 //! Source: the waits are the inequality solved for `e`. Not here: calls of several checks, expiry.
 
 use super::Step;
-use crate::domain::{Charge, Hits, Micros, Op, Outcome, SlidingWindow, Taken, Verdict};
+use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
 /// Doubles, and so Lua's numbers, are exact below this.
 const EXACT: u64 = 1 << 53;
@@ -66,7 +66,7 @@ pub fn apply(
     let mut wait = Some(Micros::ZERO);
     let mut charged = 0;
     match op {
-        Op::GiveBack { cost } => {
+        Op::Refund { cost } => {
             let from_cur = cost.0.min(read.cur);
             after.cur -= from_cur;
             after.prev = read.prev.saturating_sub(cost.0 - from_cur);
@@ -93,7 +93,7 @@ pub fn apply(
             available: Hits(after.available(limit)),
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: after.reset(limit).saturating_sub(now),
-            taken: (charged > 0).then_some(Taken {
+            taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
                 window: read.start,
@@ -111,7 +111,7 @@ pub fn apply(
 
 /// Returns a receipt's hits to the window they were taken in, if that is the state's present or
 /// previous one; to no other.
-pub fn give_back(state: State, limit: &SlidingWindow, taken: &Taken) -> Option<State> {
+pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Option<State> {
     let back = |count: u32| stored(u64::from(count).saturating_sub(taken.hits.0));
     if taken.window == state.start && state.cur > 0 {
         Some(State { cur: back(state.cur), ..state })
@@ -293,8 +293,8 @@ mod tests {
         let taken = first.outcome.taken.unwrap();
         let later = take(first.write, &limit, 1, T0 + 1_500_000).write.unwrap();
         assert_eq!((later.prev, later.cur), (4, 1));
-        assert_eq!(give_back(later, &limit, &taken).unwrap().prev, 0);
+        assert_eq!(refund(later, &limit, &taken).unwrap().prev, 0);
         let gone = take(Some(later), &limit, 1, T0 + 2_500_000).write.unwrap();
-        assert_eq!(give_back(gone, &limit, &taken), None);
+        assert_eq!(refund(gone, &limit, &taken), None);
     }
 }

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{env, error, fmt, fs, io};
 
-use super::files::named;
+use super::policy_files::named;
 use super::settings::Texts;
 
 /// Largest settings file: every setting with a long value fits into a hundredth of it.
@@ -26,7 +26,7 @@ pub fn environment() -> Texts {
 
 /// Why a file of settings or with a secret cannot be used.
 #[derive(Debug)]
-pub enum FileFault {
+pub enum FileError {
     /// It cannot be read.
     Unreadable {
         /// Which one.
@@ -50,26 +50,26 @@ pub enum FileFault {
     },
 }
 
-impl fmt::Display for FileFault {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileFault::Unreadable { path, error } | FileFault::Unwritable { path, error } => {
+            FileError::Unreadable { path, error } | FileError::Unwritable { path, error } => {
                 write!(f, "{}: {error}", named(path))
             }
-            FileFault::Malformed { path, wrong } => write!(f, "{}: {wrong}", named(path)),
+            FileError::Malformed { path, wrong } => write!(f, "{}: {wrong}", named(path)),
         }
     }
 }
 
-impl error::Error for FileFault {}
+impl error::Error for FileError {}
 
 /// Reads a settings file: YAML, a mapping from flag names to values.
 ///
 /// # Errors
 ///
 /// The file cannot be read, is too large, or is not such a mapping.
-pub fn settings_file(path: &Path) -> Result<Texts, FileFault> {
-    let malformed = |wrong: String| FileFault::Malformed { path: path.to_owned(), wrong };
+pub fn settings_file(path: &Path) -> Result<Texts, FileError> {
+    let malformed = |wrong: String| FileError::Malformed { path: path.to_owned(), wrong };
     let text = bounded(path, SETTINGS_BYTES_MAX)?;
     let values: std::collections::BTreeMap<String, serde_yaml::Value> =
         serde_yaml::from_str(&text).map_err(|error| malformed(wrong_yaml(&error)))?;
@@ -102,7 +102,7 @@ fn wrong_yaml(error: &serde_yaml::Error) -> String {
 /// # Errors
 ///
 /// The file cannot be read or is too large.
-pub(super) fn secret_file(path: &Path) -> Result<String, FileFault> {
+pub(super) fn secret_file(path: &Path) -> Result<String, FileError> {
     let text = bounded(path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -112,7 +112,7 @@ pub(super) fn secret_file(path: &Path) -> Result<String, FileFault> {
 /// # Errors
 ///
 /// The file cannot be read, is not UTF-8 or is too large.
-pub fn read_text(path: &Path) -> Result<String, FileFault> {
+pub fn read_text(path: &Path) -> Result<String, FileError> {
     bounded(path, TEXT_BYTES_MAX)
 }
 
@@ -121,18 +121,18 @@ pub fn read_text(path: &Path) -> Result<String, FileFault> {
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn write_text(path: &Path, text: &str) -> Result<(), FileFault> {
-    fs::write(path, text).map_err(|error| FileFault::Unwritable { path: path.to_owned(), error })
+pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
+    fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
 }
 
-fn bounded(path: &Path, bytes_max: u64) -> Result<String, FileFault> {
-    let unreadable = |error| FileFault::Unreadable { path: path.to_owned(), error };
+fn bounded(path: &Path, bytes_max: u64) -> Result<String, FileError> {
+    let unreadable = |error| FileError::Unreadable { path: path.to_owned(), error };
     let file = fs::File::open(path).map_err(unreadable)?;
     let mut text = String::new();
     let read = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable)?;
     if read as u64 > bytes_max {
         let wrong = format!("more than {bytes_max} bytes");
-        return Err(FileFault::Malformed { path: path.to_owned(), wrong });
+        return Err(FileError::Malformed { path: path.to_owned(), wrong });
     }
     Ok(text)
 }

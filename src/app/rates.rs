@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 
 use crate::domain::Micros;
-use crate::telemetry::{RuleName, RuleSums, Sums};
+use crate::telemetry::{RuleName, RuleSnapshot, Snapshot};
 
 /// A reading holds so long for everybody who looks: a page looks once a second.
 const FRESH: Micros = Micros(900_000);
@@ -28,7 +28,7 @@ pub(super) struct Rates(Mutex<Readings>);
 
 #[derive(Debug, Default)]
 struct Readings {
-    latest: Option<(Micros, Sums)>,
+    latest: Option<(Micros, Snapshot)>,
     sample: Sample,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct RuleRate {
 
 impl Rates {
     /// The rates of now; `read` is called if the last reading is not of now.
-    pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Sums) -> Sample {
+    pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> Sample {
         let mut readings = self.readings();
         let age = readings.latest.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
         if age.is_some_and(|age| age < FRESH) {
@@ -77,12 +77,12 @@ impl Rates {
     }
 }
 
-/// Sums that a reload has set back count from zero.
-fn between(before: &Sums, after: &Sums, apart: Micros) -> Sample {
+/// Snapshot that a reload has set back count from zero.
+fn between(before: &Snapshot, after: &Snapshot, apart: Micros) -> Sample {
     // Fractions of a second; sums of a second are far below 2^52.
     let seconds = apart.0 as f64 / 1e6;
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
-    let former: BTreeMap<&RuleName, &RuleSums> =
+    let former: BTreeMap<&RuleName, &RuleSnapshot> =
         before.rules.iter().map(|(name, sums)| (name, sums)).collect();
     let rules = after.rules.iter().filter_map(|(name, sums)| {
         let former = former.get(name).copied().copied().unwrap_or_default();
@@ -112,9 +112,13 @@ fn between(before: &Sums, after: &Sums, apart: Micros) -> Sample {
 mod tests {
     use super::*;
 
-    fn sums(admitted: u64, asked: u64) -> Sums {
+    fn sums(admitted: u64, asked: u64) -> Snapshot {
         let name = RuleName { domain: "d".into(), path: "d.a".into() };
-        Sums { admitted, refused: 0, rules: vec![(name, RuleSums { asked, refused: asked / 2 })] }
+        Snapshot {
+            admitted,
+            refused: 0,
+            rules: vec![(name, RuleSnapshot { asked, refused: asked / 2 })],
+        }
     }
 
     #[test]

@@ -15,21 +15,23 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use super::certificates::Certificates;
-use super::failure::Failure;
-use super::levels::Levels;
-use super::load::{Loaded, Loader};
-use super::reload::{self, Reload};
+use super::exit_codes::Failure;
+use super::load_policy::{Loaded, Loader};
+use super::log_level::Levels;
+use super::policy_reload;
+use super::policy_reload::Reload;
+use super::runtime_overrides::Switching;
 use super::settings::{LogFormat, LogLevel, Settings, TopValues};
-use super::store::{AnyStore, Deciding};
-use super::switching::Switching;
-use super::{Configured, live, open_files, operate, pages, ports};
+use super::wiring::certificate_reload::Certificates;
+use super::wiring::store_setup::{AnyStore, Deciding};
+use super::wiring::{admin_routes, server_config};
+use super::{Configured, admin_actions, page_data, rlimit};
 use crate::admin::{self, Hosts, Limits};
 use crate::clock::Clock;
 use crate::decide::{Decider, Modes};
 use crate::domain::RuleId;
+use crate::server::{Health, Listener, RateLimit, Router};
 use crate::telemetry::{self, Format, Level, Telemetry, Values};
-use crate::wire::{Front, Health, Listener, RateLimit};
 
 /// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
 const SIDE_THREADS: usize = 2;
@@ -53,7 +55,7 @@ const LAST_SEND_MAX: Duration = Duration::from_secs(1);
 pub fn serve(configured: Configured) -> Result<(), Failure> {
     let settings = &configured.settings;
     let levels = Arc::new(start_logs(settings));
-    open_files::raise();
+    rlimit::raise();
     for notice in configured.notices() {
         tracing::warn!(name = notice.name, text = notice.text, "a setting to know about");
     }
@@ -73,14 +75,14 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     let settings = &configured.settings;
     let loader = Loader::of(settings)?;
     let loaded = loader.load(RuleId(0))?;
-    reload::log_warnings(&loaded.warnings);
+    policy_reload::log_warnings(&loaded.warnings);
     let telemetry = telemetry_of(settings, &loaded);
 
     // Everything that can be refused is asked for before anything is served.
-    let answering = ports::answering(settings)?;
+    let response_config = server_config::response_config(settings)?;
     let certificates = Certificates::of(settings)?;
     let tls = certificates.as_ref().map(Certificates::tls);
-    let listener = Listener::bind(ports::grpc(settings, tls.clone())?)?;
+    let listener = Listener::bind(server_config::grpc(settings, tls.clone())?)?;
     let http = bind(&settings.http_host, settings.http_port).await?;
     let debug = bind(&settings.debug_host, settings.debug_port).await?;
     let prometheus = bind_prometheus(settings).await?;
@@ -95,12 +97,12 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
     let switching = Arc::new(Switching::new(Arc::clone(&decider)));
     let operate =
-        operate::operate(&decider, &switching, &levels, settings.debug_token_file.clone())?;
-    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, answering));
+        admin_actions::operate(&decider, &switching, &levels, settings.debug_token_file.clone())?;
+    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, response_config));
     let health = Health::new();
 
     let (stop_side, side_stops) = watch::channel(false);
-    let parts = pages::Parts {
+    let parts = admin_routes::Parts {
         configured,
         decider: Arc::clone(&decider),
         rate_limit: Arc::clone(&rate_limit),
@@ -133,7 +135,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
         tracing::info!("stopping");
         exit_at_the_latest(hard_limit);
     };
-    let drained = listener.serve(Front::new(rate_limit, health), stop).await?;
+    let drained = listener.serve(Router::new(rate_limit, health), stop).await?;
 
     watched.iter().for_each(Watched::end);
     stop_side.send_replace(true);
@@ -148,7 +150,7 @@ async fn run(configured: &Configured, levels: Arc<Levels>) -> Result<(), Failure
 fn telemetry_of(settings: &Settings, loaded: &Loaded) -> Arc<Telemetry> {
     let telemetry = Telemetry::new(settings.near_limit_ratio).counting(settings.metrics);
     let telemetry = Arc::new(telemetry.showing(values(settings)));
-    let names = reload::rule_names(&loaded.policy);
+    let names = policy_reload::rule_names(&loaded.policy);
     telemetry.loaded(RuleId(0), names, loaded.fingerprint, Clock::System.now());
     telemetry
 }
@@ -193,7 +195,7 @@ async fn bind_prometheus(settings: &Settings) -> Result<Option<TcpListener>, Fai
 }
 
 async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
-    let address = ports::resolved(host, port)?;
+    let address = server_config::resolved(host, port)?;
     TcpListener::bind(address)
         .await
         .map_err(|error| Failure::Address { address: address.to_string(), error })
@@ -273,7 +275,7 @@ async fn sweep(decider: Arc<Deciding>, switching: Arc<Switching>, levels: Arc<Le
 async fn take_in(decider: Arc<Deciding>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::TAKE_IN_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let names = |rule, limit| live::limit_name(&decider.policy(), rule, limit);
+    let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
         telemetry.top().take_in(Clock::System.now(), &names);

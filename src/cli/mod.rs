@@ -3,14 +3,14 @@
 //! Exit codes: 0 fine · 64 flags or settings · 65 policy · 69 an address or the store is not to be
 //! had · 70 a bug of ours. Not here: what the subcommands do (`app`, `policy`, `wire::client`).
 
-mod ask;
-mod check;
-mod explain;
+mod admin_commands;
+mod ask_command;
+mod check_command;
+mod explain_command;
 mod flags;
-mod operate;
-mod print;
-mod serve;
+mod serve_command;
 pub mod simulate;
+mod terminal;
 
 use std::ffi::OsString;
 use std::panic;
@@ -41,17 +41,17 @@ Exit codes: 64 flags or settings, 65 policy, 69 address or store unavailable, 70
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Answer calls until told to stop
-    Serve(Box<serve::Serve>),
+    Serve(Box<serve_command::Serve>),
     /// Find every fault and warning of a policy
-    Check(check::Check),
+    Check(check_command::Check),
     /// Show which rule a request meets, how it was found, and what it would be answered
-    Explain(explain::Explain),
+    Explain(explain_command::Explain),
     /// Ask a running service, as Envoy would
-    Ask(ask::Ask),
+    Ask(ask_command::Ask),
     /// Make the counters of one descriptor as good as new: unblock a customer
-    Reset(operate::Reset),
+    Reset(admin_commands::Reset),
     /// Switch a rule or a domain of a running service for now
-    Switch(operate::Switch),
+    Switch(admin_commands::Switch),
     /// Try a policy on generated traffic, on simulated time
     Simulate(simulate::Simulate),
     /// Print the JSON Schema of policy files, for editors
@@ -97,13 +97,13 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Reset(reset) => reset.run(),
         Command::Switch(switch) => switch.run(),
         Command::Simulate(simulate) => simulate.run(),
-        Command::Schema => print::out(&(app::schema() + "\n")),
+        Command::Schema => terminal::out(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            print::failure(&failure);
+            terminal::failure(&failure);
             ExitCode::from(failure.exit_code())
         }
     }
@@ -112,7 +112,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
-    print::out(&String::from_utf8_lossy(&script))
+    terminal::out(&String::from_utf8_lossy(&script))
 }
 
 /// Called as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set, it serves: swapping

@@ -29,7 +29,7 @@ pub enum Op {
     /// Would one more hit pass? Takes nothing.
     Peek,
     /// The caller returns hits it took earlier; never above the capacity, never below nothing used.
-    GiveBack {
+    Refund {
         /// The hits, after the rule's own `cost` was multiplied in.
         cost: Hits,
     },

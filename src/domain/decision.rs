@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, Hits, Key, Micros, Outcome, Parent, Rate, Slot, Source, Trace};
+use super::{Entry, Hits, HolderToken, Key, Micros, Outcome, Parent, Rate, Source, Trace};
 
 /// The answer's code, for the call and for each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct RuleId(pub u32);
 
 /// The limit that a status shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shown<'p> {
+pub struct StatusLimit<'p> {
     /// The rate as written.
     pub rate: Rate,
     /// The limit's own name; empty where it has none.
@@ -39,7 +39,7 @@ pub struct Status<'p> {
     pub code: Code,
     /// The limit; `None` where no rule matched, the rule is unlimited or replaced, or the
     /// descriptor was not asked.
-    pub shown: Option<Shown<'p>>,
+    pub shown: Option<StatusLimit<'p>>,
     /// What `limit_remaining` says: 0 on OVER_LIMIT, 4,294,967,295 where unlimited.
     pub remaining: u32,
     /// On OVER_LIMIT the retry-after (`None` if waiting does not help), on OK the time until
@@ -82,12 +82,12 @@ pub struct Decision<'p> {
     pub domain_known: bool,
     /// The holder that was made up for the slots this call took: only where it was admitted, took a
     /// slot, and the caller named no holder of its own. The caller names it to return them.
-    pub slot: Option<Slot>,
+    pub slot: Option<HolderToken>,
 }
 
 /// What an observer is told of one check: numbers only, and the rule's id.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct CheckEvent {
     /// The rule; `None` for a limit that the caller brought along.
     pub rule: Option<RuleId>,
     /// The hits asked for.
@@ -101,14 +101,14 @@ pub struct Facts {
     /// The call was admitted.
     pub admitted: bool,
     /// The hits were returned, not asked for.
-    pub gives_back: bool,
+    pub is_refund: bool,
     /// Who decided.
     pub source: Source,
 }
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RpcOutcome {
     /// With a decision, whichever.
     Decided,
     /// It asked for what cannot be decided.
@@ -119,25 +119,25 @@ pub enum Ending {
     Unavailable,
 }
 
-impl Ending {
+impl RpcOutcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Ending; 4] =
-        [Ending::Decided, Ending::Invalid, Ending::Late, Ending::Unavailable];
+    pub const ALL: [RpcOutcome; 4] =
+        [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
 
     /// The word used in metrics: the gRPC status that the caller gets.
     pub const fn word(self) -> &'static str {
         match self {
-            Ending::Decided => "ok",
-            Ending::Invalid => "invalid_argument",
-            Ending::Late => "deadline_exceeded",
-            Ending::Unavailable => "unavailable",
+            RpcOutcome::Decided => "ok",
+            RpcOutcome::Invalid => "invalid_argument",
+            RpcOutcome::Late => "deadline_exceeded",
+            RpcOutcome::Unavailable => "unavailable",
         }
     }
 }
 
 /// What an observer is told of a check that refused.
 #[derive(Clone, Copy, Debug)]
-pub struct Refused<'a> {
+pub struct RefusalEvent<'a> {
     /// The rule; `None` for a limit that the caller brought along.
     pub rule: Option<RuleId>,
     /// The limit's position among those of the rule.
@@ -156,11 +156,11 @@ pub struct Refused<'a> {
 /// Called on the request path: an implementation must not allocate, lock or log.
 pub trait Observer: Send + Sync + 'static {
     /// One check was decided.
-    fn checked(&self, facts: &Facts);
+    fn checked(&self, facts: &CheckEvent);
     /// One check refused; told before [`checked`](Self::checked), also where it has no say.
-    fn refused(&self, _: &Refused<'_>) {}
+    fn refused(&self, _: &RefusalEvent<'_>) {}
     /// A return of concurrency slots named no holder, so that it freed nothing.
-    fn nobody_returned(&self) {}
+    fn release_without_holder(&self) {}
     /// A call was decided.
     fn decided(&self, decision: &Decision<'_>);
     /// Whether [`answered`](Self::answered) wants to know; else nobody asks for the time.
@@ -168,7 +168,7 @@ pub trait Observer: Send + Sync + 'static {
         false
     }
     /// A call was answered, so long after it had been read.
-    fn answered(&self, _: Ending, _: Duration) {}
+    fn answered(&self, _: RpcOutcome, _: Duration) {}
     /// Whether any call may be traced; else nobody looks for its caller's place in a trace.
     fn traces(&self) -> bool {
         false
@@ -179,18 +179,18 @@ pub trait Observer: Send + Sync + 'static {
         false
     }
     /// A traced call was answered. The one that may take its time, since few calls are.
-    fn traced(&self, _: &Trace, _: Ending) {}
+    fn traced(&self, _: &Trace, _: RpcOutcome) {}
 }
 
 impl<T: Observer> Observer for Arc<T> {
-    fn checked(&self, facts: &Facts) {
+    fn checked(&self, facts: &CheckEvent) {
         T::checked(self, facts);
     }
-    fn refused(&self, refused: &Refused<'_>) {
+    fn refused(&self, refused: &RefusalEvent<'_>) {
         T::refused(self, refused);
     }
-    fn nobody_returned(&self) {
-        T::nobody_returned(self);
+    fn release_without_holder(&self) {
+        T::release_without_holder(self);
     }
     fn decided(&self, decision: &Decision<'_>) {
         T::decided(self, decision);
@@ -198,7 +198,7 @@ impl<T: Observer> Observer for Arc<T> {
     fn times(&self) -> bool {
         T::times(self)
     }
-    fn answered(&self, ending: Ending, took: Duration) {
+    fn answered(&self, ending: RpcOutcome, took: Duration) {
         T::answered(self, ending, took);
     }
     fn traces(&self) -> bool {
@@ -207,12 +207,12 @@ impl<T: Observer> Observer for Arc<T> {
     fn samples(&self, parent: Option<&Parent>) -> bool {
         T::samples(self, parent)
     }
-    fn traced(&self, trace: &Trace, ending: Ending) {
+    fn traced(&self, trace: &Trace, ending: RpcOutcome) {
         T::traced(self, trace, ending);
     }
 }
 
 impl Observer for () {
-    fn checked(&self, _: &Facts) {}
+    fn checked(&self, _: &CheckEvent) {}
     fn decided(&self, _: &Decision<'_>) {}
 }

@@ -13,7 +13,7 @@ pub const WAITS_US: [u64; 25] = [
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
-/// Upper bounds of how many items one write carries; a lane never writes more than 128.
+/// Upper bounds of how many items one write carries; a connection never writes more than 128.
 pub const SIZES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// Counts per bucket. Noting is two relaxed additions: no lock, no allocation.

@@ -76,7 +76,7 @@ impl Rate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// What is counted and how.
-    pub counting: Counting,
+    pub algorithm: Algorithm,
     /// The rate as written.
     pub rate: Rate,
     /// Whether hits are counted only when admitted.
@@ -85,26 +85,26 @@ pub struct Limit {
     pub on_store_failure: OnStoreFailure,
     /// The same number for all counters of one rule and window, and for no other. It groups the
     /// shared overflow counters of a full memory store.
-    pub family: u64,
+    pub limit_id: u64,
 }
 
 impl Limit {
     /// The most hits that can ever be taken at once: the window's limit, or a bucket's burst.
     pub fn capacity(&self) -> Hits {
-        match &self.counting {
-            Counting::FixedWindow(w) => w.hits,
-            Counting::SlidingWindow(w) => w.hits,
-            Counting::SlidingLog(w) => w.hits,
-            Counting::Bucket(b) => b.burst,
-            Counting::Hybrid(h) => h.burst,
-            Counting::Concurrency(c) => c.slots,
+        match &self.algorithm {
+            Algorithm::FixedWindow(w) => w.hits,
+            Algorithm::SlidingWindow(w) => w.hits,
+            Algorithm::SlidingLog(w) => w.hits,
+            Algorithm::Bucket(b) => b.burst,
+            Algorithm::Hybrid(h) => h.burst,
+            Algorithm::Concurrency(c) => c.slots,
         }
     }
 }
 
 /// The algorithm with its numbers. ALGORITHMS in the README states what each one promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Counting {
+pub enum Algorithm {
     /// So many hits in each window; a window ends for everybody at the same time.
     FixedWindow(FixedWindow),
     /// The two-window counter.

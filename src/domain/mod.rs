@@ -7,30 +7,31 @@
 mod calendar;
 mod check;
 mod decision;
+mod escaping;
+mod fraction;
 mod histogram;
+mod holder_token;
 mod limit;
 mod outcome;
-mod part;
 mod request;
-mod slot;
-mod spelling;
 mod time;
 mod trace;
 
 pub use calendar::{Calendar, Span, Windows};
 pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
 pub use decision::{
-    Code, Decision, Ending, Facts, LimitedBy, Observer, Refused, RuleId, Shown, Status,
+    CheckEvent, Code, Decision, LimitedBy, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
+    StatusLimit,
 };
+pub use escaping::{escaped, needs_escape};
+pub use fraction::Fraction;
 pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits, add_to};
+pub use holder_token::HolderToken;
 pub use limit::{
-    Bucket, Charge, Concurrency, Counting, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
+    Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
-pub use outcome::{Answer, Answers, Executed, Outcome, Receipt, Source, Taken, Verdict};
-pub use part::Part;
+pub use outcome::{Answer, Answers, ChargeRecord, Executed, Outcome, Receipt, Source, Verdict};
 pub use request::{Descriptor, Entry, Override, Request};
-pub use slot::Slot;
-pub use spelling::{is_unruly, spelt_out};
 pub use time::{Hits, Micros};
-pub use trace::{NodeCall, Parent, Seen, Told, Trace};
+pub use trace::{NodeCall, Parent, Trace, TraceRecord, TracedDecision};

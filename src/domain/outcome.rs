@@ -20,7 +20,7 @@ pub enum Verdict {
 pub struct Outcome {
     /// Whether the check passes.
     pub verdict: Verdict,
-    /// How many hits this call took from the counter; 0 for a refusal, a peek, a give-back, and a
+    /// How many hits this call took from the counter; 0 for a refusal, a peek, a refund, and a
     /// passing check of a refused all-or-nothing call.
     pub charged: Hits,
     /// How many single hits could be taken next, after this call; rounded down.
@@ -30,15 +30,15 @@ pub struct Outcome {
     pub retry_after: Option<Micros>,
     /// Time until nothing is used any more: the window's end, or the bucket full. Rounded up.
     pub reset_after: Micros,
-    /// What was taken, where `charged` is not 0; with it the hits can be given back once.
-    pub taken: Option<Taken>,
+    /// What was taken, where `charged` is not 0; with it the hits can be refunded once.
+    pub taken: Option<ChargeRecord>,
 }
 
 impl Outcome {
     /// The outcome once its charge is on its way back. `reset_after` stays: for a moment it is
     /// longer than the truth, never shorter.
     #[must_use]
-    pub fn undone(&self, capacity: Hits) -> Outcome {
+    pub fn refunded(&self, capacity: Hits) -> Outcome {
         let left = self.available.0.saturating_add(self.charged.0);
         let available = Hits(left).min(capacity);
         Outcome { charged: Hits::ZERO, taken: None, available, ..*self }
@@ -47,7 +47,7 @@ impl Outcome {
 
 /// The part of a receipt that the store knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct ChargeRecord {
     /// How many hits.
     pub hits: Hits,
     /// When, by the store's clock.
@@ -58,7 +58,7 @@ pub struct Taken {
     pub entry: u128,
 }
 
-/// Proof of a charge: what `Store::give_back` returns to the counter, once.
+/// Proof of a charge: what `Store::refund` returns to the counter, once.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     /// The counter.
@@ -66,7 +66,7 @@ pub struct Receipt {
     /// The limit it was charged under.
     pub limit: Arc<Limit>,
     /// What was taken.
-    pub taken: Taken,
+    pub taken: ChargeRecord,
 }
 
 impl Receipt {
@@ -121,7 +121,7 @@ pub enum Source {
     /// The local store, because too many calls waited for Redis already.
     Shed,
     /// A refusal that was remembered.
-    Remembered,
+    Cached,
     /// No limit applied: no store was asked.
     Policy,
 }
@@ -134,7 +134,7 @@ impl Source {
             Source::Redis => "redis",
             Source::Local => "local",
             Source::Shed => "shed",
-            Source::Remembered => "remembered",
+            Source::Cached => "cached",
             Source::Policy => "policy",
         }
     }

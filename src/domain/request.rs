@@ -24,8 +24,8 @@ pub struct Descriptor<'a> {
     /// How many hits this request counts for here: the descriptor's own hits addend, else the
     /// request's, else 1. Zero is a peek.
     pub hits: Hits,
-    /// The hits are given back rather than taken (`is_negative_hits`).
-    pub give_back: bool,
+    /// The hits are refunded rather than taken (`is_negative_hits`).
+    pub refund: bool,
     /// A limit that the caller brings along in place of the policy's.
     pub limit: Option<Override>,
     /// Who holds the concurrency slot that is taken or returned (the entry `tidegate.slot`, which

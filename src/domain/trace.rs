@@ -38,7 +38,7 @@ pub struct NodeCall {
 
 /// What was decided, without anything that the caller sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct TracedDecision {
     /// The domain, if the policy knows it.
     pub domain: Option<String>,
     /// How many descriptors were asked for.
@@ -59,14 +59,14 @@ pub struct Trace {
     parent: Option<Parent>,
     began: Micros,
     now: Box<dyn Fn() -> Micros + Send + Sync>,
-    seen: Mutex<Seen>,
+    seen: Mutex<TraceRecord>,
 }
 
 /// What was written down so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TraceRecord {
     /// What was decided; `None` if nothing was.
-    pub told: Option<Told>,
+    pub told: Option<TracedDecision>,
     /// In the order in which they ended.
     pub node_calls: Vec<NodeCall>,
 }
@@ -98,7 +98,7 @@ impl Trace {
     /// What was decided.
     pub fn decided(&self, domain: &str, descriptors: usize, decision: &Decision<'_>) {
         let limited = decision.limited_by.as_ref();
-        self.lock().told = Some(Told {
+        self.lock().told = Some(TracedDecision {
             domain: decision.domain_known.then(|| domain.to_owned()),
             descriptors,
             code: decision.code,
@@ -118,12 +118,12 @@ impl Trace {
     }
 
     /// What was written down.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> TraceRecord {
         self.lock().clone()
     }
 
     /// Nothing under the lock can panic half way through a change.
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, TraceRecord> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,62 +1,33 @@
 //! The policy: from YAML text to the checks that a request must pass.
 //!
-//! `compile` reads policy files and finds every fault with its place: `source` (bytes) → `layout`,
-//! `yaml` (bounds, values) → `reader` by the table of `language` → `descriptor`, `rule`, `body`,
-//! `metadata`, `limit` (meaning) → [`spec`], then `warnings`.
-//!
-//! `arrange` lays a spec out as a `tree` for lookup, with `patterns` → `matcher` turns a request
-//! into checks, with the keys of `key`. `switched` changes rules by hand. `explain`, `path` and `view` show it.
+//! | directory | what it does |
+//! |---|---|
+//! | `source` | policy files as bytes, and their bounds |
+//! | `syntax` | YAML with places, the keyword table, the JSON Schema, diagnostics |
+//! | `compile` | syntax to [`spec`]: descriptors, limits, tiers, calendars, colocation, warnings |
+//! | `lookup` | spec to the tree that requests are matched against; counter keys |
+//! | `show` | why a request matches, and listings of the policy in force |
 //!
 //! Not here: reading or watching files (`app`), counting (`store`), deciding (`decide`).
 
-mod arrange;
-mod body;
-mod calendar;
 mod compile;
-mod descriptor;
-mod document;
-mod explain;
-mod fault;
-mod hint;
-mod key;
-mod language;
-mod layout;
-mod limit;
-mod matcher;
-mod meetings;
-mod metadata;
-mod path;
-mod patterns;
-mod pieces;
-mod places;
-mod reader;
-mod rule;
-mod scalar;
-mod schema;
-mod shares;
-mod site;
+mod lookup;
+mod show;
 mod source;
-pub mod spec;
-mod switched;
-mod tiers;
-mod tree;
-mod values;
-mod view;
-mod warnings;
-mod words;
-mod yaml;
+mod syntax;
 
-pub use calendar::calendar;
+pub use compile::colocation::{Colocation, LimitPair};
+pub use compile::limit_numbers::{WINDOW_MAX, compile_override};
+pub use compile::spec;
+pub use compile::time_zone::calendar;
 pub use compile::{Compiled, compile};
-pub use explain::{Ending, Explained, ExplainedLimit, Explanation, How, Step};
-pub use fault::{Fault, FaultKind, Faults};
-pub use key::{Secret, key_text};
-pub use limit::{WINDOW_MAX, compile_override};
-pub use matcher::{CHECKS_MAX, Checks, Found, Matches};
-pub use meetings::{Joint, Meeting};
-pub use path::statistic_name;
-pub use schema::schema;
+pub use lookup::counter_key::{Secret, key_text};
+pub use lookup::matcher::{CHECKS_MAX, Checks, Found, Matches};
+pub use lookup::overrides::{RuleOverride, RuleOverrideError};
+pub use lookup::tree::{Policy, Rule};
+pub use show::explain::{Explained, ExplainedLimit, Explanation, How, MatchEnd, Step};
+pub use show::listing::statistic_name;
+pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::{ALL_BYTES_MAX, FILE_BYTES_MAX, Options, Source};
-pub use switched::{Switch, SwitchFault};
-pub use tree::{Policy, Rule};
-pub use view::{ClassView, LimitView, RuleView, TiersView};
+pub use syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};
+pub use syntax::json_schema::schema;

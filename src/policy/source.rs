@@ -2,7 +2,7 @@
 //!
 //! Not here: where the bytes come from (`app`), YAML (`document`).
 
-use super::fault::{Fault, FaultKind, shown};
+use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, shown};
 
 /// One policy file.
 #[derive(Clone, Debug)]
@@ -47,11 +47,11 @@ impl Default for Options {
 pub(super) fn fault_at(
     file: &str,
     place: (usize, usize),
-    kind: FaultKind,
+    kind: DiagnosticKind,
     message: String,
-) -> Fault {
+) -> Diagnostic {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Fault {
+    Diagnostic {
         file: file.to_owned(),
         line: number(place.0),
         column: number(place.1),
@@ -63,7 +63,7 @@ pub(super) fn fault_at(
 
 impl Source {
     /// The file's text: UTF-8, without a byte order mark and without characters that YAML forbids.
-    pub(super) fn decode(&self, options: &Options) -> Result<&str, Fault> {
+    pub(super) fn decode(&self, options: &Options) -> Result<&str, Diagnostic> {
         if self.text.len() > options.file_bytes_max {
             let message = format!(
                 "the file has {} bytes, but a policy file may have at most {}; split it into \
@@ -71,7 +71,7 @@ impl Source {
                 self.text.len(),
                 options.file_bytes_max
             );
-            return Err(fault_at(&self.name, (1, 1), FaultKind::TooLarge, message));
+            return Err(fault_at(&self.name, (1, 1), DiagnosticKind::TooLarge, message));
         }
         let text = match std::str::from_utf8(&self.text) {
             Ok(text) => text,
@@ -79,7 +79,12 @@ impl Source {
                 let good = &self.text[..error.valid_up_to()];
                 let place = place_after(&String::from_utf8_lossy(good));
                 let message = "the text is not UTF-8 from here on; save the file as UTF-8";
-                return Err(fault_at(&self.name, place, FaultKind::Encoding, message.to_owned()));
+                return Err(fault_at(
+                    &self.name,
+                    place,
+                    DiagnosticKind::Encoding,
+                    message.to_owned(),
+                ));
             }
         };
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -91,7 +96,12 @@ impl Source {
                      escape in double quotes",
                     shown(&c.to_string())
                 );
-                Err(fault_at(&self.name, place_after(&text[..at]), FaultKind::Encoding, message))
+                Err(fault_at(
+                    &self.name,
+                    place_after(&text[..at]),
+                    DiagnosticKind::Encoding,
+                    message,
+                ))
             }
         }
     }

@@ -74,9 +74,9 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
-    /// Nobody waits for a give-back, so that it has no budget: lanes bound it.
-    async fn give_back(&self, receipts: &[Receipt]) {
-        self.store.give_back(receipts).await;
+    /// Nobody waits for a refund, so that it has no budget: connections bound it.
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.store.refund(receipts).await;
     }
 }
 
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Accounting, Charge, Check, Counting, FixedWindow, Hits, Key, Limit, Micros, OnStoreFailure,
-        Op, Rate, Role, Unit, Window,
+        Accounting, Algorithm, Charge, Check, FixedWindow, Hits, Key, Limit, Micros,
+        OnStoreFailure, Op, Rate, Role, Unit, Window,
     };
 
     /// Answers `NotAsked` after a while.
@@ -99,7 +99,7 @@ mod tests {
             Answers { each: vec![Answer::NotAsked; call.checks.len()], source: Source::Redis }
         }
 
-        async fn give_back(&self, _: &[Receipt]) {}
+        async fn refund(&self, _: &[Receipt]) {}
     }
 
     async fn asked(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
@@ -107,11 +107,11 @@ mod tests {
         let deadline = deadline.map(|left| clock.monotonic() + Duration::from_millis(left));
         let window = Window::Epoch { length: Micros::SECOND };
         let limit = Arc::new(Limit {
-            counting: Counting::FixedWindow(FixedWindow { hits: Hits(1), window }),
+            algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window }),
             rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge: Charge::Admitted,
             on_store_failure: OnStoreFailure::Local,
-            family: 0,
+            limit_id: 0,
         });
         let check = Check {
             key: Key { identity: 1, tag: None },

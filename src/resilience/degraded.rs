@@ -15,7 +15,7 @@ const OVER_AFTER: Micros = Micros::from_secs(5);
 /// Why a call was not answered by the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It could not be asked: no connection, a full queue, a tripped breaker, a refusal to serve.
+    /// It could not be asked: no connection, a full queue, an open breaker, a refusal to serve.
     Unreachable,
     /// It was asked and was not heard in time.
     Late,

@@ -19,16 +19,17 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::degraded::{Degraded, Reason};
-use super::settle::{Places, Settled, settle};
-use super::shares::{Own, Shares};
-use super::shed::{self, Gate};
-use super::switches::StoreAway;
+use super::in_flight_limit;
+use super::in_flight_limit::InFlightLimit;
+use super::merge::{MergeResult, Places, settle};
+use super::replica_limits::{ReplicaLimit, ReplicaLimits};
+use super::store_override::StoreOverride;
 use crate::domain::{
-    Answer, Answers, Call, Check, Executed, Micros, Op, Part, Receipt, Role, Source,
+    Answer, Answers, Call, Check, Executed, Fraction, Micros, Op, Receipt, Role, Source,
 };
-use crate::store::{AtHand, Store};
+use crate::store::{LocalStore, Store};
 
-/// Give-backs under way at a time. Each is a pipelined write; where even these do not get away the
+/// Refunds under way at a time. Each is a pipelined write; where even these do not get away the
 /// store is gone, and what is dropped only makes counters stricter until they refill.
 const GIVE_BACKS_MAX: usize = 1_024;
 
@@ -45,7 +46,11 @@ pub struct StandIn {
 
 impl Default for StandIn {
     fn default() -> Self {
-        StandIn { replicas: 1, in_flight_max: shed::IN_FLIGHT_MAX, age_max: shed::AGE_MAX }
+        StandIn {
+            replicas: 1,
+            in_flight_max: in_flight_limit::IN_FLIGHT_MAX,
+            age_max: in_flight_limit::AGE_MAX,
+        }
     }
 }
 
@@ -63,9 +68,9 @@ pub struct Counters {
     /// Such calls answered with an error, because a rule wants that.
     pub unavailable: AtomicU64,
     /// Charges sent back, because their call did not pass without the remote store's every answer.
-    pub given_back: AtomicU64,
+    pub refunded: AtomicU64,
     /// Charges that were not sent back for want of room: their counters are stricter for a while.
-    pub give_backs_lost: AtomicU64,
+    pub refunds_lost: AtomicU64,
 }
 
 /// The remote store with the local one behind it.
@@ -73,9 +78,9 @@ pub struct Counters {
 pub struct Fallback<S, L> {
     remote: Arc<S>,
     local: L,
-    shares: Shares,
-    gate: Gate,
-    away: StoreAway,
+    shares: ReplicaLimits,
+    gate: InFlightLimit,
+    away: StoreOverride,
     degraded: Degraded,
     counters: Counters,
     /// What `admitted_hits` was when the present outage began.
@@ -84,15 +89,15 @@ pub struct Fallback<S, L> {
     giving_back: Arc<AtomicUsize>,
 }
 
-impl<S: Store, L: AtHand> Fallback<S, L> {
+impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Asks `remote`, and `local` where it does not answer.
     pub fn new(remote: S, local: L, stand_in: StandIn) -> Self {
         Fallback {
             remote: Arc::new(remote),
             local,
-            shares: Shares::new(Part::one_of(stand_in.replicas)),
-            gate: Gate::new(stand_in.in_flight_max, stand_in.age_max),
-            away: StoreAway::default(),
+            shares: ReplicaLimits::new(Fraction::one_of(stand_in.replicas)),
+            gate: InFlightLimit::new(stand_in.in_flight_max, stand_in.age_max),
+            away: StoreOverride::default(),
             degraded: Degraded::default(),
             counters: Counters::default(),
             admitted_before: AtomicU64::new(0),
@@ -112,7 +117,7 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
     }
 
     /// The switch that makes the remote store count as away.
-    pub fn away(&self) -> &StoreAway {
+    pub fn away(&self) -> &StoreOverride {
         &self.away
     }
 
@@ -162,7 +167,7 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
             let own = self.shares.of(check.limit);
             let noted = Check { limit: own.limit(), role: Role::Shadow, ..*check };
             match check.op {
-                Op::GiveBack { .. } => {
+                Op::Refund { .. } => {
                     self.local.answer_one(&noted, now);
                 }
                 Op::Take { .. } | Op::Peek if outcome.charged.0 > 0 => {
@@ -180,7 +185,7 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
 
     /// The local store's answers for these checks, with this replica's share of each limit.
     fn decide_locally(&self, call: &Call<'_>, places: &Places) -> Vec<Answer> {
-        let shares: SmallVec<[Own<'_>; 4]> =
+        let shares: SmallVec<[ReplicaLimit<'_>; 4]> =
             places.iter().map(|(at, _)| self.shares.of(call.checks[*at].limit)).collect();
         let checks: SmallVec<[Check<'_>; 4]> = places
             .iter()
@@ -213,11 +218,11 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
         let all = call.checks.iter().zip(&answers.each).zip(&heard);
         self.note(all.filter(|(_, heard)| **heard).map(|(both, _)| both), call.now);
         let counter = match settled {
-            Settled::Unavailable { receipts } => {
+            MergeResult::Unavailable { receipts } => {
                 self.send_back(receipts);
                 &self.counters.unavailable
             }
-            Settled::Decided { admitted, receipts } => {
+            MergeResult::Decided { admitted, receipts } => {
                 self.send_back(receipts);
                 if admitted {
                     let hits = unheard_hits(call.checks, &heard);
@@ -243,13 +248,13 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
         let under_way = self.giving_back.fetch_add(1, Ordering::Relaxed);
         let (Ok(runtime), true) = (Handle::try_current(), under_way < GIVE_BACKS_MAX) else {
             self.giving_back.fetch_sub(1, Ordering::Relaxed);
-            self.counters.give_backs_lost.fetch_add(many, Ordering::Relaxed);
+            self.counters.refunds_lost.fetch_add(many, Ordering::Relaxed);
             return;
         };
-        self.counters.given_back.fetch_add(many, Ordering::Relaxed);
+        self.counters.refunded.fetch_add(many, Ordering::Relaxed);
         let (remote, giving_back) = (Arc::clone(&self.remote), Arc::clone(&self.giving_back));
         runtime.spawn(async move {
-            remote.give_back(&receipts).await;
+            remote.refund(&receipts).await;
             giving_back.fetch_sub(1, Ordering::Relaxed);
         });
     }
@@ -259,12 +264,12 @@ impl<S: Store, L: AtHand> Fallback<S, L> {
 fn unheard_hits(checks: &[Check<'_>], heard: &[bool]) -> u64 {
     let hits = |(check, heard): (&Check<'_>, &bool)| match check.op {
         Op::Take { cost } if !heard && check.role != Role::Shadow => cost.0,
-        Op::Take { .. } | Op::Peek | Op::GiveBack { .. } => 0,
+        Op::Take { .. } | Op::Peek | Op::Refund { .. } => 0,
     };
     checks.iter().zip(heard).map(hits).fold(0, u64::saturating_add)
 }
 
-impl<S: Store, L: AtHand> Store for Fallback<S, L> {
+impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let answers = match self.ask(call).await {
             Ok(answers) => answers,
@@ -287,7 +292,7 @@ impl<S: Store, L: AtHand> Store for Fallback<S, L> {
     }
 
     /// The local store is not told: it stays as strict as it is until it refills.
-    async fn give_back(&self, receipts: &[Receipt]) {
-        self.remote.give_back(receipts).await;
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.remote.refund(receipts).await;
     }
 }

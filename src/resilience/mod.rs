@@ -11,14 +11,14 @@
 //! | [`degraded`] | whether it is stood in for, since when and why |
 //! | [`switches`] | it counts as away, for a rehearsal |
 //!
-//! Not here: counting, Redis (its breaker is beside its connections).
+//! Not here: algorithm, Redis (its breaker is beside its connections).
 
 pub mod deadline;
 pub mod degraded;
 pub mod fallback;
-pub mod remember;
-pub mod shed;
-pub mod switches;
+pub mod in_flight_limit;
+pub mod refusal_cache;
+pub mod store_override;
 
-mod settle;
-mod shares;
+mod merge;
+mod replica_limits;

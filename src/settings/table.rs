@@ -7,12 +7,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Fault;
-use super::grants::{DomainGrant, grants};
-use super::otlp::{TraceSampler, exporter};
+use super::SettingError;
+use super::domain_grants::{DomainGrant, grants};
+use super::otlp_settings::{TraceSampler, exporter};
+use super::precedence;
+use super::precedence::{Given, Sources};
 use super::row::{Row, Show};
-use super::source::{self, Given, Sources};
-use super::value::{
+use super::value_types::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
     StoreKind, TopValues, address, bytes, duration, flag, host, key_prefix, number, or_millis,
     path, paths, ratio, secret, secret_line, text,
@@ -40,11 +41,11 @@ macro_rules! settings {
             /// # Errors
             ///
             /// Every fault of every setting at once; none of them goes away by trying again.
-            pub fn read(sources: &Sources) -> Result<(Settings, Vec<Given>), Vec<Fault>> {
-                let given = source::gather(TABLE, sources);
-                let mut faults = source::unknown_names(TABLE, &sources.file);
-                faults.extend(source::refused(&sources.environment));
-                $( let $field = source::read(&given, stringify!($field), $reader, &mut faults); )+
+            pub fn read(sources: &Sources) -> Result<(Settings, Vec<Given>), Vec<SettingError>> {
+                let given = precedence::gather(TABLE, sources);
+                let mut faults = precedence::unknown_names(TABLE, &sources.file);
+                faults.extend(precedence::refused(&sources.environment));
+                $( let $field = precedence::read(&given, stringify!($field), $reader, &mut faults); )+
                 let all = || Some(Settings { $( $field: $field?, )+ });
                 match all() {
                     Some(settings) if faults.is_empty() => {
@@ -171,8 +172,8 @@ settings! {
     /// Start of every key in Redis.
     cache_key_prefix "cache-key-prefix": String = "", key_prefix, Plain, ["CACHE_KEY_PREFIX"];
     /// Give a refusal again without asking Redis until its wait is over, at most for a second.
-    remember_refusals "remember-refusals": bool = "true", flag, Plain, [];
-    /// Accepted: refusals are remembered in a table of fixed size, see --remember-refusals.
+    refusal_cache "refusal-cache": bool = "true", flag, Plain, [];
+    /// Accepted: refusals are cached in a table of fixed size, see --refusal-cache.
     local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", bytes(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
     /// Accepted: a refused call consumes nothing, so this is the case already.
     stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
@@ -274,8 +275,8 @@ settings! {
 }
 
 impl Settings {
-    /// Faults that only show when settings are seen together.
-    fn faults_together(&self) -> Vec<Fault> {
+    /// Diagnostics that only show when settings are seen together.
+    fn faults_together(&self) -> Vec<SettingError> {
         let mut found: Vec<(&'static str, &'static str)> = Vec::new();
         let mut fault = |names, way_out| found.push((names, way_out));
         if self.grpc_server_use_tls
@@ -334,8 +335,8 @@ impl Settings {
             fault("--prometheus-path", "begins with a slash");
         }
         let together =
-            |(names, way_out): (_, &str)| Fault::Together { names, way_out: way_out.into() };
-        let mut faults: Vec<Fault> = found.into_iter().map(together).collect();
+            |(names, way_out): (_, &str)| SettingError::Together { names, way_out: way_out.into() };
+        let mut faults: Vec<SettingError> = found.into_iter().map(together).collect();
         if self.counts_in_redis()
             && let Err(fault) = self.redis()
         {

@@ -9,7 +9,7 @@
 //!
 //! 1. **One call, one instant.** All checks of a call are decided and written as if no other call
 //!    ran in between (on a cluster: all checks that share a tag).
-//! 2. **Give-backs first.** `Op::GiveBack` is applied before anything else, in order, whatever
+//! 2. **Refunds first.** `Op::Refund` is applied before anything else, in order, whatever
 //!    becomes of the call. It passes, charges nothing, never lifts a counter above its capacity,
 //!    and has no effect on a counter that does not exist.
 //! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
@@ -17,7 +17,7 @@
 //! 4. **All or nothing.** Under that accounting a refused call charges nothing at all; an admitted
 //!    call charges every check that passes, and none that refuses.
 //!    Where some checks are unanswered and none refuses, what the others charged stands: whoever
-//!    decides in the silent ones' place gives it back by receipt if the call is then refused.
+//!    decides in the silent ones' place refunds it by receipt if the call is then refused.
 //! 5. **Independent.** Under that accounting every check that passes is charged, admitted or not.
 //! 6. **A refusal is free.** A refusing check is never charged and writes nothing (but the clamp of
 //!    15 and, for buckets, of 14: unwritten, it would be clamped anew at every look, and no wait
@@ -43,7 +43,7 @@
 //!     state from the far future is clamped to a full debt, so that no counter freezes. Far is: a
 //!     window that begins later than one window from now; a bucket's debt more than one second
 //!     beyond a full one.
-//! 16. **Receipts.** `give_back` returns what a receipt says, once: into its own window if that is
+//! 16. **Receipts.** `refund` returns what a receipt says, once: into its own window if that is
 //!     still the current or the previous one; into a bucket less what can have refilled since (by
 //!     the store's clock; a store without one takes the time of its latest call).
 //! 17. **Everything ends.** A counter is dropped no later than an absent one means the same, and
@@ -53,9 +53,9 @@ use std::future::Future;
 
 use crate::domain::{Answer, Answers, Call, Check, Micros, Outcome, Receipt};
 
+pub mod current_trace;
 pub mod memory;
 pub mod redis;
-pub mod traced;
 
 /// Counts hits. The module's documentation is the contract.
 pub trait Store: Send + Sync + 'static {
@@ -66,12 +66,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns charges to their counters (contract, 16). Sent once; what is lost only makes the
     /// counter stricter until it refills.
-    fn give_back(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
+    fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 }
 
 /// A store within this process: the same contract, and nobody waits for it. What stands behind a
 /// store that may be slow or gone.
-pub trait AtHand: Store {
+pub trait LocalStore: Store {
     /// Decides a call: one answer per check, in order; every one is decided.
     fn answer(&self, call: &Call<'_>) -> Vec<Answer>;
 

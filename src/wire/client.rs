@@ -8,13 +8,13 @@ use serde_json::Value;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use super::error::WireError;
-use super::json;
 use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::messages::rate_limit_service_client::RateLimitServiceClient;
 use super::messages::{
     HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
     rate_limit_response as wire,
 };
+use super::proto_json;
 use super::struct_json::struct_json;
 use crate::domain::{Override, Unit};
 
@@ -64,8 +64,8 @@ pub struct QuestionDescriptor {
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
     /// Hits of this descriptor; `Some(0)` is a peek.
     pub hits: Option<u64>,
-    /// The hits are given back.
-    pub give_back: bool,
+    /// The hits are refunded.
+    pub refund: bool,
     /// A limit of the caller's own.
     pub limit: Option<Override>,
 }
@@ -190,7 +190,7 @@ fn descriptor(asked: &QuestionDescriptor) -> RateLimitDescriptor {
             unit_multiplier: Some(limit.unit_multiplier),
         }),
         hits_addend: asked.hits,
-        is_negative_hits: asked.give_back,
+        is_negative_hits: asked.refund,
     }
 }
 
@@ -216,7 +216,7 @@ fn told(answer: &RateLimitResponse) -> Told {
         headers: answer.response_headers_to_add.iter().map(header).collect(),
         body: answer.raw_body.clone(),
         metadata: answer.dynamic_metadata.as_ref().map(struct_json),
-        json: json::response(answer),
+        json: proto_json::response(answer),
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tonic::Status;
 
-use super::protobuf::{Fields, Malformed};
+use super::protobuf_reader::{Fields, Malformed};
 use crate::domain::{Descriptor, Entry, Hits, Override, Request, Unit};
 
 /// Descriptors in one request. Envoy sends one per `rate_limits` item of a route, and ten are a
@@ -36,7 +36,7 @@ const ENTRIES_INLINE: usize = 16;
 
 /// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum DecodeError {
     /// Not a protobuf message of this shape.
     Malformed,
     /// The message is longer than it may be.
@@ -57,32 +57,32 @@ pub(crate) enum Fault {
     OverrideUnit { descriptor: usize, unit: i32 },
 }
 
-impl From<Malformed> for Fault {
+impl From<Malformed> for DecodeError {
     fn from(Malformed: Malformed) -> Self {
-        Fault::Malformed
+        DecodeError::Malformed
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Malformed => f.write_str("the message is not an encoded RateLimitRequest"),
-            Fault::MessageTooLong => {
+            DecodeError::Malformed => f.write_str("the message is not an encoded RateLimitRequest"),
+            DecodeError::MessageTooLong => {
                 write!(f, "the message is longer than {MESSAGE_BYTES_MAX} bytes")
             }
-            Fault::DomainEmpty => f.write_str("domain must not be empty"),
-            Fault::DomainNotText => f.write_str("domain must be UTF-8"),
-            Fault::NoDescriptors => f.write_str("descriptors must not be empty"),
-            Fault::TooManyDescriptors => {
+            DecodeError::DomainEmpty => f.write_str("domain must not be empty"),
+            DecodeError::DomainNotText => f.write_str("domain must be UTF-8"),
+            DecodeError::NoDescriptors => f.write_str("descriptors must not be empty"),
+            DecodeError::TooManyDescriptors => {
                 write!(f, "descriptors: at most {DESCRIPTORS_MAX} in one request")
             }
-            Fault::TooManyEntries { descriptor } => {
+            DecodeError::TooManyEntries { descriptor } => {
                 write!(f, "descriptors[{descriptor}].entries: at most {ENTRIES_MAX}")
             }
-            Fault::KeyEmpty { descriptor } => {
+            DecodeError::KeyEmpty { descriptor } => {
                 write!(f, "descriptors[{descriptor}].entries: a key must not be empty")
             }
-            Fault::OverrideUnit { descriptor, unit } => write!(
+            DecodeError::OverrideUnit { descriptor, unit } => write!(
                 f,
                 "descriptors[{descriptor}].limit.unit: {unit} is none of SECOND, MINUTE, HOUR, \
                  DAY, MONTH, YEAR"
@@ -91,15 +91,15 @@ impl fmt::Display for Fault {
     }
 }
 
-impl From<Fault> for Status {
-    fn from(fault: Fault) -> Self {
+impl From<DecodeError> for Status {
+    fn from(fault: DecodeError) -> Self {
         Status::invalid_argument(fault.to_string())
     }
 }
 
 /// A request that was read: the arenas that a [`Request`] borrows from.
 #[derive(Debug)]
-pub(crate) struct Asked<'b> {
+pub(crate) struct DecodedRequest<'b> {
     /// The domain; not empty.
     pub(crate) domain: &'b str,
     /// The request's own hits addend as sent: 0 where there was none.
@@ -115,30 +115,34 @@ pub(crate) struct Head<'b> {
     entries: Range<usize>,
     /// The descriptor's own hits addend, if it was sent.
     pub(crate) hits_addend: Option<u64>,
-    give_back: bool,
+    refund: bool,
     /// The limit that the caller brought along.
     pub(crate) limit: Option<Override>,
     holder: Option<&'b [u8]>,
 }
 
-impl<'b> Asked<'b> {
+impl<'b> DecodedRequest<'b> {
     /// Reads an encoded `RateLimitRequest`.
     ///
     /// # Errors
     ///
-    /// [`Fault`], the first one met.
-    pub(crate) fn read(message: &'b [u8]) -> Result<Self, Fault> {
+    /// [`DecodeError`], the first one met.
+    pub(crate) fn read(message: &'b [u8]) -> Result<Self, DecodeError> {
         if message.len() > MESSAGE_BYTES_MAX {
-            return Err(Fault::MessageTooLong);
+            return Err(DecodeError::MessageTooLong);
         }
-        let mut asked =
-            Asked { domain: "", hits_addend: 0, heads: SmallVec::new(), entries: SmallVec::new() };
+        let mut asked = DecodedRequest {
+            domain: "",
+            hits_addend: 0,
+            heads: SmallVec::new(),
+            entries: SmallVec::new(),
+        };
         let mut fields = Fields::of(message);
         while let Some((field, value)) = fields.next()? {
             match field {
                 1 => {
-                    asked.domain =
-                        std::str::from_utf8(value.bytes()?).map_err(|_| Fault::DomainNotText)?;
+                    asked.domain = std::str::from_utf8(value.bytes()?)
+                        .map_err(|_| DecodeError::DomainNotText)?;
                 }
                 2 => asked.read_descriptor(value.bytes()?)?,
                 3 => asked.hits_addend = value.varint32()?,
@@ -146,24 +150,24 @@ impl<'b> Asked<'b> {
             }
         }
         if asked.domain.is_empty() {
-            return Err(Fault::DomainEmpty);
+            return Err(DecodeError::DomainEmpty);
         }
         if asked.heads.is_empty() {
-            return Err(Fault::NoDescriptors);
+            return Err(DecodeError::NoDescriptors);
         }
         Ok(asked)
     }
 
-    fn read_descriptor(&mut self, message: &'b [u8]) -> Result<(), Fault> {
+    fn read_descriptor(&mut self, message: &'b [u8]) -> Result<(), DecodeError> {
         let at = self.heads.len();
         if at == DESCRIPTORS_MAX {
-            return Err(Fault::TooManyDescriptors);
+            return Err(DecodeError::TooManyDescriptors);
         }
         let begin = self.entries.len();
         let mut head = Head {
             entries: begin..begin,
             hits_addend: None,
-            give_back: false,
+            refund: false,
             limit: None,
             holder: None,
         };
@@ -175,11 +179,11 @@ impl<'b> Asked<'b> {
                 1 => {
                     seen += 1;
                     if seen > ENTRIES_MAX {
-                        return Err(Fault::TooManyEntries { descriptor: at });
+                        return Err(DecodeError::TooManyEntries { descriptor: at });
                     }
                     let entry = read_entry(value.bytes()?)?;
                     if entry.key.is_empty() {
-                        return Err(Fault::KeyEmpty { descriptor: at });
+                        return Err(DecodeError::KeyEmpty { descriptor: at });
                     }
                     if entry.key == SLOT_KEY {
                         // A header that is present but empty names nobody.
@@ -190,7 +194,7 @@ impl<'b> Asked<'b> {
                 }
                 2 => limit.get_or_insert_default().read(value.bytes()?)?,
                 3 => read_wrapped(&mut head.hits_addend, value.bytes()?)?,
-                4 => head.give_back = value.varint()? != 0,
+                4 => head.refund = value.varint()? != 0,
                 _ => {}
             }
         }
@@ -209,7 +213,7 @@ impl<'b> Asked<'b> {
             .map(|head| Descriptor {
                 entries: &self.entries[head.entries.clone()],
                 hits: Hits(head.hits_addend.unwrap_or(of_request)),
-                give_back: head.give_back,
+                refund: head.refund,
                 limit: head.limit,
                 holder: head.holder,
             })
@@ -271,7 +275,7 @@ impl RawOverride {
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "protobuf keeps the low 32 bits")]
-    fn checked(self, descriptor: usize) -> Result<Override, Fault> {
+    fn checked(self, descriptor: usize) -> Result<Override, DecodeError> {
         let unit = match self.unit {
             1 => Unit::Second,
             2 => Unit::Minute,
@@ -279,7 +283,7 @@ impl RawOverride {
             4 => Unit::Day,
             5 => Unit::Month,
             6 => Unit::Year,
-            unit => return Err(Fault::OverrideUnit { descriptor, unit }),
+            unit => return Err(DecodeError::OverrideUnit { descriptor, unit }),
         };
         Ok(Override {
             requests_per_unit: self.requests_per_unit,

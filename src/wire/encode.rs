@@ -5,29 +5,30 @@
 
 use prost_types::{Duration, Struct};
 
-use super::answering::Answering;
-use super::decode::Asked;
-use super::headers::{self, Wait};
+use super::decode::DecodedRequest;
 use super::messages::{RateLimitResponse, rate_limit_response as wire};
-use super::rules::Rules;
-use super::{body, metadata};
-use crate::domain::{Code, Decision, Descriptor, Micros, Shown, Status, Unit};
+use super::response_config::ResponseConfig;
+use super::response_headers;
+use super::response_headers::Wait;
+use super::rule_lookup::Rules;
+use super::{dynamic_metadata, refusal_body};
+use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
 
 /// All that an answer is made of.
-pub(super) struct Answer<'a, 'b> {
-    pub(super) asked: &'a Asked<'b>,
-    pub(super) descriptors: &'a [Descriptor<'a>],
-    pub(super) decision: &'a Decision<'a>,
-    pub(super) rules: &'a dyn Rules,
-    pub(super) answering: &'a Answering,
-    pub(super) now: Micros,
+pub(crate) struct Answer<'a, 'b> {
+    pub(crate) asked: &'a DecodedRequest<'b>,
+    pub(crate) descriptors: &'a [Descriptor<'a>],
+    pub(crate) decision: &'a Decision<'a>,
+    pub(crate) rules: &'a dyn Rules,
+    pub(crate) response_config: &'a ResponseConfig,
+    pub(crate) now: Micros,
     /// Any number, each equally likely: it spreads the waits of refused callers.
-    pub(super) dice: u64,
+    pub(crate) dice: u64,
 }
 
 impl Answer<'_, '_> {
     /// The response.
-    pub(super) fn message(&self) -> RateLimitResponse {
+    pub(crate) fn message(&self) -> RateLimitResponse {
         let decision = self.decision;
         let mut response = RateLimitResponse {
             overall_code: code(decision.code),
@@ -36,22 +37,22 @@ impl Answer<'_, '_> {
         };
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
-            Wait::told(decision.limited_by.as_ref(), self.answering, self.now, self.dice)
+            Wait::told(decision.limited_by.as_ref(), self.response_config, self.now, self.dice)
         } else {
             None
         };
         let headers = &mut response.response_headers_to_add;
-        headers::append(decision, wait, self.answering, self.now, headers);
+        response_headers::append(decision, wait, self.response_config, self.now, headers);
         if refused
             && let Some(limited_by) = &decision.limited_by
             && let rule = limited_by.rule.and_then(|id| self.rules.rule(id))
             && let Some((text, content_type)) =
-                body::of_refusal(limited_by, rule, wait, self.answering)
+                refusal_body::of_refusal(limited_by, rule, wait, self.response_config)
         {
             response.raw_body = text.into_bytes();
             headers.push(content_type);
         }
-        if refused || self.answering.request_metadata || decision.slot.is_some() {
+        if refused || self.response_config.request_metadata || decision.slot.is_some() {
             response.dynamic_metadata = Some(self.metadata());
         }
         response
@@ -59,15 +60,15 @@ impl Answer<'_, '_> {
 
     fn metadata(&self) -> Struct {
         let mut all = Struct::default();
-        if self.answering.request_metadata {
+        if self.response_config.request_metadata {
             let (asked, descriptors) = (self.asked, self.descriptors);
-            metadata::of_request(asked, descriptors, self.decision, self.rules, &mut all);
+            dynamic_metadata::of_request(asked, descriptors, self.decision, self.rules, &mut all);
         }
         if self.decision.code == Code::OverLimit {
-            metadata::of_refusal(self.decision, &mut all);
+            dynamic_metadata::of_refusal(self.decision, &mut all);
         }
         if let Some(slot) = &self.decision.slot {
-            metadata::of_slot(slot, &mut all);
+            dynamic_metadata::of_slot(slot, &mut all);
         }
         all
     }
@@ -94,7 +95,7 @@ fn status(status: &Status<'_>) -> wire::DescriptorStatus {
     }
 }
 
-fn limit(shown: &Shown<'_>) -> wire::RateLimit {
+fn limit(shown: &StatusLimit<'_>) -> wire::RateLimit {
     use wire::rate_limit::Unit as Wire;
     let unit = match shown.rate.unit {
         None => Wire::Unknown,

@@ -23,7 +23,7 @@ pub enum WireError {
         /// The name as it was written.
         name: String,
         /// Why not.
-        why: HeaderFault,
+        why: HeaderNameError,
     },
     /// The spread of waits is above 100 %. Change the setting.
     Spread {
@@ -66,7 +66,7 @@ pub enum WireError {
 
 /// Why a header's name may not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderFault {
+pub enum HeaderNameError {
     /// Empty, or with a character that a header's name cannot have (control characters too).
     NotAName,
     /// A pseudo-header, such as `:status`.
@@ -79,14 +79,14 @@ pub enum HeaderFault {
     Twice,
 }
 
-impl HeaderFault {
+impl HeaderNameError {
     const fn words(self) -> &'static str {
         match self {
-            HeaderFault::NotAName => "it is not a header name",
-            HeaderFault::Pseudo => "pseudo-headers belong to the protocol",
-            HeaderFault::HopByHop => "it belongs to a single hop",
-            HeaderFault::Framing => "it describes the body or the addressee",
-            HeaderFault::Twice => "another setting sends it already",
+            HeaderNameError::NotAName => "it is not a header name",
+            HeaderNameError::Pseudo => "pseudo-headers belong to the protocol",
+            HeaderNameError::HopByHop => "it belongs to a single hop",
+            HeaderNameError::Framing => "it describes the body or the addressee",
+            HeaderNameError::Twice => "another setting sends it already",
         }
     }
 }

@@ -1,61 +1,37 @@
-//! The wire: bytes to a [`domain::Request`](crate::domain::Request), a
-//! [`domain::Decision`](crate::domain::Decision) to bytes, and the server around it.
+//! The wire: bytes to a [`domain::Request`](crate::domain::Request) and a
+//! [`domain::Decision`](crate::domain::Decision) to bytes.
 //!
-//! The only room that names tonic, prost or Envoy. Not here: arithmetic, policy, files,
-//! environment.
+//! Not here: sockets (`server`), arithmetic, policy, files, environment.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `decode` (over `protobuf`) | an encoded request → `Request`, within every bound |
-//! | `service` | the rate limit service: clock, deadline, decision |
-//! | `encode` (over `headers`, `body`, `metadata`) | a decision → the response, as `answering` asks |
-//! | `json`, `struct_json` | the same request and response in proto-JSON |
-//! | `unary` | gRPC's framing of a call |
-//! | `health`, `front` | health; which service answers which path |
-//! | `connection` (over `preface`, `tls`) | one connection, from first byte to last |
-//! | `callers` | what a caller may ask, by its certificate |
-//! | `cores`, `listen`, `limits`, `traffic` | threads, sockets, limits, leaving in order |
+//! | `decode` (over `protobuf_reader`) | an encoded request to a `Request`, within every bound |
+//! | `encode` (over `response_headers`, `refusal_body`, `dynamic_metadata`) | a decision to the response, as `response_config` asks |
+//! | `proto_json`, `struct_json` | the same request and response in proto-JSON |
+//! | `traceparent` | the caller's place in a trace |
 //! | `client` | the client of `tidegate ask` |
 
-mod answering;
-mod body;
-mod callers;
 pub mod client;
-mod connection;
-mod cores;
-mod decode;
-mod encode;
+pub(crate) mod decode;
+mod dynamic_metadata;
+pub(crate) mod encode;
 mod error;
-mod front;
-mod headers;
-mod health;
-mod json;
-mod limits;
-mod listen;
-mod messages;
-mod metadata;
-mod preface;
-mod protobuf;
-mod rules;
-mod service;
+pub(crate) mod messages;
+pub(crate) mod proto_json;
+mod protobuf_reader;
+mod refusal_body;
+pub(crate) mod response_config;
+mod response_headers;
+pub(crate) mod rule_lookup;
 mod struct_json;
-mod tls;
-mod traceparent;
-mod traffic;
-mod unary;
+pub(crate) mod traceparent;
 
-pub use answering::{Answering, AnsweringSettings, LimitNames, ResetAs, RetryAs};
-pub use body::BODY_BYTES_MAX;
-pub use callers::{EVERY_DOMAIN, Grant, TlsCounters};
 pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};
-pub use error::{HeaderFault, WireError};
-pub use front::Front;
-pub use health::{HEALTH_NAMES, Health};
-pub use json::JsonReply;
-pub use limits::ServerLimits;
-pub use listen::{Address, Drained, ListenSettings, Listener};
+pub use error::{HeaderNameError, WireError};
 pub use messages::DESCRIPTORS;
-pub use rules::Rules;
-pub use service::{DEADLINE_MIN, Judge, RateLimit, SERVICE_NAME};
-pub use tls::{Tls, TlsMaterial};
-pub use traffic::Traffic;
+pub use proto_json::JsonReply;
+pub use refusal_body::BODY_BYTES_MAX;
+pub use response_config::{
+    LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
+};
+pub use rule_lookup::Rules;

@@ -10,7 +10,7 @@ use crate::domain::Parent;
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The caller's place in a trace. A malformed header is none, as W3C wants it.
-pub(super) fn parent(headers: &HeaderMap) -> Option<Parent> {
+pub(crate) fn parent(headers: &HeaderMap) -> Option<Parent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 

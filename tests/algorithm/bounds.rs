@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate::domain::{
-    Counting, Hits, Hybrid, Limit, Micros, Refill, SlidingWindow, Taken, Verdict,
+    Algorithm, ChargeRecord, Hits, Hybrid, Limit, Micros, Refill, SlidingWindow, Verdict,
 };
 
 use crate::traces::*;
@@ -53,8 +53,8 @@ fn hybrid_tick(hybrid: &Hybrid) -> u64 {
 }
 
 fn parts(limit: &Limit) -> (u64, Refill) {
-    match &limit.counting {
-        Counting::Bucket(bucket) => (bucket.burst.0, bucket.refill),
+    match &limit.algorithm {
+        Algorithm::Bucket(bucket) => (bucket.burst.0, bucket.refill),
         other => panic!("not a bucket: {other:?}"),
     }
 }
@@ -74,7 +74,7 @@ proptest! {
         limit in a_window(),
         trace in a_trace(),
     ) {
-        let Counting::FixedWindow(w) = &limit.counting else { unreachable!() };
+        let Algorithm::FixedWindow(w) = &limit.algorithm else { unreachable!() };
         let length = length(w);
         let admitted = admitted(&limit, &trace);
         prop_assert!(most_within(&admitted, length) <= 2 * w.hits.0);
@@ -85,44 +85,44 @@ proptest! {
         prop_assert!(counts.values().all(|count| *count <= w.hits.0));
     }
 
-    /// Hits that are given back by their receipts are as if they had never been taken, and what is
+    /// Hits that are refunded by their receipts are as if they had never been taken, and what is
     /// admitted in their place keeps the bound. (Returning all of them, whatever refilled since,
     /// breaks it.)
     #[test]
-    fn give_backs_by_receipt_keep_the_bound(
+    fn refunds_by_receipt_keep_the_bound(
         limit in a_limit(),
         trace in a_trace(),
         returns in prop::collection::vec(prop::option::weighted(0.4, 0..6_usize), 120),
     ) {
         let mut counter = Counter::new(&limit);
-        let mut held: Vec<(Micros, u64, Taken)> = Vec::new();
+        let mut held: Vec<(Micros, u64, ChargeRecord)> = Vec::new();
         for ((now, cost), back) in times(&limit, &trace).into_iter().zip(returns) {
             if let Some(taken) = counter.take(cost, now).taken {
                 held.push((now, cost, taken));
             }
             if let Some(back) = back && back < held.len() {
                 let (_, _, taken) = held.remove(held.len() - 1 - back);
-                counter.give_back(&taken, now);
+                counter.refund(&taken, now);
             }
         }
         let kept: Vec<(Micros, u64)> = held.iter().map(|(at, hits, _)| (*at, *hits)).collect();
-        match &limit.counting {
-            Counting::Bucket(bucket) => {
+        match &limit.algorithm {
+            Algorithm::Bucket(bucket) => {
                 let (unit, flow) = flow(bucket.refill);
                 prop_assert!(highest_level(&kept, unit, flow) <= bucket.burst.0 * unit);
             }
-            Counting::FixedWindow(w) => {
+            Algorithm::FixedWindow(w) => {
                 prop_assert!(most_within(&kept, length(w)) <= 2 * w.hits.0);
             }
-            Counting::SlidingWindow(w) => {
+            Algorithm::SlidingWindow(w) => {
                 prop_assert!(most_within(&kept, w.length.0) < 2 * w.hits.0.max(2));
             }
-            Counting::SlidingLog(w) => prop_assert!(most_within(&kept, w.length.0) <= w.hits.0),
-            Counting::Hybrid(h) => {
+            Algorithm::SlidingLog(w) => prop_assert!(most_within(&kept, w.length.0) <= w.hits.0),
+            Algorithm::Hybrid(h) => {
                 let (unit, flow, slack) = hybrid_flow(h);
                 prop_assert!(highest_level(&kept, unit, flow) <= h.burst.0 * unit + slack);
             }
-            Counting::Concurrency(_) => unreachable!(),
+            Algorithm::Concurrency(_) => unreachable!(),
         }
     }
 
@@ -131,7 +131,7 @@ proptest! {
         limit in a_sliding_window(),
         trace in a_trace(),
     ) {
-        let Counting::SlidingWindow(w) = &limit.counting else { unreachable!() };
+        let Algorithm::SlidingWindow(w) = &limit.algorithm else { unreachable!() };
         let admitted = admitted(&limit, &trace);
         prop_assert!(most_within(&admitted, w.length.0) < 2 * w.hits.0.max(2));
         // Nor does a window of its own ever hold more than the limit.
@@ -143,19 +143,19 @@ proptest! {
     }
 
     /// Every decision, wait and rest of a log, against a list of all hits that is gone through
-    /// anew each time; with hits given back by receipt.
+    /// anew each time; with hits refunded by receipt.
     #[test]
     fn a_sliding_log_is_what_a_list_of_all_hits_says(
         limit in a_log(),
         trace in a_trace(),
         returns in prop::collection::vec(prop::option::weighted(0.2, 0..6_usize), 120),
     ) {
-        let Counting::SlidingLog(log) = &limit.counting else { unreachable!() };
+        let Algorithm::SlidingLog(log) = &limit.algorithm else { unreachable!() };
         let (most, length) = (log.hits.0, log.length.0);
         let mut counter = Counter::new(&limit);
-        let mut all: Vec<(u64, u64, Taken)> = Vec::new();
+        let mut all: Vec<(u64, u64, ChargeRecord)> = Vec::new();
         for ((now, cost), back) in times(&limit, &trace).into_iter().zip(returns) {
-            let within = |at: u64, all: &[(u64, u64, Taken)]| -> u64 {
+            let within = |at: u64, all: &[(u64, u64, ChargeRecord)]| -> u64 {
                 all.iter().filter(|(t, ..)| t + length > at).map(|(_, hits, _)| hits).sum()
             };
             let passes = |at| within(at, &all) + cost <= most;
@@ -170,7 +170,7 @@ proptest! {
             prop_assert_eq!(outcome.available.0, most - within(now.0, &all));
             if let Some(back) = back && back < all.len() {
                 let (.., taken) = all.remove(all.len() - 1 - back);
-                counter.give_back(&taken, now);
+                counter.refund(&taken, now);
             }
         }
     }
@@ -187,7 +187,7 @@ proptest! {
         let mut admitted = Vec::new();
         for ((now, cost), floor) in times(&limit, &trace).into_iter().zip(floors) {
             let there = counter.peek(now).available.0;
-            let Counting::Bucket(bucket) = &mut counter.limit.counting else { unreachable!() };
+            let Algorithm::Bucket(bucket) = &mut counter.limit.algorithm else { unreachable!() };
             bucket.floor = Hits(floor.min(burst));
             let outcome = counter.take(cost, now);
             let needed = cost.max(floor.min(burst));
@@ -195,7 +195,7 @@ proptest! {
             if outcome.verdict == Verdict::Pass {
                 admitted.push((now, cost));
             }
-            let Counting::Bucket(bucket) = &mut counter.limit.counting else { unreachable!() };
+            let Algorithm::Bucket(bucket) = &mut counter.limit.algorithm else { unreachable!() };
             bucket.floor = Hits::ZERO;
         }
         prop_assert!(highest_level(&admitted, unit, flow) <= burst * unit);
@@ -209,7 +209,7 @@ proptest! {
         classes in prop::collection::vec(0..3_usize, 120),
         trace in a_trace(),
     ) {
-        let Counting::Hybrid(hybrid) = &limit.counting else { unreachable!() };
+        let Algorithm::Hybrid(hybrid) = &limit.algorithm else { unreachable!() };
         let (hybrid, count) = (hybrid.clone(), hybrid.shares.len());
         let mut counter = Counter::new(&limit);
         let mut admitted = Vec::new();
@@ -227,7 +227,7 @@ proptest! {
                 *own = cap.min(*own + (at - last) * tick * flow * share(class) / 100);
             }
             last = at;
-            let Counting::Hybrid(seen) = &mut counter.limit.counting else { unreachable!() };
+            let Algorithm::Hybrid(seen) = &mut counter.limit.algorithm else { unreachable!() };
             seen.class = class;
             let passes = counter.take(cost, now).verdict == Verdict::Pass;
             prop_assert!(passes || own[class] < cost * unit, "a share is there for its class");

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 use tidegate::algorithm::{
-    State, apply, apply_for, bucket, expires_at, fixed_window, give_back, sliding_window,
+    State, apply, apply_for, bucket, expires_at, fixed_window, refund, sliding_window,
 };
 use tidegate::domain::{
-    Charge, Concurrency, Counting, Hits, Holder, Hybrid, Limit, Micros, Op, Outcome, Refill,
-    SlidingLog, SlidingWindow, Taken, Verdict,
+    Algorithm, Charge, ChargeRecord, Concurrency, Hits, Holder, Hybrid, Limit, Micros, Op, Outcome,
+    Refill, SlidingLog, SlidingWindow, Verdict,
 };
 
 use crate::traces;
@@ -39,7 +39,7 @@ proptest! {
         always in any::<bool>(),
         behind in 0..2 * SECOND,
     ) {
-        let is_hybrid = matches!(limit.counting, Counting::Hybrid(_));
+        let is_hybrid = matches!(limit.algorithm, Algorithm::Hybrid(_));
         let limit = charged(limit, always && !is_hybrid);
         let (mut counter, now) = after(&limit, &trace);
         let now = Micros(now.0 - behind);
@@ -86,12 +86,12 @@ proptest! {
             (apply(Some(&state), &limit, op, then), apply(None, &limit, op, then));
         // (A log goes on numbering its entries.)
         let seen = |mut outcome: Outcome| {
-            outcome.taken = outcome.taken.map(|taken| Taken { entry: 0, ..taken });
+            outcome.taken = outcome.taken.map(|taken| ChargeRecord { entry: 0, ..taken });
             outcome
         };
         prop_assert_eq!(seen(kept.outcome), seen(absent.outcome));
         // (A window's reset is told whether or not there is a counter for it.)
-        if reset.0 > 0 && matches!(limit.counting, Counting::Bucket(_)) {
+        if reset.0 > 0 && matches!(limit.algorithm, Algorithm::Bucket(_)) {
             let before = Micros(then.0 - 1);
             prop_assert!(expires_at(&state, &limit) > before);
         }
@@ -122,7 +122,7 @@ proptest! {
         prop_assert_eq!(charge.verdict == Verdict::Pass, cost <= left);
         prop_assert_eq!(counter.peek(now).verdict == Verdict::Pass, cost < left);
         // The debt is at most one more capacity.
-        if matches!(limit.counting, Counting::Bucket(_)) {
+        if matches!(limit.algorithm, Algorithm::Bucket(_)) {
             let full_debt = Counter::new(&limit).take(u64::MAX, now).reset_after;
             prop_assert!(charge.reset_after <= full_debt);
         }
@@ -144,10 +144,10 @@ proptest! {
             0 => traces::window(a, b),
             1 => traces::bucket(a, Refill::Arrival { emission: length }),
             2 => traces::bucket(a, Refill::Credits { hits: Hits(b), window: Micros(c) }),
-            3 => traces::limit(Counting::SlidingWindow(SlidingWindow { hits: Hits(a), length })),
-            4 => traces::limit(Counting::SlidingLog(SlidingLog { hits: Hits(a), length })),
-            5 => traces::limit(Counting::Concurrency(Concurrency { slots: Hits(a), lease: length })),
-            _ => traces::limit(Counting::Hybrid(Hybrid {
+            3 => traces::limit(Algorithm::SlidingWindow(SlidingWindow { hits: Hits(a), length })),
+            4 => traces::limit(Algorithm::SlidingLog(SlidingLog { hits: Hits(a), length })),
+            5 => traces::limit(Algorithm::Concurrency(Concurrency { slots: Hits(a), lease: length })),
+            _ => traces::limit(Algorithm::Hybrid(Hybrid {
                 burst: Hits(a),
                 hits: Hits(c),
                 window: length,
@@ -157,7 +157,7 @@ proptest! {
             })),
         };
         let limit = charged(limit, kind > 6);
-        let taken = Taken {
+        let taken = ChargeRecord {
             hits: Hits(cost),
             at: Micros(at),
             window: Micros(window),
@@ -178,12 +178,12 @@ proptest! {
         for op in [
             Op::Peek,
             Op::Take { cost: Hits(cost) },
-            Op::GiveBack { cost: Hits(cost) },
+            Op::Refund { cost: Hits(cost) },
         ] {
             let _ = apply_for(None, &limit, op, holder, Micros(now));
             for state in &states {
                 let _ = apply_for(Some(state), &limit, op, holder, Micros(now));
-                let _ = give_back(state, &limit, &taken, Micros(now));
+                let _ = refund(state, &limit, &taken, Micros(now));
                 let _ = expires_at(state, &limit);
             }
         }

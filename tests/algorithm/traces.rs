@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate::algorithm::{self, State};
 use tidegate::domain::{
-    Bucket, Charge, Counting, FixedWindow, Hits, Hybrid, Limit, Micros, Op, Outcome, Refill,
+    Algorithm, Bucket, Charge, FixedWindow, Hits, Hybrid, Limit, Micros, Op, Outcome, Refill,
     SlidingLog, SlidingWindow, Window,
 };
 
@@ -40,9 +40,9 @@ impl Counter {
         self.apply(Op::Peek, now)
     }
 
-    pub fn give_back(&mut self, taken: &tidegate::domain::Taken, now: Micros) {
+    pub fn refund(&mut self, taken: &tidegate::domain::ChargeRecord, now: Micros) {
         if let Some(state) = &self.state {
-            let new = algorithm::give_back(state, &self.limit, taken, now);
+            let new = algorithm::refund(state, &self.limit, taken, now);
             if new.is_some() {
                 self.state = new;
             }
@@ -50,17 +50,17 @@ impl Counter {
     }
 }
 
-pub fn limit(counting: Counting) -> Limit {
-    vectors::limit(counting, Charge::Admitted)
+pub fn limit(algorithm: Algorithm) -> Limit {
+    vectors::limit(algorithm, Charge::Admitted)
 }
 
 pub fn window(hits: u64, length: u64) -> Limit {
     let window = Window::Epoch { length: Micros(length) };
-    limit(Counting::FixedWindow(FixedWindow { hits: Hits(hits), window }))
+    limit(Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }))
 }
 
 pub fn bucket(burst: u64, refill: Refill) -> Limit {
-    limit(Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }))
+    limit(Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }))
 }
 
 /// Credits per hit and credits per microsecond, as the bucket's file has them.
@@ -94,7 +94,7 @@ pub fn a_sliding_window() -> impl Strategy<Value = Limit> {
     (1..30_u64, prop_oneof![1..50_u64, 60..4_000_u64, 86_400..300_000_u64]).prop_map(
         |(hits, seconds)| {
             let length = Micros(seconds * SECOND);
-            limit(Counting::SlidingWindow(SlidingWindow { hits: Hits(hits), length }))
+            limit(Algorithm::SlidingWindow(SlidingWindow { hits: Hits(hits), length }))
         },
     )
 }
@@ -102,14 +102,14 @@ pub fn a_sliding_window() -> impl Strategy<Value = Limit> {
 pub fn a_log() -> impl Strategy<Value = Limit> {
     (1..30_u64, 1..100_u64).prop_map(|(hits, seconds)| {
         let length = Micros(seconds * SECOND);
-        limit(Counting::SlidingLog(SlidingLog { hits: Hits(hits), length }))
+        limit(Algorithm::SlidingLog(SlidingLog { hits: Hits(hits), length }))
     })
 }
 
 /// A bucket seen by a class with a floor.
 pub fn a_floor() -> impl Strategy<Value = Limit> {
     (a_bucket(), 0..100_u64).prop_map(|(mut limit, percent)| {
-        if let Counting::Bucket(bucket) = &mut limit.counting {
+        if let Algorithm::Bucket(bucket) = &mut limit.algorithm {
             bucket.floor = Hits((bucket.burst.0 * percent).div_ceil(100));
         }
         limit
@@ -128,7 +128,7 @@ pub fn a_hybrid() -> impl Strategy<Value = Limit> {
     let window = prop_oneof![1..50_u64, 60..4_000_u64];
     (1..30_u64, 1..500_u64, window, shares, 0..3_usize, 0..100_u32).prop_map(
         |(burst, hits, seconds, shares, class, floor_percent)| {
-            limit(Counting::Hybrid(Hybrid {
+            limit(Algorithm::Hybrid(Hybrid {
                 burst: Hits(burst),
                 hits: Hits(hits),
                 window: Micros(seconds * SECOND),
@@ -159,13 +159,13 @@ pub fn a_trace() -> impl Strategy<Value = Vec<(u64, u64)>> {
 /// A limit's own pace: the time in which about one hit comes back.
 pub fn pace(limit: &Limit) -> u64 {
     let even = |length: u64, hits: Hits| (length / hits.0.max(1)).max(1);
-    match &limit.counting {
-        Counting::FixedWindow(w) => even(length(w), w.hits),
-        Counting::SlidingWindow(w) => even(w.length.0, w.hits),
-        Counting::SlidingLog(w) => even(w.length.0, w.hits),
-        Counting::Hybrid(h) => even(h.window.0, h.hits),
-        Counting::Concurrency(c) => even(c.lease.0, c.slots),
-        Counting::Bucket(b) => {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(w) => even(length(w), w.hits),
+        Algorithm::SlidingWindow(w) => even(w.length.0, w.hits),
+        Algorithm::SlidingLog(w) => even(w.length.0, w.hits),
+        Algorithm::Hybrid(h) => even(h.window.0, h.hits),
+        Algorithm::Concurrency(c) => even(c.lease.0, c.slots),
+        Algorithm::Bucket(b) => {
             let (unit, flow) = flow(b.refill);
             (unit / flow).max(1)
         }

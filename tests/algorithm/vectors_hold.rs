@@ -1,7 +1,7 @@
 //! The shared vectors against the pure functions.
 
-use tidegate::algorithm::{State, Step, apply_for, expires_at, give_back};
-use tidegate::domain::{Op, Taken};
+use tidegate::algorithm::{State, Step, apply_for, expires_at, refund};
+use tidegate::domain::{ChargeRecord, Op};
 
 use crate::vectors::{self, Expect, StepOp};
 
@@ -10,16 +10,16 @@ fn the_vectors_hold_for_the_pure_functions() {
     let mut wrong = Vec::new();
     for case in vectors::all() {
         let mut state: Option<State> = None;
-        let mut receipts: Vec<Option<Taken>> = Vec::new();
+        let mut receipts: Vec<Option<ChargeRecord>> = Vec::new();
         for (i, step) in case.steps.iter().enumerate() {
             let op = match step.op {
                 StepOp::Take(cost) => Op::Take { cost },
                 StepOp::Peek => Op::Peek,
-                StepOp::GiveBack(cost) => Op::GiveBack { cost },
+                StepOp::Refund(cost) => Op::Refund { cost },
                 StepOp::Return(of) => {
                     let taken = receipts[of].expect("that step charged something");
                     if let Some(held) = &state {
-                        state = give_back(held, &step.limit, &taken, step.at).or(state);
+                        state = refund(held, &step.limit, &taken, step.at).or(state);
                     }
                     receipts.push(None);
                     continue;

@@ -64,7 +64,7 @@ def comes_back(server, recording):
     server.start()
     replica = recording.replicas[0]
     recording.until_connected(replica)
-    # A breaker that tripped is given calls to try.
+    # An open breaker is given calls to try.
     recording.until("Redis decides again", lambda: replica.figure("tidegate_degraded") == 0,
                     lambda: replica.ask(recording.newcomer()))
 
@@ -173,7 +173,7 @@ def invented_keys(stack):
     return Seen(recording, {"pod": "a"}, "The memory store of a is full")
 
 
-@fault_of("TidegateBreakerTripped", within=2)
+@fault_of("TidegateBreakerOpen", within=2)
 def frozen(stack):
     """Redis is stopped in its tracks: connections stay open, nobody answers."""
     server, recording = with_redis(stack)
@@ -183,7 +183,7 @@ def frozen(stack):
     recording.breaks()
     for waits in [replica.send(recording.newcomer()) for _ in range(CALLS)]:
         waits()
-    recording.until("the breaker trips", lambda: replica.figure("tidegate_redis_breakers_tripped") == 1)
+    recording.until("the breaker opens", lambda: replica.figure("tidegate_redis_breakers_open") == 1)
     recording.pass_minutes(3)
     return Seen(recording, {"node": server.node}, f"Redis node {server.node} is not asked: it did not answer")
 

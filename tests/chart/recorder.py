@@ -117,7 +117,7 @@ class Recording:
         redis = values.get("redis", {})
         # Servers in which it counts: those of a cluster, one, or none.
         self.nodes = len(redis.get("cluster", {}).get("addresses", [])) or (1 if redis else 0)
-        self.lanes = chart.defaults()["redis"]["connections"]
+        self.connections = chart.defaults()["redis"]["connections"]
         self.replicas = [Replica(pod, self.objects) for pod in pods]
         # Each series: its values, by minute.
         self.series = {}
@@ -141,9 +141,9 @@ class Recording:
 
         def is_connected():
             samples = replica.samples() or []
-            lanes = [int(value) for name, _, value in samples if name == "tidegate_redis_lanes"]
+            connections = [int(value) for name, _, value in samples if name == "tidegate_redis_connections"]
             told = [name for name, _, _ in samples if name == "tidegate_redis_keys"]
-            return lanes == [self.lanes] * self.nodes and len(told) == self.nodes
+            return connections == [self.connections] * self.nodes and len(told) == self.nodes
 
         chart.until("Redis is connected", is_connected)
 

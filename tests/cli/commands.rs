@@ -116,7 +116,7 @@ fn ask_reads_several_descriptors_and_escaped_commas() {
 }
 
 #[test]
-fn ask_gives_hits_back() {
+fn ask_refunds_hits() {
     let bucket = "
 domain: edge
 descriptors:
@@ -129,7 +129,7 @@ descriptors:
         run(&[&["ask", &target, "edge", "client=ann"], more].concat()).with_code(0).out
     };
     assert!(ask(&["--hits", "4"]).contains("1 left"));
-    ask(&["--hits", "3", "--give-back"]);
+    ask(&["--hits", "3", "--refund"]);
     assert!(ask(&["--hits", "0"]).contains("4 left"));
 }
 

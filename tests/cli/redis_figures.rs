@@ -18,7 +18,7 @@ fn serving(server: &Server) -> Serving {
     let mut command: Command = tidegate();
     command.args(["serve", "--policy", &path("policy.yaml"), "--redis-url", &url]);
     command.args(["--redis-auth-file", &path("auth"), "--redis-info-poll", "50ms"]);
-    command.args(["--store-budget", "5s", "--remember-refusals", "false"]);
+    command.args(["--store-budget", "5s", "--refusal-cache", "false"]);
     Serving::start(&mut command, files)
 }
 
@@ -58,11 +58,11 @@ fn what_a_node_costs_and_says_is_shown_by_its_address() {
     assert!(seen("redis_commands_total") > 7.0);
     assert!(seen("redis_memory_used_bytes") > 0.0);
     assert_eq!(seen("redis_memory_max_bytes"), f64::from(64 << 20));
-    assert_eq!(seen("redis_lanes"), 2.0);
+    assert_eq!(seen("redis_connections"), 2.0);
     let labelled = |name, more| of_node(&server, &text, name, more);
     assert_eq!(labelled("redis_eviction_info", r#",policy="volatile-ttl""#), Some(1.0));
-    assert_eq!(labelled("redis_breaker_state", r#",state="flowing""#), Some(1.0));
-    assert_eq!(labelled("redis_breaker_state", r#",state="tripped""#), Some(0.0));
+    assert_eq!(labelled("redis_breaker_state", r#",state="closed""#), Some(1.0));
+    assert_eq!(labelled("redis_breaker_state", r#",state="open""#), Some(0.0));
     assert_eq!(labelled("redis_wait_seconds_bucket", r#",le="0.006""#), None, "le stands first");
     let bucket = format!(
         "tidegate_redis_wait_seconds_bucket{{le=\"0.006\",node=\"127.0.0.1:{}\"}}",

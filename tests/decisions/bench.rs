@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::decide::{Decider, Modes};
 use tidegate::domain::{
-    Code, Decision, Descriptor, Entry, Facts, Hits, Micros, Observer, Override, Request, Source,
+    CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, Observer, Override, Request,
+    Source,
 };
 use tidegate::policy::{self, Policy, Secret};
 use tidegate::store::memory::MemoryStore;
@@ -15,13 +16,13 @@ pub const NOON: Micros = Micros(1_800_014_417_300_000);
 
 /// Remembers what an observer was told.
 #[derive(Clone, Default)]
-pub struct Told(pub Arc<Mutex<Vec<Facts>>>, pub Arc<Mutex<u32>>);
+pub struct Told(pub Arc<Mutex<Vec<CheckEvent>>>, pub Arc<Mutex<u32>>);
 
 impl Observer for Told {
-    fn checked(&self, facts: &Facts) {
+    fn checked(&self, facts: &CheckEvent) {
         self.0.lock().unwrap().push(*facts);
     }
-    fn nobody_returned(&self) {
+    fn release_without_holder(&self) {
         *self.1.lock().unwrap() += 1;
     }
     fn decided(&self, _: &Decision<'_>) {}
@@ -66,7 +67,7 @@ impl Answered {
 pub struct D {
     pub path: Vec<(String, Vec<u8>)>,
     pub hits: Option<u64>,
-    pub give_back: bool,
+    pub refund: bool,
     pub limit: Option<Override>,
     pub holder: Option<String>,
 }
@@ -90,9 +91,9 @@ impl D {
         self.hits = Some(hits);
         self
     }
-    pub fn give_back(mut self, hits: u64) -> D {
+    pub fn refund(mut self, hits: u64) -> D {
         self.hits = Some(hits);
-        self.give_back = true;
+        self.refund = true;
         self
     }
     pub fn holder(mut self, holder: &str) -> D {
@@ -188,7 +189,7 @@ fn with_request<R>(domain: &str, descriptors: &[D], then: impl FnOnce(&Request<'
         .map(|(d, entries)| Descriptor {
             entries,
             hits: Hits(d.hits.unwrap_or(1)),
-            give_back: d.give_back,
+            refund: d.refund,
             limit: d.limit,
             holder: d.holder.as_deref().map(str::as_bytes),
         })

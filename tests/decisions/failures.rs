@@ -1,9 +1,9 @@
-//! Counting failures only: a login is charged when it has failed. Two ways: take first and give back
+//! Algorithm failures only: a login is charged when it has failed. Two ways: take first and refund
 //! what succeeded, or look first and charge after the fact.
 
 use crate::bench::{Bench, d};
 
-const GIVE_BACK: &str = "
+const REFUND: &str = "
 domain: t
 descriptors:
   - key: login
@@ -23,15 +23,15 @@ fn failed(status: u16) -> bool {
 }
 
 #[test]
-fn by_give_back_only_failed_logins_count() {
-    let bench = Bench::new(GIVE_BACK);
+fn by_refund_only_failed_logins_count() {
+    let bench = Bench::new(REFUND);
     let mut failures = 0;
     for status in [200, 401, 200, 404, 403, 200, 200, 401, 401, 200] {
         assert!(bench.one("login=ann").passes(), "{status} after {failures}");
         if failed(status) {
             failures += 1;
         } else {
-            bench.ask(&[d("login=ann").give_back(1)]);
+            bench.ask(&[d("login=ann").refund(1)]);
         }
     }
     assert_eq!(failures, 4);

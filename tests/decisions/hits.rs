@@ -61,23 +61,23 @@ fn hits_at_the_ends_of_their_range_are_refused_without_a_trace() {
 }
 
 #[test]
-fn negative_hits_give_back_and_are_answered_ok() {
+fn negative_hits_refund_and_are_answered_ok() {
     let bench = Bench::new(TEN_A_MINUTE);
     assert_eq!(bench.passes("k=a", 10), 10);
     assert!(!bench.one("k=a").passes());
-    assert!(bench.ask(&[d("k=a").give_back(3)]).passes());
+    assert!(bench.ask(&[d("k=a").refund(3)]).passes());
     assert_eq!(bench.passes("k=a", 5), 3);
-    assert!(bench.ask(&[d("k=a").give_back(1_000)]).passes());
+    assert!(bench.ask(&[d("k=a").refund(1_000)]).passes());
     assert_eq!(bench.passes("k=a", 50), 10, "never above the capacity");
-    assert!(bench.ask(&[d("k=never-seen").give_back(5)]).passes());
+    assert!(bench.ask(&[d("k=never-seen").refund(5)]).passes());
     assert_eq!(bench.passes("k=never-seen", 50), 10);
 }
 
 #[test]
-fn a_give_back_comes_first_even_if_it_is_listed_last() {
+fn a_refund_comes_first_even_if_it_is_listed_last() {
     let bench = Bench::new(TEN_A_MINUTE);
     assert_eq!(bench.passes("k=a", 10), 10);
-    assert!(bench.ask(&[d("k=a"), d("k=a").give_back(1)]).passes());
+    assert!(bench.ask(&[d("k=a"), d("k=a").refund(1)]).passes());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! Not here: the rows of the language one by one (tests/policy), matching in detail (tests/matcher).
 
 use tidegate::domain::{Code, Entry, Micros};
-use tidegate::policy::{Ending, Policy};
+use tidegate::policy::{MatchEnd, Policy};
 
 use crate::bench::{Bench, NOON, compiled, d};
 
@@ -212,7 +212,7 @@ fn printed(policy: &Policy, path: &[(&str, &str)]) -> String {
         .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
         .collect();
     match policy.explain("t", &entries).ending {
-        Ending::Rule(rule) => rule.printed_path,
+        MatchEnd::Rule(rule) => rule.printed_path,
         other => panic!("no rule: {other:?}"),
     }
 }

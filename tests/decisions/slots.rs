@@ -22,10 +22,10 @@ fn a_take_is_told_its_holder_and_returns_its_slot_by_it() {
     let refused = bench.one("upstream=a");
     assert!(!refused.passes());
     assert_eq!(refused.slot, None, "told on admission only");
-    assert!(bench.ask(&[d("upstream=a").give_back(1).holder(&one)]).passes());
+    assert!(bench.ask(&[d("upstream=a").refund(1).holder(&one)]).passes());
     assert!(bench.one("upstream=a").passes());
     // Once: the same name frees nothing more.
-    bench.ask(&[d("upstream=a").give_back(1).holder(&one)]);
+    bench.ask(&[d("upstream=a").refund(1).holder(&one)]);
     assert!(!bench.one("upstream=a").passes());
 }
 
@@ -34,7 +34,7 @@ fn a_return_without_a_holder_frees_nothing_and_is_counted() {
     let bench = Bench::new(POLICY);
     assert_eq!(bench.passes("upstream=a", 5), 2);
     for _ in 0..3 {
-        assert!(bench.ask(&[d("upstream=a").give_back(1)]).passes());
+        assert!(bench.ask(&[d("upstream=a").refund(1)]).passes());
     }
     assert!(!bench.one("upstream=a").passes());
     assert_eq!(*bench.told.1.lock().unwrap(), 3);
@@ -91,7 +91,7 @@ fn one_name_is_for_all_slots_of_a_call() {
     let slot = bench.ask(&[d("upstream=a"), d("upstream=b")]).slot.unwrap();
     assert_eq!(bench.passes("upstream=a", 5), 1);
     for path in ["upstream=a", "upstream=b"] {
-        bench.ask(&[d(path).give_back(1).holder(&slot)]);
+        bench.ask(&[d(path).refund(1).holder(&slot)]);
         assert_eq!(bench.passes(path, 1), 1);
     }
 }

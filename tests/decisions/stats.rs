@@ -1,7 +1,7 @@
 //! Statistics: what an observer is told of each check, from which every counter is made (the
 //! arithmetic itself is tested beside it, in `telemetry`).
 
-use tidegate::domain::{Facts, Hits, Verdict};
+use tidegate::domain::{CheckEvent, Hits, Verdict};
 
 use crate::bench::{Bench, d};
 
@@ -19,11 +19,11 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 5, replaces: [{name: mine}]}
 ";
 
-fn told(bench: &Bench) -> Vec<Facts> {
+fn told(bench: &Bench) -> Vec<CheckEvent> {
     std::mem::take(&mut bench.told.0.lock().unwrap())
 }
 
-fn one(bench: &Bench) -> Facts {
+fn one(bench: &Bench) -> CheckEvent {
     let facts = told(bench);
     assert_eq!(facts.len(), 1);
     facts[0]
@@ -53,12 +53,12 @@ fn hits_of_a_call_that_another_check_refused_are_told_as_not_charged() {
 }
 
 #[test]
-fn a_shadowed_check_and_a_give_back_are_told_as_such() {
+fn a_shadowed_check_and_a_refund_are_told_as_such() {
     let bench = Bench::new(POLICY);
     bench.passes("quiet=a", 2);
     assert!(told(&bench).iter().all(|facts| facts.shadow));
-    bench.ask(&[d("k=a").give_back(3)]);
-    assert!(one(&bench).gives_back);
+    bench.ask(&[d("k=a").refund(3)]);
+    assert!(one(&bench).is_refund);
 }
 
 #[test]

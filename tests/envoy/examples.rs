@@ -18,7 +18,7 @@ const fn in_minutes(minutes: u64, hits: u64) -> Stated {
 const EXAMPLES: [&str; 12] = [
     "api-key-else-ip",
     "failed-logins",
-    "failed-logins-given-back",
+    "failed-logins-refunded",
     "in-flight",
     "ip-user-endpoint",
     "ipv6-prefix",

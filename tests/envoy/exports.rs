@@ -108,16 +108,16 @@ fn serve(stream: &TcpStream, prefix: &str, under_way: &Mutex<UnderWay>) {
         if !line.is_empty() {
             continue;
         }
-        let Ok(mut answering) = stream.try_clone() else { return };
+        let Ok(mut response_config) = stream.try_clone() else { return };
         match path.take() {
             Some(path) if path.starts_with(prefix) => {
                 let mut under_way = under_way.lock().expect("nobody panics while holding it");
                 under_way.forget_the_gone();
-                under_way.each.push((path, answering));
+                under_way.each.push((path, response_config));
                 under_way.most = under_way.most.max(under_way.each.len());
             }
             _ => {
-                if answer(&mut answering, 200).is_err() {
+                if answer(&mut response_config, 200).is_err() {
                     return;
                 }
             }

@@ -1,5 +1,5 @@
 //! Failed logins only, charged after the answer (`config/examples/failed-logins`) and taken before and
-//! given back (`config/examples/failed-logins-given-back`): which answers count is the example's choice.
+//! refunded (`config/examples/failed-logins-refunded`): which answers count is the example's choice.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::wait;
 const LIMIT: u64 = 5;
 const FAILURES: &str = "response.code in [401, 403]";
 
-const EXAMPLES: [&str; 2] = ["failed-logins", "failed-logins-given-back"];
+const EXAMPLES: [&str; 2] = ["failed-logins", "failed-logins-refunded"];
 
 /// An example behind Envoy. Its minutes are months, so that no window ends while a test runs.
 struct Stand {
@@ -113,7 +113,7 @@ fn after_the_last_failure_nobody_may_try_and_a_refusal_changes_nothing() {
 #[test]
 fn a_login_that_nobody_decided_gives_nothing_back() {
     let backend = Backend::start();
-    let stand = Stand::new("failed-logins-given-back", FAILURES, backend.address);
+    let stand = Stand::new("failed-logins-refunded", FAILURES, backend.address);
     stand.log_in("/login", 401);
     for answer in [200, 404] {
         assert_eq!(stand.log_in("/undecided", answer).status, answer);
@@ -124,7 +124,7 @@ fn a_login_that_nobody_decided_gives_nothing_back() {
 #[test]
 fn of_logins_at_the_same_time_no_more_than_the_limit_pass_if_they_are_charged_before() {
     let service = Exports::start("/login");
-    let stand = Stand::new("failed-logins-given-back", FAILURES, service.address);
+    let stand = Stand::new("failed-logins-refunded", FAILURES, service.address);
     let begin = |nth: u64| {
         let path = format!("/login?{nth}");
         let begun = post(&path).begin(stand.edge.address);

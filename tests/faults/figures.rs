@@ -30,8 +30,8 @@ pub struct Sample {
     /// Decisions by Redis (also remembered ones) and by the stand-in.
     pub redis: u64,
     pub local: u64,
-    pub tripped: u64,
-    pub lanes: u64,
+    pub breakers_open: u64,
+    pub connections: u64,
 }
 
 /// The samples of one Tidegate.
@@ -104,24 +104,24 @@ fn read(text: &str) -> Sample {
     };
     Sample {
         at: Duration::ZERO,
-        redis: decided("redis") + decided("remembered"),
+        redis: decided("redis") + decided("cached"),
         local: decided("local") + decided("shed"),
-        tripped: sum(text, "redis_breakers_tripped"),
-        lanes: sum(text, "redis_lanes"),
+        breakers_open: sum(text, "redis_breakers_open"),
+        connections: sum(text, "redis_connections"),
     }
 }
 
 /// Calls that the stand-in answers of its own accord once it knows.
 const ACTED: u64 = 5;
 
-/// How long after `from` a breaker was seen tripped, a connection known to be lost, or calls were
+/// How long after `from` a breaker was seen open, a connection known to be lost, or calls were
 /// answered without Redis.
 pub fn detected(samples: &[Sample], from: Duration) -> Option<Duration> {
     let before = samples.iter().rev().find(|sample| sample.at <= from)?;
     let knows = |sample: &&Sample| {
         sample.at > from
-            && (sample.tripped > before.tripped
-                || sample.lanes < before.lanes
+            && (sample.breakers_open > before.breakers_open
+                || sample.connections < before.connections
                 || sample.local >= before.local + ACTED)
     };
     samples.iter().find(knows).map(|sample| sample.at - from)
@@ -144,8 +144,8 @@ pub fn recovered(samples: &[Sample], from: Duration) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn sample(at: u64, redis: u64, local: u64, tripped: u64) -> Sample {
-        Sample { at: Duration::from_millis(at), redis, local, tripped, lanes: 2 }
+    fn sample(at: u64, redis: u64, local: u64, breakers_open: u64) -> Sample {
+        Sample { at: Duration::from_millis(at), redis, local, breakers_open, connections: 2 }
     }
 
     #[test]

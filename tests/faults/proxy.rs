@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-/// What is read at once: more than a whole pipeline of a lane, so that a rewrite sees it whole.
+/// What is read at once: more than a whole pipeline of a connection, so that a rewrite sees it whole.
 const CHUNK: usize = 64 * 1024;
 
 /// What is passed on in place of what came.

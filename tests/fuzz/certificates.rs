@@ -1,6 +1,6 @@
 //! Certificates and keys: any bytes are TLS or a named fault.
 
-use tidegate::wire::{Grant, Tls, TlsMaterial};
+use tidegate::server::{Grant, Tls, TlsMaterial};
 
 use crate::authority::Authority;
 use crate::harness::{Target, feed};

@@ -92,7 +92,7 @@ fn used(policy: &Policy) {
     for length in 1..=entries.len() {
         let entries = &entries[..length];
         let hits = Hits(u64::MAX);
-        let descriptor = Descriptor { entries, hits, give_back: false, limit: None, holder: None };
+        let descriptor = Descriptor { entries, hits, refund: false, limit: None, holder: None };
         let descriptors = [descriptor];
         let request = Request { domain: "edge", descriptors: &descriptors };
         let matches = policy.find(&request);
@@ -124,7 +124,7 @@ fn any_bytes_are_a_policy_or_faults_with_a_place() {
             }
             Err(faults) => {
                 assert!(!faults.0.is_empty() && !faults.to_string().is_empty());
-                let placed = |f: &tidegate::policy::Fault| f.line > 0 && f.column > 0;
+                let placed = |f: &tidegate::policy::Diagnostic| f.line > 0 && f.column > 0;
                 assert!(faults.0.iter().all(|f| placed(f) && !f.kind.is_warning()), "{faults}");
                 let mut kinds: Vec<_> = faults.0.iter().map(|fault| fault.kind as u8).collect();
                 kinds.sort_unstable();

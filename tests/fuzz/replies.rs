@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use redis::Value;
 use tidegate::domain::{Accounting, Check, Limit, Role, Verdict};
-use tidegate::store::redis::config::Address;
-use tidegate::store::redis::fault::Fault;
-use tidegate::store::redis::reply::{Decoded, ReplyFault, decode};
-use tidegate::store::redis::slots::{of_shards, of_slots};
+use tidegate::store::redis::client::config::Address;
+use tidegate::store::redis::client::error_reply::ErrorReply;
+use tidegate::store::redis::client::slot_table::{of_shards, of_slots};
+use tidegate::store::redis::script::reply::{Decoded, ReplyError, decode};
 
 use crate::harness::{Target, feed};
 use crate::limits::{
-    HOUR, MINUTE, SECOND, always, bucket, calendar, credits, floored, give_back, hybrid, key, log,
-    peek, sliding, slots, take, window,
+    HOUR, MINUTE, SECOND, always, bucket, calendar, credits, floored, hybrid, key, log, peek,
+    refund, sliding, slots, take, window,
 };
 use crate::random::Random;
 use crate::sort;
@@ -107,7 +107,7 @@ fn asked(limits: &[Arc<Limit>]) -> Vec<Vec<Check<'_>>> {
     let all = limits.iter().enumerate();
     let with = |(n, limit)| Check { role: roles[n % 3], ..take(key(n as u64), limit, 1) };
     asked.push(all.clone().map(with).collect());
-    asked.push(all.map(|(n, limit)| give_back(key(n as u64 % 3), limit, 1)).collect());
+    asked.push(all.map(|(n, limit)| refund(key(n as u64 % 3), limit, 1)).collect());
     asked
 }
 
@@ -190,16 +190,16 @@ fn any_reply_is_read_or_a_fault() {
                     sorts.push(10 + (checks.len().min(20) as u64));
                 }
                 Err(fault) => sorts.push(match fault {
-                    ReplyFault::Error => 1,
-                    ReplyFault::Shape => 2,
-                    ReplyFault::Length => 3,
-                    ReplyFault::Number => 4,
-                    ReplyFault::Misfit => 5,
+                    ReplyError::Error => 1,
+                    ReplyError::Shape => 2,
+                    ReplyError::Length => 3,
+                    ReplyError::Number => 4,
+                    ReplyError::Misfit => 5,
                 }),
             }
         }
         if let Value::ServerError(error) = &value {
-            sorts.push(100 + format!("{:?}", Fault::of(error, &node)).len() as u64);
+            sorts.push(100 + format!("{:?}", ErrorReply::of(error, &node)).len() as u64);
         }
         for tls in [false, true] {
             let tables = [of_shards(&value, &node, tls), of_slots(&value, &node)];

@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::{Decider, Modes, Unavailable};
-use tidegate::domain::{Decision, Descriptor, Entry, Facts, Micros, Observer, Request};
+use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
+use tidegate::server::{Decide, RateLimit};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::wire::{Answering, AnsweringSettings, Judge, RateLimit, Rules};
+use tidegate::wire::{ResponseConfig, ResponseSettings, Rules};
 
 use crate::harness::{Target, feed};
 use crate::random::Random;
@@ -63,8 +64,8 @@ const VALUES: [&str; 18] = [
 struct Nobody;
 
 impl Observer for Nobody {
-    fn checked(&self, _: &Facts) {}
-    fn nobody_returned(&self) {}
+    fn checked(&self, _: &CheckEvent) {}
+    fn release_without_holder(&self) {}
     fn decided(&self, _: &Decision<'_>) {}
 }
 
@@ -77,7 +78,7 @@ struct Looking {
     met: Mutex<(usize, usize, bool)>,
 }
 
-impl Judge for Looking {
+impl Decide for Looking {
     async fn judge<R: Send>(
         &self,
         request: &Request<'_>,
@@ -104,7 +105,7 @@ impl Looking {
         let matches = policy.find(request);
         let checks = policy.checks(request, &matches);
         for check in &checks.each {
-            let text = Prefix::default().key(&check.key, &check.limit.counting);
+            let text = Prefix::default().key(&check.key, &check.limit.algorithm);
             let inside = text.iter().filter(|byte| matches!(byte, b'{' | b'}')).count();
             let plain = text.iter().all(|byte| byte.is_ascii_graphic());
             assert!(text.starts_with(b"tg1") && inside == 2 && plain, "{text:?}");
@@ -171,17 +172,18 @@ fn service() -> (Arc<Looking>, RateLimit<Looking>, ManualClock) {
     let decider = Decider::new(Arc::new(policy), store, Nobody, modes);
     let (seen, met) = (Mutex::default(), Mutex::default());
     let looking = Arc::new(Looking { decider, seen, met });
-    let answering = AnsweringSettings {
+    let response_config = ResponseSettings {
         x_rate_limit: true,
         limited_by: Some("x-limited-by".to_owned()),
         retry_spread_percent: 50,
         body: true,
         request_metadata: true,
-        ..AnsweringSettings::default()
+        ..ResponseSettings::default()
     };
     let clock = ManualClock::at(Micros(1_763_596_800_000_000));
-    let answering = Answering::new(answering).unwrap();
-    let service = RateLimit::new(Arc::clone(&looking), Clock::Manual(clock.clone()), answering);
+    let response_config = ResponseConfig::new(response_config).unwrap();
+    let service =
+        RateLimit::new(Arc::clone(&looking), Clock::Manual(clock.clone()), response_config);
     (looking, service, clock)
 }
 

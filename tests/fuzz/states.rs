@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use tidegate::algorithm::{
-    State, apply_for, bucket, expires_at, fixed_window, give_back, sliding_window,
+    State, apply_for, bucket, expires_at, fixed_window, refund, sliding_window,
 };
-use tidegate::domain::{Charge, Hits, Holder, Limit, Micros, Op, Outcome, Taken, Unit, Verdict};
+use tidegate::domain::{
+    Charge, ChargeRecord, Hits, Holder, Limit, Micros, Op, Outcome, Unit, Verdict,
+};
 
 use crate::harness::{Target, feed};
 use crate::limits::{
@@ -96,7 +98,7 @@ fn fits(limit: &Limit, op: Op, outcome: &Outcome) {
 fn eat(families: &[Vec<Arc<Limit>>], input: &[u8]) -> u64 {
     let mut by = Decisions::of(input);
     let family = by.pick(families).clone();
-    let (mut state, mut now, mut taken): (Option<State>, _, Vec<(Arc<Limit>, Taken)>) =
+    let (mut state, mut now, mut taken): (Option<State>, _, Vec<(Arc<Limit>, ChargeRecord)>) =
         (None, START, Vec::new());
     let mut sorts = Vec::new();
     while !by.is_over() {
@@ -106,7 +108,7 @@ fn eat(families: &[Vec<Arc<Limit>>], input: &[u8]) -> u64 {
             state = state.map(|state| invented(&state, &mut by));
         }
         if let (Some(held), Some((limit, one)), 0) = (&state, taken.last(), by.below(4)) {
-            let left = give_back(held, limit, one, now);
+            let left = refund(held, limit, one, now);
             taken.pop();
             state = left.or(state);
             continue;
@@ -114,7 +116,7 @@ fn eat(families: &[Vec<Arc<Limit>>], input: &[u8]) -> u64 {
         let cost = Hits(by.odd());
         let op = match by.below(6) {
             0 => Op::Peek,
-            1 => Op::GiveBack { cost },
+            1 => Op::Refund { cost },
             _ => Op::Take { cost },
         };
         let holder = (by.below(3) == 0).then(|| Holder(by.below(4) as u128));

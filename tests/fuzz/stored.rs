@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Check, Limit, Micros, Unit};
-use tidegate::store::redis::args::Encoder;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::reply::decode;
-use tidegate::store::redis::script::PRODUCTION;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::script::reply::decode;
 
 use crate::harness::{Target, feed};
 use crate::limits::{
-    MINUTE, SECOND, START, always, bucket, calendar, credits, give_back, hybrid, key, log, peek,
+    MINUTE, SECOND, START, always, bucket, calendar, credits, hybrid, key, log, peek, refund,
     sliding, slots, take, window,
 };
 use crate::random::{Decisions, Random};
@@ -116,7 +116,7 @@ fn whatever_stands_under_a_key_is_answered_and_never_an_error() {
         let mut by = Decisions::of(input);
         let limit = by.pick(&limits);
         let key = key(by.below(4) as u64);
-        let text = Prefix::default().key(&key, &limit.counting).to_vec();
+        let text = Prefix::default().key(&key, &limit.algorithm).to_vec();
         runtime.block_on(async {
             let spoilt: redis::RedisResult<redis::Value> =
                 spoil(&mut by, &text).query_async(&mut plain.0.clone()).await;
@@ -125,7 +125,7 @@ fn whatever_stands_under_a_key_is_answered_and_never_an_error() {
             let checks = match by.below(4) {
                 0 => vec![take(key, limit, 1)],
                 1 => vec![peek(key, limit)],
-                2 => vec![give_back(key, limit, 1), take(key, limit, 2), take(key, limit, 1)],
+                2 => vec![refund(key, limit, 1), take(key, limit, 2), take(key, limit, 1)],
                 _ => vec![take(key, limit, by.odd())],
             };
             let first = answered(&plain, &encoder, &checks, START).await;

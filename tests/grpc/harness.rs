@@ -11,14 +11,17 @@ use std::time::{Duration, Instant};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::Unavailable;
 use tidegate::domain::{
-    Code, Decision, Hits, LimitedBy, Micros, Rate, Request, RuleId, Shown, Source, Status, Unit,
+    Code, Decision, Hits, LimitedBy, Micros, Rate, Request, RuleId, Source, Status, StatusLimit,
+    Unit,
 };
 use tidegate::policy::Rule;
-use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
-use tidegate::wire::{
-    Address, Answering, AnsweringSettings, Drained, Front, Health, Judge, ListenSettings, Listener,
-    RateLimit, Rules, ServerLimits, Tls, Traffic, WireError,
+use tidegate::server::{
+    Address, ConnectionStats, Decide, Drained, Health, ListenSettings, Listener, RateLimit, Router,
+    ServerLimits, Tls,
 };
+use tidegate::wire::WireError;
+use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
+use tidegate::wire::{ResponseConfig, ResponseSettings, Rules};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time;
@@ -61,7 +64,7 @@ impl Rules for NoRules {
     }
 }
 
-impl Judge for Bench {
+impl Decide for Bench {
     async fn judge<R: Send>(
         &self,
         request: &Request<'_>,
@@ -95,7 +98,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
     let rate = Rate { requests_per_unit: 5, unit: Some(Unit::Minute), unit_multiplier: 15 };
     let status = Status {
         code: if refuse { Code::OverLimit } else { Code::Ok },
-        shown: Some(Shown { rate, name: "per-ip", capacity: Hits(5) }),
+        shown: Some(StatusLimit { rate, name: "per-ip", capacity: Hits(5) }),
         remaining: if refuse { 0 } else { 4 },
         reset: Some(Micros(1_500_000)),
         rule: None,
@@ -121,7 +124,7 @@ pub struct Server {
     pub address: SocketAddr,
     pub bench: Arc<Bench>,
     pub health: Health,
-    pub traffic: Arc<Traffic>,
+    pub traffic: Arc<ConnectionStats>,
     leave: Option<oneshot::Sender<()>>,
     served: JoinHandle<Result<Drained, WireError>>,
 }
@@ -130,7 +133,7 @@ pub struct Server {
 pub struct Wanted {
     pub limits: ServerLimits,
     pub threads: usize,
-    pub answering: AnsweringSettings,
+    pub response_config: ResponseSettings,
     pub tls: Option<Tls>,
     pub address: Address,
 }
@@ -145,7 +148,7 @@ impl Default for Wanted {
         Wanted {
             limits,
             threads: 1,
-            answering: AnsweringSettings::default(),
+            response_config: ResponseSettings::default(),
             tls: None,
             address: Address::Tcp(([127, 0, 0, 1], 0).into()),
         }
@@ -173,11 +176,11 @@ impl Wanted {
             moments: Mutex::default(),
         });
         let clock = Clock::Manual(ManualClock::at(NOW));
-        let answering = Answering::new(self.answering).unwrap();
+        let response_config = ResponseConfig::new(self.response_config).unwrap();
         let health = Health::new();
         health.set_serving(true);
-        let rate_limit = Arc::new(RateLimit::new(Arc::clone(&bench), clock, answering));
-        let front = Front::new(rate_limit, health.clone());
+        let rate_limit = Arc::new(RateLimit::new(Arc::clone(&bench), clock, response_config));
+        let front = Router::new(rate_limit, health.clone());
         let (leave, left) = oneshot::channel();
         let traffic = listener.traffic();
         let served = tokio::spawn(listener.serve(front, async {

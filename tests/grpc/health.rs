@@ -1,7 +1,7 @@
 //! Health under every name, and reflection in both versions.
 
 use futures_util::stream;
-use tidegate::wire::{HEALTH_NAMES, SERVICE_NAME};
+use tidegate::server::{HEALTH_NAMES, SERVICE_NAME};
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::wire::{Address, ListenSettings, Listener, ServerLimits, WireError};
+use tidegate::server::{Address, ListenSettings, Listener, ServerLimits};
+use tidegate::wire::WireError;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidegate::wire::WireError;
 use tidegate::wire::client::{Client, ClientSettings, ToldLimit};
-use tidegate::wire::{AnsweringSettings, RetryAs};
+use tidegate::wire::{ResponseSettings, RetryAfterFormat};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::harness::{NOW, Server, Wanted, encoded, question, soon};
@@ -39,13 +39,13 @@ async fn a_question_is_answered_with_a_status_per_descriptor() {
 
 #[tokio::test]
 async fn a_refusal_is_an_answer_with_metadata_and_what_settings_ask_for() {
-    let answering = AnsweringSettings {
+    let response_config = ResponseSettings {
         x_rate_limit: true,
-        retry_after: Some(RetryAs::Seconds),
+        retry_after: Some(RetryAfterFormat::Seconds),
         body: true,
-        ..AnsweringSettings::default()
+        ..ResponseSettings::default()
     };
-    let server = Wanted { answering, ..Wanted::default() }.start();
+    let server = Wanted { response_config, ..Wanted::default() }.start();
     let told = server.client().await.ask(&question("refuse")).await.unwrap();
     assert_eq!((told.refused, told.code), (true, "OVER_LIMIT"));
     let names: Vec<_> =
@@ -233,7 +233,7 @@ async fn json_is_answered_as_the_reference_server_answers_it() {
     let bench = std::sync::Arc::clone(&server.bench);
     let clock = tidegate::clock::Clock::default();
     let service =
-        tidegate::wire::RateLimit::new(bench, clock, tidegate::wire::Answering::default());
+        tidegate::server::RateLimit::new(bench, clock, tidegate::wire::ResponseConfig::default());
     let ask = async |domain: &str| {
         let body = format!(
             r#"{{"domain":"{domain}","descriptors":[{{"entries":[{{"key":"a","value":"b"}}]}}]}}"#

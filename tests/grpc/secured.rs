@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use tidegate::server::{Tls, TlsMaterial};
+use tidegate::wire::WireError;
 use tidegate::wire::client::{Client, ClientSettings, ClientTls};
-use tidegate::wire::{Tls, TlsMaterial, WireError};
 use tokio::io::AsyncReadExt as _;
 
 use crate::harness::{NOW, Server, Wanted, question, soon, until};

@@ -109,7 +109,7 @@ async fn hits_beyond_any_limit_are_refused_without_a_trace_or_a_wait() {
     of_request.hits = u32::MAX;
     assert!(asked(&mut client, &of_request).await.refused);
     assert_eq!(left(&mut client, "ann").await, 5);
-    let back = QuestionDescriptor { hits: Some(u64::MAX), give_back: true, ..descriptor(b"ann") };
+    let back = QuestionDescriptor { hits: Some(u64::MAX), refund: true, ..descriptor(b"ann") };
     assert!(!asked(&mut client, &question(vec![back])).await.refused);
     assert_eq!(left(&mut client, "ann").await, 5, "never more than the limit");
 }

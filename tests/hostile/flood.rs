@@ -13,7 +13,7 @@ use crate::process::{FIVE_A_DAY, Serving};
 const FLOODED: &str = "  - {key: flood, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
 const MAX_KEYS: u64 = 50_000;
 /// 64 bytes for each key of the bound, as the README says, and as much again as a serving process
-/// allocates for its connections and never gives back.
+/// allocates for its connections and never returns.
 const GROWTH_MAX_KIB: u64 = MAX_KEYS * 64 / 1_024 + 16 * 1_024;
 /// Keys in one call.
 const AT_ONCE: u64 = 64;

@@ -211,12 +211,12 @@ const CALLS: &[Row] = &[
         ],
     ),
     (
-        "hits up to 2^64 - 1, taken and given back",
+        "hits up to 2^64 - 1, taken and refunded",
         "refused without a charge or a wait; never more than the limit comes back",
         &[
             "hits_beyond_any_limit_are_refused_without_a_trace_or_a_wait",
             "hits_at_the_ends_of_their_range_are_refused_without_a_trace",
-            "however_much_is_given_back_no_counter_holds_more_than_its_limit",
+            "however_much_is_refunded_no_counter_holds_more_than_its_limit",
         ],
     ),
     (
@@ -261,7 +261,7 @@ const CALLS: &[Row] = &[
     ),
     (
         "a caller that leaves",
-        "its call ends, what may have run is not given back",
+        "its call ends, what may have run is not refunded",
         &[
             "a_caller_that_leaves_ends_its_call_and_no_other",
             "a_caller_that_leaves_in_the_middle_leaves_the_others_alone",

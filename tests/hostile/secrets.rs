@@ -103,7 +103,7 @@ const FORGED: &str = "x\n{\"level\":\"ERROR\",\"message\":\"forged\"}\r\u{1b}[31
                       \u{2029}\u{200e}\u{200f}\u{61c}\u{202a}\u{202e}\u{2066}\u{2069}";
 
 /// What of it must not be printed as it is.
-fn is_unruly(c: char) -> bool {
+fn needs_escape(c: char) -> bool {
     FORGED.contains(c) && (c.is_control() || !c.is_ascii())
 }
 
@@ -114,7 +114,7 @@ fn a_name_cannot_write_a_line_of_its_own() {
     let one_line = |what: &str, said: &str| {
         assert!(said.contains("forged"), "{what}: {said}");
         assert!(!said.lines().any(|line| line.starts_with('{')), "{what}: {said}");
-        assert!(!said.contains(|c| c != '\n' && is_unruly(c)), "{what}: {said:?}");
+        assert!(!said.contains(|c| c != '\n' && needs_escape(c)), "{what}: {said:?}");
     };
     let files_named =
         [["serve", "--settings", FORGED], ["serve", "--policy", FORGED], ["check", FORGED, FORGED]];
@@ -140,7 +140,7 @@ fn a_variable_of_the_environment_cannot_forge_a_line_of_the_log() {
     assert!(notice["name"].as_str().is_some_and(|name| name.contains("forged")));
     assert!(serving.logged("forged").is_none());
     let log = serving.log();
-    assert!(!log.contains(|c| c != '\n' && is_unruly(c)), "{log:?}");
+    assert!(!log.contains(|c| c != '\n' && needs_escape(c)), "{log:?}");
     for line in log.lines() {
         serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|_| panic!("{line}"));
     }
@@ -157,7 +157,7 @@ fn a_policy_files_name_cannot_forge_a_line_of_a_log_in_text() {
     let told = ran(command.arg(files.path()).args(["--grpc-host", "192.0.2.1"])).with_code(69).err;
     let warned = |line: &str| line.contains("policy: a warning") && line.contains("forged");
     assert!(told.lines().any(warned), "{told:?}");
-    assert!(!told.contains(|c| c != '\n' && is_unruly(c)), "{told:?}");
+    assert!(!told.contains(|c| c != '\n' && needs_escape(c)), "{told:?}");
 }
 
 #[test]

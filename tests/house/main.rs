@@ -25,26 +25,27 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store::redis", &["store", "domain"]),
     ("resilience", &["store", "domain", "clock"]),
     ("decide", &["policy", "algorithm", "store", "domain"]),
-    ("wire", &["decide", "policy", "algorithm", "store", "domain", "clock"]),
+    ("server", &["wire", "decide", "store", "domain", "clock"]),
+    ("wire", &["policy", "domain"]),
     ("telemetry", &["domain", "store", "resilience"]),
     ("admin", &["policy", "decide", "telemetry", "resilience", "domain"]),
 ];
 
 /// What only some rooms may name of the world outside: the path, the rooms, and why.
 const OUTSIDE: &[(&str, &[&str], &str)] = &[
-    ("tonic", &["wire", "telemetry::otlp"], "foreign types stop at the door"),
-    ("tonic_health", &["wire"], "foreign types stop at the door"),
-    ("tonic_reflection", &["wire"], "foreign types stop at the door"),
-    ("prost", &["wire"], "foreign types stop at the door"),
+    ("tonic", &["server", "wire", "telemetry::otlp"], "foreign types stop at the door"),
+    ("tonic_health", &["server"], "foreign types stop at the door"),
+    ("tonic_reflection", &["server"], "foreign types stop at the door"),
+    ("prost", &["server", "wire"], "foreign types stop at the door"),
     ("prost_types", &["wire"], "foreign types stop at the door"),
     ("axum", &["admin"], "only the HTTP side names its framework"),
     ("clap", &["cli"], "only the command line names its parser"),
     ("clap_complete", &["cli"], "only the command line names its parser"),
     ("redis", &["store::redis"], "only the Redis store speaks Redis"),
     ("deadpool_redis", &["store::redis"], "only the Redis store speaks Redis"),
-    ("std::env", &["app", "main", "cli::print"], "nobody below app reads the environment"),
+    ("std::env", &["app", "main", "cli::terminal"], "nobody below app reads the environment"),
     // The listener removes a socket that a former process left behind.
-    ("std::fs", &["app", "main", "wire::listen"], "nobody below app reads a file"),
+    ("std::fs", &["app", "main", "server::listener"], "nobody below app reads a file"),
     ("tokio::fs", &["app"], "nobody below app reads a file"),
 ];
 

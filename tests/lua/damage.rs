@@ -1,8 +1,8 @@
 //! Values that no script of ours wrote: a check meets them once, is answered, and the counter works
 //! again. Never an error, let alone one that stays.
 
-use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken, Verdict};
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
+use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt, Verdict};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
 use crate::limits::*;
 
@@ -61,7 +61,7 @@ async fn damage_is_answered_and_mended_never_an_error() {
             for checks in [
                 vec![take(key, limit, 1)],
                 vec![peek(key, limit)],
-                vec![give_back(key, limit, 1), take(key, limit, 2), take(key, limit, 1)],
+                vec![refund(key, limit, 1), take(key, limit, 2), take(key, limit, 1)],
                 vec![take(key, limit, 9)],
             ] {
                 spoil(&bench, &text, how).await;
@@ -70,10 +70,10 @@ async fn damage_is_answered_and_mended_never_an_error() {
                     assert!(outcome.reset_after <= Micros(2 * MINUTE), "{what}: {outcome:?}");
                 }
             }
-            let taken = Taken { hits: Hits(1), at: START, window: START, entry: 0 };
+            let taken = ChargeRecord { hits: Hits(1), at: START, window: START, entry: 0 };
             let receipt = Receipt { key, limit: limit.clone(), taken };
             spoil(&bench, &text, how).await;
-            let item = bench.encoder.give_back(&[receipt], Some(START));
+            let item = bench.encoder.refund(&[receipt], Some(START));
             bench.plain.run(&item).await.unwrap();
 
             spoil(&bench, &text, how).await;

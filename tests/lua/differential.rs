@@ -128,11 +128,11 @@ impl Trace {
         }
         let at = self.random.below(self.receipts.len() as u64);
         let receipt = self.receipts.swap_remove(usize::try_from(at).unwrap());
-        // Both stores give back as of the latest call that they saw on the counter.
+        // Both stores refund as of the latest call that they saw on the counter.
         let look = [peek(receipt.key, &receipt.limit)];
         self.compare(&look, Accounting::AllOrNothing).await;
         let receipts = std::slice::from_ref(&receipt);
-        tokio::join!(self.memory.give_back(receipts), self.lua.give_back(receipts));
+        tokio::join!(self.memory.refund(receipts), self.lua.refund(receipts));
         self.compare(&look, Accounting::AllOrNothing).await;
         checks.len() as u64 + 1
     }
@@ -177,7 +177,7 @@ fn only_takes(checks: &mut Vec<Check<'_>>) {
     checks.retain(|check| check.limit.charge == Charge::Admitted && seen.insert(check.key));
     for check in checks {
         check.role = Role::Required;
-        if let Op::Peek | Op::GiveBack { .. } = check.op {
+        if let Op::Peek | Op::Refund { .. } = check.op {
             check.op = Op::Take { cost: Hits::ONE };
         }
     }
@@ -225,7 +225,7 @@ impl Drawn {
         });
         let op = match random.below(10) {
             0 | 1 => Op::Peek,
-            2 => Op::GiveBack { cost },
+            2 => Op::Refund { cost },
             _ => Op::Take { cost },
         };
         let role = match random.below(8) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Hits, Limit, Micros, Op};
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
 use crate::limits::*;
 use crate::random::Random;
@@ -80,11 +80,11 @@ async fn the_shortest_expiry_is_a_millisecond_not_an_error() {
             assert_eq!(bench.one(take(key(cost), &limit, cost), None).await.charged, Hits(cost));
         }
     }
-    // A give-back that leaves nothing used.
+    // A refund that leaves nothing used.
     let limit = bucket(10, SECOND);
-    let give_back = [take(key(9), &limit, 2), give_back(key(9), &limit, 2)];
-    bench.one(give_back[0], None).await;
-    bench.one(give_back[1], None).await;
+    let refund = [take(key(9), &limit, 2), refund(key(9), &limit, 2)];
+    bench.one(refund[0], None).await;
+    bench.one(refund[1], None).await;
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn after_random_calls_no_key_is_without_an_end() {
                 let n = random.below(limits.len() as u64);
                 let cost = Hits(random.below(9));
                 let op = match random.below(4) {
-                    0 => Op::GiveBack { cost },
+                    0 => Op::Refund { cost },
                     1 => Op::Peek,
                     _ => Op::Take { cost },
                 };

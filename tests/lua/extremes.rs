@@ -1,10 +1,10 @@
-//! Numbers at the ends of their range, through the scripts: what is given back, taken and asked for
+//! Numbers at the ends of their range, through the scripts: what is refunded, taken and asked for
 //! is at most what a limit holds, and the memory store says the same.
 
 use tidegate::domain::{Accounting, Call, Check, Hits, Holder, Op, Outcome, Unit, Verdict};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
 
 use crate::limits::*;
 
@@ -12,7 +12,7 @@ const ENDS: [u64; 7] =
     [1 << 31, u32::MAX as u64, 1 << 53, (1 << 53) + 1, i64::MAX as u64, 1 << 63, u64::MAX];
 
 #[tokio::test]
-async fn however_much_is_given_back_no_counter_holds_more_than_its_limit() {
+async fn however_much_is_refunded_no_counter_holds_more_than_its_limit() {
     let plain = [
         window(5, MINUTE),
         bucket(5, SECOND),
@@ -35,9 +35,9 @@ async fn however_much_is_given_back_no_counter_holds_more_than_its_limit() {
                 let holder = Some(Holder(1));
                 let asked = [
                     vec![Check { holder, ..take(key, limit, 3) }],
-                    vec![Check { holder, ..give_back(key, limit, hits) }],
+                    vec![Check { holder, ..refund(key, limit, hits) }],
                     vec![peek(key, limit)],
-                    vec![give_back(key, limit, hits), Check { holder, ..take(key, limit, 5) }],
+                    vec![refund(key, limit, hits), Check { holder, ..take(key, limit, 5) }],
                     vec![Check { holder, ..take(key, limit, hits) }],
                     vec![peek(key, limit)],
                 ];

@@ -1,12 +1,12 @@
 //! The headers in `lua/` say what the Rust side sends.
 
-use tidegate::domain::{Accounting, Hits, Micros, Receipt, Taken};
-use tidegate::store::redis::args::{Encoder, names};
+use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt};
+use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::pack::Numbers;
-use tidegate::store::redis::script::{PRODUCTION, STRICTLY, files};
-use tidegate::store::redis::told;
-use tidegate::store::redis::transport::Item;
+use tidegate::store::redis::script::arguments::{Encoder, names};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY, files};
+use tidegate::store::redis::script::msgpack::Numbers;
+use tidegate::store::redis::script::told;
 
 use crate::limits::*;
 use crate::redis_server::Server;
@@ -73,15 +73,15 @@ fn the_headers_name_the_arguments_that_rust_sends() {
     let (window, bucket) = columns(&format!("--{each}"));
     assert_eq!(window, names::TAKES_WINDOW);
     assert_eq!(bucket, names::TAKES_BUCKET);
-    assert_eq!(argv(files::GIVE_BACK), names::GIVE_BACK);
+    assert_eq!(argv(files::REFUND), names::REFUND);
     let (window, bucket) = columns(files::APPLY);
     assert_eq!(window, names::APPLY_WINDOW);
     assert_eq!(bucket, names::APPLY_BUCKET);
-    let (window, bucket) = columns(files::GIVE_BACK);
-    let (used, unused) = window.split_at(names::GIVE_BACK_WINDOW.len());
-    assert_eq!(used, names::GIVE_BACK_WINDOW);
+    let (window, bucket) = columns(files::REFUND);
+    let (used, unused) = window.split_at(names::REFUND_WINDOW.len());
+    assert_eq!(used, names::REFUND_WINDOW);
     assert_eq!(unused, ["not"], "not used");
-    assert_eq!(bucket, names::GIVE_BACK_BUCKET);
+    assert_eq!(bucket, names::REFUND_BUCKET);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn the_headers_name_the_arguments_of_the_other_algorithms() {
 }
 
 /// The arguments after the keys.
-fn words(item: &Item) -> Vec<Vec<u8>> {
+fn words(item: &ScriptCall) -> Vec<Vec<u8>> {
     let words: Vec<Vec<u8>> = item
         .command
         .args_iter()
@@ -115,7 +115,7 @@ fn words(item: &Item) -> Vec<Vec<u8>> {
 }
 
 /// The same as text.
-fn sent(item: &Item) -> Vec<String> {
+fn sent(item: &ScriptCall) -> Vec<String> {
     words(item).into_iter().map(|word| String::from_utf8(word).unwrap()).collect()
 }
 
@@ -142,7 +142,7 @@ fn the_commands_hold_what_the_lists_name() {
     expected.into_iter().for_each(|number| numbers.push(number));
     assert_eq!(words(&call), [b"".as_slice(), numbers.as_slice()], "windows, arrivals, credits");
 
-    let checks = [peek(key(1), &w), take(key(2), &c, 1), give_back(key(3), &a, 2)];
+    let checks = [peek(key(1), &w), take(key(2), &c, 1), refund(key(3), &a, 2)];
     let call = encoder.call(&checks, Accounting::Independent, Some(Micros(9)), START);
     #[rustfmt::skip]
     let expected = [
@@ -151,7 +151,7 @@ fn the_commands_hold_what_the_lists_name() {
         "wpr", "1", "5", "1000000",
         "ctr", "1000000", "5000000", "7",
     ];
-    assert_eq!(sent(&call), expected, "give-backs first");
+    assert_eq!(sent(&call), expected, "refunds first");
 
     let debts = [take(key(1), &always(&w), 9), take(key(2), &always(&a), 99)].map(|c| c.op);
     let (w, a) = (always(&w), always(&a));
@@ -169,7 +169,8 @@ fn the_commands_hold_what_the_lists_name() {
 #[test]
 fn a_receipt_is_sent_with_what_the_list_names() {
     let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
-    let taken = Taken { hits: Hits(3), at: Micros(77), window: Micros(60_000_000), entry: 0 };
+    let taken =
+        ChargeRecord { hits: Hits(3), at: Micros(77), window: Micros(60_000_000), entry: 0 };
     let receipt = |n, limit| Receipt { key: key(n), limit, taken };
     let receipts = [receipt(1, window(5, MINUTE)), receipt(2, credits(5, 7, SECOND))];
     #[rustfmt::skip]
@@ -178,12 +179,12 @@ fn a_receipt_is_sent_with_what_the_list_names() {
         "w", "3", "60000000", "60000000", "0",
         "c", "3000000", "77", "5000000", "7",
     ];
-    assert_eq!(sent(&encoder.give_back(&receipts, None)), expected);
+    assert_eq!(sent(&encoder.refund(&receipts, None)), expected);
 }
 
 #[test]
 fn every_file_says_purpose_keys_arguments_state_reply_and_cost() {
-    for file in [files::FIXED_WINDOW, files::BUCKET, files::TAKES, files::APPLY, files::GIVE_BACK] {
+    for file in [files::FIXED_WINDOW, files::BUCKET, files::TAKES, files::APPLY, files::REFUND] {
         let header: Vec<&str> = file.lines().take_while(|line| !line.is_empty()).collect();
         assert_eq!(header[0], "#!lua");
         for word in ["-- KEYS[", "-- ARGV[1]", "-- State ", "-- Reply ", "-- Cost "] {

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
-use tidegate::domain::{Counting, Key};
+use tidegate::domain::{Algorithm, Key};
 use tidegate::store::redis::keys::{Prefix, slot, slot_of_text};
 
 use crate::limits::*;
 use crate::redis_server::Server;
 
-fn text(prefix: &str, key: &Key, counting: &Counting) -> String {
-    let key = Prefix::new(prefix).unwrap().key(key, counting);
+fn text(prefix: &str, key: &Key, algorithm: &Algorithm) -> String {
+    let key = Prefix::new(prefix).unwrap().key(key, algorithm);
     String::from_utf8(key.to_vec()).unwrap()
 }
 
@@ -18,13 +18,13 @@ fn text(prefix: &str, key: &Key, counting: &Counting) -> String {
 fn a_key_is_prefix_version_and_tag() {
     let (window, bucket) = (window(1, SECOND), bucket(1, 1));
     let key = Key { identity: u128::MAX, tag: None };
-    let plain = text("", &key, &window.counting);
+    let plain = text("", &key, &window.algorithm);
     assert_eq!(plain, "tg1w:{_____________________w}");
     assert_eq!(plain.len(), 29, "so that Redis spends 133 bytes on it");
-    assert_eq!(text("p:", &key, &bucket.counting), "p:tg1b:{_____________________w}");
+    assert_eq!(text("p:", &key, &bucket.algorithm), "p:tg1b:{_____________________w}");
     let key = Key { identity: 1, tag: Some(0) };
     assert_eq!(
-        text("", &key, &bucket.counting),
+        text("", &key, &bucket.algorithm),
         "tg1b:{AAAAAAAAAAAAAAAAAAAAAA}:AAAAAAAAAAAAAAAAAAAAAQ"
     );
 }
@@ -32,7 +32,7 @@ fn a_key_is_prefix_version_and_tag() {
 #[test]
 fn both_forms_of_a_bucket_share_a_key() {
     let (arrival, credits) = (bucket(1, 1), credits(1, 3, SECOND));
-    assert_eq!(text("", &key(1), &arrival.counting), text("", &key(1), &credits.counting));
+    assert_eq!(text("", &key(1), &arrival.algorithm), text("", &key(1), &credits.algorithm));
 }
 
 proptest! {
@@ -43,8 +43,8 @@ proptest! {
     ) {
         let (window, bucket) = (window(1, SECOND), bucket(1, 1));
         let text = |(identity, tag, is_window): (u128, Option<u128>, bool)| {
-            let counting = if is_window { &window.counting } else { &bucket.counting };
-            text("x", &Key { identity, tag }, counting)
+            let algorithm = if is_window { &window.algorithm } else { &bucket.algorithm };
+            text("x", &Key { identity, tag }, algorithm)
         };
         prop_assert_eq!(text(a) == text(b), a == b);
     }
@@ -53,12 +53,12 @@ proptest! {
     fn a_single_bit_makes_another_key(identity in any::<u128>(), tag in any::<u128>()) {
         let limit = window(1, SECOND);
         let mut seen = HashSet::new();
-        seen.insert(text("", &Key { identity, tag: Some(tag) }, &limit.counting));
+        seen.insert(text("", &Key { identity, tag: Some(tag) }, &limit.algorithm));
         for bit in 0..128 {
             let other = Key { identity: identity ^ (1 << bit), tag: Some(tag) };
-            prop_assert!(seen.insert(text("", &other, &limit.counting)));
+            prop_assert!(seen.insert(text("", &other, &limit.algorithm)));
             let other = Key { identity, tag: Some(tag ^ (1 << bit)) };
-            prop_assert!(seen.insert(text("", &other, &limit.counting)));
+            prop_assert!(seen.insert(text("", &other, &limit.algorithm)));
         }
     }
 }
@@ -70,7 +70,7 @@ async fn slots_are_those_the_server_computes() {
     let limit = window(1, SECOND);
     for n in 0..200 {
         let key = if n % 2 == 0 { key(n) } else { tagged(n, n / 8) };
-        let text = text("edge:", &key, &limit.counting);
+        let text = text("edge:", &key, &limit.algorithm);
         let theirs: u16 = redis::cmd("CLUSTER")
             .arg("KEYSLOT")
             .arg(&text)
@@ -96,5 +96,5 @@ fn a_tag_places_counters_and_never_splits_or_joins_them() {
     let limit = window(1, SECOND);
     let (a, b) = (tagged(1, 9), tagged(2, 9));
     assert_eq!(slot(&a), slot(&b));
-    assert_ne!(text("", &a, &limit.counting), text("", &b, &limit.counting));
+    assert_ne!(text("", &a, &limit.algorithm), text("", &b, &limit.algorithm));
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Bucket, Charge, Check, Concurrency, Counting, FixedWindow, Hits, Hybrid, Key,
+    Accounting, Algorithm, Bucket, Charge, Check, Concurrency, FixedWindow, Hits, Hybrid, Key,
     Limit, Micros, Op, Outcome, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
-use tidegate::store::redis::args::Encoder;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::reply::decode;
-use tidegate::store::redis::script::Scripts;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::Scripts;
+use tidegate::store::redis::script::reply::decode;
 
 use crate::redis_server::{Plain, Server};
 use crate::vectors;
@@ -22,26 +22,26 @@ pub const START: Micros = Micros(1_763_596_800_000_000);
 
 pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
     let window = Window::Epoch { length: Micros(length_us) };
-    let counting = Counting::FixedWindow(FixedWindow { hits: Hits(hits), window });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission_us) };
     let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
-    Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
+    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 
 pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
     let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
     let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
-    Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
+    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 
 /// The same bucket as a class with that floor sees it.
 pub fn floored(limit: &Arc<Limit>, floor: u64) -> Arc<Limit> {
     let mut limit = Limit::clone(limit);
-    if let Counting::Bucket(bucket) = &mut limit.counting {
+    if let Algorithm::Bucket(bucket) = &mut limit.algorithm {
         bucket.floor = Hits(floor);
     }
     Arc::new(limit)
@@ -49,24 +49,24 @@ pub fn floored(limit: &Arc<Limit>, floor: u64) -> Arc<Limit> {
 
 pub fn calendar(hits: u64, unit: Unit, zone: &str) -> Arc<Limit> {
     let window = Window::Calendar(tidegate::policy::calendar(unit, zone).unwrap());
-    let counting = Counting::FixedWindow(FixedWindow { hits: Hits(hits), window });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 pub fn sliding(hits: u64, length_us: u64) -> Arc<Limit> {
     let (hits, length) = (Hits(hits), Micros(length_us));
-    let counting = Counting::SlidingWindow(SlidingWindow { hits, length });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    let algorithm = Algorithm::SlidingWindow(SlidingWindow { hits, length });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 pub fn log(hits: u64, length_us: u64) -> Arc<Limit> {
     let (hits, length) = (Hits(hits), Micros(length_us));
-    Arc::new(vectors::limit(Counting::SlidingLog(SlidingLog { hits, length }), Charge::Admitted))
+    Arc::new(vectors::limit(Algorithm::SlidingLog(SlidingLog { hits, length }), Charge::Admitted))
 }
 
 pub fn slots(slots: u64, lease_us: u64) -> Arc<Limit> {
     let (slots, lease) = (Hits(slots), Micros(lease_us));
-    Arc::new(vectors::limit(Counting::Concurrency(Concurrency { slots, lease }), Charge::Admitted))
+    Arc::new(vectors::limit(Algorithm::Concurrency(Concurrency { slots, lease }), Charge::Admitted))
 }
 
 pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usize) -> Arc<Limit> {
@@ -78,7 +78,7 @@ pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usiz
         class,
         floor_percent: [0, 24, 62][class % 3],
     };
-    Arc::new(vectors::limit(Counting::Hybrid(classes), Charge::Admitted))
+    Arc::new(vectors::limit(Algorithm::Hybrid(classes), Charge::Admitted))
 }
 
 pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
@@ -111,8 +111,8 @@ pub fn peek(key: Key, limit: &Arc<Limit>) -> Check<'_> {
     check(key, limit, Op::Peek)
 }
 
-pub fn give_back<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
-    check(key, limit, Op::GiveBack { cost: Hits(cost) })
+pub fn refund<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+    check(key, limit, Op::Refund { cost: Hits(cost) })
 }
 
 pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
@@ -154,7 +154,7 @@ impl Bench {
 
     /// The text of a check's key.
     pub fn text(&self, check: &Check<'_>) -> Vec<u8> {
-        Prefix::default().key(&check.key, &check.limit.counting).to_vec()
+        Prefix::default().key(&check.key, &check.limit.algorithm).to_vec()
     }
 
     pub async fn command<T: redis::FromRedisValue>(&self, words: &[&[u8]]) -> T {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use redis::Value;
 use tidegate::domain::{Accounting, Check};
-use tidegate::store::redis::reply::{ReplyFault, decode};
+use tidegate::store::redis::script::reply::{ReplyError, decode};
 
 use crate::limits::*;
 
@@ -47,22 +47,22 @@ fn what_is_no_reply_is_a_fault() {
     let two = [one[0], one[0]];
     let line = |text: &str| decode(&Value::BulkString(text.into()), &one, Accounting::AllOrNothing);
     assert!(line("1000000 1763596800000000").is_ok());
-    assert_eq!(line(""), Err(ReplyFault::Number));
-    assert_eq!(line("1000000"), Err(ReplyFault::Length));
-    assert_eq!(line("1 2 3 4 5"), Err(ReplyFault::Length));
-    assert_eq!(line("1 -2"), Err(ReplyFault::Number));
-    assert_eq!(line("1e3 2"), Err(ReplyFault::Number));
-    assert_eq!(line("9223372036854775808 2"), Err(ReplyFault::Number));
+    assert_eq!(line(""), Err(ReplyError::Number));
+    assert_eq!(line("1000000"), Err(ReplyError::Length));
+    assert_eq!(line("1 2 3 4 5"), Err(ReplyError::Length));
+    assert_eq!(line("1 -2"), Err(ReplyError::Number));
+    assert_eq!(line("1e3 2"), Err(ReplyError::Number));
+    assert_eq!(line("9223372036854775808 2"), Err(ReplyError::Number));
     let array = |numbers: &[i64]| {
         let numbers = numbers.iter().map(|n| Value::Int(*n)).collect();
         decode(&Value::Array(numbers), &two, Accounting::AllOrNothing)
     };
     assert!(array(&[9, 1, 1]).is_ok());
     assert!(array(&[9, 1, -1, 0, 1, 0, 2, 3, 0]).is_ok());
-    assert_eq!(array(&[9, 1]), Err(ReplyFault::Length));
-    assert_eq!(array(&[9, 1, 1, 1]), Err(ReplyFault::Length));
-    assert_eq!(array(&[9, 1, 1, 3, 0, 0]), Err(ReplyFault::Number), "no third check");
-    assert_eq!(decode(&Value::Nil, &two, Accounting::AllOrNothing), Err(ReplyFault::Shape));
+    assert_eq!(array(&[9, 1]), Err(ReplyError::Length));
+    assert_eq!(array(&[9, 1, 1, 1]), Err(ReplyError::Length));
+    assert_eq!(array(&[9, 1, 1, 3, 0, 0]), Err(ReplyError::Number), "no third check");
+    assert_eq!(decode(&Value::Nil, &two, Accounting::AllOrNothing), Err(ReplyError::Shape));
 }
 
 #[test]
@@ -74,9 +74,9 @@ fn more_than_the_limit_holds_or_the_caller_asked_for_is_no_reply() {
     };
     // Available, wait, reset, charged, since, far, now.
     assert_eq!(said(take(key(1), &limit, 2), "3 0 60 2 9 0 9"), Ok(2));
-    assert_eq!(said(take(key(1), &limit, 2), "6 0 60 2 9 0 9"), Err(ReplyFault::Number));
-    assert_eq!(said(take(key(1), &limit, 2), "-7 0 60 0 9 0 9"), Err(ReplyFault::Number));
-    assert_eq!(said(take(key(1), &limit, 2), "3 0 60 3 9 0 9"), Err(ReplyFault::Number));
-    assert_eq!(said(peek(key(1), &limit), "3 0 60 1 9 0 9"), Err(ReplyFault::Number));
-    assert_eq!(said(take(key(1), &classes, 1), "201 0 60 1 9 0 9"), Err(ReplyFault::Number));
+    assert_eq!(said(take(key(1), &limit, 2), "6 0 60 2 9 0 9"), Err(ReplyError::Number));
+    assert_eq!(said(take(key(1), &limit, 2), "-7 0 60 0 9 0 9"), Err(ReplyError::Number));
+    assert_eq!(said(take(key(1), &limit, 2), "3 0 60 3 9 0 9"), Err(ReplyError::Number));
+    assert_eq!(said(peek(key(1), &limit), "3 0 60 1 9 0 9"), Err(ReplyError::Number));
+    assert_eq!(said(take(key(1), &classes, 1), "201 0 60 1 9 0 9"), Err(ReplyError::Number));
 }

@@ -1,4 +1,4 @@
-//! Calls over several slots of a cluster: the planning and the giving back, on one server that is
+//! Calls over several slots of a cluster: the planning and the refunding, on one server that is
 //! treated as many; and that a real cluster refuses what is not joined.
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use tidegate::domain::{
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::args::Encoder;
+use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys::{Prefix, slot};
-use tidegate::store::redis::script::STRICTLY;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::STRICTLY;
 use tidegate::store::redis::store::Timing;
-use tidegate::store::redis::transport::{Item, Items, Replies, Transport};
 
 use crate::limits::*;
 use crate::redis_server::{Plain, Server};
@@ -31,14 +31,14 @@ impl Transport for Sliced {
         true
     }
 
-    async fn send(&self, items: Items) -> Replies {
+    async fn send(&self, items: ScriptCalls) -> Replies {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         self.items.fetch_add(items.len() as u64, Ordering::Relaxed);
         assert!(items.iter().all(|item| item.slot.is_some()), "every item names its slot");
         self.plain.send(items).await
     }
 
-    fn post(&self, item: Item) {
+    fn post(&self, item: ScriptCall) {
         let (plain, posted) = (self.plain.clone(), Arc::clone(&self.posted));
         tokio::spawn(async move {
             plain.run(&item).await.unwrap();
@@ -85,11 +85,11 @@ impl Cluster {
         (sliced.rounds.swap(0, Ordering::Relaxed), sliced.items.swap(0, Ordering::Relaxed))
     }
 
-    /// Waits until that many give-backs have been carried out.
-    async fn given_back(&self, items: u32) {
+    /// Waits until that many refunds have been carried out.
+    async fn refunded(&self, items: u32) {
         let wait = self.store.transport().posted.acquire_many(items);
         let within = std::time::Duration::from_secs(20);
-        tokio::time::timeout(within, wait).await.expect("given back").unwrap().forget();
+        tokio::time::timeout(within, wait).await.expect("refunded").unwrap().forget();
     }
 }
 
@@ -125,7 +125,7 @@ async fn checks_that_share_a_tag_are_one_script_call() {
 }
 
 #[tokio::test]
-async fn what_was_granted_to_a_refused_call_is_given_back() {
+async fn what_was_granted_to_a_refused_call_is_refunded() {
     for wide in of_each_kind(1_000) {
         let cluster = Cluster::new().await;
         let narrow = bucket(1, HOUR);
@@ -138,7 +138,7 @@ async fn what_was_granted_to_a_refused_call_is_given_back() {
             assert_eq!(outcome(&answers[at]).charged, Hits(0));
             assert_eq!(outcome(&answers[at]).available, Hits(1_000));
         }
-        cluster.given_back(2).await;
+        cluster.refunded(2).await;
         assert_eq!(cluster.left(key(1), &wide).await, 1_000);
         assert_eq!(cluster.left(key(3), &wide).await, 1_000);
     }
@@ -162,14 +162,14 @@ async fn a_counter_near_its_limit_is_asked_first_and_alone() {
 }
 
 #[tokio::test]
-async fn debts_and_give_backs_take_effect_though_the_call_is_refused_first() {
+async fn debts_and_refunds_take_effect_though_the_call_is_refused_first() {
     let cluster = Cluster::new().await;
     let (narrow, wide) = (bucket(1, HOUR), bucket(10, HOUR));
     let debt = always(&wide);
     cluster.all(&[take(key(1), &narrow, 1), take(key(2), &wide, 4)]).await;
     let checks = [
         take(key(1), &narrow, 1),
-        give_back(key(2), &wide, 3),
+        refund(key(2), &wide, 3),
         take(key(3), &debt, 2),
         take(key(4), &wide, 2),
     ];
@@ -197,7 +197,7 @@ async fn quota_checks_in_different_slots_are_settled_together() {
     let answers = cluster.all(&[refusing, required]).await;
     assert_ne!(answers[1].outcome().map(|outcome| outcome.charged), Some(Hits(1)));
     if answers[1] != Answer::NotAsked {
-        cluster.given_back(1).await;
+        cluster.refunded(1).await;
     }
     assert_eq!(cluster.left(key(3), &wide).await, 99);
 }
@@ -239,8 +239,8 @@ async fn racing_calls_over_slots_never_pass_a_limit_and_return_what_they_held() 
     for task in tasks {
         task.await.unwrap();
     }
-    let given_back = cluster.store.counters().given_back.load(Ordering::Relaxed);
-    cluster.given_back(u32::try_from(given_back).unwrap()).await;
+    let refunded = cluster.store.counters().refunded.load(Ordering::Relaxed);
+    cluster.refunded(u32::try_from(refunded).unwrap()).await;
     assert_eq!(admitted.load(Ordering::Relaxed), 100, "the narrow one alone decides");
     assert_eq!(cluster.left(key(2), &narrow).await, 0);
     assert_eq!(cluster.left(key(1), &wide).await, 4_900, "what was held came back");

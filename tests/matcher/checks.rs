@@ -1,7 +1,7 @@
 //! What a matched request is checked against.
 
 use tidegate::domain::{
-    Accounting, Charge, Counting, Descriptor, Hits, Micros, Op, Role, Unit, Window,
+    Accounting, Algorithm, Charge, Descriptor, Hits, Micros, Op, Role, Unit, Window,
 };
 use tidegate::policy::{CHECKS_MAX, Found, Policy, Secret};
 
@@ -10,12 +10,12 @@ use super::specs::{
     bringing, bucket, descriptor, domain, entry, key, listed, policy, request, spec, window,
 };
 
-fn op(hits: u64, cost: u64, give_back: bool) -> Op {
+fn op(hits: u64, cost: u64, refund: bool) -> Op {
     let mut limit = spec(None, window(5, Unit::Second));
     limit.cost = cost;
     let policy = policy([key("a").with(limit)]);
     let entries = [entry("a", "x")];
-    let descriptors = [Descriptor { hits: Hits(hits), give_back, ..descriptor(&entries) }];
+    let descriptors = [Descriptor { hits: Hits(hits), refund, ..descriptor(&entries) }];
     checks_of(&policy, &request(&descriptors), |check| check.op)[0]
 }
 
@@ -32,9 +32,9 @@ fn zero_hits_are_a_peek() {
 }
 
 #[test]
-fn negative_hits_are_given_back_times_the_cost_of_the_limit() {
-    assert_eq!(op(3, 5, true), Op::GiveBack { cost: Hits(15) });
-    assert_eq!(op(0, 5, true), Op::GiveBack { cost: Hits(0) }, "asks for nothing, so no peek");
+fn negative_hits_are_refunded_times_the_cost_of_the_limit() {
+    assert_eq!(op(3, 5, true), Op::Refund { cost: Hits(15) });
+    assert_eq!(op(0, 5, true), Op::Refund { cost: Hits(0) }, "asks for nothing, so no peek");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_brought_limit_has_windows_of_its_unit_times_its_multiplier() {
         one.limit.as_mut().unwrap().unit_multiplier = multiplier;
         let descriptors = [one];
         let matches = policy.find(&request(&descriptors));
-        let Counting::FixedWindow(fixed) = &matches.overrides[0].counting else { panic!() };
+        let Algorithm::FixedWindow(fixed) = &matches.overrides[0].algorithm else { panic!() };
         (fixed.window.clone(), Window::Epoch { length: Micros::from_secs(seconds) })
     });
     for (is, should_be) in lengths {
@@ -129,7 +129,7 @@ fn the_longest_brought_window_stays_within_exact_arithmetic() {
     one.limit.as_mut().unwrap().unit_multiplier = u32::MAX;
     let descriptors = [one];
     let matches = policy.find(&request(&descriptors));
-    let Counting::FixedWindow(fixed) = &matches.overrides[0].counting else { panic!() };
+    let Algorithm::FixedWindow(fixed) = &matches.overrides[0].algorithm else { panic!() };
     let Window::Epoch { length } = fixed.window else { panic!("{fixed:?}") };
     assert!(length.0 < 1 << 53);
 }
@@ -142,7 +142,7 @@ fn brought_limits_of_one_domain_and_window_are_one_family() {
     let family = |domain, per_unit, unit| {
         let descriptors = [bringing(&entries, per_unit, unit)];
         let request = tidegate::domain::Request { domain, descriptors: &descriptors };
-        policy.find(&request).overrides[0].family
+        policy.find(&request).overrides[0].limit_id
     };
     assert_eq!(family("d", 1, Unit::Second), family("d", 2, Unit::Second));
     assert_ne!(family("d", 1, Unit::Second), family("e", 1, Unit::Second));

@@ -1,6 +1,6 @@
 //! Explanations take the steps that requests take.
 
-use tidegate::policy::{Ending, How, key_text};
+use tidegate::policy::{How, MatchEnd, key_text};
 
 use super::specs::{bucket, descriptor, entry, key, listed, pair, policy, request};
 
@@ -17,7 +17,7 @@ fn an_explanation_names_the_step_of_every_level_and_the_counter() {
     let hows: Vec<_> = explanation.steps.iter().map(|step| &step.how).collect();
     let pattern = How::Pattern { number: 2, text: "x*".to_owned(), shared: true };
     assert_eq!(hows, [&pattern, &How::Default, &How::Exact]);
-    let Ending::Rule(rule) = &explanation.ending else { panic!("{explanation}") };
+    let MatchEnd::Rule(rule) = &explanation.ending else { panic!("{explanation}") };
     let descriptors = [descriptor(&entries)];
     let keys = super::checks_of(&policy, &request(&descriptors), |check| key_text(check.key));
     assert_eq!(rule.limits.iter().map(|limit| limit.key.clone()).collect::<Vec<_>>(), keys);
@@ -43,7 +43,7 @@ fn an_explanation_says_why_nothing_matches() {
     let last = |entries: &[(&str, &str)]| {
         let entries: Vec<_> = entries.iter().map(|(k, v)| entry(*k, *v)).collect();
         let explanation = policy.explain("d", &entries);
-        assert_eq!(explanation.ending, Ending::Missed);
+        assert_eq!(explanation.ending, MatchEnd::Missed);
         explanation.steps.last().unwrap().how.clone()
     };
     assert_eq!(last(&[("a", "2")]), How::NoSuchValue);
@@ -56,10 +56,10 @@ fn an_explanation_says_why_nothing_matches() {
 fn an_explanation_tells_apart_the_ways_of_having_no_limit() {
     let policy = policy([key("a").over([key("b").limit(1)]), pair("a", "friend")]);
     let ending = |domain, entries: &[_]| policy.explain(domain, entries).ending;
-    assert_eq!(ending("x", &[entry("a", "1")]), Ending::UnknownDomain);
-    assert_eq!(ending("d", &[]), Ending::NoEntries);
-    assert_eq!(ending("d", &[entry("a", "1")]), Ending::NoRule { goes_on: true });
-    assert_eq!(ending("d", &[entry("a", "friend")]), Ending::NoRule { goes_on: false });
+    assert_eq!(ending("x", &[entry("a", "1")]), MatchEnd::UnknownDomain);
+    assert_eq!(ending("d", &[]), MatchEnd::NoEntries);
+    assert_eq!(ending("d", &[entry("a", "1")]), MatchEnd::NoRule { goes_on: true });
+    assert_eq!(ending("d", &[entry("a", "friend")]), MatchEnd::NoRule { goes_on: false });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rules switched by hand: what changes, and what must not.
 
 use tidegate::domain::{Hits, OnStoreFailure, Request, Role, RuleId};
-use tidegate::policy::{Options, Policy, Secret, Source, Switch, SwitchFault, compile};
+use tidegate::policy::{Options, Policy, RuleOverride, RuleOverrideError, Secret, Source, compile};
 
 use crate::{checks_of, specs};
 
@@ -9,7 +9,7 @@ fn written() -> Policy {
     specs::policy([specs::key("client").limit(100), specs::key("user").limit(3)])
 }
 
-fn switched(target: &str, switch: Switch) -> Policy {
+fn switched(target: &str, switch: RuleOverride) -> Policy {
     written().switched([(target, switch)].into_iter())
 }
 
@@ -24,12 +24,12 @@ fn checks(policy: &Policy) -> Vec<(u64, Role)> {
 fn a_switch_changes_its_target_and_nothing_else() {
     use Role::{Required, Shadow};
     assert_eq!(checks(&written()), [(100, Required), (3, Required)]);
-    assert_eq!(checks(&switched("d.client", Switch::Shadow)), [(100, Shadow), (3, Required)]);
-    assert_eq!(checks(&switched("d.client", Switch::Allow)), [(3, Required)]);
-    assert_eq!(checks(&switched("d.client", Switch::Deny)), [(0, Required), (3, Required)]);
-    assert_eq!(checks(&switched("d", Switch::Scale(20))), [(20, Required), (1, Required)]);
-    assert_eq!(checks(&switched("d", Switch::Scale(100))), [(100, Required), (3, Required)]);
-    assert_eq!(checks(&switched("nobody", Switch::Deny)), checks(&written()));
+    assert_eq!(checks(&switched("d.client", RuleOverride::Shadow)), [(100, Shadow), (3, Required)]);
+    assert_eq!(checks(&switched("d.client", RuleOverride::Allow)), [(3, Required)]);
+    assert_eq!(checks(&switched("d.client", RuleOverride::Deny)), [(0, Required), (3, Required)]);
+    assert_eq!(checks(&switched("d", RuleOverride::Scale(20))), [(20, Required), (1, Required)]);
+    assert_eq!(checks(&switched("d", RuleOverride::Scale(100))), [(100, Required), (3, Required)]);
+    assert_eq!(checks(&switched("nobody", RuleOverride::Deny)), checks(&written()));
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn counters_and_numbers_of_rules_stay() {
     let (client, written) = ([specs::entry("client", "a")], written());
     let descriptors = [specs::descriptor(&client)];
     let key = |policy: &Policy| checks_of(policy, &specs::request(&descriptors), |check| check.key);
-    for switch in [Switch::Shadow, Switch::Deny, Switch::Scale(1)] {
+    for switch in [RuleOverride::Shadow, RuleOverride::Deny, RuleOverride::Scale(1)] {
         let switched = written.switched([("d", switch)].into_iter());
         assert_eq!(key(&switched), key(&written));
         assert_eq!(switched.rule(RuleId(1)).unwrap().path, written.rule(RuleId(1)).unwrap().path);
@@ -46,7 +46,7 @@ fn counters_and_numbers_of_rules_stay() {
 
 #[test]
 fn what_is_denied_is_denied_without_the_store_too() {
-    let policy = switched("d.client", Switch::Deny);
+    let policy = switched("d.client", RuleOverride::Deny);
     let limit = &policy.rules()[0].limits[0].limit;
     assert_eq!((limit.capacity(), limit.on_store_failure), (Hits(0), OnStoreFailure::Deny));
 }
@@ -64,14 +64,14 @@ fn the_classes_of_a_limit_are_switched_with_it() {
         checks_of(policy, &request, |check| check.limit.capacity().0)
     };
     assert_eq!(capacity(&written), [200]);
-    for (switch, left) in [(Switch::Deny, 0), (Switch::Scale(10), 20)] {
+    for (switch, left) in [(RuleOverride::Deny, 0), (RuleOverride::Scale(10), 20)] {
         assert_eq!(capacity(&written.switched([("edge.shared", switch)].into_iter())), [left]);
     }
 }
 
 #[test]
 fn several_switches_act_one_after_the_other() {
-    let both = [("d", Switch::Scale(50)), ("d.user", Switch::Shadow)];
+    let both = [("d", RuleOverride::Scale(50)), ("d.user", RuleOverride::Shadow)];
     let policy = written().switched(both.into_iter());
     assert_eq!(checks(&policy), [(50, Role::Required), (1, Role::Shadow)]);
 }
@@ -79,12 +79,15 @@ fn several_switches_act_one_after_the_other() {
 #[test]
 fn a_switch_that_would_do_nothing_is_refused() {
     let policy = written();
-    assert_eq!(policy.accepts("d", Switch::Deny), Ok(()));
-    assert_eq!(policy.accepts("d.user", Switch::Allow), Ok(()));
-    assert!(matches!(policy.accepts("d.nobody", Switch::Allow), Err(SwitchFault::Unknown(_))));
+    assert_eq!(policy.accepts("d", RuleOverride::Deny), Ok(()));
+    assert_eq!(policy.accepts("d.user", RuleOverride::Allow), Ok(()));
+    assert!(matches!(
+        policy.accepts("d.nobody", RuleOverride::Allow),
+        Err(RuleOverrideError::Unknown(_))
+    ));
     let unlimited = specs::policy([specs::key("client").unlimited()]);
-    let refused = unlimited.accepts("d", Switch::Deny);
-    assert!(matches!(refused, Err(SwitchFault::NothingToDeny(_))));
+    let refused = unlimited.accepts("d", RuleOverride::Deny);
+    assert!(matches!(refused, Err(RuleOverrideError::NothingToDeny(_))));
 }
 
 #[test]
@@ -96,9 +99,9 @@ fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
     let mut node = specs::key("client").limit(100);
     let spec = &mut node.0.rule.as_mut().unwrap().limits[0];
     spec.limit = Arc::new(Limit { charge: Charge::Always, ..(*spec.limit).clone() });
-    let policy = specs::policy([node]).switched([("d", Switch::Deny)].into_iter());
+    let policy = specs::policy([node]).switched([("d", RuleOverride::Deny)].into_iter());
     let limit = &policy.rules()[0].limits[0].limit;
-    for op in [Op::Take { cost: Hits(7) }, Op::Peek, Op::GiveBack { cost: Hits(7) }] {
+    for op in [Op::Take { cost: Hits(7) }, Op::Peek, Op::Refund { cost: Hits(7) }] {
         let step = algorithm::apply(None, limit, op, Micros(1_763_668_800_000_000));
         assert_eq!((step.outcome.charged, step.write), (Hits(0), None), "{op:?}");
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tidegate::domain::{Charge, Counting, Hybrid, Limit, OnStoreFailure, Refill, Window};
+use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, OnStoreFailure, Refill, Window};
 use tidegate::policy::spec::{LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Compiled, Options, compile};
 
@@ -73,14 +73,14 @@ fn listed_told(spec: &LimitSpec) -> String {
 
 /// What is counted, in a few words.
 fn counting_told(limit: &Limit) -> String {
-    match &limit.counting {
-        Counting::FixedWindow(fixed) => match &fixed.window {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(fixed) => match &fixed.window {
             Window::Epoch { .. } => String::new(),
             Window::Calendar(calendar) => format!(", {calendar:?}"),
         },
-        Counting::SlidingWindow(_) => ", sliding".to_owned(),
-        Counting::SlidingLog(_) => ", log".to_owned(),
-        Counting::Bucket(bucket) => {
+        Algorithm::SlidingWindow(_) => ", sliding".to_owned(),
+        Algorithm::SlidingLog(_) => ", log".to_owned(),
+        Algorithm::Bucket(bucket) => {
             let kind = match bucket.refill {
                 Refill::Arrival { .. } => "arrival",
                 Refill::Credits { .. } => "credits",
@@ -92,11 +92,11 @@ fn counting_told(limit: &Limit) -> String {
             };
             format!(", burst {} as {kind}{leaky}{floor}", bucket.burst)
         }
-        Counting::Hybrid(hybrid) => {
+        Algorithm::Hybrid(hybrid) => {
             let Hybrid { burst, shares, class, floor_percent, .. } = hybrid;
             format!(", burst {burst} shares {shares:?} class {class} floor {floor_percent}%")
         }
-        Counting::Concurrency(slots) => format!(", in flight for {} s", slots.lease.ceil_secs()),
+        Algorithm::Concurrency(slots) => format!(", in flight for {} s", slots.lease.ceil_secs()),
     }
 }
 

@@ -1,9 +1,9 @@
 //! From what is written to what is counted: every bound of the arithmetic, from both sides.
 
 use tidegate::domain::{
-    Charge, Counting, Hits, Limit, Micros, OnStoreFailure, Override, Refill, Unit, Window,
+    Algorithm, Charge, Hits, Limit, Micros, OnStoreFailure, Override, Refill, Unit, Window,
 };
-use tidegate::policy::{FaultKind, compile_override};
+use tidegate::policy::{DiagnosticKind, compile_override};
 
 use crate::support::{bad, good, rate_limit};
 
@@ -13,8 +13,8 @@ fn limit(text: &str) -> Limit {
 }
 
 fn refill(text: &str) -> (u64, Refill) {
-    match limit(&format!("algorithm: token_bucket, {text}")).counting {
-        Counting::Bucket(bucket) => (bucket.burst.0, bucket.refill),
+    match limit(&format!("algorithm: token_bucket, {text}")).algorithm {
+        Algorithm::Bucket(bucket) => (bucket.burst.0, bucket.refill),
         other => panic!("{other:?}"),
     }
 }
@@ -24,7 +24,7 @@ fn a_fixed_window_takes_any_32_bit_number() {
     for number in [0, 1, u32::MAX] {
         let limit =
             limit(&format!("unit: minute, unit_multiplier: 15, requests_per_unit: {number}"));
-        let Counting::FixedWindow(window) = limit.counting else { panic!("{limit:?}") };
+        let Algorithm::FixedWindow(window) = limit.algorithm else { panic!("{limit:?}") };
         assert_eq!(window.hits, Hits(number.into()));
         assert_eq!(window.window, Window::Epoch { length: Micros::from_secs(900) });
     }
@@ -66,7 +66,7 @@ fn the_largest_burst_fits_and_one_more_is_refused_by_its_name() {
         assert_eq!(burst, largest);
         let text = format!("algorithm: token_bucket, {rate}, burst: {}", largest + 1);
         let faults = bad(rate_limit(&text));
-        assert_eq!((faults.len(), faults[0].kind), (1, FaultKind::OutOfRange), "{rate}");
+        assert_eq!((faults.len(), faults[0].kind), (1, DiagnosticKind::OutOfRange), "{rate}");
         assert!(faults[0].message.ends_with(&largest.to_string()), "{}", faults[0]);
     }
 }
@@ -102,7 +102,7 @@ fn a_window_of_ten_years_fits_and_one_unit_more_is_refused_by_its_name() {
         let text = |n: u64| format!("unit: {unit}, unit_multiplier: {n}, requests_per_unit: 1");
         assert_eq!(u64::from(limit(&text(most)).rate.unit_multiplier), most);
         let faults = bad(rate_limit(&text(most + 1)));
-        assert_eq!(faults[0].kind, FaultKind::OutOfRange);
+        assert_eq!(faults[0].kind, DiagnosticKind::OutOfRange);
         assert!(faults[0].message.contains(&most.to_string()), "{}", faults[0]);
     }
 }
@@ -121,7 +121,7 @@ fn a_cost_up_to_the_capacity_fits_and_above_it_is_refused() {
     );
     assert_eq!(
         bad(rate_limit("unit: day, requests_per_unit: 5, cost: 6"))[0].kind,
-        FaultKind::OutOfRange
+        DiagnosticKind::OutOfRange
     );
     assert_eq!(cost("unit: day, requests_per_unit: 0, cost: 6"), 6, "nothing passes anyway");
 }
@@ -147,14 +147,14 @@ fn charge_and_on_store_failure_are_read_and_the_rules_word_wins() {
 #[test]
 fn a_family_is_one_for_each_domain_path_name_and_window_and_no_other_number() {
     let base = "unit: minute, requests_per_unit: 5";
-    let family = |text: &str| limit(text).family;
+    let family = |text: &str| limit(text).limit_id;
     assert_eq!(family(base), family("unit: minute, requests_per_unit: 6"));
     assert_eq!(family(base), family("unit: second, unit_multiplier: 60, requests_per_unit: 5"));
     assert_ne!(family(base), family("unit: hour, requests_per_unit: 5"));
     assert_ne!(family(base), family("unit: minute, requests_per_unit: 5, name: n"));
     let at = |text: &str| good(text).domains.remove(0).nodes.remove(0);
     let family_of = |node: &tidegate::policy::spec::NodeSpec| {
-        node.rule.as_ref().unwrap().limits[0].limit.family
+        node.rule.as_ref().unwrap().limits[0].limit.limit_id
     };
     let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
     let here = at(&format!("domain: edge\ndescriptors: [{{key: a, {limit}}}]\n"));
@@ -171,19 +171,19 @@ fn an_override_is_a_fixed_window_and_zero_denies() {
     let limit = compile_override("edge", &asked);
     assert_eq!(limit.capacity(), Hits(42));
     assert_eq!(limit.rate.window(), Micros::from_secs(7200));
-    let Counting::FixedWindow(window) = &limit.counting else { panic!("{limit:?}") };
+    let Algorithm::FixedWindow(window) = &limit.algorithm else { panic!("{limit:?}") };
     assert_eq!(window.window, Window::Epoch { length: Micros::from_secs(7200) });
     let denied = compile_override("edge", &Override { requests_per_unit: 0, ..asked });
     assert_eq!(denied.capacity(), Hits::ZERO);
-    assert_eq!(limit.family, denied.family, "one counter whatever the number");
-    assert_ne!(limit.family, compile_override("other", &asked).family);
+    assert_eq!(limit.limit_id, denied.limit_id, "one counter whatever the number");
+    assert_ne!(limit.limit_id, compile_override("other", &asked).limit_id);
 }
 
 #[test]
 fn an_absurd_override_is_capped() {
     let asked = Override { requests_per_unit: 1, unit: Unit::Year, unit_multiplier: u32::MAX };
     let limit = compile_override("edge", &asked);
-    let Counting::FixedWindow(window) = &limit.counting else { panic!("{limit:?}") };
+    let Algorithm::FixedWindow(window) = &limit.algorithm else { panic!("{limit:?}") };
     assert_eq!(window.window, Window::Epoch { length: tidegate::policy::WINDOW_MAX });
     assert_eq!(limit.rate.unit_multiplier, u32::MAX, "shown as it was sent");
     let zero = compile_override("edge", &Override { unit_multiplier: 0, ..asked });

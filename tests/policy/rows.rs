@@ -3,7 +3,7 @@
 
 use tidegate::domain::{Hits, Unit};
 use tidegate::policy::spec::{NodeSpec, RuleSpec, ValueSpec};
-use tidegate::policy::{Compiled, FaultKind};
+use tidegate::policy::{Compiled, DiagnosticKind};
 
 use crate::support::{bad, good, many, one, rate_limit};
 
@@ -24,7 +24,7 @@ fn limited(text: &str) -> RuleSpec {
     nodes(&rate_limit(text)).remove(0).rule.unwrap()
 }
 
-fn kinds(text: &str) -> Vec<FaultKind> {
+fn kinds(text: &str) -> Vec<DiagnosticKind> {
     bad(text).iter().map(|fault| fault.kind).collect()
 }
 
@@ -47,8 +47,8 @@ fn requests(text: &str) -> u32 {
 
 #[test]
 fn the_domain_is_required_and_not_empty() {
-    assert_eq!(kinds("descriptors: []\n"), [FaultKind::Missing]);
-    assert_eq!(kinds("domain: ''\n"), [FaultKind::Missing]);
+    assert_eq!(kinds("descriptors: []\n"), [DiagnosticKind::Missing]);
+    assert_eq!(kinds("domain: ''\n"), [DiagnosticKind::Missing]);
     assert_eq!(&*good("domain: edge\n").domains[0].name, "edge");
 }
 
@@ -59,7 +59,7 @@ fn a_domain_in_two_files_is_refused_unless_domains_merge() {
         ("a.yaml", b"domain: edge\ndescriptors: [{key: a}]\n"),
         ("c.yaml", b"domain: other\n"),
     ];
-    assert_eq!(many(files, false).unwrap_err().0[0].kind, FaultKind::Duplicate);
+    assert_eq!(many(files, false).unwrap_err().0[0].kind, DiagnosticKind::Duplicate);
     let Compiled { domains, .. } = many(files, true).unwrap();
     assert_eq!(domains.len(), 2);
     let keys: Vec<&str> = domains[0].nodes.iter().map(|node| &*node.key).collect();
@@ -69,11 +69,11 @@ fn a_domain_in_two_files_is_refused_unless_domains_merge() {
 #[test]
 fn a_composite_key_is_refused_twice_on_one_level_also_across_merged_files() {
     let twice = "domain: edge\ndescriptors: [{key: a, value: b}, {key: a, value: b}]\n";
-    assert_eq!(kinds(twice), [FaultKind::Duplicate]);
+    assert_eq!(kinds(twice), [DiagnosticKind::Duplicate]);
     let file: &[u8] = b"domain: edge\ndescriptors: [{key: a}]\n";
     let faults = many(&[("a", file), ("b", file)], true).unwrap_err().0;
     assert_eq!(faults.len(), 1);
-    assert_eq!((faults[0].file.as_str(), faults[0].kind), ("b", FaultKind::Duplicate));
+    assert_eq!((faults[0].file.as_str(), faults[0].kind), ("b", DiagnosticKind::Duplicate));
     let levels = "domain: edge\ndescriptors: [{key: a, descriptors: [{key: a}]}]\n";
     assert!(one(levels).is_ok(), "on two levels they are two");
 }
@@ -108,7 +108,7 @@ fn descriptors_may_be_null_or_absent_at_the_top_and_below() {
 fn a_descriptor_needs_a_key_that_is_not_empty() {
     for text in ["{value: a}", "{key: ''}", "{key: ~}"] {
         let text = format!("domain: edge\ndescriptors: [{text}]\n");
-        assert_eq!(kinds(&text), [FaultKind::Missing], "{text}");
+        assert_eq!(kinds(&text), [DiagnosticKind::Missing], "{text}");
     }
 }
 
@@ -148,7 +148,7 @@ fn share_threshold_stands_only_with_a_pattern() {
     assert!(node("key: a, value: 'x*', share_threshold: true").share_threshold);
     for text in ["value: x, share_threshold: true", "share_threshold: true"] {
         let text = format!("domain: edge\ndescriptors: [{{key: a, {text}}}]\n");
-        assert_eq!(kinds(&text), [FaultKind::Conflict], "{text}");
+        assert_eq!(kinds(&text), [DiagnosticKind::Conflict], "{text}");
     }
     assert!(!node("key: a, value: x, share_threshold: false").share_threshold);
 }
@@ -181,7 +181,7 @@ fn a_missing_requests_per_unit_is_zero_and_denies_all_with_a_warning() {
     let compiled = good(rate_limit("unit: second"));
     let rule = compiled.domains[0].nodes[0].rule.as_ref().unwrap();
     assert_eq!(rule.limits[0].limit.capacity(), Hits::ZERO);
-    assert!(compiled.warnings.iter().any(|warning| warning.kind == FaultKind::DeniesAll));
+    assert!(compiled.warnings.iter().any(|warning| warning.kind == DiagnosticKind::DeniesAll));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn an_unknown_key_anywhere_is_refused() {
         "domain: a\ndescriptors: [{key: a, descriptors: [{key: b, x: 1}]}]\n",
         "domain: a\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, x: 1}}]\n",
     ] {
-        assert_eq!(kinds(text), [FaultKind::UnknownKey], "{text}");
+        assert_eq!(kinds(text), [DiagnosticKind::UnknownKey], "{text}");
     }
 }
 
@@ -217,16 +217,16 @@ fn an_unknown_key_anywhere_is_refused() {
 fn a_known_key_in_the_wrong_place_is_refused_and_the_right_place_named() {
     let text = rate_limit("unit: second, requests_per_unit: 5, shadow_mode: true");
     let faults = bad(text);
-    assert_eq!(faults[0].kind, FaultKind::MisplacedKey);
+    assert_eq!(faults[0].kind, DiagnosticKind::MisplacedKey);
     assert_eq!(faults[0].message, "`shadow_mode` belongs to the descriptor, not to `rate_limit`");
-    assert_eq!(kinds("domain: a\nunit: second\n"), [FaultKind::MisplacedKey]);
+    assert_eq!(kinds("domain: a\nunit: second\n"), [DiagnosticKind::MisplacedKey]);
 }
 
 #[test]
 fn floats_and_integers_beyond_64_bits_are_refused_outside_metadata() {
     for number in ["1.5", "1e3", ".inf", "9223372036854775808", "-9223372036854775809"] {
         let text = format!("domain: a\ndescriptors: [{{key: a, value: {number}}}]\n");
-        assert_eq!(kinds(&text), [FaultKind::WrongType], "{number}");
+        assert_eq!(kinds(&text), [DiagnosticKind::WrongType], "{number}");
         rule(&format!("metadata: {{a: '{number}'}}"));
     }
     rule("metadata: {a: 1.5, b: 18446744073709551615, c: 99999999999999999999}");
@@ -261,14 +261,14 @@ fn integers_are_read_in_every_notation_of_yaml_1_1() {
 
 #[test]
 fn duplicate_mapping_keys_are_refused() {
-    assert_eq!(kinds("domain: a\ndomain: b\n"), [FaultKind::DuplicateKey]);
+    assert_eq!(kinds("domain: a\ndomain: b\n"), [DiagnosticKind::DuplicateKey]);
     let below = "domain: a\ndescriptors: [{key: a, metadata: {x: 1, x: 2}}]\n";
-    assert_eq!(kinds(below), [FaultKind::DuplicateKey], "in metadata, too");
+    assert_eq!(kinds(below), [DiagnosticKind::DuplicateKey], "in metadata, too");
 }
 
 #[test]
 fn a_second_document_is_refused() {
-    assert_eq!(kinds("domain: a\n---\ndomain: b\n"), [FaultKind::SecondDocument]);
+    assert_eq!(kinds("domain: a\n---\ndomain: b\n"), [DiagnosticKind::SecondDocument]);
     assert!(one("---\ndomain: a\n").is_ok());
 }
 
@@ -308,32 +308,35 @@ fn metadata_reads_scalars_as_yaml_1_1_does() {
 
 #[test]
 fn text_that_is_not_yaml_is_refused() {
-    assert_eq!(kinds("domain: [\n"), [FaultKind::Syntax]);
+    assert_eq!(kinds("domain: [\n"), [DiagnosticKind::Syntax]);
 }
 
 #[test]
 fn a_key_that_is_not_text_is_refused() {
-    assert_eq!(kinds("domain: a\n1: x\n"), [FaultKind::WrongType]);
-    assert_eq!(kinds("domain: a\n[b]: x\n"), [FaultKind::WrongType]);
+    assert_eq!(kinds("domain: a\n1: x\n"), [DiagnosticKind::WrongType]);
+    assert_eq!(kinds("domain: a\n[b]: x\n"), [DiagnosticKind::WrongType]);
 }
 
 #[test]
 fn a_list_that_holds_no_maps_is_refused() {
-    assert_eq!(kinds("domain: a\ndescriptors: [a, 5, ~, []]\n"), [FaultKind::WrongType; 4]);
+    assert_eq!(kinds("domain: a\ndescriptors: [a, 5, ~, []]\n"), [DiagnosticKind::WrongType; 4]);
 }
 
 #[test]
 fn an_invalid_unit_is_refused_unless_unlimited() {
     for unit in ["''", "unknown", "fortnight", "~"] {
         let kinds = kinds(&rate_limit(&format!("unit: {unit}, requests_per_unit: 1")));
-        assert!(matches!(kinds[..], [FaultKind::BadValue | FaultKind::Missing]), "{unit}");
+        assert!(
+            matches!(kinds[..], [DiagnosticKind::BadValue | DiagnosticKind::Missing]),
+            "{unit}"
+        );
         assert!(limited(&format!("unit: {unit}, unlimited: true")).unlimited);
     }
 }
 
 #[test]
 fn unlimited_with_a_valid_unit_is_refused() {
-    assert_eq!(kinds(&rate_limit("unit: SECOND, unlimited: true")), [FaultKind::Conflict]);
+    assert_eq!(kinds(&rate_limit("unit: SECOND, unlimited: true")), [DiagnosticKind::Conflict]);
 }
 
 #[test]
@@ -341,8 +344,8 @@ fn replaces_with_an_empty_name_or_its_own_is_refused() {
     let with = |text: &str| {
         kinds(&rate_limit(&format!("unit: day, name: n, requests_per_unit: 1, {text}")))
     };
-    assert_eq!(with("replaces: [{name: ''}]"), [FaultKind::Missing]);
-    assert_eq!(with("replaces: [{name: n}]"), [FaultKind::Conflict]);
+    assert_eq!(with("replaces: [{name: ''}]"), [DiagnosticKind::Missing]);
+    assert_eq!(with("replaces: [{name: n}]"), [DiagnosticKind::Conflict]);
 }
 
 #[test]
@@ -359,7 +362,7 @@ fn metadata_that_a_struct_cannot_hold_is_refused() {
 fn replaces_that_names_nobody_is_let_pass_with_a_warning() {
     let text = rate_limit("unit: day, requests_per_unit: 1, replaces: [{name: ghost}]");
     let warnings = good(text).warnings;
-    assert!(warnings.iter().any(|warning| warning.kind == FaultKind::ReplacesNobody));
+    assert!(warnings.iter().any(|warning| warning.kind == DiagnosticKind::ReplacesNobody));
 }
 
 #[test]

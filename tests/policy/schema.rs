@@ -1,7 +1,8 @@
 //! The JSON Schema: equal to the file that ships, and to the language.
 
 use serde_json::Value;
-use tidegate::policy::{FaultKind, schema};
+use tidegate::policy::DiagnosticKind;
+use tidegate::policy::schema;
 
 use crate::support::{bad, dir, entries, one, stem};
 
@@ -107,7 +108,7 @@ fn no_file_with_an_unknown_misplaced_or_absent_key_fits_the_schema() {
         let Ok(text) = std::fs::read(path) else { continue };
         let Err(faults) = one(&text) else { continue };
         let told_by_schema =
-            matches!(faults.0[0].kind, FaultKind::UnknownKey | FaultKind::MisplacedKey);
+            matches!(faults.0[0].kind, DiagnosticKind::UnknownKey | DiagnosticKind::MisplacedKey);
         if told_by_schema {
             let value = read(path).unwrap();
             assert!(fits(&schema, &schema, &value).is_err(), "{}", stem(path));

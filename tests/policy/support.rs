@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidegate::policy::{Compiled, Fault, Faults, Options, Source, compile};
+use tidegate::policy::{Compiled, Diagnostic, Diagnostics, Options, Source, compile};
 
 /// A directory beside this file.
 pub fn dir(name: &str) -> PathBuf {
@@ -29,12 +29,12 @@ pub fn source(path: &std::path::Path) -> Source {
 }
 
 /// One file of that text.
-pub fn one(text: impl AsRef<[u8]>) -> Result<Compiled, Faults> {
+pub fn one(text: impl AsRef<[u8]>) -> Result<Compiled, Diagnostics> {
     many(&[("p.yaml", text.as_ref())], false)
 }
 
 /// Several files.
-pub fn many(files: &[(&str, &[u8])], merge_domains: bool) -> Result<Compiled, Faults> {
+pub fn many(files: &[(&str, &[u8])], merge_domains: bool) -> Result<Compiled, Diagnostics> {
     let sources: Vec<Source> = files
         .iter()
         .map(|(name, text)| Source { name: (*name).to_owned(), text: text.to_vec() })
@@ -48,10 +48,10 @@ pub fn good(text: impl AsRef<[u8]>) -> Compiled {
 }
 
 /// The faults of one file of that text.
-pub fn bad(text: impl AsRef<[u8]>) -> Vec<Fault> {
+pub fn bad(text: impl AsRef<[u8]>) -> Vec<Diagnostic> {
     match one(text) {
         Ok(compiled) => panic!("compiles: {compiled:#?}"),
-        Err(Faults(faults)) => faults,
+        Err(Diagnostics(faults)) => faults,
     }
 }
 

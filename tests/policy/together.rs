@@ -1,6 +1,6 @@
-//! Faults of one run: all of them, of all files, in order.
+//! Diagnostics of one run: all of them, of all files, in order.
 
-use tidegate::policy::{FaultKind, Options, Source, compile};
+use tidegate::policy::{DiagnosticKind, Options, Source, compile};
 
 use crate::support::{bad, many};
 
@@ -24,22 +24,22 @@ descriptors:
     share_threshold: true
   - key: d
 ";
-    let places: Vec<(u32, u32, FaultKind)> =
+    let places: Vec<(u32, u32, DiagnosticKind)> =
         bad(text).iter().map(|fault| (fault.line, fault.column, fault.kind)).collect();
     let expected = [
-        (1, 9, FaultKind::Missing),
-        (2, 13, FaultKind::BadValue),
-        (3, 1, FaultKind::UnknownKey),
-        (5, 5, FaultKind::Missing),
-        (7, 18, FaultKind::WrongType),
-        (8, 24, FaultKind::BadValue),
-        (8, 54, FaultKind::OutOfRange),
-        (10, 5, FaultKind::DuplicateKey),
-        (11, 32, FaultKind::MisplacedKey),
-        (11, 79, FaultKind::Conflict),
-        (13, 12, FaultKind::WrongType),
-        (15, 22, FaultKind::Conflict),
-        (16, 5, FaultKind::Duplicate),
+        (1, 9, DiagnosticKind::Missing),
+        (2, 13, DiagnosticKind::BadValue),
+        (3, 1, DiagnosticKind::UnknownKey),
+        (5, 5, DiagnosticKind::Missing),
+        (7, 18, DiagnosticKind::WrongType),
+        (8, 24, DiagnosticKind::BadValue),
+        (8, 54, DiagnosticKind::OutOfRange),
+        (10, 5, DiagnosticKind::DuplicateKey),
+        (11, 32, DiagnosticKind::MisplacedKey),
+        (11, 79, DiagnosticKind::Conflict),
+        (13, 12, DiagnosticKind::WrongType),
+        (15, 22, DiagnosticKind::Conflict),
+        (16, 5, DiagnosticKind::Duplicate),
     ];
     assert_eq!(places, expected);
 }
@@ -66,9 +66,9 @@ fn faults_of_all_files_come_in_one_run_sorted_by_file_and_place() {
 
 #[test]
 fn a_second_document_does_not_hide_the_faults_of_the_first() {
-    let kinds: Vec<FaultKind> =
+    let kinds: Vec<DiagnosticKind> =
         bad("domain: a\nx: 1\n---\ndomain: b\n").iter().map(|fault| fault.kind).collect();
-    assert_eq!(kinds, [FaultKind::UnknownKey, FaultKind::SecondDocument]);
+    assert_eq!(kinds, [DiagnosticKind::UnknownKey, DiagnosticKind::SecondDocument]);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn columns_count_characters_and_a_byte_order_mark_is_none() {
 #[test]
 fn no_file_at_all_is_a_fault() {
     let faults = compile(&[], &Options::default()).unwrap_err();
-    assert_eq!(faults.0[0].kind, FaultKind::Empty);
+    assert_eq!(faults.0[0].kind, DiagnosticKind::Empty);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_file_or_a_sum_beyond_its_bound_is_a_fault() {
     let options = Options { file_bytes_max: 200, all_bytes_max: 300, ..Options::default() };
     assert!(compile(&[file("a", 100), file("b", 100)], &options).is_ok());
     let faults = compile(&[file("a", 300)], &options).unwrap_err().0;
-    assert!(faults.iter().all(|fault| fault.kind == FaultKind::TooLarge), "{faults:?}");
+    assert!(faults.iter().all(|fault| fault.kind == DiagnosticKind::TooLarge), "{faults:?}");
     let faults = compile(&[file("a", 150), file("c", 100), file("b", 150)], &options).unwrap_err();
     assert_eq!(faults.0.len(), 1);
     assert_eq!(faults.0[0].file, "b");
@@ -128,7 +128,7 @@ fn a_file_or_a_sum_beyond_its_bound_is_a_fault() {
 #[test]
 fn a_value_beyond_sixty_kibibytes_is_a_fault() {
     let text = format!("domain: a\ndescriptors: [{{key: a, value: {}}}]\n", "x".repeat(61_441));
-    assert_eq!(bad(text)[0].kind, FaultKind::TooLarge);
+    assert_eq!(bad(text)[0].kind, DiagnosticKind::TooLarge);
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! What works, but perhaps not as meant.
 
-use tidegate::policy::FaultKind;
+use tidegate::policy::DiagnosticKind;
 
 use crate::support::{good, many};
 
 const LIMIT: &str = "rate_limit: {unit: second, requests_per_unit: 5}";
 
 /// The warnings of that kind, as `line:column`.
-fn warned(text: &str, kind: FaultKind) -> Vec<String> {
+fn warned(text: &str, kind: DiagnosticKind) -> Vec<String> {
     let warnings = good(text).warnings;
     assert!(warnings.iter().all(|warning| warning.kind.is_warning()));
     let of_kind = warnings.iter().filter(|warning| warning.kind == kind);
@@ -21,7 +21,7 @@ fn level(nodes: &[&str]) -> String {
 
 #[test]
 fn a_limit_that_no_entry_ties_to_a_client_is_one_counter_for_all() {
-    let kind = FaultKind::OneCounterForAll;
+    let kind = DiagnosticKind::OneCounterForAll;
     let text = level(&[
         &format!("key: generic_key, value: search, {LIMIT}"),
         &format!("key: remote_address, {LIMIT}"),
@@ -36,7 +36,7 @@ fn a_limit_that_no_entry_ties_to_a_client_is_one_counter_for_all() {
 
 #[test]
 fn a_key_whose_absence_leaves_no_limit_is_named_once() {
-    let kind = FaultKind::NoLimitWhenAbsent;
+    let kind = DiagnosticKind::NoLimitWhenAbsent;
     let alone = level(&[
         &format!("key: api_token, {LIMIT}"),
         &format!("key: api_token, value: x, {LIMIT}"),
@@ -50,13 +50,13 @@ fn a_key_whose_absence_leaves_no_limit_is_named_once() {
 #[test]
 fn path_as_a_key_is_warned_of() {
     let text = level(&[&format!("key: ':path', {LIMIT}"), &format!("key: path, {LIMIT}")]);
-    assert_eq!(warned(&text, FaultKind::PathAsKey), ["3:11"]);
+    assert_eq!(warned(&text, DiagnosticKind::PathAsKey), ["3:11"]);
 }
 
 #[test]
 fn a_star_in_a_key_is_a_plain_character_and_warned_of() {
     let text = level(&[&format!("key: 'x-*', {LIMIT}")]);
-    assert_eq!(warned(&text, FaultKind::StarInKey), ["3:11"]);
+    assert_eq!(warned(&text, DiagnosticKind::StarInKey), ["3:11"]);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_pattern_that_an_earlier_one_covers_never_matches() {
         &format!("key: a, value: xyz, {LIMIT}"),
         &format!("key: a, {LIMIT}"),
     ]);
-    assert_eq!(warned(&text, FaultKind::NeverMatches), ["4:5"]);
+    assert_eq!(warned(&text, DiagnosticKind::NeverMatches), ["4:5"]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_default_node_beside_a_star_never_matches_wherever_it_stands() {
         &format!("key: b, {LIMIT}"),
         "key: c, descriptors: [{key: d, value: '**'}, {key: d}]",
     ]);
-    assert_eq!(warned(&text, FaultKind::NeverMatches), ["3:5", "6:51"]);
+    assert_eq!(warned(&text, DiagnosticKind::NeverMatches), ["3:5", "6:51"]);
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn a_rule_deeper_than_a_request_can_be_never_matches() {
         }
         format!("domain: edge\ndescriptors: [{text}]\n")
     };
-    assert!(warned(&nested(16), FaultKind::NeverMatches).is_empty());
-    assert_eq!(warned(&nested(17), FaultKind::NeverMatches).len(), 1);
+    assert!(warned(&nested(16), DiagnosticKind::NeverMatches).is_empty());
+    assert_eq!(warned(&nested(17), DiagnosticKind::NeverMatches).len(), 1);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn replaces_may_name_a_limit_anywhere_in_the_domain_also_in_a_merged_file() {
     assert_eq!(warnings.len(), 1);
     assert_eq!(
         (warnings[0].file.as_str(), warnings[0].kind),
-        ("b.yaml", FaultKind::ReplacesNobody)
+        ("b.yaml", DiagnosticKind::ReplacesNobody)
     );
     assert_eq!(warnings[0].path, "descriptors[0].rate_limit.replaces[0].name");
 }
@@ -120,8 +120,8 @@ fn a_unit_without_effect_and_an_absent_number_are_warned_of() {
         "key: a, rate_limit: {unlimited: true, unit: fortnight}",
         "key: b, rate_limit: {unit: day}",
     ]);
-    assert_eq!(warned(&text, FaultKind::NeverMatches), ["3:50"]);
-    assert_eq!(warned(&text, FaultKind::DeniesAll), ["4:14"]);
+    assert_eq!(warned(&text, DiagnosticKind::NeverMatches), ["3:50"]);
+    assert_eq!(warned(&text, DiagnosticKind::DeniesAll), ["4:14"]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ descriptors:
       tiers: {method: shared, classes: {gold: {floor: 0%}}}
 ";
     let warnings = good(text).warnings;
-    let of_kind = warnings.iter().filter(|w| w.kind == FaultKind::OneCounterForAll);
+    let of_kind = warnings.iter().filter(|w| w.kind == DiagnosticKind::OneCounterForAll);
     let paths: Vec<&str> = of_kind.map(|warning| warning.path.as_str()).collect();
     assert_eq!(
         paths,
@@ -173,9 +173,9 @@ descriptors:
     };
     let told = |text: &str| {
         let compiled = good(text);
-        let kind = FaultKind::SplitOverSlots;
+        let kind = DiagnosticKind::SplitOverSlots;
         let warned = compiled.warnings.iter().filter(|warning| warning.kind == kind).count();
-        (warned, compiled.meetings.iter().map(ToString::to_string).collect::<Vec<_>>())
+        (warned, compiled.colocation.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let (warned, meetings) = told(&policy(""));
     assert_eq!(warned, 3, "each but the first, which is the others' first partner");
@@ -204,7 +204,7 @@ fn limits_that_nothing_could_join_are_told_of_but_not_warned_of() {
         level(&[&format!("key: api_token, {LIMIT}"), &format!("key: remote_address, {LIMIT}")]);
     let compiled = good(&text);
     assert!(compiled.warnings.is_empty(), "{:?}", compiled.warnings);
-    let meetings: Vec<String> = compiled.meetings.iter().map(ToString::to_string).collect();
+    let meetings: Vec<String> = compiled.colocation.iter().map(ToString::to_string).collect();
     assert_eq!(meetings, ["edge.api_token and edge.remote_address: not joinable"]);
 }
 
@@ -217,9 +217,9 @@ descriptors:
   - {key: generic_key, value: a, descriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 5}}]}
   - {key: generic_key, value: b, descriptors: [{key: y, rate_limit: {unit: day, requests_per_unit: 5}}]}
 ";
-    let meetings = good(text).meetings;
+    let meetings = good(text).colocation;
     assert_eq!(meetings.len(), 1);
-    assert_eq!(meetings[0].joint, tidegate::policy::Joint::NotJoinable);
+    assert_eq!(meetings[0].joint, tidegate::policy::Colocation::NotJoinable);
 }
 
 #[test]

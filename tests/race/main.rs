@@ -40,7 +40,7 @@ use tokio::sync::Mutex;
 
 /// Nothing else races meanwhile: the machine may be small.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
-/// What a give-back, which nobody waits for, has until a lone caller must find everything in its
+/// What a refund, which nobody waits for, has until a lone caller must find everything in its
 /// place.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 

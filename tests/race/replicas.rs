@@ -55,7 +55,7 @@ impl Replicas {
             ["--redis-auth", &auth],
             ["--store-budget", "2s"],
             // A remembered refusal would not have come from Redis.
-            ["--remember-refusals", "false"],
+            ["--refusal-cache", "false"],
             ["--require-store", "true"],
         ];
         let flat = arguments.as_flattened();

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tidegate::domain::{
-    Accounting, Answer, Answers, Bucket, Call, Charge, Check, Counting, Executed, FixedWindow,
+    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, Executed, FixedWindow,
     Hits, Key, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill, Role, Source, Unit,
     Verdict, Window,
 };
 use tidegate::resilience::degraded::Reason;
 use tidegate::resilience::fallback::{Fallback, StandIn};
 use tidegate::store::memory::MemoryStore;
-use tidegate::store::{AtHand, Store};
+use tidegate::store::{LocalStore, Store};
 
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
@@ -24,7 +24,7 @@ pub struct Patchy {
     store: MemoryStore,
     silent: Mutex<Vec<(usize, Executed)>>,
     gone: AtomicBool,
-    given_back: Mutex<Vec<Receipt>>,
+    refunded: Mutex<Vec<Receipt>>,
 }
 
 impl Patchy {
@@ -33,7 +33,7 @@ impl Patchy {
             store: MemoryStore::new(10_000),
             silent: Mutex::default(),
             gone: AtomicBool::new(false),
-            given_back: Mutex::default(),
+            refunded: Mutex::default(),
         }
     }
 }
@@ -67,28 +67,28 @@ impl Store for Patchy {
         Answers { each, source: Source::Redis }
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
-        self.given_back.lock().unwrap().extend_from_slice(receipts);
-        self.store.give_back(receipts).await;
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.refunded.lock().unwrap().extend_from_slice(receipts);
+        self.store.refund(receipts).await;
     }
 }
 
 pub fn window(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
     let window = Window::Epoch { length: Micros::from_secs(3_600) };
-    of(Counting::FixedWindow(FixedWindow { hits: Hits(hits), window }), on_store_failure)
+    of(Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }), on_store_failure)
 }
 
 fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission) };
     of(
-        Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
         OnStoreFailure::Local,
     )
 }
 
-fn of(counting: Counting, on_store_failure: OnStoreFailure) -> Arc<Limit> {
+fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
     let rate = Rate { requests_per_unit: 1, unit: Some(Unit::Hour), unit_multiplier: 1 };
-    Arc::new(Limit { counting, rate, charge: Charge::Admitted, on_store_failure, family: 1 })
+    Arc::new(Limit { algorithm, rate, charge: Charge::Admitted, on_store_failure, limit_id: 1 })
 }
 
 pub fn take(identity: u128, limit: &Arc<Limit>, cost: u64) -> Check<'_> {
@@ -140,7 +140,7 @@ async fn switching_over_grants_no_fresh_burst() {
         let store = fallback(1);
         assert_eq!(admitted(&store, &limit, 60, NOW).await, 60);
         store.remote().gone.store(true, Ordering::SeqCst);
-        assert_eq!(admitted(&store, &limit, 100, NOW).await, 40, "{:?}", limit.counting);
+        assert_eq!(admitted(&store, &limit, 100, NOW).await, 40, "{:?}", limit.algorithm);
     }
 }
 
@@ -199,11 +199,11 @@ async fn a_limit_that_callers_return_hits_to_is_returned_to_locally_too() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
     assert_eq!(admitted(&store, &limit, 10, NOW).await, 10);
-    let give_back = Check { op: Op::GiveBack { cost: Hits(4) }, ..take(1, &limit, 1) };
-    store.apply(&call(&[give_back], NOW)).await;
+    let refund = Check { op: Op::Refund { cost: Hits(4) }, ..take(1, &limit, 1) };
+    store.apply(&call(&[refund], NOW)).await;
     store.remote().gone.store(true, Ordering::SeqCst);
     assert_eq!(admitted(&store, &limit, 10, NOW).await, 4);
-    store.apply(&call(&[give_back], NOW)).await;
+    store.apply(&call(&[refund], NOW)).await;
     assert_eq!(admitted(&store, &limit, 10, NOW).await, 4, "and while the store is gone");
 }
 
@@ -242,16 +242,16 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
 async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
-    store.away().leave(Some(NOW.saturating_add(Micros::SECOND)));
+    store.away().disable(Some(NOW.saturating_add(Micros::SECOND)));
     assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
     assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
     assert_eq!(store.degraded().calls(Reason::Rehearsed), 3);
     let after = NOW.saturating_add(Micros::SECOND);
     assert_eq!(admitted(&store, &limit, 1, after).await, 1);
     assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
-    store.away().leave(None);
+    store.away().disable(None);
     admitted(&store, &limit, 1, after).await;
-    store.away().come_back();
+    store.away().enable();
     admitted(&store, &limit, 1, after).await;
     assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
 }
@@ -266,7 +266,7 @@ impl Store for Held {
         Answers { each, source: Source::Redis }
     }
 
-    async fn give_back(&self, _: &[Receipt]) {}
+    async fn refund(&self, _: &[Receipt]) {}
 }
 
 #[tokio::test]
@@ -361,7 +361,7 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
         let expected = expected(asked);
         prop_assert_eq!(unavailable, expected.is_none(), "{:?}", answers);
         let admitted = expected == Some(true);
-        // Give-backs are on their way in the background.
+        // Refunds are on their way in the background.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -380,9 +380,9 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
                 (Some(_), _) => prop_assert_eq!((remote, local, charged), (0, 0, 0)),
             }
         }
-        let returned = store.remote().given_back.lock().unwrap();
+        let returned = store.remote().refunded.lock().unwrap();
         let unheard = returned.iter().any(|r| asked[r.key.identity as usize - 1].silent.is_some());
-        prop_assert!(!unheard, "what nobody heard of was given back");
+        prop_assert!(!unheard, "what nobody heard of was refunded");
         Ok(())
     })
 }

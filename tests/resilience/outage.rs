@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Charge, Counting, FixedWindow, Hits, Limit, Micros, OnStoreFailure,
+    Accounting, Algorithm, Answer, Call, Charge, FixedWindow, Hits, Limit, Micros, OnStoreFailure,
     Rate, Source, Unit, Verdict, Window,
 };
 use tidegate::resilience::deadline::{BUDGET, Deadline};
@@ -14,10 +14,10 @@ use tidegate::resilience::fallback::{Fallback, StandIn};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::config::{Address, Monotonic, RedisConfig};
-use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::client::config::{Address, Monotonic, RedisConfig};
+use tidegate::store::redis::client::node_connections::Connections;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::PRODUCTION;
+use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::Timing;
 use tokio::task::JoinSet;
 
@@ -64,11 +64,11 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
 fn limit(hits: u64) -> Arc<Limit> {
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     Arc::new(Limit {
-        counting: Counting::FixedWindow(FixedWindow { hits: Hits(hits), window }),
+        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }),
         rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
-        family: 1,
+        limit_id: 1,
     })
 }
 
@@ -145,7 +145,7 @@ impl Load {
 
 fn trips(stack: &Stack) -> u64 {
     let report = stack.remote().store().transport().report();
-    report.iter().map(|node| node.counters.trips.get()).sum()
+    report.iter().map(|node| node.counters.opened.get()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -215,12 +215,12 @@ async fn a_frozen_redis_trips_the_breaker_and_is_asked_again_once_it_thaws() {
     let load = Load::start(&stack, 1, &limit);
     load.more("Redis decides", &load.remote, 200).await;
     server.freeze();
-    until("the breaker trips", || trips(&stack) > 0).await;
+    until("the breaker opens", || trips(&stack) > 0).await;
     load.more("it is decided locally", &load.local, 500).await;
     let overruns = stack.remote().overruns();
     load.more("still locally", &load.local, 500).await;
     let waited = stack.remote().overruns() - overruns;
-    assert!(waited < 100, "{waited} of 500 calls waited in vain for a tripped node");
+    assert!(waited < 100, "{waited} of 500 calls waited in vain for a node whose breaker is open");
     server.thaw();
     load.more("Redis decides again", &load.remote, 500).await;
     load.end().await;
@@ -235,7 +235,7 @@ async fn a_black_hole_is_noticed_by_the_callers_time_not_by_tcps() {
     let load = Load::start(&stack, 1, &limit);
     load.more("Redis decides", &load.remote, 200).await;
     proxy.swallow(true);
-    until("the breaker trips", || trips(&stack) > 0).await;
+    until("the breaker opens", || trips(&stack) > 0).await;
     load.more("it is decided locally", &load.local, 500).await;
     proxy.swallow(false);
     load.more("Redis decides again", &load.remote, 500).await;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::domain::{
-    Accounting, Answer, Answers, Bucket, Call, Charge, Check, Counting, FixedWindow, Hits, Key,
+    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, FixedWindow, Hits, Key,
     Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
 };
-use tidegate::resilience::remember::Remember;
+use tidegate::resilience::refusal_cache::RefusalCache;
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 
@@ -29,13 +29,13 @@ impl Store for Asked {
         self.store.apply(call).await
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
-        self.store.give_back(receipts).await;
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.store.refund(receipts).await;
     }
 }
 
 struct Bench {
-    store: Remember<Asked>,
+    store: RefusalCache<Asked>,
     asked: Arc<AtomicU64>,
 }
 
@@ -43,7 +43,7 @@ impl Bench {
     fn new(splits: bool) -> Bench {
         let asked = Arc::default();
         let inner = Asked { store: MemoryStore::new(1_000_000), asked: Arc::clone(&asked) };
-        Bench { store: Remember::new(inner, splits), asked }
+        Bench { store: RefusalCache::new(inner, splits), asked }
     }
 
     /// The answers, who gave them, and how many checks the store was asked.
@@ -77,13 +77,13 @@ async fn source_at(bench: &Bench, limit: &Arc<Limit>, now: u64) -> Source {
 fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission) };
     let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
-    Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
+    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 
 fn window(hits: u64, length: u64) -> Arc<Limit> {
     let window = Window::Epoch { length: Micros(length) };
-    let counting = Counting::FixedWindow(FixedWindow { hits: Hits(hits), window });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 fn key(n: u64) -> Key {
@@ -139,7 +139,7 @@ async fn when_the_second_is_over_one_call_asks_for_all() {
     let at = |now| source_at(&bench, &limit, now);
     let calls = [at(START + SECOND), at(START + SECOND), at(START + SECOND + 19_999)];
     let sources = futures_util::future::join_all(calls).await;
-    assert_eq!(sources, [Source::Memory, Source::Remembered, Source::Remembered]);
+    assert_eq!(sources, [Source::Memory, Source::Cached, Source::Cached]);
     assert_eq!(bench.asked.load(Ordering::Relaxed), 1);
 }
 
@@ -194,18 +194,18 @@ async fn peeks_debts_and_what_never_passes_are_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_give_back_seen_here_drops_what_is_remembered() {
+async fn a_refund_seen_here_drops_what_is_remembered() {
     let bench = Bench::new(false);
     let limit = bucket(2, 10 * SECOND);
     let (answers, ..) = bench.call(START, Accounting::AllOrNothing, &[take(1, &limit, 2)]).await;
     let receipt = Receipt::of(&take(1, &limit, 2), answers[0].outcome().unwrap()).unwrap();
     bench.one(START, take(1, &limit, 1)).await;
     assert!(!bench.one(START, take(1, &limit, 1)).await.2);
-    bench.one(START, check(1, &limit, Op::GiveBack { cost: Hits(1) })).await;
+    bench.one(START, check(1, &limit, Op::Refund { cost: Hits(1) })).await;
     assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
     bench.one(START, take(1, &limit, 1)).await;
     assert!(!bench.one(START, take(1, &limit, 1)).await.2);
-    bench.store.give_back(&[receipt]).await;
+    bench.store.refund(&[receipt]).await;
     assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
 }
 
@@ -248,11 +248,11 @@ async fn a_call_that_the_store_splits_is_not_remembered() {
     // The memory store counts by identity, so the narrow one is still empty.
     bench.call(START, Accounting::AllOrNothing, &joined).await;
     let (_, source, asked) = bench.call(START, Accounting::AllOrNothing, &joined).await;
-    assert_eq!((source, asked), (Source::Remembered, 0));
+    assert_eq!((source, asked), (Source::Cached, 0));
 }
 
 #[tokio::test]
-async fn a_call_refused_from_memory_charges_nothing_but_debts_and_give_backs() {
+async fn a_call_refused_from_memory_charges_nothing_but_debts_and_refunds() {
     let bench = Bench::new(false);
     let (narrow, wide) = (bucket(1, 10 * SECOND), bucket(100, 10 * SECOND));
     let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&wide) });
@@ -262,7 +262,7 @@ async fn a_call_refused_from_memory_charges_nothing_but_debts_and_give_backs() {
     let checks = [
         take(2, &wide, 1),
         take(1, &narrow, 1),
-        check(3, &wide, Op::GiveBack { cost: Hits(5) }),
+        check(3, &wide, Op::Refund { cost: Hits(5) }),
         take(4, &debt, 7),
     ];
     let (answers, source, asked) = bench.call(START, Accounting::AllOrNothing, &checks).await;
@@ -272,7 +272,7 @@ async fn a_call_refused_from_memory_charges_nothing_but_debts_and_give_backs() {
     assert_eq!(answers[2].outcome().unwrap().available, Hits(100));
     assert_eq!(answers[3].outcome().unwrap().charged, Hits(7));
     let (answers, source, asked) = bench.call(START, Accounting::AllOrNothing, &checks[..2]).await;
-    assert_eq!((source, asked), (Source::Remembered, 0));
+    assert_eq!((source, asked), (Source::Cached, 0));
     assert_eq!(answers[0], Answer::NotAsked);
 }
 
@@ -293,7 +293,7 @@ async fn a_remembered_check_without_a_say_leaves_the_others_theirs() {
     assert_eq!((asked, answers[1].outcome().unwrap().charged), (1, Hits(1)));
     let lone = [quotas[0], take(2, &wide, 1)];
     let (answers, source, asked) = bench.call(START, Accounting::AllOrNothing, &lone).await;
-    assert_eq!((source, asked, answers[1]), (Source::Remembered, 0, Answer::NotAsked));
+    assert_eq!((source, asked, answers[1]), (Source::Cached, 0, Answer::NotAsked));
     let independent = [refused, take(2, &wide, 1)];
     let (answers, _, asked) = bench.call(START, Accounting::Independent, &independent).await;
     assert_eq!((asked, answers[1].outcome().unwrap().charged), (1, Hits(1)));

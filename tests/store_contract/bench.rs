@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Answer, Bucket, Call, Charge, Check, Concurrency, Counting, FixedWindow, Hits,
+    Accounting, Algorithm, Answer, Bucket, Call, Charge, Check, Concurrency, FixedWindow, Hits,
     Holder, Hybrid, Key, Limit, Micros, Op, Outcome, Receipt, Refill, Role, SlidingLog,
     SlidingWindow, Source, Verdict, Window,
 };
@@ -19,7 +19,7 @@ pub const MINUTE: u64 = 60 * SECOND;
 /// A store and its time.
 ///
 /// A store whose clock cannot be set is run in a test mode in which it takes `Call::now` for its
-/// own time (and `now()` when receipts are given back).
+/// own time (and `now()` when receipts are refunded).
 pub trait Bench: Send + Sync + 'static {
     type Store: Store;
     fn store(&self) -> &Self::Store;
@@ -43,8 +43,8 @@ pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
 
 pub fn window_charged(hits: u64, length_us: u64, charge: Charge) -> Arc<Limit> {
     let window = Window::Epoch { length: Micros(length_us) };
-    let counting = Counting::FixedWindow(FixedWindow { hits: Hits(hits), window });
-    Arc::new(vectors::limit(counting, charge))
+    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(algorithm, charge))
 }
 
 pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
@@ -54,7 +54,7 @@ pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
 pub fn bucket_charged(burst: u64, emission_us: u64, charge: Charge) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission_us) };
     Arc::new(vectors::limit(
-        Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
         charge,
     ))
 }
@@ -62,24 +62,24 @@ pub fn bucket_charged(burst: u64, emission_us: u64, charge: Charge) -> Arc<Limit
 pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
     let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
     let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
-    Arc::new(vectors::limit(Counting::Bucket(bucket), Charge::Admitted))
+    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 
 pub fn sliding_window(hits: u64, length_us: u64) -> Arc<Limit> {
     let (hits, length) = (Hits(hits), Micros(length_us));
-    let counting = Counting::SlidingWindow(SlidingWindow { hits, length });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    let algorithm = Algorithm::SlidingWindow(SlidingWindow { hits, length });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 pub fn sliding_log(hits: u64, length_us: u64) -> Arc<Limit> {
     let (hits, length) = (Hits(hits), Micros(length_us));
-    let counting = Counting::SlidingLog(SlidingLog { hits, length });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    let algorithm = Algorithm::SlidingLog(SlidingLog { hits, length });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 /// The only class of a hybrid: all of the bucket is its own.
 pub fn hybrid(burst: u64, hits: u64, length_us: u64) -> Arc<Limit> {
-    let counting = Counting::Hybrid(Hybrid {
+    let algorithm = Algorithm::Hybrid(Hybrid {
         burst: Hits(burst),
         hits: Hits(hits),
         window: Micros(length_us),
@@ -87,13 +87,13 @@ pub fn hybrid(burst: u64, hits: u64, length_us: u64) -> Arc<Limit> {
         class: 0,
         floor_percent: 0,
     });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 pub fn slots(slots: u64, lease_us: u64) -> Arc<Limit> {
     let (slots, lease) = (Hits(slots), Micros(lease_us));
-    let counting = Counting::Concurrency(Concurrency { slots, lease });
-    Arc::new(vectors::limit(counting, Charge::Admitted))
+    let algorithm = Algorithm::Concurrency(Concurrency { slots, lease });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
 /// One of each kind that counts hits, all with the capacity given.
@@ -121,8 +121,8 @@ pub fn peek(key: Key, limit: &Arc<Limit>) -> Check<'_> {
     check(key, limit, Op::Peek)
 }
 
-pub fn give_back<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
-    check(key, limit, Op::GiveBack { cost: Hits(cost) })
+pub fn refund<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+    check(key, limit, Op::Refund { cost: Hits(cost) })
 }
 
 pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {

@@ -56,28 +56,28 @@ pub async fn c01_racing_callers_admit_exactly_the_limit<B: Bench>(bench: Arc<B>)
     }
 }
 
-pub async fn c02_give_backs_come_first_whatever_becomes_of_the_call<B: Bench>(bench: Arc<B>) {
+pub async fn c02_refunds_come_first_whatever_becomes_of_the_call<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     for (n, limit) in of_each_kind(5).iter().enumerate() {
         let (key, dead) = (bench.key(2 * n as u64), bench.key(2 * n as u64 + 1));
         one(bench, take(key, limit, 5)).await;
         let none = window(0, MINUTE);
-        // The take stands before the give-back and still sees it; the call is refused.
-        let checks = [take(key, limit, 2), give_back(key, limit, 2), take(dead, &none, 1)];
+        // The take stands before the refund and still sees it; the call is refused.
+        let checks = [take(key, limit, 2), refund(key, limit, 2), take(dead, &none, 1)];
         let outcomes = apply(bench, &checks).await;
         assert_eq!(verdicts(&outcomes), [true, true, false]);
         assert_eq!(charged(&outcomes), [0, 0, 0]);
         assert_eq!(left(bench, key, limit).await, 2);
-        one(bench, give_back(key, limit, u64::MAX)).await;
+        one(bench, refund(key, limit, u64::MAX)).await;
         assert_eq!(left(bench, key, limit).await, 5, "never above the capacity");
     }
 }
 
-pub async fn c02_a_give_back_to_an_unknown_counter_has_no_effect<B: Bench>(bench: Arc<B>) {
+pub async fn c02_a_refund_to_an_unknown_counter_has_no_effect<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     for (n, limit) in of_each_kind(5).iter().enumerate() {
         let key = bench.key(n as u64);
-        let outcome = one(bench, give_back(key, limit, 3)).await;
+        let outcome = one(bench, refund(key, limit, 3)).await;
         assert!(passes(&outcome));
         assert_eq!((outcome.charged.0, outcome.available.0), (0, 5));
         one(bench, take(key, limit, 4)).await;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Counting, Limit, Micros, Receipt};
+use tidegate::domain::{Algorithm, Limit, Micros, Receipt};
 use tidegate::store::Store;
 
 use crate::bench::*;
@@ -93,15 +93,15 @@ pub async fn c02_slots_are_returned_by_their_holders_only<B: Bench>(bench: Arc<B
     let first = held(1, take(key, &limit, 1));
     let receipt = Receipt::of(&first, &one(bench, first).await).unwrap();
     assert!(passes(&one(bench, held(2, take(key, &limit, 1))).await));
-    one(bench, give_back(key, &limit, 2)).await;
-    one(bench, held(3, give_back(key, &limit, 1))).await;
+    one(bench, refund(key, &limit, 2)).await;
+    one(bench, held(3, refund(key, &limit, 1))).await;
     let refused = one(bench, held(3, take(key, &limit, 1))).await;
     assert_eq!((passes(&refused), refused.retry_after), (false, Some(Micros(MINUTE))));
     let renewed = one(bench, held(2, take(key, &limit, 1))).await;
     assert_eq!((passes(&renewed), renewed.charged.0), (true, 0), "a renewal takes nothing");
-    bench.store().give_back(&[receipt]).await;
+    bench.store().refund(&[receipt]).await;
     assert_eq!(left(bench, key, &limit).await, 1);
-    one(bench, held(2, give_back(key, &limit, 1))).await;
+    one(bench, held(2, refund(key, &limit, 1))).await;
     assert_eq!(left(bench, key, &limit).await, 2);
 }
 
@@ -152,7 +152,7 @@ pub async fn c15_a_clock_that_steps_back_refills_nothing_twice<B: Bench>(bench: 
 pub async fn c15_a_counter_from_the_far_future_does_not_freeze<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     // (Hits of a log from the far future count as taken now, and no others.)
-    let is_log = |limit: &Arc<Limit>| matches!(limit.counting, Counting::SlidingLog(_));
+    let is_log = |limit: &Arc<Limit>| matches!(limit.algorithm, Algorithm::SlidingLog(_));
     let kinds = of_each_kind(7);
     for (n, limit) in kinds.iter().enumerate().filter(|(_, limit)| !is_log(limit)) {
         let key = bench.key(n as u64);
@@ -168,36 +168,36 @@ pub async fn c15_a_counter_from_the_far_future_does_not_freeze<B: Bench>(bench: 
     }
 }
 
-pub async fn c16_a_receipt_is_given_back_into_its_own_window_only<B: Bench>(bench: Arc<B>) {
+pub async fn c16_a_receipt_is_refunded_into_its_own_window_only<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let (key, limit) = (bench.key(1), window(5, MINUTE));
     let receipt = taken(bench, key, &limit, 3).await;
     assert_eq!(receipt.taken.window, START);
     assert_eq!(receipt.taken.at, START);
-    bench.store().give_back(std::slice::from_ref(&receipt)).await;
+    bench.store().refund(std::slice::from_ref(&receipt)).await;
     assert_eq!(left(bench, key, &limit).await, 5);
 
     let receipt = taken(bench, key, &limit, 3).await;
     bench.advance(MINUTE);
     one(bench, take(key, &limit, 5)).await;
-    bench.store().give_back(&[receipt]).await;
+    bench.store().refund(&[receipt]).await;
     assert_eq!(left(bench, key, &limit).await, 0, "another window is not touched");
 }
 
-pub async fn c16_a_receipt_is_given_back_less_what_refilled<B: Bench>(bench: Arc<B>) {
+pub async fn c16_a_receipt_is_refunded_less_what_refilled<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let (key, limit) = (bench.key(1), bucket(5, SECOND));
     let receipt = taken(bench, key, &limit, 2).await;
     bench.advance(SECOND);
     taken(bench, key, &limit, 3).await;
     assert_eq!(left(bench, key, &limit).await, 1);
-    bench.store().give_back(&[receipt]).await;
+    bench.store().refund(&[receipt]).await;
     assert_eq!(left(bench, key, &limit).await, 2, "one of the two had refilled");
 
     let receipt = taken(bench, key, &limit, 2).await;
     bench.advance(2 * SECOND);
     let before = left(bench, key, &limit).await;
-    bench.store().give_back(&[receipt]).await;
+    bench.store().refund(&[receipt]).await;
     assert_eq!(left(bench, key, &limit).await, before, "all of it had refilled");
 }
 
@@ -210,7 +210,7 @@ pub async fn c16_receipts_of_a_call_go_back_together<B: Bench>(bench: Arc<B>) {
     }
     let unknown = taken(bench, bench.key(7), &limits[0], 5).await;
     receipts.push(tidegate::domain::Receipt { key: bench.key(8), ..unknown });
-    bench.store().give_back(&receipts).await;
+    bench.store().refund(&receipts).await;
     for (n, limit) in limits.iter().enumerate() {
         assert_eq!(left(bench, bench.key(n as u64), limit).await, 5);
     }

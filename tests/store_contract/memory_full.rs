@@ -23,8 +23,8 @@ fn count(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn family(family: u64, limit: &Limit) -> Arc<Limit> {
-    Arc::new(Limit { family, ..limit.clone() })
+fn family(limit_id: u64, limit: &Limit) -> Arc<Limit> {
+    Arc::new(Limit { limit_id, ..limit.clone() })
 }
 
 #[tokio::test]
@@ -89,17 +89,17 @@ async fn a_key_that_finds_room_later_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn receipts_find_the_shared_counter_and_callers_own_give_backs_do_not() {
+async fn receipts_find_the_shared_counter_and_callers_own_refunds_do_not() {
     let bench = MemoryBench::new(64);
     let (filler, limit) = (bucket(1, MINUTE), family(2, &window(5, MINUTE)));
     fill(&bench, 60, &filler).await;
     let key = bench.key(1);
     let receipt = taken(&bench, key, &limit, 3).await;
-    assert!(passes(&one(&bench, give_back(key, &limit, 3)).await));
-    let checks = [give_back(key, &limit, 3), peek(bench.key(2), &limit)];
+    assert!(passes(&one(&bench, refund(key, &limit, 3)).await));
+    let checks = [refund(key, &limit, 3), peek(bench.key(2), &limit)];
     assert_eq!(verdicts(&apply(&bench, &checks).await), [true, true]);
     assert_eq!(left(&bench, key, &limit).await, 2);
-    bench.store.give_back(&[receipt]).await;
+    bench.store.refund(&[receipt]).await;
     assert_eq!(left(&bench, key, &limit).await, 5);
 }
 
@@ -146,7 +146,7 @@ async fn what_reads_or_refuses_leaves_no_entry() {
     for n in 0..100 {
         let (a, b) = (bench.key(2 * n), bench.key(2 * n + 1));
         one(&bench, peek(a, &limit)).await;
-        one(&bench, give_back(a, &limit, 3)).await;
+        one(&bench, refund(a, &limit, 3)).await;
         one(&bench, take(a, &none, 1)).await;
         apply(&bench, &[take(a, &limit, 1), take(b, &none, 1), peek(b, &limit)]).await;
     }
@@ -235,7 +235,7 @@ async fn logs_and_slots_count_by_their_size() {
     let both = bench.store.len();
     assert!((120..140).contains(&both), "{both}");
     for holder in 1..=100 {
-        one(&bench, held(holder, give_back(bench.key(2), &limit, 1))).await;
+        one(&bench, held(holder, refund(bench.key(2), &limit, 1))).await;
     }
     assert!(bench.store.len() < 60, "what is returned makes room: {}", bench.store.len());
     // In calls of several checks as well.

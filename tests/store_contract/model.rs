@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidegate::algorithm::{State, apply, apply_for, expires_at, give_back};
+use tidegate::algorithm::{State, apply, apply_for, expires_at, refund};
 use tidegate::domain::{
     Accounting, Call, Charge, Check, Hits, Key, Micros, Op, Outcome, Receipt, Role, Verdict,
 };
@@ -16,7 +16,7 @@ impl Model {
     pub fn apply(&mut self, call: &Call<'_>) -> Vec<Outcome> {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; call.checks.len()];
         for (i, check) in call.checks.iter().enumerate() {
-            if matches!(check.op, Op::GiveBack { .. }) {
+            if matches!(check.op, Op::Refund { .. }) {
                 outcomes[i] = Some(self.step(check, check.op, call.now));
             }
         }
@@ -29,7 +29,7 @@ impl Model {
             self.states = before;
             for (check, outcome) in call.checks.iter().zip(&mut outcomes) {
                 let op = match check.op {
-                    Op::GiveBack { .. } => continue,
+                    Op::Refund { .. } => continue,
                     Op::Take { .. } if check.limit.charge == Charge::Always => check.op,
                     Op::Take { .. } | Op::Peek => Op::Peek,
                 };
@@ -44,9 +44,9 @@ impl Model {
         outcomes
     }
 
-    pub fn give_back(&mut self, receipt: &Receipt, now: Micros) {
+    pub fn refund(&mut self, receipt: &Receipt, now: Micros) {
         if let Some(state) = self.states.get_mut(&receipt.key)
-            && let Some(new) = give_back(state, &receipt.limit, &receipt.taken, now)
+            && let Some(new) = refund(state, &receipt.limit, &receipt.taken, now)
         {
             *state = new;
         }

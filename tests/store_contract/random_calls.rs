@@ -1,12 +1,12 @@
 //! Random calls, answered by a store and by the model: time that jumps, costs from 0 to huge,
-//! give-backs, receipts, changed limits, and several algorithms in one call.
+//! refunds, receipts, changed limits, and several algorithms in one call.
 //!
 //! The seeds are fixed and each is named where it fails.
 
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Call, Charge, Check, Counting, Hits, Holder, Key, Limit, Micros, Op, Receipt, Role,
+    Accounting, Algorithm, Call, Charge, Check, Hits, Holder, Key, Limit, Micros, Op, Receipt, Role,
 };
 use tidegate::store::Store;
 
@@ -90,7 +90,7 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
         if random.one_in(5) && !receipts.is_empty() && bench.now() == latest {
             let receipt =
                 receipts.swap_remove(usize::try_from(random.below(receipts.len() as u64)).unwrap());
-            // A store without a clock gives back as of its latest call: so there is one.
+            // A store without a clock refunds as of its latest call: so there is one.
             let look = [peek(receipt.key, &receipt.limit)];
             apply(bench, &look).await;
             model.apply(&Call {
@@ -99,8 +99,8 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
                 now: bench.now(),
                 deadline: None,
             });
-            bench.store().give_back(std::slice::from_ref(&receipt)).await;
-            model.give_back(&receipt, bench.now());
+            bench.store().refund(std::slice::from_ref(&receipt)).await;
+            model.refund(&receipt, bench.now());
         }
     }
     latest
@@ -143,7 +143,7 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
         7 => sliding_log(hits, MINUTE),
         8 => {
             let mut limit = Limit::clone(&hybrid(10, 600, MINUTE));
-            if let Counting::Hybrid(hybrid) = &mut limit.counting {
+            if let Algorithm::Hybrid(hybrid) = &mut limit.algorithm {
                 hybrid.shares = [30, 20].into();
                 (hybrid.class, hybrid.floor_percent) =
                     [(0, 0), (1, 60), (1, 60), (0, 0)][variant as usize];
@@ -152,7 +152,7 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
         }
         9 => {
             let mut limit = Limit::clone(&bucket(10, 70_000));
-            if let Counting::Bucket(bucket) = &mut limit.counting {
+            if let Algorithm::Bucket(bucket) = &mut limit.algorithm {
                 bucket.floor = Hits([0, 3, 7, 10][variant as usize]);
             }
             Arc::new(limit)
@@ -184,7 +184,7 @@ impl Drawn {
         });
         let op = match random.below(10) {
             0 | 1 => Op::Peek,
-            2 => Op::GiveBack { cost },
+            2 => Op::Refund { cost },
             _ => Op::Take { cost },
         };
         let role = match random.below(8) {

@@ -13,12 +13,14 @@ use tidegate::clock::ManualClock;
 use tidegate::domain::{Answers, Call, Key, Micros, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::config::{Address, Auth, Password, RedisConfig, Topology};
-use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::client::config::{
+    Address, Auth, Password, RedisConfig, TopologyConfig,
+};
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::keys::{self, Prefix};
-use tidegate::store::redis::script::STRICTLY;
+use tidegate::store::redis::script::library::STRICTLY;
 use tidegate::store::redis::store::Timing;
-use tidegate::store::redis::transport::Transport;
 
 use crate::bench::{Bench, START};
 use crate::contract;
@@ -72,16 +74,16 @@ impl<T: Transport> Store for Shared<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let answers = self.0.store.apply(call).await;
         let text = |check: &tidegate::domain::Check<'_>| {
-            (check.key, Prefix::default().key(&check.key, &check.limit.counting).to_vec())
+            (check.key, Prefix::default().key(&check.key, &check.limit.algorithm).to_vec())
         };
         self.0.every_key_ends(call.checks.iter().map(text)).await;
         answers
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
-        self.0.store.give_back(receipts).await;
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.0.store.refund(receipts).await;
         let text = |receipt: &Receipt| {
-            (receipt.key, Prefix::default().key(&receipt.key, &receipt.limit.counting).to_vec())
+            (receipt.key, Prefix::default().key(&receipt.key, &receipt.limit.algorithm).to_vec())
         };
         self.0.every_key_ends(receipts.iter().map(text)).await;
     }
@@ -138,7 +140,11 @@ impl<T: Transport> Bench for RedisBench<T> {
 contract!(standalone, crate::redis::RedisBench::new().await);
 
 /// The service's connections, and an operator's to each of the masters.
-async fn connected(topology: Topology, dialled: &[u16], masters: &[u16]) -> Shared<Connections> {
+async fn connected(
+    topology: TopologyConfig,
+    dialled: &[u16],
+    masters: &[u16],
+) -> Shared<Connections> {
     let local = |port: &u16| Address::Tcp("127.0.0.1".into(), *port);
     let config = RedisConfig {
         topology,
@@ -166,7 +172,7 @@ fn auth() -> Auth {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_contract_holds_behind_sentinel() {
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
-    let topology = Topology::Sentinel { master: NAME.into(), auth: auth() };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
     let store = connected(topology, &sentinels, &[group.servers[0].port]).await;
     crate::all_cases!(crate::redis::RedisBench::on(store.clone(), None));
@@ -179,6 +185,6 @@ async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
     for (at, begin) in SLOTS_BEGIN.iter().enumerate() {
         assert_eq!(cluster.owner(0, *begin), at, "the slots are dealt as this test thinks");
     }
-    let store = connected(Topology::Cluster, &ports[3..4], &ports[..3]).await;
+    let store = connected(TopologyConfig::Cluster, &ports[3..4], &ports[..3]).await;
     crate::all_cases!(crate::redis::RedisBench::on(store.clone(), None));
 }

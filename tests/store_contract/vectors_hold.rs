@@ -31,12 +31,12 @@ async fn run<B: Bench>(bench: &B, with_another: bool) {
             let op = match step.op {
                 StepOp::Take(cost) => Op::Take { cost },
                 StepOp::Peek => Op::Peek,
-                StepOp::GiveBack(cost) => Op::GiveBack { cost },
+                StepOp::Refund(cost) => Op::Refund { cost },
                 StepOp::Return(of) => {
-                    // A store without a clock gives back as of its latest call: so there is one.
+                    // A store without a clock refunds as of its latest call: so there is one.
                     one(bench, peek(key, &step.limit)).await;
                     let receipt = receipts[of].clone().expect("that step charged something");
-                    bench.store().give_back(&[receipt]).await;
+                    bench.store().refund(&[receipt]).await;
                     receipts.push(None);
                     continue;
                 }

@@ -1,6 +1,6 @@
 //! A real redis-server of a test's own, and a plain transport to it.
 //!
-//! Free port, temporary directory, killed on drop. Not here: the lanes, sentinels, clusters.
+//! Free port, temporary directory, killed on drop. Not here: the connections, sentinels, clusters.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -15,7 +15,9 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 use tidegate::domain::Executed;
-use tidegate::store::redis::transport::{Item, Items, Replies, SendError, SendFault, Transport};
+use tidegate::store::redis::client::transport::{
+    Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+};
 
 /// A server that has not answered by then never will.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
@@ -83,14 +85,14 @@ impl Drop for Server {
     }
 }
 
-/// One connection, and nothing that a lane does for speed or safety.
+/// One connection, and nothing that a connection does for speed or safety.
 #[derive(Clone)]
 pub struct Plain(pub MultiplexedConnection);
 
 impl Plain {
     /// Runs an item; loads its script first where the server does not know it. Not executed means
     /// not charged, so that may happen as often as somebody flushes the scripts in between.
-    pub async fn run(&self, item: &Item) -> redis::RedisResult<Value> {
+    pub async fn run(&self, item: &ScriptCall) -> redis::RedisResult<Value> {
         let mut connection = self.0.clone();
         loop {
             let reply = connection.send_packed_command(&item.command).await;
@@ -112,10 +114,10 @@ impl Transport for Plain {
         false
     }
 
-    async fn send(&self, items: Items) -> Replies {
+    async fn send(&self, items: ScriptCalls) -> Replies {
         let mut replies = Replies::new();
         for item in &items {
-            let failed = SendError { executed: Executed::Unknown, fault: SendFault::Script };
+            let failed = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
             replies.push(self.run(item).await.map_err(|error| {
                 println!("{}: {error}", item.script.name);
                 failed
@@ -124,7 +126,7 @@ impl Transport for Plain {
         replies
     }
 
-    fn post(&self, item: Item) {
+    fn post(&self, item: ScriptCall) {
         let this = self.clone();
         tokio::spawn(async move { this.run(&item).await });
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Bucket, Charge, Counting, Descriptor, Entry, FixedWindow, Hits, Limit, Micros,
+    Accounting, Algorithm, Bucket, Charge, Descriptor, Entry, FixedWindow, Hits, Limit, Micros,
     OnStoreFailure, Override, Rate, Refill, Request, Unit, Window,
 };
 use tidegate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
@@ -131,7 +131,7 @@ pub fn window(requests_per_unit: u32, unit: Unit) -> Arc<Limit> {
     let rate = Rate { requests_per_unit, unit: Some(unit), unit_multiplier: 1 };
     limit_of(
         rate,
-        Counting::FixedWindow(FixedWindow {
+        Algorithm::FixedWindow(FixedWindow {
             hits: Hits(requests_per_unit.into()),
             window: Window::Epoch { length: rate.window() },
         }),
@@ -145,17 +145,17 @@ pub fn bucket(per_second: u32, burst: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission };
     limit_of(
         rate,
-        Counting::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
     )
 }
 
-fn limit_of(rate: Rate, counting: Counting) -> Arc<Limit> {
+fn limit_of(rate: Rate, algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit {
-        counting,
+        algorithm,
         rate,
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
-        family: 1,
+        limit_id: 1,
     })
 }
 
@@ -170,7 +170,7 @@ where
 
 /// A descriptor of one hit.
 pub fn descriptor<'a>(entries: &'a [Entry<'a>]) -> Descriptor<'a> {
-    Descriptor { entries, hits: Hits::ONE, give_back: false, limit: None, holder: None }
+    Descriptor { entries, hits: Hits::ONE, refund: false, limit: None, holder: None }
 }
 
 /// A descriptor of one hit that brings a limit along.

@@ -23,9 +23,9 @@
 //!     `{"bucket": {burst, hits, window_us, floor?}}` (credit form); `floor` in hits, default 0
 //!   - `{"hybrid": {burst, hits, window_us, shares, class, floor_percent}}`: one class's view
 //!   - `{"concurrency": {slots, lease_us}}`
-//! - one operation: `take: n`, `peek: true`, `give_back: n` (the caller's own) or `return: k`
-//!   (give back by the receipt of step k, counted from 0; it has no outcome).
-//! - `holder: n`, beside `take` and `give_back` of a concurrency limit: who; absent: nobody.
+//! - one operation: `take: n`, `peek: true`, `refund: n` (the caller's own) or `return: k`
+//!   (refund by the receipt of step k, counted from 0; it has no outcome).
+//! - `holder: n`, beside `take` and `refund` of a concurrency limit: who; absent: nobody.
 //! - `expect`: the outcome; all times in microseconds; `retry_after` null where it passes and where
 //!   waiting does not help.
 //! - `keeps_for`: how long after this step the counter must be kept at least (a window not longer
@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use tidegate::domain::{
-    Bucket, Charge, Concurrency, Counting, FixedWindow, Hits, Holder, Hybrid, Limit, Micros,
+    Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hits, Holder, Hybrid, Limit, Micros,
     OnStoreFailure, Outcome, Rate, Refill, SlidingLog, SlidingWindow, Unit, Verdict, Window,
 };
 
@@ -68,7 +68,7 @@ pub struct Step {
 pub enum StepOp {
     Take(Hits),
     Peek,
-    GiveBack(Hits),
+    Refund(Hits),
     /// Give back by the receipt of that step.
     Return(usize),
 }
@@ -136,13 +136,13 @@ fn load(file: &Path) -> Vec<Case> {
 }
 
 /// A limit with these numbers; what a store does not look at is filled in.
-pub fn limit(counting: Counting, charge: Charge) -> Limit {
+pub fn limit(algorithm: Algorithm, charge: Charge) -> Limit {
     Limit {
-        counting,
+        algorithm,
         charge,
         rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
         on_store_failure: OnStoreFailure::Local,
-        family: 1,
+        limit_id: 1,
     }
 }
 
@@ -161,7 +161,7 @@ struct RawStep {
     limit: Option<RawLimit>,
     take: Option<u64>,
     peek: Option<bool>,
-    give_back: Option<u64>,
+    refund: Option<u64>,
     r#return: Option<usize>,
     holder: Option<u128>,
     expect: Option<Expect>,
@@ -226,12 +226,12 @@ struct RawBucket {
 
 impl RawStep {
     fn compile(self, limit: Arc<Limit>, place: &str) -> Step {
-        let op = match (self.take, self.peek, self.give_back, self.r#return) {
+        let op = match (self.take, self.peek, self.refund, self.r#return) {
             (Some(cost), None, None, None) => StepOp::Take(Hits(cost)),
             (None, Some(true), None, None) => StepOp::Peek,
-            (None, None, Some(cost), None) => StepOp::GiveBack(Hits(cost)),
+            (None, None, Some(cost), None) => StepOp::Refund(Hits(cost)),
             (None, None, None, Some(step)) => StepOp::Return(step),
-            _ => panic!("{place}: a step is one of take, peek, give_back, return"),
+            _ => panic!("{place}: a step is one of take, peek, refund, return"),
         };
         let is_return = matches!(op, StepOp::Return(_));
         assert_eq!(self.expect.is_none(), is_return, "{place}: all but a return have an outcome");
@@ -256,7 +256,7 @@ impl RawLimit {
         let mut forms = [
             self.fixed_window.as_ref().map(|w| {
                 let window = Window::Epoch { length: Micros(w.window_us) };
-                Counting::FixedWindow(FixedWindow { hits: Hits(w.hits), window })
+                Algorithm::FixedWindow(FixedWindow { hits: Hits(w.hits), window })
             }),
             self.calendar.as_ref().map(|c| {
                 let unit = match c.unit.as_str() {
@@ -269,19 +269,19 @@ impl RawLimit {
                 let calendar = tidegate::policy::calendar(unit, &c.zone)
                     .unwrap_or_else(|| panic!("{place}: no such zone: {}", c.zone));
                 let window = Window::Calendar(calendar);
-                Counting::FixedWindow(FixedWindow { hits: Hits(c.hits), window })
+                Algorithm::FixedWindow(FixedWindow { hits: Hits(c.hits), window })
             }),
             self.sliding_window.as_ref().map(|w| {
                 let (hits, length) = (Hits(w.hits), Micros(w.window_us));
-                Counting::SlidingWindow(SlidingWindow { hits, length })
+                Algorithm::SlidingWindow(SlidingWindow { hits, length })
             }),
             self.sliding_log.as_ref().map(|w| {
                 let (hits, length) = (Hits(w.hits), Micros(w.window_us));
-                Counting::SlidingLog(SlidingLog { hits, length })
+                Algorithm::SlidingLog(SlidingLog { hits, length })
             }),
-            self.bucket.as_ref().map(|b| Counting::Bucket(b.compile(place))),
+            self.bucket.as_ref().map(|b| Algorithm::Bucket(b.compile(place))),
             self.hybrid.as_ref().map(|h| {
-                Counting::Hybrid(Hybrid {
+                Algorithm::Hybrid(Hybrid {
                     burst: Hits(h.burst),
                     hits: Hits(h.hits),
                     window: Micros(h.window_us),
@@ -292,15 +292,15 @@ impl RawLimit {
             }),
             self.concurrency.as_ref().map(|c| {
                 let (slots, lease) = (Hits(c.slots), Micros(c.lease_us));
-                Counting::Concurrency(Concurrency { slots, lease })
+                Algorithm::Concurrency(Concurrency { slots, lease })
             }),
         ]
         .into_iter()
         .flatten();
-        let (Some(counting), None) = (forms.next(), forms.next()) else {
+        let (Some(algorithm), None) = (forms.next(), forms.next()) else {
             panic!("{place}: a limit is exactly one of the forms");
         };
-        limit(counting, charge)
+        limit(algorithm, charge)
     }
 }
 

@@ -70,8 +70,8 @@ fn a_receiver_gets_what_a_scrape_shows() {
     assert!(seen("tidegate_decisions").contains(&(refused, 1)));
     let node = [("node", url.as_str())];
     assert!(seen("tidegate_redis_items").contains(&(labels(&node), 6)));
-    let flowing = labels(&[node[0], ("state", "flowing")]);
-    assert!(seen("tidegate_redis_breaker_state").contains(&(flowing, 1)));
+    let closed = labels(&[node[0], ("state", "closed")]);
+    assert!(seen("tidegate_redis_breaker_state").contains(&(closed, 1)));
     for (name, attributes) in
         [("tidegate_decision_seconds", labels(&[])), ("tidegate_redis_wait_seconds", labels(&node))]
     {

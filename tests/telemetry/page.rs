@@ -27,7 +27,7 @@ const LABELS: [(&str, &str); 14] = [
 ];
 /// Of Redis, and not of a node.
 const OF_ALL_NODES: [&str; 3] =
-    ["tidegate_redis_split_calls", "tidegate_redis_two_rounds", "tidegate_redis_given_back"];
+    ["tidegate_redis_split_calls", "tidegate_redis_two_rounds", "tidegate_redis_refunded"];
 
 const BEGIN: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tidegate::domain::{Answer, Hits, Op, Receipt};
 use tidegate::store::Store;
-use tidegate::store::redis::config::Topology;
-use tidegate::store::redis::connections::Connections;
+use tidegate::store::redis::client::config::TopologyConfig;
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys;
-use tidegate::store::redis::transport::{Item, Items, Transport};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::load::{COUNT, Load, Page, apply, config, counted, hits, item, open, total};
@@ -34,7 +34,7 @@ async fn bench(proxied: bool) -> Bench {
     let cluster =
         if proxied { Cluster::start_behind_a_proxy(&[&user]) } else { Cluster::start(&[&user]) };
     // Any node leads to all the others.
-    let connections = open(config(Topology::Cluster, &[&cluster.nodes[1]])).await;
+    let connections = open(config(TopologyConfig::Cluster, &[&cluster.nodes[1]])).await;
     Bench { cluster, connections, _turn: turn }
 }
 
@@ -61,18 +61,19 @@ fn slot_of_the_first(load: &Load) -> u16 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_takes_one_write_per_node_that_it_touches() {
     let Bench { cluster, connections, _turn } = bench(false).await;
-    let items: Vec<(usize, Item)> = (0..12)
+    let items: Vec<(usize, ScriptCall)> = (0..12)
         .map(|at| {
             let key = format!("tg1z:{{{at}}}");
             let slot = keys::slot_of_text(key.as_bytes());
             assert_eq!(slot, cluster.slot_of(&key), "our checksum is the server's");
-            (cluster.owner(0, slot), Item { slot: Some(slot), ..item(&COUNT, &key) })
+            (cluster.owner(0, slot), ScriptCall { slot: Some(slot), ..item(&COUNT, &key) })
         })
         .collect();
     let call = |home: Option<usize>| {
-        let of_home =
-            |(at, item): &(usize, Item)| home.is_none_or(|home| home == *at).then(|| item.clone());
-        connections.send(items.iter().filter_map(of_home).collect::<Items>())
+        let of_home = |(at, item): &(usize, ScriptCall)| {
+            home.is_none_or(|home| home == *at).then(|| item.clone())
+        };
+        connections.send(items.iter().filter_map(of_home).collect::<ScriptCalls>())
     };
     assert!((0..3).all(|home| items.iter().any(|(at, _)| *at == home)), "all are touched");
     let replies = call(None).await;
@@ -157,7 +158,8 @@ async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
     let proxy = cluster.proxy.as_ref().unwrap();
     load.record("before a black hole", |page| page.home != 0);
     proxy.swallow(true);
-    until("its lanes are dropped", || total(load.connections(), |node| &node.timeouts) > 0).await;
+    until("its connections are dropped", || total(load.connections(), |node| &node.timeouts) > 0)
+        .await;
     load.progress("the others go on", |page| page.home != 0, 50).await;
     // Long enough for dials to vanish in the hole too.
     until("it is dialled in vain", || total(load.connections(), |node| &node.dial_failures) > 2)
@@ -191,7 +193,7 @@ async fn several_silent_slots_of_one_call_are_all_unanswered_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_given_back() {
+async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_refunded() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let book = spread(&cluster);
     let of_home = |home| book.iter().filter(move |page| page.home == home);
@@ -208,12 +210,12 @@ async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_given_back() {
         assert!(matches!(answers[0], Answer::Unanswered { .. }), "{answers:?}");
         let outcome = answers[1].outcome().expect("the sound shard's answer is there in time");
         assert_eq!(outcome.charged, Hits(3));
-        let taken = outcome.taken.expect("it can be given back");
+        let taken = outcome.taken.expect("it can be refunded");
         receipts.push(Receipt { key: sound.key(), limit: Arc::clone(&limit), taken });
     }
     assert_eq!(store.overruns(), 0, "it ended in order, before its budget did");
     assert_eq!(hits(&store, &limit, sound).await, Some(12));
-    store.give_back(&receipts).await;
+    store.refund(&receipts).await;
     assert_eq!(hits(&store, &limit, sound).await, Some(3));
     cluster.nodes[0].thaw();
 }

@@ -1,4 +1,4 @@
-//! Callers that keep counting, and the book that they keep.
+//! Callers that keep algorithm, and the book that they keep.
 //!
 //! They use the whole store with limits that nobody reaches, so that a counter holds the number of
 //! its charges; and the book says how many there may be: at least the acknowledged ones, at most
@@ -12,19 +12,21 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Charge, Check, Counting, Executed, FixedWindow, Hits, Key, Limit,
+    Accounting, Algorithm, Answer, Call, Charge, Check, Executed, FixedWindow, Hits, Key, Limit,
     Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
 };
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::config::{Address, Auth, Password, RedisConfig, Topology};
-use tidegate::store::redis::connections::Connections;
-use tidegate::store::redis::counters::{Counter, NodeCounters};
+use tidegate::store::redis::client::config::{
+    Address, Auth, Password, RedisConfig, TopologyConfig,
+};
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
+use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::{PRODUCTION, Script};
+use tidegate::store::redis::script::library::{PRODUCTION, Script};
 use tidegate::store::redis::store::Timing;
-use tidegate::store::redis::transport::{Item, Items, SendError, Transport};
 use tokio::task::JoinSet;
 
 use crate::support::acl;
@@ -47,14 +49,14 @@ fn script(text: &str) -> Script {
 }
 
 /// One run of a script for one key.
-pub fn item(script: &'static Script, key: &str) -> Item {
+pub fn item(script: &'static Script, key: &str) -> ScriptCall {
     let mut command = redis::cmd("EVALSHA");
     command.arg(&script.sha).arg(1).arg(key);
-    Item { script, command, slot: None }
+    ScriptCall { script, command, slot: None }
 }
 
 /// The test's login, as the service would be configured with it.
-pub fn config(topology: Topology, servers: &[&Server]) -> RedisConfig {
+pub fn config(topology: TopologyConfig, servers: &[&Server]) -> RedisConfig {
     let address = |server: &&Server| Address::Tcp("127.0.0.1".into(), server.port);
     RedisConfig {
         topology,
@@ -83,13 +85,13 @@ pub async fn open(config: RedisConfig) -> Connections {
 
 /// Sends one counting item.
 pub async fn count_one(connections: &Connections, key: &str) -> Result<Value, SendError> {
-    let mut replies = connections.send(Items::from_buf([item(&COUNT, key)])).await;
+    let mut replies = connections.send(ScriptCalls::from_buf([item(&COUNT, key)])).await;
     assert_eq!(replies.len(), 1);
     replies.remove(0)
 }
 
 /// A counter's value, summed over the nodes.
-pub fn total(connections: &Connections, of: impl Fn(&NodeCounters) -> &Counter) -> u64 {
+pub fn total(connections: &Connections, of: impl Fn(&NodeStats) -> &Counter) -> u64 {
     connections.report().iter().map(|node| of(&node.counters).get()).sum()
 }
 
@@ -248,11 +250,11 @@ pub fn counted(connections: Connections, budget: Duration) -> (Counted, Arc<Limi
     let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     let limit = Arc::new(Limit {
-        counting: Counting::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
+        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
         rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Error,
-        family: 0,
+        limit_id: 0,
     });
     (Deadline::new(redis, budget, Clock::default()), limit)
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::Value;
 use tidegate::domain::Executed;
-use tidegate::store::redis::config::{
-    Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsAgain, Topology,
+use tidegate::store::redis::client::config::{
+    Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsReloader, TopologyConfig,
 };
-use tidegate::store::redis::connections::Connections;
-use tidegate::store::redis::transport::{SendError, SendFault};
+use tidegate::store::redis::client::node_connections::Connections;
+use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
 
 use crate::load::{COUNT, Load, config, count_one, open, pages, total};
 use crate::support::acl;
@@ -23,7 +23,8 @@ async fn a_rotated_password_is_followed_without_a_restart() {
     let asked = Arc::clone(&file);
     let password = Password::Asked(Arc::new(move || asked.lock().unwrap().clone()));
     let auth = Auth { user: Some(acl::USER.into()), password };
-    let connections = open(RedisConfig { auth, ..config(Topology::Single, &[&server]) }).await;
+    let connections =
+        open(RedisConfig { auth, ..config(TopologyConfig::Single, &[&server]) }).await;
     let load = Load::start(connections, pages(2));
     load.progress("every key is charged", |_| true, 5).await;
     server.ask(&["ACL", "SETUSER", acl::USER, "resetpass", ">the-next-one"]);
@@ -89,7 +90,7 @@ fn over_tls(server: &Server, host: &str, tls: Tls) -> RedisConfig {
         tls: Some(tls),
         // The handshake of an unoptimised build on a busy machine.
         connect_timeout: Duration::from_secs(5),
-        ..config(Topology::Single, &[server])
+        ..config(TopologyConfig::Single, &[server])
     }
 }
 
@@ -101,7 +102,7 @@ fn client(authority: &Authority) -> Option<(Vec<u8>, Vec<u8>)> {
 async fn is_refused(config: RedisConfig) {
     let connections = Connections::open(config, vec![&COUNT]).unwrap();
     until("the dial fails", || total(&connections, |node| &node.dial_failures) > 0).await;
-    let refused = SendError { executed: Executed::No, fault: SendFault::NotConnected };
+    let refused = SendError { executed: Executed::No, fault: SendErrorKind::NotConnected };
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Err(refused));
 }
 
@@ -135,7 +136,7 @@ async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not
     let files = Arc::new(Mutex::new(Some(with(client(&ours)))));
     let asked = Arc::clone(&files);
     let config = RedisConfig {
-        tls_again: Some(TlsAgain::new(move || asked.lock().unwrap().clone())),
+        tls_again: Some(TlsReloader::new(move || asked.lock().unwrap().clone())),
         overdue: Duration::from_millis(100),
         ..over_tls(&server, "localhost", with(client(&ours)))
     };
@@ -160,7 +161,7 @@ async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not
         };
         tokio::select! {
             () = asks => {}
-            () = until("a lane is lost", || total(&connections, |node| &node.losses) > losses) => {}
+            () = until("a connection is lost", || total(&connections, |node| &node.losses) > losses) => {}
         }
         server.thaw();
         before
@@ -170,7 +171,7 @@ async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not
         let before = anew().await;
         until("the old certificates are shown", || connects() > before).await;
     }
-    // Taken, for the server refuses it: another authority signed it.
+    // ChargeRecord, for the server refuses it: another authority signed it.
     *files.lock().unwrap() = Some(with(client(&theirs)));
     let failures = total(&connections, |node| &node.dial_failures);
     anew().await;

@@ -1,6 +1,6 @@
 //! A master that sentinels watch.
 
-use tidegate::store::redis::config::{Address, RedisConfig, Topology};
+use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 
 use crate::load::{Load, auth, config, open, pages};
 use crate::support::acl;
@@ -12,7 +12,7 @@ fn group() -> Group {
 }
 
 fn watched(group: &Group) -> RedisConfig {
-    let topology = Topology::Sentinel { master: NAME.into(), auth: auth() };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: auth() };
     let sentinels: Vec<_> = group.sentinels.iter().collect();
     config(topology, &sentinels)
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::domain::Executed;
-use tidegate::store::redis::config::{Address, RedisConfig, Topology};
-use tidegate::store::redis::transport::{Items, SendError, SendFault, Transport};
+use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
 
 use crate::load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
 use crate::support::acl;
@@ -17,10 +17,10 @@ fn server() -> Server {
 }
 
 fn single(server: &Server) -> RedisConfig {
-    config(Topology::Single, &[server])
+    config(TopologyConfig::Single, &[server])
 }
 
-fn no(fault: SendFault) -> Result<Value, SendError> {
+fn no(fault: SendErrorKind) -> Result<Value, SendError> {
     Err(SendError { executed: Executed::No, fault })
 }
 
@@ -28,7 +28,7 @@ fn no(fault: SendFault) -> Result<Value, SendError> {
 async fn each_item_is_answered_on_its_own_and_in_order() {
     let server = server();
     let connections = open(single(&server)).await;
-    let items = Items::from_iter([
+    let items = ScriptCalls::from_iter([
         item(&COUNT, "tg1z:{a}"),
         item(&FAIL, "tg1z:{a}"),
         item(&COUNT, "tg1z:{a}"),
@@ -36,14 +36,14 @@ async fn each_item_is_answered_on_its_own_and_in_order() {
         item(&COUNT, "tg1z:{b}"),
     ]);
     let replies = connections.send(items).await;
-    let failed = SendError { executed: Executed::Unknown, fault: SendFault::Script };
+    let failed = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
     assert_eq!(
         replies.as_slice(),
         [
             Ok(Value::Int(1)),
             Err(failed),
             Ok(Value::Int(2)),
-            no(SendFault::Denied),
+            no(SendErrorKind::Denied),
             Ok(Value::Int(1))
         ]
     );
@@ -93,7 +93,7 @@ async fn a_lost_server_is_refused_at_once_and_met_again() {
     load.progress("every key is charged", |_| true, 5).await;
     server.kill();
     until("the loss is noticed", || !connections.is_connected()).await;
-    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendFault::NotConnected));
+    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
     let again = Server::try_start(port, &[&acl::line(acl::SINGLE)], &[]);
     let again = again.expect("the port is still free");
     load.progress("every key is charged again", |_| true, 5).await;
@@ -109,7 +109,7 @@ async fn an_idle_connection_that_the_server_closes_costs_no_call() {
     for _ in 0..5 {
         let before = total(&connections, |node| &node.connects);
         server.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        until("both lanes are back", || {
+        until("both connections are back", || {
             total(&connections, |node| &node.connects) >= before + 2
                 && total(&connections, |node| &node.connected) == 2
         })
@@ -123,7 +123,8 @@ async fn an_idle_connection_that_the_server_closes_costs_no_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_item_whose_caller_has_gone_is_not_written() {
     let server = server();
-    let patient = RedisConfig { lanes: 1, overdue: Duration::from_secs(20), ..single(&server) };
+    let patient =
+        RedisConfig { connections: 1, overdue: Duration::from_secs(20), ..single(&server) };
     let connections = open(patient).await;
     server.ask(&["CLIENT", "PAUSE", "20000", "WRITE"]);
     // A call that is polled once has entered the queue.
@@ -155,11 +156,11 @@ async fn a_frozen_server_is_dropped_and_met_again() {
     let connections = load.connections();
     load.progress("every key is charged", |_| true, 5).await;
     server.freeze();
-    until("its lanes are dropped", || {
+    until("its connections are dropped", || {
         total(connections, |node| &node.timeouts) > 0 && !connections.is_connected()
     })
     .await;
-    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendFault::NotConnected));
+    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
     server.thaw();
     load.progress("every key is charged again", |_| true, 5).await;
     load.stop(true).await;
@@ -171,10 +172,10 @@ async fn a_full_server_and_one_that_became_a_replica_say_that_nothing_ran() {
     let connections = open(single(&server)).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendFault::NotWritable));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotWritable));
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendFault::NotMaster));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotMaster));
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     until("it is a master again", || connections.is_connected()).await;
     let again = count_one(&connections, "tg1z:{a}").await;

@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use super::Shown;
-use super::run::{GroupRan, Slice};
 use super::scenario::Scenario;
+use super::simulation::{GroupRan, Slice};
 
 /// Pixels: as wide as a page of text on a code forge.
 const WIDTH: f64 = 840.0;

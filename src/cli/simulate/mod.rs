@@ -4,8 +4,8 @@
 
 mod chart;
 mod report;
-mod run;
 mod scenario;
+mod simulation;
 mod traffic;
 
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::app::{self, Engine, Failure};
 use crate::domain::{Code, Descriptor, Entry, Hits, Request};
 use crate::policy::{self, Options, Policy, Secret};
 
-use super::print;
-pub use run::{GroupRan, Ran, Said, Slice, run};
-pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioFault, WhenRefused};
+pub use self::simulation::{GroupRan, Ran, Said, Slice, run};
+use super::terminal;
+pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
 
 /// Counters of one run: four for each caller of the largest scenario. The store takes memory only
 /// for those that are used.
@@ -61,7 +61,7 @@ impl Simulate {
         }
         for (nth, path) in self.scenarios.iter().enumerate() {
             if nth > 0 {
-                print::out("\n")?;
+                terminal::out("\n")?;
             }
             self.one(path)?;
         }
@@ -83,12 +83,12 @@ impl Simulate {
                 shown.push(Shown { label: Some(value.clone()), ran });
             }
             let scenario = read(&[])?;
-            print::out(&report::sweep(&scenario, name, &shown))?;
+            terminal::out(&report::sweep(&scenario, name, &shown))?;
             scenario
         } else {
             let scenario = read(&[])?;
             shown.push(Shown { label: None, ran: simulate(&scenario)? });
-            print::out(&report::report(&scenario, &shown[0].ran))?;
+            terminal::out(&report::report(&scenario, &shown[0].ran))?;
             scenario
         };
         if let Some(file) = &self.svg {
@@ -139,7 +139,7 @@ pub fn simulate(scenario: &Scenario) -> Result<Ran, Failure> {
         let descriptors = [Descriptor {
             entries: &entries,
             hits: Hits(group.hits),
-            give_back: false,
+            refund: false,
             limit: None,
             holder: None,
         }];

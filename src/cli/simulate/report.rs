@@ -5,8 +5,8 @@
 use std::fmt::Write;
 
 use super::Shown;
-use super::run::{GroupRan, Ran};
 use super::scenario::Scenario;
+use super::simulation::{GroupRan, Ran};
 
 /// Everything that is to be said of one run.
 pub(super) fn report(scenario: &Scenario, ran: &Ran) -> String {

@@ -165,7 +165,7 @@ fn once() -> f64 {
 
 /// Why a scenario cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ScenarioFault {
+pub enum ScenarioError {
     /// The YAML does not have a scenario's shape.
     Shape(String),
     /// A number is out of its range: which, and what is allowed.
@@ -174,14 +174,14 @@ pub enum ScenarioFault {
     NoParameter(String),
 }
 
-impl std::error::Error for ScenarioFault {}
+impl std::error::Error for ScenarioError {}
 
-impl fmt::Display for ScenarioFault {
+impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ScenarioFault::Shape(what) => write!(f, "not a scenario: {what}"),
-            ScenarioFault::Range(what) => f.write_str(what),
-            ScenarioFault::NoParameter(name) => {
+            ScenarioError::Shape(what) => write!(f, "not a scenario: {what}"),
+            ScenarioError::Range(what) => f.write_str(what),
+            ScenarioError::NoParameter(name) => {
                 write!(f, "the scenario has no entry `{name}` under `parameters`")
             }
         }
@@ -200,9 +200,9 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// [`ScenarioFault`] says what is wrong.
-    pub fn read(text: &str, given: &[(&str, &str)]) -> Result<Scenario, ScenarioFault> {
-        let shape = |fault: serde_yaml::Error| ScenarioFault::Shape(fault.to_string());
+    /// [`ScenarioError`] says what is wrong.
+    pub fn read(text: &str, given: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
+        let shape = |fault: serde_yaml::Error| ScenarioError::Shape(fault.to_string());
         let raw: Raw = serde_yaml::from_str(text).map_err(shape)?;
         let mut values = BTreeMap::new();
         for (name, value) in &raw.parameters {
@@ -212,7 +212,7 @@ impl Scenario {
         for &(name, value) in given {
             match values.get_mut(name) {
                 Some(known) => value.clone_into(known),
-                None => return Err(ScenarioFault::NoParameter(name.to_owned())),
+                None => return Err(ScenarioError::NoParameter(name.to_owned())),
             }
         }
         let mut filled = text.to_owned();
@@ -221,15 +221,15 @@ impl Scenario {
         }
         if let Some((_, unknown)) = filled.split_once("${") {
             let name = unknown.split_once('}').map_or(unknown, |(name, _)| name);
-            return Err(ScenarioFault::NoParameter(name.to_owned()));
+            return Err(ScenarioError::NoParameter(name.to_owned()));
         }
         let scenario: Scenario = serde_yaml::from_str(&filled).map_err(shape)?;
         scenario.checked()
     }
 
-    fn checked(self) -> Result<Scenario, ScenarioFault> {
+    fn checked(self) -> Result<Scenario, ScenarioError> {
         let range = |ok: bool, what: &str| {
-            if ok { Ok(()) } else { Err(ScenarioFault::Range(what.to_owned())) }
+            if ok { Ok(()) } else { Err(ScenarioError::Range(what.to_owned())) }
         };
         range(
             self.lasts_s > 0.0 && self.lasts_s <= LASTS_S_MAX,
@@ -271,9 +271,9 @@ groups:
         assert_eq!(Scenario::read(TEXT, &[]).unwrap().policy, "limit 7");
         assert_eq!(Scenario::read(TEXT, &[("limit", "9")]).unwrap().policy, "limit 9");
         let fault = Scenario::read(TEXT, &[("other", "9")]).unwrap_err();
-        assert_eq!(fault, ScenarioFault::NoParameter("other".to_owned()));
+        assert_eq!(fault, ScenarioError::NoParameter("other".to_owned()));
         let fault = Scenario::read(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
-        assert_eq!(fault, ScenarioFault::NoParameter("limt".to_owned()));
+        assert_eq!(fault, ScenarioError::NoParameter("limt".to_owned()));
     }
 
     #[test]

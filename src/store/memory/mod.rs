@@ -16,7 +16,7 @@
 //! grow beyond it is refused like that of a new key that finds no room. An entry is reclaimed when an absent one
 //! would mean the same (a full bucket, a window that is over): a few slots at every insertion, more
 //! when the store is full, and by [`MemoryStore::sweep`]. While all entries are live, a new key is
-//! counted on a counter that its family (the limit's rule and window) shares in that shard, so on
+//! counted on a counter that its limit_id (the limit's rule and window) shares in that shard, so on
 //! one of 256: keys that meet there refuse each other, but no more than the limit is ever admitted
 //! to any of them, and whoever sends a million fresh keys drives out nobody. A key that gets an
 //! entry of its own later starts from its shared counter's state, so that nothing is forgotten. A
@@ -25,14 +25,14 @@
 //!
 //! Not here: the arithmetic (`algorithm`), the time (every call brings it along).
 
-mod call;
+mod multi_check;
 mod shard;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::shard::{ENTRY_BYTES, EntryKey, Shard, Slot, weight};
-use super::{AtHand, Store};
+use super::{LocalStore, Store};
 use crate::algorithm;
 use crate::domain::{
     Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source, Verdict,
@@ -283,7 +283,7 @@ impl MemoryStore {
             return step.outcome;
         }
         self.make_room(shard, now, |_| false);
-        let shared = shard.find_shared(check.limit.family);
+        let shared = shard.find_shared(check.limit.limit_id);
         let op = if shared.is_some() { on_shared(check.op) } else { check.op };
         let state = shared.map(|slot| shard.state(slot));
         let step = algorithm::apply_for(state, check.limit, op, check.holder, now);
@@ -305,7 +305,7 @@ impl MemoryStore {
         self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
         match shared {
             Some(slot) => shard.put(slot, state, expires),
-            None => shard.insert(EntryKey::shared(check.limit.family), state, expires),
+            None => shard.insert(EntryKey::shared(check.limit.limit_id), state, expires),
         }
         step.outcome
     }
@@ -327,11 +327,11 @@ impl MemoryStore {
     fn return_one(&self, receipt: &Receipt) {
         let key = EntryKey::own(receipt.key.identity);
         let mut shard = self.lock(self.shard_of(key));
-        let found = shard.find(key).or_else(|| shard.find_shared(receipt.limit.family));
+        let found = shard.find(key).or_else(|| shard.find_shared(receipt.limit.limit_id));
         let Some(slot) = found else { return };
         let now = shard.latest();
         let state = shard.state(slot);
-        if let Some(state) = algorithm::give_back(state, &receipt.limit, &receipt.taken, now) {
+        if let Some(state) = algorithm::refund(state, &receipt.limit, &receipt.taken, now) {
             let expires = algorithm::expires_at(&state, &receipt.limit);
             self.resize(false, Op::Peek, weight(shard.state(slot)), weight(&state));
             shard.put(slot, state, expires);
@@ -339,16 +339,16 @@ impl MemoryStore {
     }
 }
 
-/// A caller's own give-back does not reach a counter that others share: it has no receipt, so
+/// A caller's own refund does not reach a counter that others share: it has no receipt, so
 /// nobody knows whether its hits were counted there.
 fn on_shared(op: Op) -> Op {
     match op {
-        Op::GiveBack { .. } => Op::GiveBack { cost: Hits::ZERO },
+        Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
         Op::Take { .. } | Op::Peek => op,
     }
 }
 
-impl AtHand for MemoryStore {
+impl LocalStore for MemoryStore {
     fn answer(&self, call: &Call<'_>) -> Vec<Answer> {
         match call.checks {
             [check] => vec![Answer::Decided(self.decide_one(check, call.now))],
@@ -367,7 +367,7 @@ impl Store for MemoryStore {
         Answers { each: self.answer(call), source: Source::Memory }
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
+    async fn refund(&self, receipts: &[Receipt]) {
         for receipt in receipts {
             self.return_one(receipt);
         }

@@ -35,11 +35,11 @@ impl EntryKey {
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
-    /// The key of the counter that a family shares in each shard.
-    pub(super) fn shared(family: u64) -> EntryKey {
+    /// The key of the counter that a limit_id shares in each shard.
+    pub(super) fn shared(limit_id: u64) -> EntryKey {
         // Families are small numbers; an odd factor (2^64 / golden ratio) spreads them over the
         // index without joining any two.
-        EntryKey([family.wrapping_mul(0x9e37_79b9_7f4a_7c15), SHARED])
+        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), SHARED])
     }
 
     /// The identity is a keyed hash already, so its bits are as good as any hash of them, and
@@ -115,9 +115,9 @@ impl Shard {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Where a family's shared counter is. Almost always there is none in the whole shard.
-    pub(super) fn find_shared(&self, family: u64) -> Option<Slot> {
-        if self.shared == 0 { None } else { self.find(EntryKey::shared(family)) }
+    /// Where a limit_id's shared counter is. Almost always there is none in the whole shard.
+    pub(super) fn find_shared(&self, limit_id: u64) -> Option<Slot> {
+        if self.shared == 0 { None } else { self.find(EntryKey::shared(limit_id)) }
     }
 
     /// What an entry holds.

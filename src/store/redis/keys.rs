@@ -16,7 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
-use crate::domain::{Counting, Key, Window};
+use crate::domain::{Algorithm, Key, Window};
 
 /// Hash slots of a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
@@ -39,7 +39,7 @@ pub struct Prefix(String);
 
 /// Why a prefix is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixFault {
+pub enum PrefixError {
     /// More than [`PREFIX_BYTES_MAX`] bytes.
     TooLong,
     /// A brace would become the hash tag; a blank or control character breaks ACL patterns and
@@ -47,30 +47,30 @@ pub enum PrefixFault {
     Character(char),
 }
 
-impl std::fmt::Display for PrefixFault {
+impl std::fmt::Display for PrefixError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            PrefixFault::TooLong => write!(f, "the key prefix is over {PREFIX_BYTES_MAX} bytes"),
-            PrefixFault::Character(found) => {
+            PrefixError::TooLong => write!(f, "the key prefix is over {PREFIX_BYTES_MAX} bytes"),
+            PrefixError::Character(found) => {
                 write!(f, "the key prefix may not contain {found:?} (braces, blanks, control)")
             }
         }
     }
 }
 
-impl std::error::Error for PrefixFault {}
+impl std::error::Error for PrefixError {}
 
 impl Prefix {
     /// # Errors
     ///
-    /// [`PrefixFault`] for what would not be safe before a key.
-    pub fn new(text: &str) -> Result<Prefix, PrefixFault> {
+    /// [`PrefixError`] for what would not be safe before a key.
+    pub fn new(text: &str) -> Result<Prefix, PrefixError> {
         if text.len() > PREFIX_BYTES_MAX {
-            return Err(PrefixFault::TooLong);
+            return Err(PrefixError::TooLong);
         }
         let unsafe_char = |c: &char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control();
         match text.chars().find(unsafe_char) {
-            Some(found) => Err(PrefixFault::Character(found)),
+            Some(found) => Err(PrefixError::Character(found)),
             None => Ok(Prefix(text.to_owned())),
         }
     }
@@ -87,16 +87,16 @@ impl Prefix {
     /// use tidegate::store::redis::keys::Prefix;
     ///
     /// let window = Window::Epoch { length: Micros::SECOND };
-    /// let counting = Counting::FixedWindow(FixedWindow { hits: Hits(1), window });
+    /// let counting = Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window });
     /// let prefix = Prefix::new("edge:").unwrap();
-    /// let key = prefix.key(&Key { identity: 1, tag: None }, &counting);
+    /// let key = prefix.key(&Key { identity: 1, tag: None }, &algorithm);
     /// assert_eq!(key.as_slice(), b"edge:tg1w:{AAAAAAAAAAAAAAAAAAAAAQ}");
     /// ```
-    pub fn key(&self, key: &Key, counting: &Counting) -> KeyText {
+    pub fn key(&self, key: &Key, algorithm: &Algorithm) -> KeyText {
         let mut text = KeyText::new();
         text.extend_from_slice(self.0.as_bytes());
         text.extend_from_slice(b"tg1");
-        text.push(letter(counting));
+        text.push(letter(algorithm));
         text.extend_from_slice(b":{");
         text.extend_from_slice(&base64url(key.tag.unwrap_or(key.identity)));
         text.push(b'}');
@@ -110,18 +110,18 @@ impl Prefix {
 
 /// The algorithm and the version of its state. A changed state is a new letter. Both forms of a
 /// bucket share one state, so that a rate that no longer divides evenly keeps its counter.
-const fn letter(counting: &Counting) -> u8 {
-    match counting {
-        Counting::FixedWindow(window) => match window.window {
+const fn letter(algorithm: &Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { .. } => b'w',
             Window::Calendar(_) => b'k',
         },
-        Counting::SlidingWindow(_) => b's',
-        Counting::SlidingLog(_) => b'g',
-        Counting::Bucket(bucket) if bucket.leaky => b'l',
-        Counting::Bucket(_) => b'b',
-        Counting::Hybrid(_) => b'h',
-        Counting::Concurrency(_) => b'c',
+        Algorithm::SlidingWindow(_) => b's',
+        Algorithm::SlidingLog(_) => b'g',
+        Algorithm::Bucket(bucket) if bucket.leaky => b'l',
+        Algorithm::Bucket(_) => b'b',
+        Algorithm::Hybrid(_) => b'h',
+        Algorithm::Concurrency(_) => b'c',
     }
 }
 
@@ -190,11 +190,11 @@ mod tests {
 
     #[test]
     fn a_prefix_cannot_take_over_the_tag() {
-        assert_eq!(Prefix::new("a{b"), Err(PrefixFault::Character('{')));
-        assert_eq!(Prefix::new("a}"), Err(PrefixFault::Character('}')));
-        assert_eq!(Prefix::new("a b"), Err(PrefixFault::Character(' ')));
-        assert_eq!(Prefix::new("a\n"), Err(PrefixFault::Character('\n')));
-        assert_eq!(Prefix::new(&"x".repeat(65)), Err(PrefixFault::TooLong));
+        assert_eq!(Prefix::new("a{b"), Err(PrefixError::Character('{')));
+        assert_eq!(Prefix::new("a}"), Err(PrefixError::Character('}')));
+        assert_eq!(Prefix::new("a b"), Err(PrefixError::Character(' ')));
+        assert_eq!(Prefix::new("a\n"), Err(PrefixError::Character('\n')));
+        assert_eq!(Prefix::new(&"x".repeat(65)), Err(PrefixError::TooLong));
         assert_eq!(Prefix::new("edge:").map(|p| p.meta()), Ok("edge:tg1meta".to_owned()));
     }
 }

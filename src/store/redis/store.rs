@@ -9,13 +9,15 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::args::Encoder;
+use super::client::transport::{ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
-use super::reply::{self, ReplyFault};
-use super::script::{PRODUCTION, STRICTLY};
-use super::seen::Seen;
-use super::split::{self, Groups};
-use super::transport::{Items, SendError, Transport};
+use super::multi_slot;
+use super::multi_slot::Groups;
+use super::near_limit_hints::NearLimitHints;
+use super::script::arguments::Encoder;
+use super::script::library::{PRODUCTION, STRICTLY};
+use super::script::reply;
+use super::script::reply::ReplyError;
 use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
 use crate::store::Store;
 
@@ -45,8 +47,8 @@ pub struct Counters {
     pub split: AtomicU64,
     /// Of these: calls that asked one slot first.
     pub two_rounds: AtomicU64,
-    /// Charges given back because another slot of the call refused it.
-    pub given_back: AtomicU64,
+    /// Charges refunded because another slot of the call refused it.
+    pub refunded: AtomicU64,
 }
 
 /// Counters in Redis. Implements the store's contract; see the module.
@@ -55,9 +57,9 @@ pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
     timing: Timing,
-    /// The latest call's time, for give-backs under [`Timing::OfTheCall`].
+    /// The latest call's time, for refunds under [`Timing::OfTheCall`].
     latest: AtomicU64,
-    seen: Seen,
+    seen: NearLimitHints,
     counters: Counters,
 }
 
@@ -69,7 +71,8 @@ impl<T: Transport> RedisStore<T> {
             Timing::OfTheCall => &*STRICTLY,
         };
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
-        let (latest, seen, counters) = (AtomicU64::new(0), Seen::new(), Counters::default());
+        let (latest, seen, counters) =
+            (AtomicU64::new(0), NearLimitHints::new(), Counters::default());
         RedisStore { transport, encoder, timing, latest, seen, counters }
     }
 
@@ -105,13 +108,13 @@ impl<T: Transport> RedisStore<T> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
         self.counters.split.fetch_add(1, Ordering::Relaxed);
         let near = |check: &Check<'_>| self.seen.near(check, call.now);
-        match split::first(call.checks, &groups, call.accounting, near) {
+        match multi_slot::first(call.checks, &groups, call.accounting, near) {
             None => self.round(call, &groups, &mut answers).await,
             Some(first) => {
                 self.counters.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.round(call, &groups[first..=first], &mut answers).await;
-                let settled = split::settled(call.checks, &groups[first], &mut answers);
-                let rest = split::rest(call.checks, groups, first, settled);
+                let settled = multi_slot::settled(call.checks, &groups[first], &mut answers);
+                let rest = multi_slot::rest(call.checks, groups, first, settled);
                 self.round(call, &rest, &mut answers).await;
             }
         }
@@ -120,9 +123,10 @@ impl<T: Transport> RedisStore<T> {
                 self.seen.note(check, outcome, call.now);
             }
         }
-        if call.accounting == Accounting::AllOrNothing && split::refused(call.checks, &answers) {
-            let receipts = split::undo(call.checks, &mut answers);
-            self.counters.given_back.fetch_add(receipts.len() as u64, Ordering::Relaxed);
+        if call.accounting == Accounting::AllOrNothing && multi_slot::refused(call.checks, &answers)
+        {
+            let receipts = multi_slot::undo(call.checks, &mut answers);
+            self.counters.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.returns(&receipts, self.now(call)) {
                 self.transport.post(item);
             }
@@ -130,13 +134,13 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    async fn round(&self, call: &Call<'_>, groups: &[split::Group], answers: &mut [Answer]) {
+    async fn round(&self, call: &Call<'_>, groups: &[multi_slot::Group], answers: &mut [Answer]) {
         type Part<'a> = SmallVec<[Check<'a>; 8]>;
-        let part = |at: &usize| split::part(&call.checks[*at], call.accounting);
+        let part = |at: &usize| multi_slot::part(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Part<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(part).collect()).collect();
         let now = self.now(call);
-        let items: Items = parts
+        let items: ScriptCalls = parts
             .iter()
             .map(|part| self.encoder.call(part, call.accounting, now, call.now))
             .collect();
@@ -166,7 +170,7 @@ impl<T: Transport> RedisStore<T> {
                     self.counters.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                     return decoded.outcomes.into_iter().map(Answer::Decided).collect();
                 }
-                Err(ReplyFault::Misfit) => Executed::No,
+                Err(ReplyError::Misfit) => Executed::No,
                 Err(_) => {
                     self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
                     Executed::Unknown
@@ -179,12 +183,12 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// One script call for each slot.
-    fn returns(&self, receipts: &[Receipt], now: Option<Micros>) -> Items {
+    fn returns(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
-            return Items::new();
+            return ScriptCalls::new();
         }
         if !self.transport.is_cluster() {
-            return smallvec![self.encoder.give_back(receipts, now)];
+            return smallvec![self.encoder.refund(receipts, now)];
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
         for receipt in receipts {
@@ -194,7 +198,7 @@ impl<T: Transport> RedisStore<T> {
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }
-        by_slot.iter().map(|(_, receipts)| self.encoder.give_back(receipts, now)).collect()
+        by_slot.iter().map(|(_, receipts)| self.encoder.refund(receipts, now)).collect()
     }
 }
 
@@ -203,7 +207,7 @@ impl<T: Transport> Store for RedisStore<T> {
         let each = if !self.transport.is_cluster() {
             self.together(call).await
         } else {
-            let groups = split::groups(call.checks, |check| keys::slot(&check.key));
+            let groups = multi_slot::groups(call.checks, |check| keys::slot(&check.key));
             if groups.len() < 2 {
                 self.together(call).await
             } else {
@@ -214,7 +218,7 @@ impl<T: Transport> Store for RedisStore<T> {
         Answers { each, source: Source::Redis }
     }
 
-    async fn give_back(&self, receipts: &[Receipt]) {
+    async fn refund(&self, receipts: &[Receipt]) {
         let now = match self.timing {
             Timing::Server => None,
             Timing::OfTheCall => Some(Micros(self.latest.load(Ordering::Relaxed))),

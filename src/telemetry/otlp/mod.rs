@@ -3,13 +3,13 @@
 //! Sending never holds up a decision: it runs in the background, is bounded, and what cannot be sent
 //! is counted and dropped. Not here: which calls are traced (`sampling`), reading settings (`app`).
 
-mod metrics;
+mod metric_export;
 mod sampling;
-mod traces;
+mod trace_export;
 
-pub use metrics::Metrics;
+pub use self::metric_export::Metrics;
+pub use self::trace_export::Traces;
 pub use sampling::Sampling;
-pub use traces::Traces;
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use super::metrics::{Family, Figures, Kind, Value};
+use super::metric::{Family, Figures, Kind, Value};
 
 /// Where a signal is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,9 +8,9 @@
 //!
 //! Not here: the sketches (`sketch`), what a note holds (`note`), who asks (`admin`).
 
-mod note;
-mod report;
-mod sketch;
+mod refusal_note;
+mod space_saving;
+mod top_report;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,12 +19,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::note::Note;
-use self::sketch::Spans;
-use crate::domain::{Micros, Refused, RuleId};
+use self::refusal_note::Note;
+use self::space_saving::Spans;
+use crate::domain::{Micros, RefusalEvent, RuleId};
 
-pub use note::Values;
-pub use report::{TopKey, TopLimit, TopReport, TopSpan};
+pub use self::refusal_note::Values;
+pub use self::top_report::{TopKey, TopLimit, TopReport, TopSpan};
 
 /// Notes that wait to be taken in: at 20 times a second enough for 160,000 refusals a second, and
 /// a little over a megabyte. Beyond it notes are dropped and counted.
@@ -112,7 +112,7 @@ impl Top {
 
     /// A check refused. On the request path: copies at most 170 bytes into a ring, without a lock,
     /// an allocation or a wait.
-    pub(super) fn note(&self, refused: &Refused<'_>) {
+    pub(super) fn note(&self, refused: &RefusalEvent<'_>) {
         if self.notes.try_send(Note::of(refused, self.values)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -142,7 +142,7 @@ impl Top {
         self.take_in(now, names);
         let kept = self.kept();
         let dropped = self.dropped.load(Ordering::Relaxed);
-        report::report(&kept.limits, self.values, dropped + kept.homeless, now)
+        top_report::report(&kept.limits, self.values, dropped + kept.homeless, now)
     }
 
     /// Nobody on the request path waits for this lock.

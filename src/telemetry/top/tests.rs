@@ -1,6 +1,6 @@
 //! What the sketches hold, and what they never hold.
 
-use super::note::start;
+use super::refusal_note::start;
 use super::*;
 use crate::domain::{Entry, Key};
 
@@ -19,7 +19,7 @@ fn refuse(top: &Top, rule: u32, value: &str) {
     identity.copy_from_slice(&hash.as_bytes()[..16]);
     let entries = [Entry { key: b"token", value: value.as_bytes() }];
     let counter = Key { identity: u128::from_be_bytes(identity), tag: None };
-    top.note(&Refused {
+    top.note(&RefusalEvent {
         rule: Some(RuleId(rule)),
         limit: 0,
         counter,
@@ -93,7 +93,7 @@ fn noting_a_refusal_allocates_nothing_though_the_ring_be_full() {
     let entries = [Entry { key: b"token", value: &[b'x'; 300] }; 16];
     let counter = Key { identity: 1, tag: None };
     let refused =
-        Refused { rule: Some(RuleId(1)), limit: 0, counter, entries: &entries, shadow: false };
+        RefusalEvent { rule: Some(RuleId(1)), limit: 0, counter, entries: &entries, shadow: false };
     for _ in 0..2 {
         let noted = allocation_counter::measure(|| {
             (0..NOTES_MAX).for_each(|_| top.note(&refused));
@@ -164,7 +164,7 @@ fn whatever_bytes_a_value_has_its_text_prints_and_is_bounded() {
         let entries = [Entry { key: b"k", value }; 16];
         let counter = Key { identity: 1, tag: None };
         let of = |entries: &[Entry<'_>]| {
-            let refused = Refused { rule: None, limit: 0, counter, entries, shadow: false };
+            let refused = RefusalEvent { rule: None, limit: 0, counter, entries, shadow: false };
             Note::of(&refused, Values::Shortened).shown()
         };
         if let Some(expected) = expected.get(at) {

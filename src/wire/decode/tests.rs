@@ -24,18 +24,18 @@ fn one() -> RateLimitDescriptor {
     descriptor(vec![entry("ip", "192.0.2.1")])
 }
 
-fn fault(request: &RateLimitRequest) -> Fault {
-    Asked::read(&request.encode_to_vec()).unwrap_err()
+fn fault(request: &RateLimitRequest) -> DecodeError {
+    DecodedRequest::read(&request.encode_to_vec()).unwrap_err()
 }
 
 #[test]
 fn an_empty_domain_or_no_descriptor_is_invalid() {
     let nameless = RateLimitRequest { domain: String::new(), ..request(vec![one()]) };
-    assert_eq!(fault(&nameless), Fault::DomainEmpty);
-    assert_eq!(fault(&request(vec![])), Fault::NoDescriptors);
-    assert_eq!(Asked::read(b"").unwrap_err(), Fault::DomainEmpty);
-    assert_eq!(Asked::read(b"\x0a\x01\xff").unwrap_err(), Fault::DomainNotText);
-    let status = Status::from(Fault::NoDescriptors);
+    assert_eq!(fault(&nameless), DecodeError::DomainEmpty);
+    assert_eq!(fault(&request(vec![])), DecodeError::NoDescriptors);
+    assert_eq!(DecodedRequest::read(b"").unwrap_err(), DecodeError::DomainEmpty);
+    assert_eq!(DecodedRequest::read(b"\x0a\x01\xff").unwrap_err(), DecodeError::DomainNotText);
+    let status = Status::from(DecodeError::NoDescriptors);
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "descriptors must not be empty");
 }
@@ -43,13 +43,19 @@ fn an_empty_domain_or_no_descriptor_is_invalid() {
 #[test]
 fn more_descriptors_or_entries_than_the_bound_are_invalid_and_the_bound_is_told() {
     let many = |n| request(vec![one(); n]).encode_to_vec();
-    assert_eq!(Asked::read(&many(64)).unwrap().descriptors().len(), 64);
-    assert_eq!(Asked::read(&many(65)).unwrap_err(), Fault::TooManyDescriptors);
-    assert_eq!(Fault::TooManyDescriptors.to_string(), "descriptors: at most 64 in one request");
+    assert_eq!(DecodedRequest::read(&many(64)).unwrap().descriptors().len(), 64);
+    assert_eq!(DecodedRequest::read(&many(65)).unwrap_err(), DecodeError::TooManyDescriptors);
+    assert_eq!(
+        DecodeError::TooManyDescriptors.to_string(),
+        "descriptors: at most 64 in one request"
+    );
 
     let deep = |n| request(vec![one(), descriptor(vec![entry("k", "v"); n])]);
-    assert_eq!(Asked::read(&deep(16).encode_to_vec()).unwrap().descriptors()[1].entries.len(), 16);
-    assert_eq!(fault(&deep(17)), Fault::TooManyEntries { descriptor: 1 });
+    assert_eq!(
+        DecodedRequest::read(&deep(16).encode_to_vec()).unwrap().descriptors()[1].entries.len(),
+        16
+    );
+    assert_eq!(fault(&deep(17)), DecodeError::TooManyEntries { descriptor: 1 });
     assert_eq!(fault(&deep(17)).to_string(), "descriptors[1].entries: at most 16");
 }
 
@@ -57,17 +63,20 @@ fn more_descriptors_or_entries_than_the_bound_are_invalid_and_the_bound_is_told(
 fn a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not() {
     let sized = |n| request(vec![descriptor(vec![entry("k", vec![b'v'; n])])]).encode_to_vec();
     let around = sized(0).len() + 12;
-    assert!(Asked::read(&sized(MESSAGE_BYTES_MAX - around)).is_ok());
-    assert_eq!(Asked::read(&sized(MESSAGE_BYTES_MAX)).unwrap_err(), Fault::MessageTooLong);
+    assert!(DecodedRequest::read(&sized(MESSAGE_BYTES_MAX - around)).is_ok());
+    assert_eq!(
+        DecodedRequest::read(&sized(MESSAGE_BYTES_MAX)).unwrap_err(),
+        DecodeError::MessageTooLong
+    );
 }
 
 #[test]
 fn an_empty_key_is_invalid_an_empty_value_and_an_empty_descriptor_are_not() {
     let keyless = request(vec![one(), descriptor(vec![entry("", "v")])]);
-    assert_eq!(fault(&keyless), Fault::KeyEmpty { descriptor: 1 });
+    assert_eq!(fault(&keyless), DecodeError::KeyEmpty { descriptor: 1 });
     let message = request(vec![descriptor(vec![entry("k", "")]), descriptor(vec![])]);
     let bytes = message.encode_to_vec();
-    let asked = Asked::read(&bytes).unwrap();
+    let asked = DecodedRequest::read(&bytes).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].entries, [Entry { key: b"k", value: b"" }]);
     assert_eq!(descriptors[1].entries, []);
@@ -87,7 +96,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
     ];
     for value in odd {
         let bytes = request(vec![descriptor(vec![entry("k", value)])]).encode_to_vec();
-        let asked = Asked::read(&bytes).unwrap();
+        let asked = DecodedRequest::read(&bytes).unwrap();
         assert_eq!(asked.descriptors()[0].entries[0].value, value);
     }
 }
@@ -95,7 +104,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
 fn hits(of_request: u32, of_descriptor: Option<u64>) -> u64 {
     let descriptor = RateLimitDescriptor { hits_addend: of_descriptor, ..one() };
     let message = RateLimitRequest { hits_addend: of_request, ..request(vec![descriptor]) };
-    Asked::read(&message.encode_to_vec()).unwrap().descriptors()[0].hits.0
+    DecodedRequest::read(&message.encode_to_vec()).unwrap().descriptors()[0].hits.0
 }
 
 #[test]
@@ -114,18 +123,18 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
     let mut bytes = RateLimitRequest { hits_addend: 5, ..RateLimitRequest::default() };
     let late = [request(vec![one(), one()]).encode_to_vec(), bytes.encode_to_vec()].concat();
     bytes.domain = "edge".to_owned();
-    let asked = Asked::read(&late).unwrap();
+    let asked = DecodedRequest::read(&late).unwrap();
     assert!(asked.descriptors().iter().all(|descriptor| descriptor.hits.0 == 5));
 }
 
 #[test]
-fn negative_hits_are_given_back() {
+fn negative_hits_are_refunded() {
     let back = RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..one() };
     let bytes = request(vec![back, one()]).encode_to_vec();
-    let asked = Asked::read(&bytes).unwrap();
+    let asked = DecodedRequest::read(&bytes).unwrap();
     let descriptors = asked.descriptors();
-    assert!(descriptors[0].give_back && descriptors[0].hits.0 == 2);
-    assert!(!descriptors[1].give_back);
+    assert!(descriptors[0].refund && descriptors[0].hits.0 == 2);
+    assert!(!descriptors[1].refund);
 }
 
 #[test]
@@ -133,7 +142,7 @@ fn the_slot_entry_names_the_holder_and_is_no_step_of_the_path() {
     let held = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "me"), entry("b", "2")]);
     let anonymous = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "")]);
     let bytes = request(vec![held, anonymous]).encode_to_vec();
-    let asked = Asked::read(&bytes).unwrap();
+    let asked = DecodedRequest::read(&bytes).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].holder, Some(b"me".as_slice()));
     assert_eq!(descriptors[0].entries.len(), 2);
@@ -150,7 +159,7 @@ fn limited(limit: RateLimitOverride) -> RateLimitRequest {
 fn an_override_is_taken_as_it_is_and_a_multiplier_of_nothing_is_one() {
     let read = |limit| {
         let bytes = limited(limit).encode_to_vec();
-        Asked::read(&bytes).unwrap().descriptors()[0].limit.unwrap()
+        DecodedRequest::read(&bytes).unwrap().descriptors()[0].limit.unwrap()
     };
     let plain = RateLimitOverride { requests_per_unit: 7, unit: 3, unit_multiplier: None };
     let hourly = Override { requests_per_unit: 7, unit: Unit::Hour, unit_multiplier: 1 };
@@ -167,7 +176,7 @@ fn an_override_is_taken_as_it_is_and_a_multiplier_of_nothing_is_one() {
 fn an_override_of_an_unknown_unit_is_invalid() {
     for unit in [0, 7, 8, -1, i32::MAX] {
         let limit = RateLimitOverride { requests_per_unit: 1, unit, unit_multiplier: None };
-        assert_eq!(fault(&limited(limit)), Fault::OverrideUnit { descriptor: 0, unit });
+        assert_eq!(fault(&limited(limit)), DecodeError::OverrideUnit { descriptor: 0, unit });
     }
 }
 
@@ -177,13 +186,15 @@ fn by_prost(message: &[u8]) -> Option<RateLimitRequest> {
 }
 
 fn agree(message: &[u8]) {
-    let ours = Asked::read(message);
+    let ours = DecodedRequest::read(message);
     let Some(theirs) = by_prost(message) else {
         assert!(ours.is_err(), "prost refuses {message:02x?}");
         return;
     };
     match ours {
-        Err(Fault::Malformed | Fault::DomainNotText) => panic!("prost reads {message:02x?}"),
+        Err(DecodeError::Malformed | DecodeError::DomainNotText) => {
+            panic!("prost reads {message:02x?}")
+        }
         // Well-formed, and beyond a bound.
         Err(_) => {}
         Ok(asked) => {
@@ -196,7 +207,7 @@ fn agree(message: &[u8]) {
                 let path: Vec<_> =
                     path.map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
                 assert_eq!(ours.entries, path);
-                assert_eq!(ours.give_back, theirs.is_negative_hits);
+                assert_eq!(ours.refund, theirs.is_negative_hits);
                 let limit = theirs.limit.as_ref().map(|limit| limit.requests_per_unit);
                 assert_eq!(ours.limit.map(|limit| limit.requests_per_unit), limit);
             }

@@ -6,12 +6,12 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::{Accounting, Hits, LimitedBy, Rate, RuleId, Slot, Source};
+use crate::domain::{Accounting, Hits, HolderToken, LimitedBy, Rate, RuleId, Source};
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
-use crate::wire::answering::{AnsweringSettings, LimitNames, ResetAs, RetryAs};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
+use crate::wire::response_config::{LimitNames, ResetFormat, ResponseSettings, RetryAfterFormat};
 use crate::wire::struct_json::struct_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);
@@ -53,9 +53,9 @@ fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
     }
 }
 
-fn shown(requests_per_unit: u32, capacity: u64) -> Shown<'static> {
+fn shown(requests_per_unit: u32, capacity: u64) -> StatusLimit<'static> {
     let rate = Rate { requests_per_unit, unit: Some(Unit::Minute), unit_multiplier: 1 };
-    Shown { rate, name: "per-ip", capacity: Hits(capacity) }
+    StatusLimit { rate, name: "per-ip", capacity: Hits(capacity) }
 }
 
 fn passing(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
@@ -96,7 +96,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
 }
 
 fn answered(
-    settings: AnsweringSettings,
+    settings: ResponseSettings,
     decision: &Decision<'_>,
     rules: Vec<RuleSpec>,
     dice: u64,
@@ -109,15 +109,15 @@ fn answered(
         hits_addend: 2,
     };
     let bytes = request.encode_to_vec();
-    let asked = Asked::read(&bytes).unwrap();
+    let asked = DecodedRequest::read(&bytes).unwrap();
     let descriptors = asked.descriptors();
-    let answering = &Answering::new(settings).unwrap();
+    let response_config = &ResponseConfig::new(settings).unwrap();
     let (asked, rules) = (&asked, &table(rules));
     let descriptors = &*descriptors;
-    Answer { asked, descriptors, decision, rules, answering, now: NOW, dice }.message()
+    Answer { asked, descriptors, decision, rules, response_config, now: NOW, dice }.message()
 }
 
-fn headers(settings: AnsweringSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
+fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
     let answer = answered(settings, decision, vec![], 0);
     answer.response_headers_to_add.into_iter().map(|header| (header.key, header.value)).collect()
 }
@@ -126,14 +126,14 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn x_family() -> AnsweringSettings {
-    AnsweringSettings { x_rate_limit: true, ..AnsweringSettings::default() }
+fn x_family() -> ResponseSettings {
+    ResponseSettings { x_rate_limit: true, ..ResponseSettings::default() }
 }
 
 #[test]
 fn there_is_one_status_per_descriptor_in_order() {
     let decision = decision(vec![nothing(), passing(5, 4, 1), refusing(9, Some(30_000_001))]);
-    let answer = answered(AnsweringSettings::default(), &decision, vec![], 0);
+    let answer = answered(ResponseSettings::default(), &decision, vec![], 0);
     assert_eq!(answer.overall_code(), wire::Code::OverLimit);
     let codes: Vec<_> = answer.statuses.iter().map(wire::DescriptorStatus::code).collect();
     assert_eq!(codes, [wire::Code::Ok, wire::Code::Ok, wire::Code::OverLimit]);
@@ -150,7 +150,7 @@ fn there_is_one_status_per_descriptor_in_order() {
 fn a_reset_is_whole_seconds_rounded_up_and_at_least_one() {
     let statuses =
         vec![passing(5, 5, 0), passing(5, 4, 1_000_001), refusing(5, Some(1)), refusing(5, None)];
-    let answer = answered(AnsweringSettings::default(), &decision(statuses), vec![], 0);
+    let answer = answered(ResponseSettings::default(), &decision(statuses), vec![], 0);
     let seconds = |status: &wire::DescriptorStatus| status.duration_until_reset.map(|d| d.seconds);
     let seconds: Vec<_> = answer.statuses.iter().map(seconds).collect();
     assert_eq!(seconds, [Some(1), Some(2), Some(1), None]);
@@ -160,12 +160,8 @@ fn a_reset_is_whole_seconds_rounded_up_and_at_least_one() {
 fn a_unit_multiplier_is_shown_where_it_is_not_one() {
     let mut status = passing(5, 4, 1);
     status.shown.as_mut().unwrap().rate.unit_multiplier = 15;
-    let answer = answered(
-        AnsweringSettings::default(),
-        &decision(vec![status, passing(5, 4, 1)]),
-        vec![],
-        0,
-    );
+    let answer =
+        answered(ResponseSettings::default(), &decision(vec![status, passing(5, 4, 1)]), vec![], 0);
     let many = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit_multiplier;
     assert_eq!((many(0), many(1)), (Some(15), None));
 }
@@ -176,7 +172,7 @@ fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
     week.shown.as_mut().unwrap().rate.unit = Some(Unit::Week);
     let mut slots = passing(5, 4, 1);
     slots.shown.as_mut().unwrap().rate.unit = None;
-    let answer = answered(AnsweringSettings::default(), &decision(vec![week, slots]), vec![], 0);
+    let answer = answered(ResponseSettings::default(), &decision(vec![week, slots]), vec![], 0);
     let unit = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit;
     assert_eq!((unit(0), unit(1)), (7, 0));
 }
@@ -185,7 +181,7 @@ fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
 fn every_refusal_says_in_metadata_which_limit_it_was() {
     let refused = decision(vec![refusing(5, Some(1_500_001))]);
     let metadata = |decision: &Decision<'_>| {
-        let answer = answered(AnsweringSettings::default(), decision, vec![], 0);
+        let answer = answered(ResponseSettings::default(), decision, vec![], 0);
         answer.dynamic_metadata.as_ref().map(struct_json)
     };
     let expected =
@@ -202,21 +198,21 @@ fn every_refusal_says_in_metadata_which_limit_it_was() {
 
 #[test]
 fn whoever_took_slots_is_told_their_holder_whatever_else_is_told() {
-    let taken = || Decision { slot: Some(Slot::new(7)), ..decision(vec![passing(5, 4, 1)]) };
+    let taken = || Decision { slot: Some(HolderToken::new(7)), ..decision(vec![passing(5, 4, 1)]) };
     let slot = format!("{:032x}", 7);
     let metadata = |settings| {
         let answer = answered(settings, &taken(), vec![], 0);
         struct_json(&answer.dynamic_metadata.unwrap())
     };
-    assert_eq!(metadata(AnsweringSettings::default()), json!({"slot": slot}));
-    let all = AnsweringSettings { request_metadata: true, ..AnsweringSettings::default() };
+    assert_eq!(metadata(ResponseSettings::default()), json!({"slot": slot}));
+    let all = ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
     let all = metadata(all);
     assert_eq!((&all["slot"], &all["domain"]), (&json!(slot), &json!("edge")));
 }
 
 #[test]
 fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_between_requests() {
-    let settings = || AnsweringSettings { request_metadata: true, ..AnsweringSettings::default() };
+    let settings = || ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
     let rules = vec![
         rule(Some(json!({"a": 1, "m": {"x": 1}})), None),
         rule(Some(json!({"a": 2, "m": {"x": 2, "y": [true, null]}})), None),
@@ -248,18 +244,18 @@ fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_betwe
 #[test]
 fn limit_headers_come_in_the_families_asked_for_and_only_with_a_limit_to_show() {
     let decision = decision(vec![nothing(), passing(5, 4, 41_000_001)]);
-    assert_eq!(headers(AnsweringSettings::default(), &decision), []);
+    assert_eq!(headers(ResponseSettings::default(), &decision), []);
     let x =
         [("X-RateLimit-Limit", "5"), ("X-RateLimit-Remaining", "4"), ("X-RateLimit-Reset", "42")];
     assert_eq!(headers(x_family(), &decision), pairs(&x));
     let ietf = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "4"), ("RateLimit-Reset", "42")];
     let settings =
-        AnsweringSettings { rate_limit: Some(LimitNames::default()), ..Default::default() };
+        ResponseSettings { rate_limit: Some(LimitNames::default()), ..Default::default() };
     assert_eq!(headers(settings.clone(), &decision), pairs(&ietf));
-    let both = AnsweringSettings { x_rate_limit: true, ..settings };
+    let both = ResponseSettings { x_rate_limit: true, ..settings };
     assert_eq!(headers(both, &decision), pairs(&[ietf, x].concat()));
     let named = LimitNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
-    let named = AnsweringSettings { rate_limit: Some(named), ..Default::default() };
+    let named = ResponseSettings { rate_limit: Some(named), ..Default::default() };
     assert_eq!(headers(named, &decision), pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
     assert_eq!(headers(x_family(), &super::tests::decision(vec![nothing()])), []);
 }
@@ -286,16 +282,21 @@ fn where_more_can_remain_than_the_rate_says_the_limit_shown_is_the_burst() {
 
 #[test]
 fn a_reset_can_be_unix_time_and_is_rounded_up() {
-    let settings = AnsweringSettings { reset: ResetAs::UnixTime, ..x_family() };
+    let settings = ResponseSettings { reset: ResetFormat::UnixTime, ..x_family() };
     let headers = headers(settings, &decision(vec![passing(5, 4, 500_001)]));
     assert_eq!(headers[2], ("X-RateLimit-Reset".to_owned(), "1000002".to_owned()));
 }
 
-fn retry_after(how: RetryAs, percent: u8, dice: u64, status: Status<'static>) -> Vec<String> {
-    let settings = AnsweringSettings {
+fn retry_after(
+    how: RetryAfterFormat,
+    percent: u8,
+    dice: u64,
+    status: Status<'static>,
+) -> Vec<String> {
+    let settings = ResponseSettings {
         retry_after: Some(how),
         retry_spread_percent: percent,
-        ..AnsweringSettings::default()
+        ..ResponseSettings::default()
     };
     let answer = answered(settings, &decision(vec![status]), vec![], dice);
     let headers = answer.response_headers_to_add.into_iter();
@@ -304,17 +305,17 @@ fn retry_after(how: RetryAs, percent: u8, dice: u64, status: Status<'static>) ->
 
 #[test]
 fn retry_after_is_whole_seconds_at_least_one_once_and_never_shorter_than_the_truth() {
-    let seconds = |wait| retry_after(RetryAs::Seconds, 0, 0, refusing(5, wait));
+    let seconds = |wait| retry_after(RetryAfterFormat::Seconds, 0, 0, refusing(5, wait));
     assert_eq!(seconds(Some(1)), ["1"]);
     assert_eq!(seconds(Some(1_000_000)), ["1"]);
     assert_eq!(seconds(Some(1_000_001)), ["2"]);
     assert_eq!(seconds(None), [""; 0]);
-    assert_eq!(retry_after(RetryAs::Seconds, 0, 0, passing(5, 4, 1)), [""; 0]);
+    assert_eq!(retry_after(RetryAfterFormat::Seconds, 0, 0, passing(5, 4, 1)), [""; 0]);
 }
 
 #[test]
 fn retry_after_can_be_an_http_date() {
-    let date = |wait| retry_after(RetryAs::HttpDate, 0, 0, refusing(5, Some(wait)));
+    let date = |wait| retry_after(RetryAfterFormat::HttpDate, 0, 0, refusing(5, Some(wait)));
     assert_eq!(date(500_000), ["Mon, 12 Jan 1970 13:46:41 GMT"]);
     assert_eq!(date(500_001), ["Mon, 12 Jan 1970 13:46:42 GMT"]);
     assert_eq!(date(u64::MAX), [""; 0]);
@@ -323,7 +324,7 @@ fn retry_after_can_be_an_http_date() {
 #[test]
 fn waits_are_spread_upwards_by_no_more_than_asked() {
     let spread = |percent, dice| {
-        retry_after(RetryAs::Seconds, percent, dice, refusing(5, Some(100_000_000)))
+        retry_after(RetryAfterFormat::Seconds, percent, dice, refusing(5, Some(100_000_000)))
     };
     assert_eq!(spread(20, 0), ["100"]);
     assert_eq!(spread(20, u64::MAX / 2), ["110"]);
@@ -334,7 +335,7 @@ fn waits_are_spread_upwards_by_no_more_than_asked() {
 #[test]
 fn a_header_names_the_limit_on_refusals_in_visible_ascii() {
     let settings =
-        || AnsweringSettings { limited_by: Some("x-limited-by".into()), ..Default::default() };
+        || ResponseSettings { limited_by: Some("x-limited-by".into()), ..Default::default() };
     let mut refused = decision(vec![refusing(5, None)]);
     assert_eq!(headers(settings(), &refused), pairs(&[("x-limited-by", "per-ip")]));
     refused.limited_by.as_mut().unwrap().name = "ü\r\nx";
@@ -346,7 +347,7 @@ fn a_header_names_the_limit_on_refusals_in_visible_ascii() {
 }
 
 fn body(
-    settings: AnsweringSettings,
+    settings: ResponseSettings,
     decision: &Decision<'_>,
     text: Option<(&str, &str)>,
 ) -> (String, Option<String>) {
@@ -359,15 +360,15 @@ fn body(
 #[test]
 fn a_refusal_has_the_rules_body_else_json_if_asked_for_else_none() {
     let refused = decision(vec![refusing(5, Some(2_500_000))]);
-    let with_body = || AnsweringSettings { body: true, ..AnsweringSettings::default() };
+    let with_body = || ResponseSettings { body: true, ..ResponseSettings::default() };
     let (text, content_type) = body(with_body(), &refused, None);
     let expected = json!({"error": "too_many_requests", "message": "too many requests", "limit": "per-ip", "retry_after_seconds": 3});
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
     assert_eq!(content_type.as_deref(), Some("application/json"));
     let own = Some(("text/plain", "slow down: {name}, {retry_after_seconds} {other} {"));
     let expected = ("slow down: per-ip, 3 {other} {".to_owned(), Some("text/plain".to_owned()));
-    assert_eq!(body(AnsweringSettings::default(), &refused, own), expected);
-    assert_eq!(body(AnsweringSettings::default(), &refused, None), (String::new(), None));
+    assert_eq!(body(ResponseSettings::default(), &refused, own), expected);
+    assert_eq!(body(ResponseSettings::default(), &refused, None), (String::new(), None));
     assert_eq!(body(with_body(), &decision(vec![passing(5, 4, 1)]), own), (String::new(), None));
 }
 
@@ -375,7 +376,7 @@ fn a_refusal_has_the_rules_body_else_json_if_asked_for_else_none() {
 fn what_is_filled_into_a_body_is_escaped_and_a_wait_that_never_helps_is_null() {
     let mut refused = decision(vec![refusing(5, None)]);
     refused.limited_by.as_mut().unwrap().name = "a\"b\\{retry_after_seconds}";
-    let settings = AnsweringSettings { body: true, ..AnsweringSettings::default() };
+    let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
     let (text, _) = body(settings, &refused, None);
     let value: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value["limit"], "a\"b\\{retry_after_seconds}");
@@ -387,7 +388,7 @@ fn a_body_never_exceeds_its_bound() {
     let long = "\"".repeat(2_000);
     let mut refused = decision(vec![refusing(5, None)]);
     refused.limited_by.as_mut().unwrap().name = &long;
-    let settings = || AnsweringSettings { body: true, ..AnsweringSettings::default() };
+    let settings = || ResponseSettings { body: true, ..ResponseSettings::default() };
     let (text, _) = body(settings(), &refused, None);
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["limit"], "");
     let huge = "x".repeat(1_025);

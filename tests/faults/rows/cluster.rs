@@ -175,7 +175,7 @@ pub fn all_gone() -> Seen {
     let (from, before) = (trial.load.now(), dialled(&trial));
     trial.calls(rate() * 2);
     let after = (dialled(&trial) - before) as f64 / (trial.load.now() - from).as_secs_f64();
-    // Three masters with two lanes each, twenty milliseconds apart at first, then a second.
+    // Three masters with two connections each, twenty milliseconds apart at first, then a second.
     assert!(after < 100.0, "{after} dials a second");
     let outcome = trial.end();
     let said = format!("{} % local, {after:.0} dials/s", outcome.local_share());
@@ -239,8 +239,8 @@ pub fn one_black_hole() -> Seen {
         Some((proxy, port))
     });
     let proxy = proxy.unwrap();
-    // Where refusals are remembered, Redis is hardly asked once the limits are used up.
-    let bench = Bench::of(cluster, &["--remember-refusals", "false"]);
+    // Where refusals are cached, Redis is hardly asked once the limits are used up.
+    let bench = Bench::of(cluster, &["--refusal-cache", "false"]);
     let mut trial = bench.trial();
     trial.calls(either(0, 2 * rate()));
     trial.inject(|| proxy.both(Fault::Swallow));

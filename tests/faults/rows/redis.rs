@@ -78,7 +78,7 @@ pub fn killed_local() -> Seen {
 
 /// A refusal that Redis gave before it was killed is remembered for a second; here it is not.
 pub fn killed_allow() -> Seen {
-    let (outcome, _stand) = killed("allow", &["--remember-refusals", "false"]);
+    let (outcome, _stand) = killed("allow", &["--refusal-cache", "false"]);
     outcome.assert_no_errors();
     let known = outcome.detected().unwrap_or_default() + outcome.injected;
     let away = outcome.during().filter(|entry| entry.due > known + Duration::from_millis(100));
@@ -165,7 +165,7 @@ fn half_used_up() -> Asks {
 }
 
 pub fn out_of_memory() -> Seen {
-    let stand = Stand::plain(&["--remember-refusals", "false"]);
+    let stand = Stand::plain(&["--refusal-cache", "false"]);
     let mut trial = Trial::with(&[&stand.tidegate], crate::trial::rate(), &half_used_up());
     trial.calm();
     trial.inject(|| drop(stand.server.ask(&["CONFIG", "SET", "maxmemory", "1"])));

@@ -1,0 +1,89 @@
+//! The live page: one file, embedded, that loads nothing from anywhere else.
+//!
+//! Browsers run of it what its Content-Security-Policy names by hash, and nothing that a value
+//! might bring in. Not here: what it shows (`live`).
+
+use std::sync::LazyLock;
+
+use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+
+use super::plain;
+
+const PAGE: &str = include_str!("live_page.html");
+
+/// The policy of the page, made once.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let (style, script) =
+        (hash(between("<style>", "</style>")), hash(between("<script>", "</script>")));
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; \
+         connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'"
+    );
+    // Base64 and the words above are all that it holds; were it refused, nothing would run.
+    HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+});
+
+/// The page for who takes HTML, `list` for others.
+pub(super) fn page_or(headers: &HeaderMap, list: &str) -> Response {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut response = if accepts.into_iter().any(|accepted| accepted.contains("text/html")) {
+        let kind = HeaderValue::from_static("text/html; charset=utf-8");
+        ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY.clone())], PAGE).into_response()
+    } else {
+        plain(list.to_owned())
+    };
+    response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+    response
+}
+
+fn between(start: &str, end: &str) -> &'static str {
+    let inside = PAGE.split_once(start).and_then(|(_, rest)| rest.split_once(end));
+    inside.map_or("", |(inside, _)| inside)
+}
+
+fn hash(text: &str) -> String {
+    STANDARD.encode(digest(&SHA256, text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_one_style_one_script_and_nothing_from_elsewhere() {
+        for tag in ["<style>", "</style>", "<script>", "</script>"] {
+            assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");
+        }
+        for foreign in
+            ["http://", "https://", "src=", "stylesheet", "@import", "url(", " style=", "onclick"]
+        {
+            assert!(!PAGE.contains(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn values_are_never_made_into_markup() {
+        for way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+            assert!(!PAGE.contains(way), "{way}");
+        }
+    }
+
+    #[test]
+    fn browsers_get_the_page_and_others_the_list() {
+        let mut headers = HeaderMap::new();
+        let kind = |headers: &HeaderMap| {
+            page_or(headers, "list").headers()[CONTENT_TYPE].to_str().unwrap().to_owned()
+        };
+        assert!(kind(&headers).starts_with("text/plain"));
+        headers.insert(ACCEPT, "text/html,application/xhtml+xml,*/*;q=0.8".parse().unwrap());
+        assert!(kind(&headers).starts_with("text/html"));
+        let policy = POLICY.to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    }
+}

@@ -1,0 +1,105 @@
+//! From settings to what the rooms that open ports want: addresses, bounds, the form of
+//! answers.
+//!
+//! Not here: serving (`serve`).
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use crate::app::exit_codes::Failure;
+use crate::app::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
+use crate::server::{Address, ListenSettings, ServerLimits, Tls};
+use crate::wire::{LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat};
+
+/// Kept back from the hard limit for what follows the drain: the other ports, the exit itself.
+const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The gRPC side's settings.
+pub(crate) fn grpc(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettings, Failure> {
+    let address = match &settings.grpc_uds {
+        Some(path) => Address::Unix(path.clone()),
+        None => Address::Tcp(resolved(&settings.grpc_host, settings.grpc_port)?),
+    };
+    let granted = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    Ok(ListenSettings {
+        addresses: vec![address],
+        threads: NonZeroUsize::new(settings.threads).unwrap_or(granted),
+        limits: limits(settings),
+        tls,
+    })
+}
+
+fn limits(settings: &Settings) -> ServerLimits {
+    let unless_zero = |duration: Duration| (!duration.is_zero()).then_some(duration);
+    let exit_time = EXIT_TIME_MAX.min(settings.hard_limit / 10);
+    ServerLimits {
+        streams_max: settings.streams,
+        connection_window_bytes: settings.connection_window,
+        pending_resets_max: settings.pending_resets,
+        local_error_resets_max: settings.local_error_resets,
+        header_list_bytes_max: settings.header_size,
+        preface_timeout: settings.preface_timeout,
+        handshake_timeout: settings.handshake_timeout,
+        connections_max: settings.connections,
+        keepalive_interval: unless_zero(settings.keepalive_interval),
+        keepalive_timeout: settings.keepalive_timeout,
+        connection_age_max: unless_zero(settings.grpc_max_connection_age),
+        drain_delay: settings.drain_delay,
+        hard_limit: settings.hard_limit - exit_time,
+    }
+}
+
+/// Whether `/json` is answered: it asks for no certificate, so it is off where gRPC does.
+pub(crate) fn json_is_on(settings: &Settings) -> bool {
+    match settings.json {
+        OnOff::On => true,
+        OnOff::Off => false,
+        OnOff::Auto => settings.grpc_client_tls_cacert.is_none(),
+    }
+}
+
+/// What answers tell beside the decision.
+pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Failure> {
+    let standard = match settings.headers {
+        HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitNames::default()),
+        HeaderFamily::None | HeaderFamily::XRateLimit => None,
+    };
+    let theirs = settings.limit_response_headers_enabled.then(|| LimitNames {
+        limit: settings.limit_limit_header.clone(),
+        remaining: settings.limit_remaining_header.clone(),
+        reset: settings.limit_reset_header.clone(),
+    });
+    let name = &settings.limit_name_header;
+    let asked = ResponseSettings {
+        x_rate_limit: matches!(settings.headers, HeaderFamily::XRateLimit | HeaderFamily::Both),
+        rate_limit: theirs.or(standard),
+        reset: match settings.header_reset {
+            ResetForm::Seconds => ResetFormat::Seconds,
+            ResetForm::Unix => ResetFormat::UnixTime,
+        },
+        retry_after: match settings.retry_after {
+            RetryAfterForm::Off => None,
+            RetryAfterForm::Seconds => Some(RetryAfterFormat::Seconds),
+            RetryAfterForm::Date => Some(RetryAfterFormat::HttpDate),
+        },
+        retry_spread_percent: settings.retry_after_spread,
+        limited_by: (!name.is_empty()).then(|| name.clone()),
+        body: settings.refusal_body,
+        request_metadata: settings.response_dynamic_metadata,
+    };
+    Ok(ResponseConfig::new(asked)?)
+}
+
+/// The first address of a host; names are looked up once, at the start.
+pub(crate) fn resolved(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+    let address = || format!("{host}:{port}");
+    let mut found = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| Failure::Address { address: address(), error })?;
+    found.next().ok_or_else(|| Failure::Address {
+        address: address(),
+        error: std::io::ErrorKind::AddrNotAvailable.into(),
+    })
+}

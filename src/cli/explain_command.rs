@@ -1,0 +1,49 @@
+//! `tidegate explain`: which rule a request meets, by which step, on which counter, and what it
+//! would be answered.
+//!
+//! Not here: the matching (`policy`), the deciding (`decide`).
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::flags::{Naming, Told};
+use super::terminal;
+use crate::app::settings::Texts;
+use crate::app::{self, Asked, Failure};
+
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Explain {
+    /// Policy files, or directories with .yaml and .yml files
+    #[arg(long, required = true, value_name = "FILE|DIR")]
+    policy: Vec<PathBuf>,
+    /// The domain
+    domain: String,
+    /// Descriptors, each as k=v,k2=v2 (a comma inside a value: \,)
+    #[arg(required = true, value_name = "K=V,K2=V2")]
+    descriptors: Vec<String>,
+    /// Hits of the request; 0 asks without taking
+    #[arg(long, default_value_t = 1)]
+    hits: u64,
+    #[command(flatten)]
+    told: Told<Naming>,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  tidegate explain --policy limits.yaml edge remote_address=10.0.0.1
+  tidegate explain --policy limits/ edge api_token=t1,remote_address=10.0.0.1 plan=free";
+
+impl Explain {
+    pub(super) fn run(self, environment: &Texts) -> Result<(), Failure> {
+        let descriptors = self.descriptors.iter().map(|text| app::descriptor(text));
+        let asked = Asked {
+            domain: self.domain,
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+            hits: self.hits,
+        };
+        let sources = self.told.own_sources(environment)?;
+        terminal::out(&app::explain(&self.policy, sources, &asked)?)
+    }
+}

@@ -1,0 +1,68 @@
+//! What goes to the terminal: results to standard output, everything else to standard error;
+//! colour only where somebody looks at it.
+//!
+//! Not here: what is printed.
+
+use std::env;
+use std::io::{self, IsTerminal, Write};
+
+use crate::app::Failure;
+use crate::domain::escaped;
+
+/// Prints a result.
+///
+/// # Errors
+///
+/// None in effect: a reader that went away (`| head`) has what it wanted.
+pub(super) fn out(text: &str) -> Result<(), Failure> {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    Ok(())
+}
+
+/// Prints a failure, each of its lines with the word in front. A name from a file or a flag that is in
+/// it neither writes a line of its own nor steers the terminal.
+pub(super) fn failure(failure: &Failure) {
+    let word = Paint::Fault.on("error", io::stderr().is_terminal());
+    for line in failure.to_string().lines() {
+        err(&format!("{word}: {}\n", escaped(line)));
+    }
+}
+
+/// Prints a warning.
+pub(super) fn warning(text: &str) {
+    let word = Paint::Warning.on("warning", io::stderr().is_terminal());
+    err(&format!("{word}: {}\n", escaped(text)));
+}
+
+fn err(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Whether results go to somebody who sees colours.
+pub(super) fn colour() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// What a colour stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Paint {
+    Good,
+    Warning,
+    Fault,
+}
+
+impl Paint {
+    /// The text in this colour, if there is a terminal and NO_COLOR does not object.
+    pub(super) fn on(self, text: &str, terminal: bool) -> String {
+        let wanted = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        if !(terminal && wanted) {
+            return text.to_owned();
+        }
+        let code = match self {
+            Paint::Good => 32,
+            Paint::Warning => 33,
+            Paint::Fault => 31,
+        };
+        format!("\x1b[1;{code}m{text}\x1b[0m")
+    }
+}

@@ -1,0 +1,188 @@
+//! A part of a limit: what one of several replicas may admit alone, or what an operator scales a
+//! rule down to.
+//!
+//! Not here: when a part takes the whole's place (`resilience`, `policy`).
+
+use super::{
+    Algorithm, Bucket, Concurrency, FixedWindow, Hits, Hybrid, Limit, Micros, Refill, SlidingLog,
+    SlidingWindow,
+};
+
+/// The longest that a whole bucket may take to refill: 2^51 µs, seventy years. Half of what the
+/// arithmetic of buckets bears, because a bucket that is charged always may owe two capacities.
+const REFILL_MAX: u64 = 1 << 51;
+
+/// A part of a whole, greater than none of it and not more than all of it.
+///
+/// ```
+/// use tidegate::domain::{Hits, Fraction};
+/// assert_eq!(Fraction::one_of(3).of_hits(Hits(100)), Hits(33));
+/// assert_eq!(Fraction::one_of(3).of_hits(Hits(2)), Hits(1));
+/// assert_eq!(Fraction::percent(20).of_hits(Hits(0)), Hits(0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fraction {
+    numerator: u32,
+    denominator: u32,
+}
+
+impl Fraction {
+    /// All of it.
+    pub const WHOLE: Fraction = Fraction { numerator: 1, denominator: 1 };
+
+    /// One of so many equal parts; one of none is all of it.
+    pub const fn one_of(parts: u32) -> Fraction {
+        Fraction { numerator: 1, denominator: if parts == 0 { 1 } else { parts } }
+    }
+
+    /// So many per cent, clamped to 1 to 100.
+    pub const fn percent(percent: u32) -> Fraction {
+        let numerator = match percent {
+            0 => 1,
+            1..=100 => percent,
+            _ => 100,
+        };
+        Fraction { numerator, denominator: 100 }
+    }
+
+    /// It is all of it.
+    pub const fn is_whole(self) -> bool {
+        self.numerator == self.denominator
+    }
+
+    /// That part of so many hits, rounded down, but at least one hit of any.
+    pub fn of_hits(self, whole: Hits) -> Hits {
+        let part = u128::from(whole.0) * u128::from(self.numerator) / u128::from(self.denominator);
+        // Not more than the whole, which was a u64.
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        Hits(part.max(1).min(whole.0))
+    }
+
+    /// How long the part takes for what the whole does in `whole`; rounded up.
+    fn stretch(self, whole: Micros, at_most: u64) -> Micros {
+        let longer = (u128::from(whole.0) * u128::from(self.denominator))
+            .div_ceil(u128::from(self.numerator));
+        Micros(u64::try_from(longer).unwrap_or(u64::MAX).min(at_most).max(whole.0))
+    }
+}
+
+impl Limit {
+    /// That part of this limit: its capacity rounded down, but at least one hit unless the whole is
+    /// 0; a bucket refills at that part of its rate, rounded down. The rate that statuses show, the
+    /// window and whatever else makes the counter stay.
+    ///
+    /// So `n` replicas with a part of `1/n` each admit no more than the larger of the limit and `n`.
+    #[must_use]
+    pub fn fraction(&self, fraction: Fraction) -> Limit {
+        if fraction.is_whole() {
+            return self.clone();
+        }
+        let algorithm = match &self.algorithm {
+            Algorithm::FixedWindow(window) => Algorithm::FixedWindow(FixedWindow {
+                hits: fraction.of_hits(window.hits),
+                window: window.window.clone(),
+            }),
+            Algorithm::Bucket(bucket) => {
+                let burst = fraction.of_hits(bucket.burst);
+                let at_most = REFILL_MAX / burst.0.max(1);
+                let refill = match bucket.refill {
+                    Refill::Arrival { emission } => {
+                        Refill::Arrival { emission: fraction.stretch(emission, at_most) }
+                    }
+                    Refill::Credits { hits, window } => {
+                        Refill::Credits { hits, window: fraction.stretch(window, at_most) }
+                    }
+                };
+                let floor = fraction.of_hits(bucket.floor).min(burst);
+                Algorithm::Bucket(Bucket { burst, refill, floor, leaky: bucket.leaky })
+            }
+            Algorithm::SlidingWindow(window) => Algorithm::SlidingWindow(SlidingWindow {
+                hits: fraction.of_hits(window.hits),
+                ..window.clone()
+            }),
+            Algorithm::SlidingLog(log) => Algorithm::SlidingLog(SlidingLog {
+                hits: fraction.of_hits(log.hits),
+                ..log.clone()
+            }),
+            Algorithm::Hybrid(classes) => Algorithm::Hybrid(Hybrid {
+                burst: fraction.of_hits(classes.burst),
+                hits: fraction.of_hits(classes.hits),
+                ..classes.clone()
+            }),
+            Algorithm::Concurrency(slots) => Algorithm::Concurrency(Concurrency {
+                slots: fraction.of_hits(slots.slots),
+                ..slots.clone()
+            }),
+        };
+        Limit { algorithm, ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Charge, OnStoreFailure, Rate, Unit, Window};
+    use super::*;
+
+    fn limit(algorithm: Algorithm) -> Limit {
+        Limit {
+            algorithm,
+            rate: Rate { requests_per_unit: 7, unit: Some(Unit::Second), unit_multiplier: 1 },
+            charge: Charge::Admitted,
+            on_store_failure: OnStoreFailure::Local,
+            limit_id: 1,
+        }
+    }
+
+    #[test]
+    fn the_parts_of_all_replicas_are_the_limit_or_one_hit_each() {
+        for whole in [0, 1, 2, 7, 99, 100, u64::from(u32::MAX), u64::MAX] {
+            for replicas in [1, 2, 3, 7, 1_000] {
+                let part = Fraction::one_of(replicas).of_hits(Hits(whole)).0;
+                let sum = u128::from(part) * u128::from(replicas);
+                let most = u128::from(whole).max(u128::from(replicas));
+                assert!(sum <= most, "{replicas} × {part} of {whole}");
+                assert_eq!(part == 0, whole == 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_keeps_its_length_and_a_bucket_slows_down() {
+        let window = Window::Epoch { length: Micros::SECOND };
+        let whole = limit(Algorithm::FixedWindow(FixedWindow { hits: Hits(7), window }));
+        let part = whole.fraction(Fraction::one_of(2));
+        assert_eq!(part.capacity(), Hits(3));
+        assert_eq!((part.rate, part.limit_id), (whole.rate, whole.limit_id));
+
+        let emission = Micros(100);
+        let refill = Refill::Arrival { emission };
+        let whole = limit(Algorithm::Bucket(Bucket {
+            burst: Hits(10),
+            refill,
+            floor: Hits::ZERO,
+            leaky: false,
+        }));
+        let Algorithm::Bucket(part) = whole.fraction(Fraction::percent(30)).algorithm else {
+            panic!()
+        };
+        assert_eq!(part.burst, Hits(3));
+        assert_eq!(part.refill, Refill::Arrival { emission: Micros(334) });
+    }
+
+    #[test]
+    fn a_parts_refill_stays_within_the_arithmetic() {
+        let window = Micros::from_secs(10 * 365 * 86_400);
+        let refill = Refill::Credits { hits: Hits(1), window };
+        let whole = limit(Algorithm::Bucket(Bucket {
+            burst: Hits(2),
+            refill,
+            floor: Hits::ZERO,
+            leaky: false,
+        }));
+        let Algorithm::Bucket(part) = whole.fraction(Fraction::one_of(10_000)).algorithm else {
+            panic!()
+        };
+        let Refill::Credits { window, .. } = part.refill else { panic!() };
+        assert!(part.burst.0 * window.0 <= REFILL_MAX);
+    }
+}

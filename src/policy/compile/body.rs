@@ -1,0 +1,97 @@
+//! `body`: what a refusal says to the client.
+//!
+//! Not here: filling in the placeholders (`wire`).
+
+use std::sync::Arc;
+
+use super::spec::Body;
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
+use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
+use crate::policy::syntax::reader::{Fields, Reader, Reported};
+
+const CONTENT_TYPE_DEFAULT: &str = "application/json";
+
+const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
+
+/// Reads a `body`.
+pub(crate) fn read<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<Arc<Body>, Reported> {
+    let content_type = content_type(reader, fields);
+    let text = text(reader, fields);
+    let (content_type, text) = (content_type?, text?);
+    if is_json(&content_type) && !reads_as_json(&text) {
+        let message = format!(
+            "the text is no JSON once the placeholders are filled in; quote {{name}} inside it, or \
+             give another `content_type` than {content_type}"
+        );
+        return Err(reader.note_at(&BODY_TEXT, DiagnosticKind::BadValue, message));
+    }
+    Ok(Arc::new(Body { content_type: content_type.into(), text: text.into() }))
+}
+
+fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
+    let Some(written) = reader.text(fields, &CONTENT_TYPE)? else {
+        return Ok(CONTENT_TYPE_DEFAULT.to_owned());
+    };
+    // It becomes a header: an invalid byte there would turn the refusal into an error.
+    let legal = |c: char| c.is_ascii_graphic() || c == ' ';
+    if written.contains('/') && written.trim() == written && written.chars().all(legal) {
+        return Ok(written);
+    }
+    let message = "`content_type` is a media type such as application/json, in ASCII".to_owned();
+    Err(reader.note_at(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
+}
+
+fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
+    let Some(text) = reader.text(fields, &BODY_TEXT)? else {
+        let message = "a body needs `text`".to_owned();
+        return Err(reader.note(At::Key, DiagnosticKind::Missing, message));
+    };
+    match unknown_placeholder(&text) {
+        None => Ok(text),
+        Some(unknown) => {
+            let message =
+                format!("unknown placeholder {unknown}; there are: {}", PLACEHOLDERS.join(", "));
+            Err(reader.note_at(&BODY_TEXT, DiagnosticKind::BadValue, message))
+        }
+    }
+}
+
+/// The first `{word}` that is no placeholder. Braces around anything but a word are just text, so
+/// that JSON needs no escapes.
+fn unknown_placeholder(text: &str) -> Option<&str> {
+    text.match_indices('{').find_map(|(from, _)| {
+        let rest = &text[from + 1..];
+        let word = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '_'))?;
+        if word == 0 || !rest[word..].starts_with('}') {
+            return None;
+        }
+        let whole = &text[from..from + word + 2];
+        (!PLACEHOLDERS.contains(&whole)).then_some(whole)
+    })
+}
+
+fn is_json(content_type: &str) -> bool {
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    media.eq_ignore_ascii_case("application/json") || media.ends_with("+json")
+}
+
+fn reads_as_json(text: &str) -> bool {
+    let filled = text.replace("{name}", "limit").replace("{retry_after_seconds}", "1");
+    serde_json::from_str::<serde::de::IgnoredAny>(&filled).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_around_anything_but_a_word_are_just_text() {
+        assert_eq!(unknown_placeholder("{\"a\": {retry_after_seconds}}"), None);
+        assert_eq!(unknown_placeholder("{} { } {{name}} p{color:red}"), None);
+        assert_eq!(unknown_placeholder("wait {seconds} s"), Some("{seconds}"));
+        assert_eq!(unknown_placeholder("{é} {na"), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! `descriptors`: the tree of a file.
+//!
+//! Not here: limits (`rule`), what is wrong with a tree as a whole (`warnings`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::limit_context::{DomainDefaults, LimitContext};
+use super::rate_limit;
+use super::rate_limit::RateLimit;
+use super::spec::{NodeSpec, RuleSpec, ValueSpec};
+use super::{body, metadata};
+use crate::policy::lookup::matcher::CHECKS_MAX;
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
+use crate::policy::syntax::keywords;
+use crate::policy::syntax::language::Key;
+use crate::policy::syntax::reader::{Fields, Reader, Reported};
+
+/// Reads a list of descriptors and all below: each with its position in the list. Faulty ones are
+/// left out; then a fault is noted.
+pub(crate) fn read_list<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    key: &Key,
+    ground: DomainDefaults<'_>,
+    trail: &mut Vec<String>,
+) -> Vec<(usize, NodeSpec)> {
+    let mut nodes = Vec::new();
+    let mut seen: HashMap<(String, String), usize> = HashMap::new();
+    // A list that is no list is noted already, and there is nothing below it.
+    let _ = reader.each(fields, key, |reader, at, fields| {
+        let key = read_key(reader, fields);
+        let value = reader.text(fields, &keywords::VALUE).map(Option::unwrap_or_default);
+        if let (Ok(key), Ok(value)) = (&key, &value) {
+            if let Some(first) = seen.get(&(key.clone(), value.clone())) {
+                reader.note_same(
+                    DiagnosticKind::Duplicate,
+                    duplicate(key, value),
+                    reader.beside(*first),
+                );
+            } else {
+                seen.insert((key.clone(), value.clone()), at);
+            }
+        }
+        if let Ok(node) = read(reader, fields, (key, value), ground, trail) {
+            nodes.push((at, node));
+        }
+    });
+    nodes
+}
+
+/// What is said of a descriptor that stands twice on one level.
+pub(crate) fn duplicate(key: &str, value: &str) -> String {
+    let key = shown(key);
+    if value.is_empty() {
+        format!("a second descriptor with key {key} and no value; join or remove it")
+    } else {
+        let value = shown(value);
+        format!("a second descriptor with key {key} and value {value}; join or remove it")
+    }
+}
+
+/// The value as it is written; empty where the node has none.
+pub(crate) fn value_text(value: &ValueSpec) -> &str {
+    match value {
+        ValueSpec::Any => "",
+        ValueSpec::Exact(text) | ValueSpec::Pattern(text) => text,
+    }
+}
+
+fn read<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    (key, value): (Result<String, Reported>, Result<String, Reported>),
+    ground: DomainDefaults<'_>,
+    trail: &mut Vec<String>,
+) -> Result<NodeSpec, Reported> {
+    trail.push(key.clone().unwrap_or_default());
+    trail.push(value.clone().unwrap_or_default());
+    let rule = rule_of(reader, fields, ground, trail);
+    let children = read_list(reader, fields, &keywords::CHILDREN, ground, trail);
+    trail.truncate(trail.len().saturating_sub(2));
+    let share_threshold = share_threshold(reader, fields, &value);
+    let value_to_metric = reader.truth(fields, &keywords::VALUE_TO_METRIC);
+    Ok(NodeSpec {
+        key: key?.into(),
+        value: match value? {
+            text if text.is_empty() => ValueSpec::Any,
+            text if text.contains('*') => ValueSpec::Pattern(text.into()),
+            text => ValueSpec::Exact(text.into()),
+        },
+        share_threshold: share_threshold?,
+        value_to_metric: value_to_metric?,
+        rule: rule?,
+        children: children.into_iter().map(|(_, node)| node).collect(),
+    })
+}
+
+fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
+    match reader.text(fields, &keywords::KEY)? {
+        Some(key) if !key.is_empty() => Ok(key),
+        Some(_) => {
+            let message = "`key` is empty; name the descriptor entry, such as remote_address";
+            Err(reader.note_at(&keywords::KEY, DiagnosticKind::Missing, message.to_owned()))
+        }
+        None => {
+            let message = "a descriptor needs `key: NAME`, such as remote_address";
+            Err(reader.note(At::Value, DiagnosticKind::Missing, message.to_owned()))
+        }
+    }
+}
+
+fn share_threshold<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    value: &Result<String, Reported>,
+) -> Result<bool, Reported> {
+    let share = reader.truth(fields, &keywords::SHARE_THRESHOLD)?;
+    if share && value.as_ref().is_ok_and(|value| !value.contains('*')) {
+        let message = "`share_threshold` needs a `value` with `*`: it makes all values of a \
+                       pattern share one counter";
+        return Err(reader.note_at(
+            &keywords::SHARE_THRESHOLD,
+            DiagnosticKind::Conflict,
+            message.to_owned(),
+        ));
+    }
+    Ok(share)
+}
+
+/// The rule of a descriptor: its `rate_limit` and the keys beside it.
+fn rule_of<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    ground: DomainDefaults<'_>,
+    trail: &[String],
+) -> Result<Option<RuleSpec>, Reported> {
+    let limits = limits(reader, fields, ground, trail);
+    let shadow_mode = reader.truth(fields, &keywords::SHADOW_MODE);
+    let quota_mode = reader.truth(fields, &keywords::QUOTA_MODE);
+    let detailed_metric = reader.truth(fields, &keywords::DETAILED_METRIC);
+    let metadata = reader.free(fields, &keywords::METADATA, metadata::read);
+    let body = reader.map(fields, &keywords::RULE_BODY, body::read);
+    let has_limit = fields.has(&keywords::RATE_LIMIT) || fields.has(&keywords::RATE_LIMITS);
+    let lonely_body = fields.has(&keywords::RULE_BODY) && !has_limit;
+    if lonely_body && body.is_ok() {
+        let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
+                       or remove the body";
+        reader.note_at(&keywords::RULE_BODY, DiagnosticKind::Conflict, message.to_owned());
+    }
+    let (metadata, body) = (metadata?, body?);
+    let (shadow_mode, quota_mode) = (shadow_mode?, quota_mode?);
+    let detailed_metric = detailed_metric?;
+    let limits = limits?;
+    if limits.is_empty() {
+        return Ok(None);
+    }
+    let single = |limit: &RateLimit| limit.name.clone();
+    Ok(Some(RuleSpec {
+        unlimited: limits.iter().any(|limit| limit.unlimited),
+        name: if fields.has(&keywords::RATE_LIMITS) {
+            None
+        } else {
+            limits.first().and_then(single)
+        },
+        replaces: limits.iter().flat_map(|limit| limit.replaces.iter().cloned()).collect(),
+        limits: limits.into_iter().filter_map(|limit| limit.limit).collect(),
+        shadow_mode,
+        quota_mode,
+        detailed_metric,
+        metadata: metadata.map(Arc::new),
+        body,
+        written: Some(reader.written()),
+    }))
+}
+
+/// What stands in `rate_limit`, or in `rate_limits`; empty where there is neither.
+fn limits<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    ground: DomainDefaults<'_>,
+    trail: &[String],
+) -> Result<Vec<RateLimit>, Reported> {
+    let site = LimitContext { ground, trail, in_list: false };
+    let single = reader.map(fields, &keywords::RATE_LIMIT, |reader, fields| {
+        rate_limit::read(reader, fields, site)
+    });
+    let list = list(reader, fields, LimitContext { in_list: true, ..site });
+    if fields.has(&keywords::RATE_LIMIT) && fields.has(&keywords::RATE_LIMITS) {
+        let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
+                       list";
+        let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);
+        return Err(reader.note_at(key, kind, message.to_owned()));
+    }
+    let (single, list) = (single?, list?);
+    Ok(single.into_iter().chain(list).collect())
+}
+
+fn list<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+) -> Result<Vec<RateLimit>, Reported> {
+    let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let stands = reader.each(fields, &keywords::RATE_LIMITS, |reader, at, fields| {
+        entries += 1;
+        let limit = rate_limit::read(reader, fields, site);
+        match limit.as_ref().map(|limit| limit.name.as_deref()) {
+            Ok(None) => {
+                let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
+                               its counters' keys";
+                let fault = reader.note(At::Value, DiagnosticKind::Missing, message.to_owned());
+                reported = Some(fault);
+            }
+            Ok(Some(name)) => match seen.get(name) {
+                Some(first) => {
+                    let message = format!("a second limit of the name {}; rename it", shown(name));
+                    let first = reader.beside(*first);
+                    reader.note_same(DiagnosticKind::Duplicate, message, first);
+                    reported = Some(Reported);
+                }
+                None => {
+                    seen.insert(name.to_owned(), at);
+                }
+            },
+            Err(fault) => reported = Some(*fault),
+        }
+        limits.extend(limit);
+    })?;
+    let message = match entries {
+        _ if stands.is_none() => None,
+        0 => Some("an empty `rate_limits` limits nothing; remove it".to_owned()),
+        1..=CHECKS_MAX => None,
+        _ => Some(format!("one call has at most {CHECKS_MAX} checks; remove some limits")),
+    };
+    if let Some(message) = message {
+        return Err(reader.note_at(&keywords::RATE_LIMITS, DiagnosticKind::TooLarge, message));
+    }
+    reported.map_or(Ok(limits), Err)
+}

@@ -1,0 +1,317 @@
+//! `rate_limit`, and the entries of `rate_limits`: what their keys mean together.
+//!
+//! Not here: the descriptor that they stand on (`descriptor`), consumer classes (`tiers`), the
+//! arithmetic's bounds (`limit`).
+
+use std::sync::Arc;
+
+use super::limit_context::{LimitContext, limit_id, report};
+use super::limit_numbers::{AlgorithmName, LEASE_DEFAULT_SECS, Terms};
+use super::spec::LimitSpec;
+use super::tiers;
+use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step, shown};
+use crate::policy::syntax::keywords;
+use crate::policy::syntax::language::Key;
+use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
+
+/// What a `rate_limit` says.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    pub(crate) unlimited: bool,
+    pub(crate) name: Option<Box<str>>,
+    pub(crate) replaces: Box<[Box<str>]>,
+    pub(crate) limit: Option<LimitSpec>,
+}
+
+/// Keys that say how something is counted, and so have no meaning beside `unlimited`.
+const COUNTING_KEYS: [Key; 11] = [
+    keywords::UNIT_MULTIPLIER,
+    keywords::ALGORITHM,
+    keywords::BURST,
+    keywords::COST,
+    keywords::CHARGE,
+    keywords::RULE_FAILURE,
+    keywords::PER,
+    keywords::ALIGN,
+    keywords::TIME_ZONE,
+    keywords::LEASE,
+    keywords::TIERS,
+];
+
+/// Reads a `rate_limit`, or an entry of `rate_limits`.
+pub(crate) fn read<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+) -> Result<RateLimit, Reported> {
+    let name = reader.text(fields, &keywords::NAME);
+    let own_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
+    let replaces = replaces(reader, fields, &own_name);
+    let unlimited = reader.truth(fields, &keywords::UNLIMITED);
+    let limit = match unlimited {
+        Ok(true) if site.in_list => {
+            let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
+                           alone";
+            Err(reader.note_at(&keywords::UNLIMITED, DiagnosticKind::Conflict, message.to_owned()))
+        }
+        Ok(true) => unlimited_alone(reader, fields).map(|()| None),
+        Ok(false) => limit(reader, fields, site, &own_name).map(Some),
+        Err(reported) => Err(reported),
+    };
+    name?;
+    Ok(RateLimit {
+        unlimited: unlimited?,
+        name: (!own_name.is_empty()).then(|| own_name.into()),
+        replaces: replaces?,
+        limit: limit?,
+    })
+}
+
+fn replaces<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    own_name: &str,
+) -> Result<Box<[Box<str>]>, Reported> {
+    let (mut names, mut reported) = (Vec::new(), None);
+    reader.each(fields, &keywords::REPLACES, |reader, _, entry| {
+        let fault = match reader.text(entry, &keywords::REPLACED_NAME) {
+            Err(fault) => fault,
+            Ok(Some(name)) if !name.is_empty() && name == own_name => {
+                let message = "a limit cannot replace itself; name another one".to_owned();
+                reader.note_at(&keywords::REPLACED_NAME, DiagnosticKind::Conflict, message)
+            }
+            Ok(Some(name)) if !name.is_empty() => return names.push(name.into_boxed_str()),
+            Ok(_) => {
+                let message = "an entry of `replaces` needs `name: LIMIT`".to_owned();
+                reader.note(At::Value, DiagnosticKind::Missing, message)
+            }
+        };
+        reported = Some(fault);
+    })?;
+    reported.map_or(Ok(names.into()), Err)
+}
+
+/// Beside `unlimited` nothing may say how to count. A unit that is no unit is let pass, as
+/// envoyproxy/ratelimit does, with a warning.
+fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(), Reported> {
+    let mut reported = Ok(());
+    if let Some(written) = reader.text(fields, &keywords::UNIT)? {
+        if unit_of(&written).is_some() {
+            let message = "`unlimited` and `unit` exclude each other; remove one of the two";
+            reported =
+                Err(reader.note_at(&keywords::UNIT, DiagnosticKind::Conflict, message.to_owned()));
+        } else if !written.is_empty() {
+            let message = "beside `unlimited` the unit has no effect; remove it".to_owned();
+            reader.note_at(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
+        }
+    }
+    for key in COUNTING_KEYS.iter().filter(|key| fields.has(key)) {
+        let message = format!("`{}` has no meaning beside `unlimited`; remove it", key.name);
+        reported = Err(reader.note_at(key, DiagnosticKind::Conflict, message));
+    }
+    reported
+}
+
+fn limit<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+    name: &str,
+) -> Result<LimitSpec, Reported> {
+    let per = per(reader, fields, site);
+    let terms = terms(reader, fields, site)?;
+    let per = per?;
+    let window = terms.rate.window().0.to_be_bytes();
+    let mut identity: Vec<Vec<u8>> = vec![
+        site.ground.domain.into(),
+        name.into(),
+        window.into(),
+        terms.algorithm.word().into(),
+        terms.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
+        per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
+    ];
+    identity.extend(site.trail.iter().map(|part| part.clone().into_bytes()));
+    let limit = match terms.limit(limit_id(&identity)) {
+        Ok(limit) => limit,
+        Err(misfit) => return Err(report(reader, fields, misfit)),
+    };
+    let tiers = tiers::read(reader, fields, site, &terms, &limit, &mut identity)?;
+    Ok(LimitSpec {
+        name: (!name.is_empty()).then(|| name.into()),
+        in_list: site.in_list,
+        per,
+        limit: Arc::new(limit),
+        tiers: tiers.map(Arc::new),
+        cost: terms.cost,
+    })
+}
+
+/// The numbers, as they are written.
+fn terms<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+) -> Result<Terms, Reported> {
+    let algorithm = reader.word(fields, &keywords::ALGORITHM);
+    let algorithm = algorithm.map(|word| word.and_then(AlgorithmName::of_word).unwrap_or_default());
+    let is_slots = algorithm == Ok(AlgorithmName::Concurrency);
+    let unit = match reader.word(fields, &keywords::UNIT) {
+        Ok(Some(_)) if is_slots => Err(no_meaning(reader, &keywords::UNIT)),
+        Ok(Some(word)) => Ok(unit_of(word)),
+        Ok(None) if is_slots => Ok(None),
+        Ok(None) => {
+            let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
+                           year; or `unlimited: true`";
+            Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()))
+        }
+        Err(reported) => Err(reported),
+    };
+    let multiplier = match reader.number(fields, &keywords::UNIT_MULTIPLIER) {
+        Ok(Some(_)) if is_slots => Err(no_meaning(reader, &keywords::UNIT_MULTIPLIER)),
+        multiplier => multiplier,
+    };
+    let requests = reader.number(fields, &keywords::REQUESTS_PER_UNIT);
+    if requests == Ok(None) {
+        let message = "without `requests_per_unit` this limit refuses everything; write \
+                       `requests_per_unit: 0` if that is meant";
+        reader.note(At::Key, DiagnosticKind::DeniesAll, message.to_owned());
+    }
+    let lease = match reader.number(fields, &keywords::LEASE) {
+        Ok(Some(_)) if algorithm.is_ok() && !is_slots => {
+            let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
+                           remove it";
+            Err(reader.note_at(&keywords::LEASE, DiagnosticKind::Conflict, message.to_owned()))
+        }
+        lease => lease,
+    };
+    let burst = reader.number(fields, &keywords::BURST);
+    let cost = reader.number(fields, &keywords::COST);
+    let charge = reader.word(fields, &keywords::CHARGE);
+    let failure = on_store_failure(reader, fields, &keywords::RULE_FAILURE);
+    let calendar = calendar(reader, fields, algorithm, unit, multiplier);
+    let wire_number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(Terms {
+        rate: Rate {
+            unit: unit?,
+            requests_per_unit: wire_number(requests?.unwrap_or(0)),
+            unit_multiplier: wire_number(multiplier?.unwrap_or(1)),
+        },
+        algorithm: algorithm?,
+        burst: burst?,
+        cost: cost?.unwrap_or(1),
+        charge: if charge? == Some("always") { Charge::Always } else { Charge::Admitted },
+        calendar: calendar?,
+        lease: Micros::from_secs(lease?.unwrap_or(LEASE_DEFAULT_SECS)),
+        on_store_failure: failure?.unwrap_or(site.ground.on_store_failure),
+    })
+}
+
+fn no_meaning(reader: &mut Reader<'_>, key: &Key) -> Reported {
+    let message = format!(
+        "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
+        key.name
+    );
+    reader.note_at(key, DiagnosticKind::Conflict, message)
+}
+
+/// `align` and `time_zone`.
+fn calendar<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    algorithm: Result<AlgorithmName, Reported>,
+    unit: Result<Option<Unit>, Reported>,
+    multiplier: Got<u64>,
+) -> Got<Calendar> {
+    let align = reader.word(fields, &keywords::ALIGN);
+    let zone = reader.text(fields, &keywords::TIME_ZONE);
+    if align? != Some("calendar") {
+        if fields.has(&keywords::TIME_ZONE) {
+            let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
+                           it";
+            let (key, kind) = (&keywords::TIME_ZONE, DiagnosticKind::Conflict);
+            return Err(reader.note_at(key, kind, message.to_owned()));
+        }
+        return Ok(None);
+    }
+    let mut conflict = |message: &str| {
+        Err(reader.note_at(&keywords::ALIGN, DiagnosticKind::Conflict, message.to_owned()))
+    };
+    if algorithm? != AlgorithmName::FixedWindow {
+        return conflict("only a fixed_window can be aligned to the calendar; remove `align`");
+    }
+    let unit = match unit? {
+        Some(unit @ (Unit::Day | Unit::Week | Unit::Month | Unit::Year)) => unit,
+        _ => {
+            return conflict(
+                "calendar windows are days, weeks, months and years; shorter ones are the same \
+                 without `align`",
+            );
+        }
+    };
+    if multiplier?.unwrap_or(1) != 1 {
+        return conflict("calendar windows are one unit long; remove `unit_multiplier`");
+    }
+    let zone = zone?.unwrap_or_else(|| "UTC".to_owned());
+    match super::time_zone::calendar(unit, &zone) {
+        Some(calendar) => Ok(Some(calendar)),
+        None => {
+            let message =
+                format!("there is no time zone {}; name one as Europe/Berlin is", shown(&zone));
+            Err(reader.note_at(&keywords::TIME_ZONE, DiagnosticKind::BadValue, message))
+        }
+    }
+}
+
+/// `per`: positions on the path.
+fn per<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+) -> Got<Box<[usize]>> {
+    let Some(names) = reader.names(fields, &keywords::PER)? else { return Ok(None) };
+    if !site.in_list {
+        let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
+                       its whole path";
+        return Err(reader.note_at(&keywords::PER, DiagnosticKind::Conflict, message.to_owned()));
+    }
+    let (mut positions, mut reported) = (Vec::new(), None);
+    for (at, name) in names.iter().enumerate() {
+        let before = positions.len();
+        positions.extend(site.keys().enumerate().filter(|(_, key)| key == name).map(|(at, _)| at));
+        if positions.len() == before {
+            let keys: Vec<&str> = site.keys().collect();
+            let message =
+                format!("the path has no entry {}; it has: {}", shown(name), keys.join(", "));
+            reported = Some(reader.within(Step::Key(keywords::PER.name.into()), |reader| {
+                reader.within(Step::Index(at), |reader| {
+                    reader.note(At::Value, DiagnosticKind::BadValue, message)
+                })
+            }));
+        }
+    }
+    positions.sort_unstable();
+    positions.dedup();
+    reported.map_or(Ok(Some(positions.into())), Err)
+}
+
+/// Reads `on_store_failure`, a rule's or a domain's.
+pub(crate) fn on_store_failure<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    key: &Key,
+) -> Got<OnStoreFailure> {
+    let word = reader.word(fields, key)?;
+    Ok(word.map(|word| match word {
+        "allow" => OnStoreFailure::Allow,
+        "deny" => OnStoreFailure::Deny,
+        "error" => OnStoreFailure::Error,
+        _ => OnStoreFailure::Local,
+    }))
+}
+
+fn unit_of(word: &str) -> Option<Unit> {
+    const UNITS: [Unit; 7] =
+        [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+    UNITS.into_iter().find(|unit| unit.word().eq_ignore_ascii_case(word))
+}

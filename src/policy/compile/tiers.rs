@@ -1,0 +1,306 @@
+//! `tiers`: consumer classes, from what is written to one limit for each class.
+//!
+//! The methods are those of Seleznev, "Development of API rate limiting methods based on consumer
+//! classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), and the hybrid of both that it names as
+//! future work. Not here: the parts that classes get (`shares`), the arithmetic (`algorithm`), which class a
+//! request has (`matcher`).
+
+use std::sync::Arc;
+
+use super::class_limits::{WHOLE, Whole, Written, limits};
+use super::limit_context::{LimitContext, report};
+use super::limit_numbers::{AlgorithmName, Terms};
+use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
+use crate::domain::{Algorithm, Bucket, Charge, Hits, Limit};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
+use crate::policy::syntax::keywords;
+use crate::policy::syntax::language::Key;
+use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
+
+/// The word for "unlisted values are not limited".
+const NONE: &str = "none";
+
+/// Reads `tiers`. `whole` is the limit without them, `identity` what names its limit_id.
+pub(crate) fn read<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+    terms: &Terms,
+    whole: &Limit,
+    identity: &mut Vec<Vec<u8>>,
+) -> Got<TiersSpec> {
+    if !fields.has(&keywords::TIERS) {
+        return Ok(None);
+    }
+    let bucket = place(reader, fields, site, terms, whole)?;
+    let whole = Whole { terms, bucket };
+    let read = reader.map(fields, &keywords::TIERS, |reader, fields| {
+        let method = method(reader, fields);
+        let classes = classes(reader, fields);
+        let (method, classes) = (method?, classes?);
+        fitting(reader, method, &classes, &whole)?;
+        let default = default_class(reader, fields, &classes, bucket.burst.0)?;
+        Ok((method, classes, default))
+    })?;
+    let Some((method, classes, default)) = read else { return Ok(None) };
+    let limits = limits(method, &classes, &whole, identity);
+    let limits = limits.map_err(|misfit| report(reader, fields, misfit))?;
+    let classes = classes
+        .into_iter()
+        .zip(limits)
+        .map(|(class, limit)| ClassSpec { name: class.name.into(), limit: Arc::new(limit) })
+        .collect();
+    Ok(Some(TiersSpec { method, classes, default }))
+}
+
+/// Where `tiers` may stand: on a token bucket that lets anything pass, on a node without a value,
+/// whose key is in no counter's key.
+fn place<'d, 'l>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    site: LimitContext<'_>,
+    terms: &Terms,
+    whole: &'l Limit,
+) -> Result<&'l Bucket, Reported> {
+    let mut conflict = |key: &Key, message: &str| {
+        Err(reader.note_at(key, DiagnosticKind::Conflict, message.to_owned()))
+    };
+    let (key, value) = site.node();
+    if !value.is_empty() {
+        let message = "`tiers` stands on a descriptor without `value`: the value is the class";
+        return conflict(&keywords::TIERS, message);
+    }
+    let bucket = match &whole.algorithm {
+        Algorithm::Bucket(bucket) if terms.algorithm == AlgorithmName::TokenBucket => bucket,
+        _ => {
+            let message = "`tiers` divides a bucket; write `algorithm: token_bucket` beside it";
+            return conflict(&keywords::TIERS, message);
+        }
+    };
+    if bucket.burst == Hits::ZERO {
+        let message = "`requests_per_unit: 0` leaves classes nothing to divide; remove `tiers`";
+        return conflict(&keywords::TIERS, message);
+    }
+    if reader.names(fields, &keywords::PER)?.is_some_and(|per| per.iter().any(|name| name == key)) {
+        let message = format!(
+            "`per` may not name {}: its value is the class, and classes share or divide a counter",
+            shown(key)
+        );
+        return Err(reader.note_at(&keywords::PER, DiagnosticKind::Conflict, message));
+    }
+    Ok(bucket)
+}
+
+fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod, Reported> {
+    match reader.word(fields, &keywords::METHOD)? {
+        Some("separate") => Ok(TierMethod::Separate),
+        Some("hybrid") => Ok(TierMethod::Hybrid),
+        Some(_) => Ok(TierMethod::Shared),
+        None => {
+            let message = "`tiers` needs `method`, one of: shared, separate, hybrid";
+            Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()))
+        }
+    }
+}
+
+fn classes<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Vec<Written>, Reported> {
+    let (mut classes, mut reported) = (Vec::new(), None);
+    reader.each_named(fields, &keywords::CLASSES, |reader, name, fields| {
+        let written = (
+            reader.percent(fields, &keywords::FLOOR),
+            reader.percent(fields, &keywords::SHARE),
+            reader.number(fields, &keywords::CLASS_BURST),
+            reader.number(fields, &keywords::CLASS_REQUESTS),
+        );
+        if name == NONE {
+            let message = "a class cannot be called `none`, which is the word for no class";
+            let fault = reader.note(At::Key, DiagnosticKind::Conflict, message.to_owned());
+            reported = Some(fault);
+        }
+        match written {
+            (Ok(floor), Ok(share), Ok(burst), Ok(requests)) => {
+                classes.push(Written { name: name.to_owned(), floor, share, burst, requests });
+            }
+            _ => reported = Some(Reported),
+        }
+    })?;
+    if let Some(fault) = reported {
+        return Err(fault);
+    }
+    if classes.is_empty() {
+        let message = "`tiers` needs `classes`: at least one name with its floor or share";
+        return Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()));
+    }
+    if classes.len() > CLASSES_MAX {
+        let message = format!("a limit has at most {CLASSES_MAX} classes; join some");
+        return Err(reader.note_at(&keywords::CLASSES, DiagnosticKind::TooLarge, message));
+    }
+    Ok(classes)
+}
+
+/// What each method needs of its classes, and of all of them together.
+fn fitting(
+    reader: &mut Reader<'_>,
+    method: TierMethod,
+    classes: &[Written],
+    whole: &Whole<'_>,
+) -> Result<(), Reported> {
+    let fault = classes
+        .iter()
+        .find_map(|class| own_keys(method, class))
+        .or_else(|| floors(method, classes))
+        .or_else(|| sums(classes, whole))
+        .or_else(|| {
+            let always = whole.terms.charge == Charge::Always && method == TierMethod::Hybrid;
+            let message = "`charge: always` does not go with `method: hybrid`, which keeps no \
+                           debt; remove one of the two";
+            always.then(|| (DiagnosticKind::Conflict, message.to_owned()))
+        });
+    match fault {
+        None => Ok(()),
+        Some((kind, message)) => Err(reader.note_at(&keywords::CLASSES, kind, message)),
+    }
+}
+
+type Unfit = Option<(DiagnosticKind, String)>;
+
+fn own_keys(method: TierMethod, class: &Written) -> Unfit {
+    let name = shown(&class.name);
+    let own_size = class.burst.is_some() || class.requests.is_some();
+    let whole_own_size = class.burst.is_some() && class.requests.is_some();
+    let (kind, message) = match method {
+        TierMethod::Shared if class.floor.is_none() => {
+            (DiagnosticKind::Missing, format!("class {name} needs `floor`, such as `24%`"))
+        }
+        TierMethod::Shared if class.share.is_some() || own_size => {
+            let says = "in a shared bucket a class has a `floor` and nothing else";
+            (DiagnosticKind::Conflict, format!("class {name}: {says}; remove the rest"))
+        }
+        TierMethod::Separate if class.floor.is_some() => {
+            let says = "a bucket of its own has no `floor`; remove it";
+            (DiagnosticKind::Conflict, format!("class {name}: {says}"))
+        }
+        TierMethod::Separate if class.share.is_some() == own_size => {
+            let says = "needs either `share`, or `burst` and `requests_per_unit`";
+            (DiagnosticKind::Missing, format!("class {name} {says}"))
+        }
+        TierMethod::Separate if own_size && !whole_own_size => {
+            let says = "needs `burst` and `requests_per_unit` together";
+            (DiagnosticKind::Missing, format!("class {name} {says}"))
+        }
+        TierMethod::Hybrid if class.share.is_none() => {
+            (DiagnosticKind::Missing, format!("class {name} needs `share`, such as `25%`"))
+        }
+        TierMethod::Hybrid if own_size => {
+            let says = "a hybrid's class has a `share` and a `floor`; remove the rest";
+            (DiagnosticKind::Conflict, format!("class {name}: {says}"))
+        }
+        TierMethod::Shared | TierMethod::Separate | TierMethod::Hybrid => return None,
+    };
+    Some((kind, message))
+}
+
+/// Floors are below the whole and rise from class to class; in a shared bucket strictly.
+fn floors(method: TierMethod, classes: &[Written]) -> Unfit {
+    let floor = |class: &Written| class.floor.unwrap_or(0);
+    if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= WHOLE) {
+        let message = format!(
+            "class {}: a floor of {}% is never passed; the largest is 99%",
+            shown(&class.name),
+            floor(class)
+        );
+        return Some((DiagnosticKind::OutOfRange, message));
+    }
+    let strictly = method == TierMethod::Shared;
+    let out_of_order = classes.windows(2).find(|pair| {
+        let (above, below) = (floor(&pair[0]), floor(&pair[1]));
+        below < above || (strictly && below == above)
+    })?;
+    let message = format!(
+        "floors rise from class to class, the highest priority first: {} has {}%, and {} after it \
+         {}%",
+        shown(&out_of_order[0].name),
+        floor(&out_of_order[0]),
+        shown(&out_of_order[1].name),
+        floor(&out_of_order[1])
+    );
+    Some((DiagnosticKind::OutOfRange, message))
+}
+
+/// The parts are no more than the whole.
+fn sums(classes: &[Written], whole: &Whole<'_>) -> Unfit {
+    let shares: u64 = classes.iter().filter_map(|class| class.share).map(u64::from).sum();
+    if shares > WHOLE {
+        let message = format!("the shares add up to {shares}%; the most is 100%");
+        return Some((DiagnosticKind::OutOfRange, message));
+    }
+    // In hundredths, so that shares and sizes add up exactly.
+    let sum = |of: fn(&Written) -> Option<u64>, all: u64| {
+        let part = |class: &Written| match class.share {
+            Some(share) => u128::from(all) * u128::from(share),
+            None => u128::from(of(class).unwrap_or(0)) * u128::from(WHOLE),
+        };
+        classes.iter().map(part).sum::<u128>()
+    };
+    let burst = whole.bucket.burst.0;
+    let requests = u64::from(whole.terms.rate.requests_per_unit);
+    for (name, sum, all) in [
+        ("burst", sum(|class| class.burst, burst), burst),
+        ("requests_per_unit", sum(|class| class.requests, requests), requests),
+    ] {
+        if sum > u128::from(all) * u128::from(WHOLE) {
+            let sum = sum.div_ceil(u128::from(WHOLE));
+            let message = format!(
+                "the classes' `{name}` add up to {sum}; the whole has {all}, which is the most"
+            );
+            return Some((DiagnosticKind::OutOfRange, message));
+        }
+    }
+    let empty = |class: &&Written| {
+        class.burst.is_none()
+            && class.floor.is_none()
+            && class.share.is_some_and(|share| burst * u64::from(share) < WHOLE)
+    };
+    let class = classes.iter().find(empty)?;
+    let least = WHOLE.div_ceil(burst);
+    let message = format!(
+        "class {} gets not one whole hit of {burst}; the smallest share is {least}%",
+        shown(&class.name)
+    );
+    Some((DiagnosticKind::OutOfRange, message))
+}
+
+/// The class of unlisted values: where nothing is said the one with the highest floor, else with
+/// the smallest share; of several the last.
+fn default_class<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    classes: &[Written],
+    burst: u64,
+) -> Got<usize> {
+    let Some(name) = reader.text(fields, &keywords::DEFAULT_CLASS)? else {
+        let size = |class: &Written| match class.share {
+            Some(share) => u128::from(burst) * u128::from(share),
+            None => u128::from(class.burst.unwrap_or(0)) * u128::from(WHOLE),
+        };
+        let lowest = classes.iter().enumerate().max_by_key(|(at, class)| {
+            (class.floor.unwrap_or(0), std::cmp::Reverse(size(class)), *at)
+        });
+        return Ok(lowest.map(|(at, _)| at));
+    };
+    if name == NONE {
+        return Ok(None);
+    }
+    match classes.iter().position(|class| class.name == name) {
+        Some(at) => Ok(Some(at)),
+        None => {
+            let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+            let message = format!(
+                "`default` is a class or `none`, not {}; the classes are: {}",
+                shown(&name),
+                names.join(", ")
+            );
+            Err(reader.note_at(&keywords::DEFAULT_CLASS, DiagnosticKind::BadValue, message))
+        }
+    }
+}

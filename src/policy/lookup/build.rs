@@ -1,0 +1,267 @@
+//! Puts a policy together: from the understood tree to the one that is looked up.
+//!
+//! Not here: faults. `compile` has found them; what it would have refused (a domain or a sibling
+//! that stands twice) is settled here by the first one in file order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::counter_key;
+use super::counter_key::Secret;
+use super::patterns::Patterns;
+use super::tree::hash_with;
+use super::tree::{Domain, Exact, Group, NameId, Node, NodeId, Part, Plan, Policy, Rule, Tree};
+use crate::domain::{Limit, RuleId};
+use crate::policy::compile::spec::{
+    DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec,
+};
+use crate::policy::show::listing;
+
+impl Policy {
+    /// Arranges the domains for lookup. Rules are numbered in file order, a node's before those
+    /// below it.
+    ///
+    /// Costs time and memory linear in the size of the policy. Never fails.
+    pub fn build(domains: Vec<DomainSpec>, secret: Secret) -> Policy {
+        Policy::build_numbered(domains, secret, RuleId(0))
+    }
+
+    /// The same, with rules numbered from `first` on: a process that gives every policy the numbers
+    /// after the last one's can tell their rules apart while one takes the other's place.
+    pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
+        let mut arranger = TreeBuilder { first: first.0, ..TreeBuilder::default() };
+        for domain in &domains {
+            arranger.collect_replaced(&domain.nodes);
+        }
+        for domain in domains {
+            arranger.domain(domain);
+        }
+        let mut replaced: Vec<(Box<str>, NameId)> = arranger.replaced.into_iter().collect();
+        replaced.sort_unstable_by_key(|(_, id)| id.0);
+        let replaced_names = replaced.into_iter().map(|(name, _)| name).collect();
+        Policy {
+            rules: arranger.rules,
+            first: first.0,
+            tree: Arc::new(arranger.tree),
+            secret,
+            replaced_names,
+        }
+    }
+}
+
+#[derive(Default)]
+struct TreeBuilder {
+    tree: Tree,
+    rules: Vec<Rule>,
+    /// The number of the first rule.
+    first: u32,
+    /// Every name that some rule replaces. Limits with any other name are never asked for theirs.
+    replaced: HashMap<Box<str>, NameId>,
+}
+
+impl TreeBuilder {
+    fn collect_replaced(&mut self, nodes: &[NodeSpec]) {
+        for node in nodes {
+            for name in node.rule.iter().flat_map(|rule| &rule.replaces) {
+                let next = NameId(count(self.replaced.len()));
+                self.replaced.entry(name.clone()).or_insert(next);
+            }
+            self.collect_replaced(&node.children);
+        }
+    }
+
+    fn domain(&mut self, spec: DomainSpec) {
+        if self.tree.domain(&spec.name).is_some() {
+            return;
+        }
+        let root = self.node(Node {
+            parent: None,
+            key: "".into(),
+            value: ValueSpec::Any,
+            share_threshold: false,
+            value_to_metric: false,
+            rule: None,
+            is_leaf: spec.nodes.is_empty(),
+        });
+        let hash = self.tree.hash_of(0, spec.name.as_bytes());
+        let at = count(self.tree.domains.len());
+        self.tree.domains.push(Domain {
+            name: spec.name.clone(),
+            accounting: spec.accounting,
+            hash_tag: spec.hash_tag.clone(),
+            root,
+        });
+        let tree = &mut self.tree;
+        tree.domain_of.insert_unique(hash, at, {
+            let (hash, domains) = (&tree.hash, &tree.domains);
+            |at| hash_with(hash, 0, domains[*at as usize].name.as_bytes())
+        });
+        self.level(&spec, root, spec.nodes.iter());
+    }
+
+    /// Adds the children of a node, each with all that is below it, in file order.
+    fn level<'s>(
+        &mut self,
+        domain: &DomainSpec,
+        parent: NodeId,
+        specs: impl Iterator<Item = &'s NodeSpec>,
+    ) {
+        let mut patterns: HashMap<u32, (Vec<&'s str>, Vec<NodeId>)> = HashMap::new();
+        for spec in specs {
+            let node = self.node(Node {
+                parent: Some(parent),
+                key: spec.key.clone(),
+                value: exact_without_star(&spec.value),
+                share_threshold: spec.share_threshold,
+                value_to_metric: spec.value_to_metric,
+                rule: None,
+                is_leaf: spec.children.is_empty(),
+            });
+            let group = self.group(parent, &spec.key);
+            match &spec.value {
+                ValueSpec::Pattern(text) if text.contains('*') => {
+                    let (texts, nodes) = patterns.entry(group).or_default();
+                    texts.push(text);
+                    nodes.push(node);
+                }
+                ValueSpec::Exact(value) | ValueSpec::Pattern(value) => {
+                    self.exact(group, value, node);
+                }
+                ValueSpec::Any => {
+                    self.tree.groups[group as usize].default.get_or_insert(node);
+                }
+            }
+            if let Some(rule) = &spec.rule {
+                self.rule(domain, node, rule);
+            }
+            self.level(domain, node, spec.children.iter());
+        }
+        for (group, (texts, nodes)) in patterns {
+            self.tree.groups[group as usize].patterns =
+                Some((Patterns::new(texts), nodes.into_boxed_slice()));
+        }
+    }
+
+    fn node(&mut self, node: Node) -> NodeId {
+        self.tree.nodes.push(node);
+        NodeId(count(self.tree.nodes.len() - 1))
+    }
+
+    fn group(&mut self, parent: NodeId, key: &str) -> u32 {
+        if let Some(group) = self.tree.group(parent, key.as_bytes()) {
+            return group;
+        }
+        let tree = &mut self.tree;
+        let at = count(tree.groups.len());
+        tree.groups.push(Group {
+            parent,
+            key: key.into(),
+            has_exact: false,
+            patterns: None,
+            default: None,
+        });
+        let (hash, groups) = (&tree.hash, &tree.groups);
+        tree.group_of.insert_unique(hash_with(hash, parent.0, key.as_bytes()), at, |at| {
+            let group = &groups[*at as usize];
+            hash_with(hash, group.parent.0, group.key.as_bytes())
+        });
+        at
+    }
+
+    fn exact(&mut self, group: u32, value: &str, node: NodeId) {
+        if self.tree.exact(group, value.as_bytes()).is_some() {
+            return;
+        }
+        let tree = &mut self.tree;
+        tree.groups[group as usize].has_exact = true;
+        let (hash, nodes) = (&tree.hash, &tree.nodes);
+        let exact = Exact { group, node };
+        tree.exact_of.insert_unique(hash_with(hash, group, value.as_bytes()), exact, |exact| {
+            let value = match &nodes[exact.node.0 as usize].value {
+                ValueSpec::Exact(value) => value.as_bytes(),
+                ValueSpec::Any | ValueSpec::Pattern(_) => b"",
+            };
+            hash_with(hash, exact.group, value)
+        });
+    }
+
+    fn rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
+        let id = RuleId(self.first.wrapping_add(count(self.rules.len())));
+        self.tree.nodes[node.0 as usize].rule = Some(id);
+        let path = self.tree.path_to(node);
+        let plans = spec.limits.iter().map(|limit| self.plan(domain, &path, limit)).collect();
+        let printed = listing::written(&domain.name, &path);
+        self.rules.push(Rule {
+            id,
+            path: printed.into_boxed_str(),
+            unlimited: spec.unlimited,
+            limits: spec.limits.clone().into_boxed_slice(),
+            shadow_mode: spec.shadow_mode,
+            quota_mode: spec.quota_mode,
+            metadata: spec.metadata.clone(),
+            body: spec.body.clone().or_else(|| domain.body.clone()),
+            written: spec.written.clone(),
+            detailed_metric: spec.detailed_metric,
+            node,
+            plans,
+            replaces: spec.replaces.iter().filter_map(|name| self.replaced_as(name)).collect(),
+        });
+    }
+
+    fn plan(&self, domain: &DomainSpec, path: &[&Node], spec: &LimitSpec) -> Plan {
+        let name = spec.name.as_deref();
+        // The class is not part of the key: classes share a counter, or have their name before it.
+        let levels = path.len() - usize::from(spec.tiers.is_some());
+        let mut positions: Vec<usize> = match &spec.per {
+            None => (0..levels).collect(),
+            Some(per) => per.iter().copied().filter(|at| *at < levels).collect(),
+        };
+        // `per` names a set: in whatever order it is written, it is the same counter.
+        positions.sort_unstable();
+        positions.dedup();
+        let part = |at: usize| Part { at, shared: shared_text(path[at]) };
+        let tagged_by =
+            |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(part);
+        let tag = domain.hash_tag.iter().map(|key| tagged_by(key)).collect::<Option<Box<[Part]>>>();
+        let listed = name.filter(|_| spec.in_list);
+        let prefix = |class: Option<&str>, limit: &Limit| {
+            counter_key::prefix(&domain.name, listed, class, limit)
+        };
+        let classes = spec.tiers.iter().flat_map(|tiers| {
+            let is_separate = tiers.method == TierMethod::Separate;
+            tiers.classes.iter().map(move |class| (is_separate.then_some(&*class.name), class))
+        });
+        Plan {
+            prefix: prefix(None, &spec.limit),
+            classes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
+            tag: tag.filter(|tag| !tag.is_empty()),
+            parts: positions.iter().copied().map(part).collect(),
+            replaced_as: name.and_then(|name| self.replaced_as(name)),
+        }
+    }
+
+    fn replaced_as(&self, name: &str) -> Option<NameId> {
+        self.replaced.get(name).copied()
+    }
+}
+
+/// A pattern without a star stands for itself.
+fn exact_without_star(value: &ValueSpec) -> ValueSpec {
+    match value {
+        ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
+        other => other.clone(),
+    }
+}
+
+fn shared_text(node: &Node) -> Option<Box<str>> {
+    match &node.value {
+        ValueSpec::Pattern(text) if node.share_threshold => Some(text.clone()),
+        ValueSpec::Pattern(_) | ValueSpec::Exact(_) | ValueSpec::Any => None,
+    }
+}
+
+/// How many there are, as the arena numbers them. Saturates: a policy is at most 64 MiB of text, so
+/// there are never 2^32 of anything.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

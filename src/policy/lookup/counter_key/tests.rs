@@ -1,0 +1,257 @@
+//! The encoder is injective: what it writes can be read back, part for part.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::{
+    Bucket, Charge, Concurrency, FixedWindow, Hits, Micros, OnStoreFailure, Rate, Refill,
+    SlidingLog, SlidingWindow, Unit,
+};
+
+/// What an identity is made of, owned, as the decoder below reads it back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Parts {
+    kind: u8,
+    domain: Option<Vec<u8>>,
+    name: Option<Vec<u8>>,
+    window: Option<u64>,
+    class: Option<Vec<u8>>,
+    entries: Vec<(Vec<u8>, bool, Vec<u8>)>,
+}
+
+fn limit(window: Option<u64>) -> Arc<Limit> {
+    let hits = Hits(7);
+    let algorithm = match window {
+        Some(length) => Algorithm::FixedWindow(FixedWindow {
+            hits,
+            window: Window::Epoch { length: Micros(length) },
+        }),
+        None => Algorithm::Bucket(Bucket {
+            burst: hits,
+            refill: Refill::Arrival { emission: Micros(5) },
+            floor: Hits::ZERO,
+            leaky: false,
+        }),
+    };
+    Arc::new(Limit {
+        algorithm,
+        rate: Rate { requests_per_unit: 7, unit: Some(Unit::Second), unit_multiplier: 1 },
+        charge: Charge::Admitted,
+        on_store_failure: OnStoreFailure::Local,
+        limit_id: 0,
+    })
+}
+
+fn write(parts: &Parts) -> Identity {
+    let mut identity = Identity::default();
+    let domain = String::from_utf8(parts.domain.clone().unwrap_or_default()).unwrap();
+    match parts.kind {
+        LIMIT => {
+            let text =
+                |part: &Option<Vec<u8>>| part.clone().map(|part| String::from_utf8(part).unwrap());
+            let (name, class) = (text(&parts.name), text(&parts.class));
+            identity.begin(&prefix(
+                &domain,
+                name.as_deref(),
+                class.as_deref(),
+                &limit(parts.window),
+            ));
+        }
+        OVERRIDE => identity.begin_override(&domain, &limit(parts.window)),
+        _ => identity.begin_tag(),
+    }
+    for (key, shared, value) in &parts.entries {
+        identity.entry(key, if *shared { Held::Pattern(value) } else { Held::Value(value) });
+    }
+    identity
+}
+
+/// Reads from the front of a slice.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap();
+        self.0 = rest;
+        *first
+    }
+
+    fn number(&mut self) -> u64 {
+        let mut number = 0;
+        for shift in (0..).step_by(7) {
+            let byte = self.byte();
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return number;
+            }
+        }
+        unreachable!()
+    }
+
+    fn part(&mut self) -> Vec<u8> {
+        let length = usize::try_from(self.number()).unwrap();
+        let (part, rest) = self.0.split_at(length);
+        self.0 = rest;
+        part.to_vec()
+    }
+
+    fn read(mut self) -> Parts {
+        let kind = self.byte();
+        let domain = (kind != TAG).then(|| self.part());
+        let name = (kind == LIMIT && self.byte() == PRESENT).then(|| self.part());
+        let window = (kind != TAG && self.byte() == FIXED_WINDOW).then(|| self.number());
+        let class = (kind == LIMIT && self.byte() == PRESENT).then(|| self.part());
+        let mut entries = Vec::new();
+        while !self.0.is_empty() {
+            let key = self.part();
+            let shared = self.byte() == PATTERN;
+            entries.push((key, shared, self.part()));
+        }
+        Parts { kind, domain, name, window, class, entries }
+    }
+}
+
+/// Bytes that have broken other people's keys, and any others.
+fn hostile() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        Just(b"_".to_vec()),
+        Just(b":".to_vec()),
+        Just(b"|".to_vec()),
+        Just(b"{".to_vec()),
+        Just(b"}".to_vec()),
+        Just(b"%".to_vec()),
+        Just(b"\n".to_vec()),
+        Just(vec![0]),
+        Just(vec![0xff]),
+        Just("\u{430}".as_bytes().to_vec()),
+        vec(any::<u8>(), 0..200),
+    ];
+    vec(piece, 0..4).prop_map(|pieces| pieces.concat())
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    let text = || "[a-b_:.{}\u{0}-\u{3}\u{430}]{0,5}".prop_map(String::into_bytes);
+    let entries = vec((hostile(), any::<bool>(), hostile()), 0..5);
+    let kind = prop_oneof![Just(LIMIT), Just(OVERRIDE), Just(TAG)];
+    let window = proptest::option::of(prop_oneof![0..300u64, any::<u64>()]);
+    let optional = || proptest::option::of(text());
+    (kind, text(), optional(), window, optional(), entries).prop_map(
+        |(kind, domain, name, window, class, entries)| Parts {
+            kind,
+            domain: (kind != TAG).then_some(domain),
+            name: name.filter(|_| kind == LIMIT),
+            window: window.filter(|_| kind != TAG),
+            class: class.filter(|_| kind == LIMIT),
+            entries,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_the_encoder_writes_reads_back_part_for_part(parts in parts()) {
+        prop_assert_eq!(Reader(&write(&parts).bytes).read(), parts);
+    }
+
+    #[test]
+    fn different_parts_make_different_keys(one in parts(), other in parts()) {
+        let secret = Secret::default();
+        prop_assert_eq!(write(&one).hash(&secret) == write(&other).hash(&secret), one == other);
+    }
+}
+
+#[test]
+fn values_that_look_alike_are_different_counters() {
+    let secret = Secret::default();
+    let mut seen = HashSet::new();
+    let lookalikes: [&[(&[u8], &[u8])]; 14] = [
+        &[(b"a", b"b_c_d")],
+        &[(b"a", b"b"), (b"c", b"d")],
+        &[(b"a_b", b"c_d")],
+        &[(b"a_b_c", b"d")],
+        &[(b"a", b"b_c"), (b"d", b"")],
+        &[(b"a", b"")],
+        &[(b"a", b"\0")],
+        &[(b"a", b"\0\0")],
+        &[(b"a", b"{x}")],
+        &[(b"a", b"{x}:y")],
+        &[(b"a", b"%7Bx%7D")],
+        &[(b"a", b"\xff")],
+        &[(b"a", "\u{ff}".as_bytes())],
+        &[(b"a", "\u{fffd}".as_bytes())],
+    ];
+    for entries in lookalikes {
+        let mut identity = Identity::default();
+        identity.begin(&prefix("d", None, None, &limit(Some(1_000_000))));
+        for (key, value) in entries {
+            identity.entry(key, Held::Value(value));
+        }
+        assert!(seen.insert(identity.hash(&secret)), "{entries:?} collides");
+    }
+}
+
+#[test]
+fn the_numbers_of_a_limit_are_not_part_of_its_keys() {
+    let mut raised = Limit::clone(&limit(Some(1_000_000)));
+    raised.algorithm = Algorithm::FixedWindow(FixedWindow {
+        hits: Hits(70_000),
+        window: Window::Epoch { length: Micros(1_000_000) },
+    });
+    raised.rate.requests_per_unit = 70_000;
+    raised.limit_id = 9;
+    assert_eq!(prefix("d", None, None, &limit(Some(1_000_000))), prefix("d", None, None, &raised));
+    assert_ne!(prefix("d", None, None, &limit(Some(2_000_000))), prefix("d", None, None, &raised));
+}
+
+#[test]
+fn another_secret_makes_other_keys() {
+    let identity = Identity::default();
+    assert_ne!(identity.hash(&Secret::derive("a")), identity.hash(&Secret::derive("b")));
+    assert_eq!(format!("{:?}", Secret::derive("a")), "Secret(..)");
+}
+
+#[test]
+fn an_ordinary_identity_needs_no_heap() {
+    let mut identity = Identity::default();
+    identity.begin(&prefix("a-domain-of-ordinary-size", Some("per-token"), None, &limit(None)));
+    identity.entry(b"remote_address", Held::Value(b"2001:0db8:85a3:0000:0000:8a2e:0370:7334"));
+    identity.entry(b"authorization", Held::Value(&[b'x'; 256]));
+    assert!(!identity.bytes.spilled());
+}
+
+#[test]
+fn no_two_algorithms_share_a_counter() {
+    let window = || (Hits(5), Micros::SECOND);
+    let bucket = |leaky| {
+        let refill = Refill::Arrival { emission: Micros(5) };
+        Algorithm::Bucket(Bucket { burst: Hits(5), refill, floor: Hits::ZERO, leaky })
+    };
+    let calendar = |unit, zone: &str| {
+        let windows = crate::policy::calendar(unit, zone).unwrap();
+        Algorithm::FixedWindow(FixedWindow { hits: Hits(5), window: Window::Calendar(windows) })
+    };
+    let ((hits, length), slots) = (window(), Concurrency { slots: Hits(5), lease: Micros::SECOND });
+    let all = [
+        Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
+        Algorithm::SlidingWindow(SlidingWindow { hits, length }),
+        Algorithm::SlidingLog(SlidingLog { hits, length }),
+        bucket(false),
+        bucket(true),
+        Algorithm::Concurrency(slots),
+        calendar(Unit::Day, "Europe/Berlin"),
+        calendar(Unit::Week, "Europe/Berlin"),
+        calendar(Unit::Day, "Europe/Paris"),
+    ];
+    let prefixes: HashSet<_> = all
+        .into_iter()
+        .map(|algorithm| {
+            let limit = Limit { algorithm, ..Limit::clone(&limit(None)) };
+            prefix("d", None, None, &limit)
+        })
+        .collect();
+    assert_eq!(prefixes.len(), 9);
+}

@@ -1,0 +1,237 @@
+//! The rate limit service: one message in, one decision, one message out.
+//!
+//! Reads the clock once, keeps the caller's deadline, and answers UNAVAILABLE where the store gave
+//! no answer and nothing stood in for it: the caller's own failure mode decides then. Not here:
+//! framing (`unary`), sockets (`listen`), what is decided (`decide`).
+
+use std::collections::hash_map::RandomState;
+use std::future::Future;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::HeaderMap;
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use super::authz::Caller;
+use crate::clock::Clock;
+use crate::decide::{Decider, Unavailable};
+use crate::domain::{Decision, Micros, Observer, Request, RpcOutcome, Trace};
+use crate::store::{Store, current_trace};
+use crate::wire::decode::DecodedRequest;
+use crate::wire::encode::Answer;
+use crate::wire::messages::RateLimitResponse;
+use crate::wire::proto_json;
+use crate::wire::proto_json::JsonReply;
+use crate::wire::response_config::ResponseConfig;
+use crate::wire::rule_lookup::Rules;
+use crate::wire::traceparent;
+
+/// The service's full name: what health checks and reflection call it.
+pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+/// The path of its one method.
+pub(crate) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// A deadline this close is over before an answer could be back: reading, deciding and writing
+/// take about as long. Such a call is answered at once and consumes nothing.
+pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
+
+/// Who decides: a [`Decider`] in the service, something simpler in tests of the wire.
+pub trait Decide: Send + Sync + 'static {
+    /// Decides `request` for a caller who waits until `deadline`, and hands the decision, which
+    /// borrows from the policy that was in force, to `tell`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] if there is no decision.
+    fn judge<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        deadline: Option<Instant>,
+        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+    ) -> impl Future<Output = Result<R, Unavailable>> + Send;
+
+    /// Who is told how calls ended.
+    fn observer(&self) -> &dyn Observer {
+        &()
+    }
+}
+
+impl<S: Store, O: Observer> Decide for Decider<S, O> {
+    async fn judge<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        deadline: Option<Instant>,
+        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+    ) -> Result<R, Unavailable> {
+        let policy = self.policy();
+        let decision = self.decide_by(&policy, request, now, deadline).await?;
+        Ok(tell(&decision, &**policy))
+    }
+
+    fn observer(&self) -> &dyn Observer {
+        Decider::<S, O>::observer(self)
+    }
+}
+
+/// The rate limit service.
+#[derive(Debug)]
+pub struct RateLimit<J> {
+    judge: Arc<J>,
+    clock: Clock,
+    response_config: ResponseConfig,
+    /// Keys of the hash that spreads waits: nobody outside can foresee its numbers.
+    dice: RandomState,
+}
+
+impl<J: Decide> RateLimit<J> {
+    /// The service over `judge`.
+    pub fn new(judge: Arc<J>, clock: Clock, response_config: ResponseConfig) -> Self {
+        RateLimit { judge, clock, response_config, dice: RandomState::new() }
+    }
+
+    /// Answers an encoded `RateLimitRequest` of `caller`; `deadline` is how long the caller waits,
+    /// `traced` what [`sampled`](Self::sampled) said.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, PERMISSION_DENIED for a domain
+    /// that was not granted to the caller, DEADLINE_EXCEEDED, UNAVAILABLE. None of them because of
+    /// anything that a downstream client put into a header.
+    pub(crate) async fn answer(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+        caller: &Caller,
+        traced: Option<Arc<Trace>>,
+    ) -> Result<RateLimitResponse, Status> {
+        let observer = self.judge.observer();
+        if !observer.times() && traced.is_none() {
+            return self.decided(message, deadline, None, caller, None).await;
+        }
+        let began = self.clock.monotonic();
+        let answered = match &traced {
+            None => self.decided(message, deadline, Some(began), caller, None).await,
+            // Boxed, so that the calls without a trace do not carry the room for it.
+            Some(trace) => {
+                let decided = self.decided(message, deadline, Some(began), caller, Some(trace));
+                Box::pin(current_trace::scope(Arc::clone(trace), decided)).await
+            }
+        };
+        let ending = ending(&answered);
+        observer.answered(ending, self.clock.monotonic() - began);
+        if let Some(trace) = &traced {
+            observer.traced(trace, ending);
+        }
+        answered
+    }
+
+    /// The trace of a call, if it is to be traced: decided by nothing but its headers.
+    pub(crate) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
+        let observer = self.judge.observer();
+        if !observer.traces() {
+            return None;
+        }
+        let parent = traceparent::parent(headers);
+        observer.samples(parent.as_ref()).then(|| {
+            let clock = self.clock.clone();
+            Arc::new(Trace::begin(parent, move || clock.now()))
+        })
+    }
+
+    async fn decided(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+        began: Option<Instant>,
+        caller: &Caller,
+        trace: Option<&Trace>,
+    ) -> Result<RateLimitResponse, Status> {
+        if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
+            return Err(too_late());
+        }
+        let asked = DecodedRequest::read(message)?;
+        if !caller.may_ask(asked.domain) {
+            return Err(Status::permission_denied("this caller may not ask this domain"));
+        }
+        let descriptors = asked.descriptors();
+        let request = asked.request(&descriptors);
+        let now = self.clock.now();
+        let dice = self.roll(message, now);
+        let response_config = &self.response_config;
+        // The clock that was read already is not read again: that is what timing a call costs most.
+        let since = || began.unwrap_or_else(|| self.clock.monotonic());
+        let until = deadline.and_then(|left| since().checked_add(left));
+        let judged = self.judge.judge(&request, now, until, |decision, rules| {
+            let (asked, descriptors) = (&asked, &*descriptors);
+            if let Some(trace) = trace {
+                trace.decided(request.domain, descriptors.len(), decision);
+            }
+            Answer { asked, descriptors, decision, rules, response_config, now, dice }.message()
+        });
+        let judged = match deadline {
+            // The timer is armed only if the decision is not there at once.
+            Some(deadline) => {
+                tokio::time::timeout(deadline, judged).await.map_err(|_| too_late())?
+            }
+            None => judged.await,
+        };
+        judged.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
+    }
+
+    /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`: the service without
+    /// its sockets, for whoever brings requests in another way.
+    ///
+    /// # Errors
+    ///
+    /// The status that a gRPC caller would get: INVALID_ARGUMENT, DEADLINE_EXCEEDED, UNAVAILABLE.
+    pub async fn answer_encoded(
+        &self,
+        message: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<Vec<u8>, Status> {
+        let answer = self.answer(message, deadline, &Caller::Unrestricted, None).await?;
+        Ok(answer.encode_to_vec())
+    }
+
+    /// A number that differs from call to call, where waits are spread.
+    fn roll(&self, message: &[u8], now: Micros) -> u64 {
+        if self.response_config.retry_spread_percent == 0 {
+            0
+        } else {
+            self.dice.hash_one((message, now.0))
+        }
+    }
+
+    /// Answers a `RateLimitRequest` in proto-JSON, as envoyproxy/ratelimit's `/json` does: 200 for
+    /// OK, 429 for OVER_LIMIT, 400 for a request or a store that is at fault.
+    pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
+        let message = match proto_json::request(body) {
+            Ok(message) => message,
+            Err(fault) => return JsonReply::bad_request(&fault.to_string()),
+        };
+        // Where callers are held to domains, the settings refuse `/json`: it shows no certificate.
+        match self.answer(&message, None, &Caller::Unrestricted, None).await {
+            Ok(response) => JsonReply::of(&response),
+            Err(status) => JsonReply::bad_request(status.message()),
+        }
+    }
+}
+
+fn ending(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
+    match answered.as_ref().map_err(Status::code) {
+        Ok(_) => RpcOutcome::Decided,
+        Err(Code::DeadlineExceeded) => RpcOutcome::Late,
+        Err(Code::Unavailable) => RpcOutcome::Unavailable,
+        Err(_) => RpcOutcome::Invalid,
+    }
+}
+
+fn too_late() -> Status {
+    Status::deadline_exceeded("the deadline was over before the decision")
+}

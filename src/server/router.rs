@@ -1,0 +1,95 @@
+//! The front desk: which service answers which path.
+//!
+//! Not here: connections (`connection`), the services themselves.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tonic::service::Routes;
+use tower_service::Service as _;
+
+use super::authz::Caller;
+use super::framing;
+use super::framing::Reply;
+use super::health::Health;
+use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT};
+use crate::wire::messages::DESCRIPTORS;
+
+/// Everything that a connection can ask for.
+#[derive(Debug)]
+pub struct Router<J> {
+    rate_limit: Arc<RateLimit<J>>,
+    health: Health,
+    others: Routes,
+}
+
+impl<J> Clone for Router<J> {
+    fn clone(&self) -> Self {
+        let Router { rate_limit, health, others } = self;
+        Router {
+            rate_limit: Arc::clone(rate_limit),
+            health: health.clone(),
+            others: others.clone(),
+        }
+    }
+}
+
+impl<J: Decide> Router<J> {
+    /// The rate limit service, health, and reflection of both versions.
+    pub fn new(rate_limit: Arc<RateLimit<J>>, health: Health) -> Self {
+        let mut others = Routes::new(health.service());
+        let described = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        // Both sets come from the build, so neither can fail to load (a test demands an answer);
+        // and a service without reflection is better than none.
+        if let Ok(reflection) = described().build_v1() {
+            others = others.add_service(reflection);
+        }
+        if let Ok(reflection) = described().build_v1alpha() {
+            others = others.add_service(reflection);
+        }
+        Router { rate_limit, health, others: others.prepare() }
+    }
+
+    /// What callers are told about this server's health.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Answers one HTTP request of that caller.
+    pub(crate) async fn call(
+        &self,
+        request: Request<Incoming>,
+        caller: &Caller,
+    ) -> Response<Reply> {
+        if let Some(refused) = framing::refused_as_http(&request) {
+            return refused;
+        }
+        if request.uri().path() != SHOULD_RATE_LIMIT {
+            return match self.others.clone().call(request).await {
+                Ok(response) => response.map(Reply::foreign),
+                Err(never) => match never {},
+            };
+        }
+        match self.should_rate_limit(request, caller).await {
+            Ok(response) => response,
+            Err(status) => status.into_http(),
+        }
+    }
+
+    async fn should_rate_limit(
+        &self,
+        request: Request<Incoming>,
+        caller: &Caller,
+    ) -> Result<Response<Reply>, tonic::Status> {
+        let deadline = framing::deadline(request.headers());
+        let traced = self.rate_limit.sampled(request.headers());
+        let message = framing::read(&mut request.into_body()).await?;
+        let answer = self.rate_limit.answer(&message, deadline, caller, traced).await?;
+        Ok(framing::response(&answer))
+    }
+}

@@ -1,0 +1,153 @@
+//! Dynamic metadata: what Envoy can put into its access log, and into a later call. Every refusal says
+//! which limit it was and who decided; whoever took slots in flight is told their holder;
+//! envoyproxy/ratelimit's own keys, which repeat the request, by setting.
+//!
+//! Not here: which of them are wanted (`answering`).
+
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+use serde_json::Value as Json;
+
+use super::decode::DecodedRequest;
+use super::response_headers::name_of;
+use super::rule_lookup::Rules;
+use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
+
+/// The key of our own metadata.
+const OURS: &str = "tidegate";
+
+/// The key of the holder's name. Not below [`OURS`]: Envoy's `metadata` action reads it by this path,
+/// and finds it only where slots were taken, so that nothing else is ever returned.
+const SLOT: &str = "slot";
+
+/// `{limited_by, retry_after_ms, source}` under [`OURS`]; `retry_after_ms` is left out where
+/// waiting does not help.
+pub(super) fn of_refusal(decision: &Decision<'_>, into: &mut Struct) {
+    let mut ours = Struct::default();
+    if let Some(limited_by) = &decision.limited_by {
+        put(&mut ours, "limited_by", text(name_of(limited_by)));
+        if let Some(wait) = limited_by.retry_after {
+            put(&mut ours, "retry_after_ms", number(wait.ceil_millis()));
+        }
+    }
+    put(&mut ours, "source", text(decision.source.word()));
+    put(into, OURS, Kind::StructValue(ours));
+}
+
+/// The holder of the slots that the call took, under [`SLOT`].
+pub(super) fn of_slot(slot: &HolderToken, into: &mut Struct) {
+    put(into, SLOT, text(slot.as_str()));
+}
+
+/// envoyproxy/ratelimit's keys: `domain`, `descriptors`, `hitsAddend` and the merged `metadata` of
+/// the rules that passed.
+pub(super) fn of_request(
+    asked: &DecodedRequest<'_>,
+    descriptors: &[Descriptor<'_>],
+    decision: &Decision<'_>,
+    rules: &dyn Rules,
+    into: &mut Struct,
+) {
+    put(into, "domain", text(asked.domain));
+    let listed = asked
+        .heads
+        .iter()
+        .zip(descriptors)
+        .map(|(head, descriptor)| {
+            let mut shown = Struct::default();
+            let entries = descriptor.entries.iter().map(|entry| {
+                let (key, value) =
+                    (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.value));
+                Kind::StringValue(format!("{key}={value}"))
+            });
+            put(&mut shown, "entries", list(entries));
+            if let Some(limit) = &head.limit {
+                put(&mut shown, "limit", Kind::StringValue(override_text(limit)));
+            }
+            if let Some(hits) = head.hits_addend {
+                put(&mut shown, "hitsAddend", number(hits));
+            }
+            Kind::StructValue(shown)
+        })
+        .collect::<Vec<_>>();
+    put(into, "descriptors", list(listed));
+    if asked.hits_addend != 0 {
+        put(into, "hitsAddend", number(u64::from(asked.hits_addend)));
+    }
+    let metadata = of_passing_rules(decision, rules);
+    if !metadata.fields.is_empty() {
+        put(into, "metadata", Kind::StructValue(metadata));
+    }
+}
+
+/// The rules' metadata, merged: the first value of a key wins, maps are merged. Merged into a
+/// value of its own, so that nothing of one request is left in the policy for the next.
+fn of_passing_rules(decision: &Decision<'_>, rules: &dyn Rules) -> Struct {
+    let mut merged = Struct::default();
+    for status in &decision.statuses {
+        if status.code != Code::Ok || status.shown.is_none() {
+            continue;
+        }
+        let rule = status.rule.and_then(|id| rules.rule(id));
+        if let Some(metadata) = rule.and_then(|rule| rule.metadata.as_deref()) {
+            merge(&mut merged, metadata);
+        }
+    }
+    merged
+}
+
+fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>) {
+    for (key, value) in from {
+        match (into.fields.get_mut(key).and_then(|held| held.kind.as_mut()), value) {
+            (None, _) => put(into, key, of_json(value)),
+            (Some(Kind::StructValue(held)), Json::Object(map)) => merge(held, map),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+pub(super) fn of_json(value: &Json) -> Kind {
+    match value {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(truth) => Kind::BoolValue(*truth),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(words) => text(words),
+        Json::Array(values) => list(values.iter().map(of_json)),
+        Json::Object(map) => {
+            let mut of_map = Struct::default();
+            merge(&mut of_map, map);
+            Kind::StructValue(of_map)
+        }
+    }
+}
+
+/// The text form of an override, as the reference server prints it.
+fn override_text(limit: &Override) -> String {
+    let unit = limit.unit.word().to_uppercase();
+    let hits = limit.requests_per_unit;
+    let rate = if hits == 0 { String::new() } else { format!("requests_per_unit:{hits} ") };
+    let multiplier = match limit.unit_multiplier {
+        1 => String::new(),
+        many => format!(" unit_multiplier:{{value:{many}}}"),
+    };
+    format!("{rate}unit:{unit}{multiplier}")
+}
+
+fn put(into: &mut Struct, key: &str, kind: Kind) {
+    into.fields.insert(key.to_owned(), Value { kind: Some(kind) });
+}
+
+fn text(words: &str) -> Kind {
+    Kind::StringValue(words.to_owned())
+}
+
+/// Numbers of a `Struct` are doubles: exact up to 2^53.
+#[allow(clippy::cast_precision_loss, reason = "the format has no other number")]
+fn number(value: u64) -> Kind {
+    Kind::NumberValue(value as f64)
+}
+
+fn list(kinds: impl IntoIterator<Item = Kind>) -> Kind {
+    let values = kinds.into_iter().map(|kind| Value { kind: Some(kind) }).collect();
+    Kind::ListValue(ListValue { values })
+}

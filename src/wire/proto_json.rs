@@ -1,0 +1,365 @@
+//! proto-JSON for `/json`: bytes to an encoded `RateLimitRequest`, a `RateLimitResponse` to text.
+//!
+//! Names are read in both spellings that proto-JSON knows and written in camelCase; enums go by
+//! name, bytes in base64, wrappers as their plain values, and fields at their default are left
+//! out. Not here: HTTP (`admin`), bounds (`decode`, which reads the encoded request like any other).
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use prost::Message as _;
+use serde_json::{Map, Number, Value, json};
+
+use super::decode::MESSAGE_BYTES_MAX;
+use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
+use super::messages::{
+    HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
+    rate_limit_response as wire,
+};
+use super::struct_json::struct_json;
+
+/// What `/json` answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonReply {
+    /// The HTTP status: 200, 429 or 400.
+    pub status: u16,
+    /// proto-JSON, or on 400 a line of text.
+    pub body: String,
+}
+
+impl JsonReply {
+    pub(crate) fn of(response: &RateLimitResponse) -> Self {
+        let status = match response.overall_code() {
+            wire::Code::Ok => 200,
+            wire::Code::OverLimit => 429,
+            wire::Code::Unknown => 500,
+        };
+        JsonReply { status, body: self::response(response).to_string() }
+    }
+
+    pub(crate) fn bad_request(why: &str) -> Self {
+        JsonReply { status: 400, body: why.to_owned() }
+    }
+}
+
+/// What is wrong with a request in JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JsonError {
+    TooLong,
+    NotJson(String),
+    /// The field does not exist.
+    Unknown(String),
+    /// The field's value is not of its type.
+    Shape {
+        field: &'static str,
+        wanted: &'static str,
+    },
+}
+
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JsonError::TooLong => write!(f, "the body is longer than {MESSAGE_BYTES_MAX} bytes"),
+            JsonError::NotJson(why) => write!(f, "the body is not JSON: {why}"),
+            JsonError::Unknown(field) => write!(f, "unknown field {field:?}"),
+            JsonError::Shape { field, wanted } => write!(f, "{field} must be {wanted}"),
+        }
+    }
+}
+
+/// Encodes the `RateLimitRequest` that `body` is the proto-JSON of.
+pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
+    if body.len() > MESSAGE_BYTES_MAX {
+        return Err(JsonError::TooLong);
+    }
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| JsonError::NotJson(error.to_string()))?;
+    let mut request = RateLimitRequest::default();
+    for (name, value) in fields(&value, "the body")? {
+        match name.as_str() {
+            "domain" => request.domain = text(value, "domain")?,
+            "descriptors" => {
+                let descriptors = list(value, "descriptors")?.iter().map(descriptor);
+                request.descriptors = descriptors.collect::<Result<_, _>>()?;
+            }
+            "hitsAddend" | "hits_addend" => {
+                request.hits_addend = integer32(value, "hitsAddend")?;
+            }
+            _ => return Err(JsonError::Unknown(name.clone())),
+        }
+    }
+    Ok(request.encode_to_vec().into())
+}
+
+fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
+    let mut descriptor = RateLimitDescriptor::default();
+    for (name, value) in fields(value, "descriptors")? {
+        match name.as_str() {
+            "entries" => {
+                let entries = list(value, "entries")?.iter().map(entry);
+                descriptor.entries = entries.collect::<Result<_, _>>()?;
+            }
+            "limit" => descriptor.limit = Some(limit(value)?),
+            "hitsAddend" | "hits_addend" => {
+                descriptor.hits_addend = Some(integer(value, "hitsAddend")?);
+            }
+            "isNegativeHits" | "is_negative_hits" => {
+                let wanted = JsonError::Shape { field: "isNegativeHits", wanted: "true or false" };
+                descriptor.is_negative_hits = value.as_bool().ok_or(wanted)?;
+            }
+            _ => return Err(JsonError::Unknown(name.clone())),
+        }
+    }
+    Ok(descriptor)
+}
+
+fn entry(value: &Value) -> Result<Entry, JsonError> {
+    let mut entry = Entry::default();
+    for (name, value) in fields(value, "entries")? {
+        match name.as_str() {
+            "key" => entry.key = text(value, "key")?.into(),
+            "value" => entry.value = text(value, "value")?.into(),
+            _ => return Err(JsonError::Unknown(name.clone())),
+        }
+    }
+    Ok(entry)
+}
+
+fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
+    let mut limit = RateLimitOverride::default();
+    for (name, value) in fields(value, "limit")? {
+        match name.as_str() {
+            "requestsPerUnit" | "requests_per_unit" => {
+                limit.requests_per_unit = integer32(value, "requestsPerUnit")?;
+            }
+            "unit" => limit.unit = unit(value)?,
+            "unitMultiplier" | "unit_multiplier" => {
+                limit.unit_multiplier = Some(integer32(value, "unitMultiplier")?);
+            }
+            _ => return Err(JsonError::Unknown(name.clone())),
+        }
+    }
+    Ok(limit)
+}
+
+fn unit(value: &Value) -> Result<i32, JsonError> {
+    let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
+    let number = || value.as_number().and_then(whole);
+    let by_number = || number().and_then(|number| i32::try_from(number).ok());
+    let wanted = JsonError::Shape { field: "unit", wanted: "the name or number of a unit" };
+    by_name.or_else(by_number).ok_or(wanted)
+}
+
+/// The members of an object; those that are `null` count as absent.
+fn fields<'v>(
+    value: &'v Value,
+    field: &'static str,
+) -> Result<impl Iterator<Item = (&'v String, &'v Value)>, JsonError> {
+    let object = value.as_object().ok_or(JsonError::Shape { field, wanted: "an object" })?;
+    Ok(object.iter().filter(|(_, value)| !value.is_null()))
+}
+
+fn list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonError> {
+    value.as_array().ok_or(JsonError::Shape { field, wanted: "a list" })
+}
+
+fn text(value: &Value, field: &'static str) -> Result<String, JsonError> {
+    let text = value.as_str().ok_or(JsonError::Shape { field, wanted: "a string" })?;
+    Ok(text.to_owned())
+}
+
+fn integer(value: &Value, field: &'static str) -> Result<u64, JsonError> {
+    bounded(value, field, "at most 18446744073709551615")
+}
+
+fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
+    bounded(value, field, "at most 4294967295")
+}
+
+/// A number, or one in quotes: 64-bit ones come so, because JavaScript's do not hold them.
+fn bounded<T: TryFrom<i128>>(
+    value: &Value,
+    field: &'static str,
+    at_most: &'static str,
+) -> Result<T, JsonError> {
+    let number = match value {
+        Value::Number(number) => whole(number),
+        Value::String(text) => quoted(text).as_ref().and_then(whole),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    let wanted = JsonError::Shape { field, wanted: "a whole number that is not negative" };
+    let number = number.filter(|number| *number >= 0).ok_or(wanted)?;
+    T::try_from(number).map_err(|_| JsonError::Shape { field, wanted: at_most })
+}
+
+/// The number that a text is, with nothing around it.
+fn quoted(text: &str) -> Option<Number> {
+    let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
+    serde_json::from_str(text).ok().filter(|_| bare)
+}
+
+/// The whole number that `7`, `7.0` or `0.7e1` stand for. One with a fraction or an exponent was read
+/// as a double, so that from 2^53 on it is the nearest that a double holds; one beyond i128 is as
+/// large as that holds, and too large for every field.
+fn whole(number: &Number) -> Option<i128> {
+    let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
+    number.as_i128().or_else(float)
+}
+
+/// The response as proto-JSON.
+pub(crate) fn response(response: &RateLimitResponse) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
+    put(&mut object, "statuses", response.statuses.iter().map(status).collect());
+    let headers = |list: &[HeaderValue]| list.iter().map(header).collect::<Value>();
+    put(&mut object, "responseHeadersToAdd", headers(&response.response_headers_to_add));
+    put(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
+    put(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
+    if let Some(metadata) = &response.dynamic_metadata {
+        put(&mut object, "dynamicMetadata", struct_json(metadata));
+    }
+    Value::Object(object)
+}
+
+fn status(status: &wire::DescriptorStatus) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "code", json!(status.code().as_str_name()));
+    if let Some(limit) = &status.current_limit {
+        let mut shown = Map::new();
+        put(&mut shown, "requestsPerUnit", json!(limit.requests_per_unit));
+        put(&mut shown, "unit", json!(limit.unit().as_str_name()));
+        put(&mut shown, "name", json!(limit.name));
+        if let Some(many) = limit.unit_multiplier {
+            shown.insert("unitMultiplier".to_owned(), json!(many));
+        }
+        object.insert("currentLimit".to_owned(), Value::Object(shown));
+    }
+    put(&mut object, "limitRemaining", json!(status.limit_remaining));
+    if let Some(reset) = &status.duration_until_reset {
+        put(&mut object, "durationUntilReset", json!(format!("{}s", reset.seconds)));
+    }
+    Value::Object(object)
+}
+
+fn header(header: &HeaderValue) -> Value {
+    let mut object = Map::new();
+    put(&mut object, "key", json!(header.key));
+    put(&mut object, "value", json!(header.value));
+    Value::Object(object)
+}
+
+/// Leaves out what proto-JSON leaves out: fields at their default.
+fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
+    let default = match &value {
+        Value::String(text) => text.is_empty() || text == "UNKNOWN",
+        Value::Number(number) => number.as_u64() == Some(0),
+        Value::Array(values) => values.is_empty(),
+        Value::Null | Value::Bool(_) | Value::Object(_) => false,
+    };
+    if !default {
+        object.insert(name.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::decode::DecodedRequest;
+
+    #[test]
+    fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
+        let body = json!({
+            "domain": "edge",
+            "descriptors": [{
+                "entries": [{"key": "ip", "value": "192.0.2.1"}, {"key": "path"}],
+                "limit": {"requestsPerUnit": 7, "unit": "HOUR", "unitMultiplier": 2},
+                "hitsAddend": "18446744073709551615",
+                "is_negative_hits": true,
+            }, {"entries": null}],
+            "hits_addend": 3,
+        });
+        let message = request(body.to_string().as_bytes()).unwrap();
+        let asked = DecodedRequest::read(&message).unwrap();
+        let descriptors = asked.descriptors();
+        assert_eq!(asked.domain, "edge");
+        assert_eq!(descriptors[0].entries[0].value, b"192.0.2.1");
+        assert_eq!(descriptors[0].entries[1].value, b"");
+        assert_eq!(descriptors[0].hits.0, u64::MAX);
+        assert!(descriptors[0].refund);
+        assert_eq!(descriptors[0].limit.unwrap().unit_multiplier, 2);
+        assert_eq!(descriptors[1].hits.0, 3);
+    }
+
+    #[test]
+    fn a_whole_number_is_read_in_every_form_that_proto_json_has_for_it() {
+        for (text, hits) in [
+            ("7", 7),
+            ("7.0", 7),
+            ("7e0", 7),
+            ("0.7E+1", 7),
+            ("70e-1", 7),
+            ("-0", 0),
+            (r#""7""#, 7),
+            (r#""7.0""#, 7),
+            (r#""7e0""#, 7),
+            ("4294967295", u32::MAX),
+            ("4294967295.0", u32::MAX),
+            (r#""42949672950e-1""#, u32::MAX),
+        ] {
+            let message = request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes());
+            let message = message.unwrap_or_else(|fault| panic!("{text}: {fault}"));
+            assert_eq!(RateLimitRequest::decode(message).unwrap().hits_addend, hits, "{text}");
+        }
+        let unit = br#"{"descriptors":[{"hitsAddend":1e19,"limit":{"unit":1e0}}]}"#;
+        let message = RateLimitRequest::decode(request(unit).unwrap()).unwrap();
+        assert_eq!(message.descriptors[0].hits_addend, Some(10_000_000_000_000_000_000));
+        assert_eq!(message.descriptors[0].limit.unwrap().unit, 1);
+    }
+
+    #[test]
+    fn what_is_no_whole_number_or_too_large_is_told() {
+        let fault = |field: &str, text: &str| {
+            let descriptor = format!(r#"{{"{field}":{text}}}"#);
+            let body = match field {
+                "hits_addend" => format!(r#"{{"descriptors":[{descriptor}]}}"#),
+                _ => descriptor,
+            };
+            request(body.as_bytes()).expect_err(&body).to_string()
+        };
+        let texts = ["1.5", "1e-1", "-1", "-1e0", "true", "[]", r#""""#, r#""1.5""#, r#"" 1""#];
+        for text in [&texts[..], &[r#""1 ""#, r#""+1""#, r#""01""#, r#""0x1""#, r#""-1""#]].concat()
+        {
+            let wanted = "hitsAddend must be a whole number that is not negative";
+            assert_eq!(fault("hitsAddend", text), wanted, "{text}");
+            assert_eq!(fault("hits_addend", text), wanted, "{text}");
+        }
+        for text in ["4294967296", "4294967296.0", "1e10", "1e300", r#""1e10""#] {
+            let wanted = "hitsAddend must be at most 4294967295";
+            assert_eq!(fault("hitsAddend", text), wanted, "{text}");
+        }
+        for text in ["18446744073709551616", "2e19", "1e300", r#""18446744073709551616""#] {
+            let wanted = "hitsAddend must be at most 18446744073709551615";
+            assert_eq!(fault("hits_addend", text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fault_in_json_names_the_field() {
+        let fault = |body: &str| request(body.as_bytes()).unwrap_err().to_string();
+        assert!(fault("{").starts_with("the body is not JSON"));
+        assert_eq!(fault("[]"), "the body must be an object");
+        assert_eq!(fault(r#"{"domian":"a"}"#), "unknown field \"domian\"");
+        assert_eq!(fault(r#"{"domain":1}"#), "domain must be a string");
+        assert_eq!(
+            fault(r#"{"hitsAddend":-1}"#),
+            "hitsAddend must be a whole number that is not negative"
+        );
+        assert_eq!(fault(r#"{"hitsAddend":4294967296}"#), "hitsAddend must be at most 4294967295");
+        assert_eq!(
+            fault(r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#),
+            "unit must be the name or number of a unit"
+        );
+    }
+}

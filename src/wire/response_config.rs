@@ -1,0 +1,237 @@
+//! What an answer tells beyond its codes: which headers, which body, which metadata. Checked once,
+//! at start, because Envoy checks nothing: a header value with a line break becomes two headers.
+//!
+//! Not here: making the answer (`encode`, `headers`, `body`, `metadata`).
+
+use http::HeaderName;
+
+use super::error::{HeaderNameError, WireError};
+
+/// What the operator asks for. The default adds nothing to an answer but what Envoy needs and the
+/// metadata of a refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseSettings {
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    pub x_rate_limit: bool,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, the IETF draft's, or the three under names
+    /// of the operator's own.
+    pub rate_limit: Option<LimitNames>,
+    /// How a reset is written in both families.
+    pub reset: ResetFormat,
+    /// `Retry-After` on refusals where waiting helps.
+    pub retry_after: Option<RetryAfterFormat>,
+    /// Adds up to so many percent of the wait, at random, to what a refused caller is told, so
+    /// that callers who were refused together do not return together; 0 to 100.
+    pub retry_spread_percent: u8,
+    /// A header that names the limit on refusals.
+    pub limited_by: Option<String>,
+    /// A JSON body for refusals whose rule and domain have none of their own.
+    pub body: bool,
+    /// envoyproxy/ratelimit's dynamic metadata on every answer.
+    pub request_metadata: bool,
+}
+
+/// The names of the three limit headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitNames {
+    /// The limit.
+    pub limit: String,
+    /// The hits left.
+    pub remaining: String,
+    /// The time until nothing is used any more, or on a refusal until a retry passes.
+    pub reset: String,
+}
+
+impl Default for LimitNames {
+    fn default() -> Self {
+        LimitNames {
+            limit: "RateLimit-Limit".to_owned(),
+            remaining: "RateLimit-Remaining".to_owned(),
+            reset: "RateLimit-Reset".to_owned(),
+        }
+    }
+}
+
+/// How a reset is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResetFormat {
+    /// Whole seconds from now, rounded up, at least 1.
+    #[default]
+    Seconds,
+    /// Whole seconds of Unix time, rounded up.
+    UnixTime,
+}
+
+/// How `Retry-After` is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetryAfterFormat {
+    /// Whole seconds, rounded up, at least 1.
+    #[default]
+    Seconds,
+    /// An HTTP date, rounded up to the next whole second.
+    HttpDate,
+}
+
+/// Settings that were checked.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseConfig {
+    /// The families of limit headers, at most two.
+    pub(crate) families: Vec<LimitNames>,
+    pub(crate) reset: ResetFormat,
+    pub(crate) retry_after: Option<RetryAfterFormat>,
+    pub(crate) retry_spread_percent: u8,
+    pub(crate) limited_by: Option<String>,
+    pub(crate) body: bool,
+    pub(crate) request_metadata: bool,
+}
+
+/// `Retry-After`, as it is sent.
+pub(crate) const RETRY_AFTER: &str = "Retry-After";
+
+/// Headers of one hop (RFC 9110, 7.6.1, and what older peers honour).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Headers that say how to read the body or whom the message is for. Envoy would append ours to
+/// its own: `content-length: 225,3`.
+const FRAMING: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
+
+impl ResponseConfig {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::HeaderName`] for a name that may not be sent or would be sent twice,
+    /// [`WireError::Spread`] above 100 %.
+    ///
+    /// ```
+    /// use tidegate::wire::{ResponseConfig, ResponseSettings};
+    /// let named = |name: &str| ResponseSettings { limited_by: Some(name.to_owned()), ..Default::default() };
+    /// assert!(ResponseConfig::new(named("x-limited-by")).is_ok());
+    /// assert!(ResponseConfig::new(named(":status")).is_err());
+    /// ```
+    pub fn new(settings: ResponseSettings) -> Result<Self, WireError> {
+        if settings.retry_spread_percent > 100 {
+            return Err(WireError::Spread { percent: settings.retry_spread_percent });
+        }
+        let x_family = settings.x_rate_limit.then(|| LimitNames {
+            limit: "X-RateLimit-Limit".to_owned(),
+            remaining: "X-RateLimit-Remaining".to_owned(),
+            reset: "X-RateLimit-Reset".to_owned(),
+        });
+        let families: Vec<_> = settings.rate_limit.into_iter().chain(x_family).collect();
+        let names = families.iter().flat_map(|f| [&f.limit, &f.remaining, &f.reset]);
+        let mut seen = vec![HeaderName::from_static("retry-after")];
+        for name in names.chain(&settings.limited_by) {
+            let checked =
+                checked_name(name)
+                    .and_then(|name| {
+                        if seen.contains(&name) { Err(HeaderNameError::Twice) } else { Ok(name) }
+                    })
+                    .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
+            seen.push(checked);
+        }
+        Ok(ResponseConfig {
+            families,
+            reset: settings.reset,
+            retry_after: settings.retry_after,
+            retry_spread_percent: settings.retry_spread_percent,
+            limited_by: settings.limited_by,
+            body: settings.body,
+            request_metadata: settings.request_metadata,
+        })
+    }
+}
+
+fn checked_name(name: &str) -> Result<HeaderName, HeaderNameError> {
+    if name.starts_with(':') {
+        return Err(HeaderNameError::Pseudo);
+    }
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::NotAName)?;
+    if HOP_BY_HOP.contains(&name.as_str()) {
+        return Err(HeaderNameError::HopByHop);
+    }
+    if FRAMING.contains(&name.as_str()) {
+        return Err(HeaderNameError::Framing);
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn naming(name: &str) -> Result<ResponseConfig, WireError> {
+        let limited_by = Some(name.to_owned());
+        ResponseConfig::new(ResponseSettings { limited_by, ..ResponseSettings::default() })
+    }
+
+    fn fault(name: &str) -> HeaderNameError {
+        match naming(name) {
+            Err(WireError::HeaderName { why, .. }) => why,
+            other => panic!("{name:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_header_that_could_split_or_reframe_an_answer_is_refused_at_start() {
+        for name in ["", "a b", "a\r\nset-cookie: x", "a\0", "ü", "a:b"] {
+            assert_eq!(fault(name), HeaderNameError::NotAName, "{name:?}");
+        }
+        for name in [":status", ":path", ":"] {
+            assert_eq!(fault(name), HeaderNameError::Pseudo, "{name:?}");
+        }
+        for name in ["Connection", "TE", "transfer-encoding", "Upgrade", "Keep-Alive"] {
+            assert_eq!(fault(name), HeaderNameError::HopByHop, "{name:?}");
+        }
+        for name in ["Content-Length", "content-type", "Host", "Content-Encoding"] {
+            assert_eq!(fault(name), HeaderNameError::Framing, "{name:?}");
+        }
+        assert!(naming("X-Limited-By").is_ok());
+    }
+
+    #[test]
+    fn no_header_is_configured_twice() {
+        assert_eq!(fault("retry-after"), HeaderNameError::Twice);
+        let twice = ResponseSettings {
+            x_rate_limit: true,
+            rate_limit: Some(LimitNames {
+                limit: "x-ratelimit-limit".to_owned(),
+                ..LimitNames::default()
+            }),
+            ..ResponseSettings::default()
+        };
+        assert!(matches!(
+            ResponseConfig::new(twice),
+            Err(WireError::HeaderName { why: HeaderNameError::Twice, .. })
+        ));
+        let both = ResponseSettings {
+            x_rate_limit: true,
+            rate_limit: Some(LimitNames::default()),
+            ..ResponseSettings::default()
+        };
+        assert_eq!(ResponseConfig::new(both).unwrap().families.len(), 2);
+    }
+
+    #[test]
+    fn a_spread_above_a_hundred_percent_is_refused() {
+        let spread = |retry_spread_percent| ResponseSettings {
+            retry_spread_percent,
+            ..ResponseSettings::default()
+        };
+        assert!(ResponseConfig::new(spread(100)).is_ok());
+        assert!(matches!(
+            ResponseConfig::new(spread(101)),
+            Err(WireError::Spread { percent: 101 })
+        ));
+    }
+}

@@ -1,0 +1,135 @@
+//! The headers of an answer: limit headers on every one that has a limit to show, `Retry-After`
+//! and the limit's name on refusals.
+//!
+//! Not here: which of them are wanted and under which names (`answering`).
+
+use jiff::fmt::rfc2822::DateTimePrinter;
+
+use super::messages::HeaderValue;
+use super::response_config::{RETRY_AFTER, ResetFormat, ResponseConfig, RetryAfterFormat};
+use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
+
+/// The longest value of the header that names the limit. Names have at most 255 bytes; the path
+/// that stands in for a missing name can be longer and is cut.
+const NAME_VALUE_BYTES_MAX: usize = 255;
+
+/// What a refused caller is told to wait, and when that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// Whole seconds, rounded up, at least 1.
+    pub(super) seconds: u64,
+    until: Micros,
+}
+
+impl Wait {
+    /// The wait of a refusal, lengthened by the spread; `None` where waiting does not help.
+    /// `dice` is any number, each equally likely.
+    pub(super) fn told(
+        limited_by: Option<&LimitedBy<'_>>,
+        response_config: &ResponseConfig,
+        now: Micros,
+        dice: u64,
+    ) -> Option<Wait> {
+        let wait = limited_by?.retry_after?;
+        let most = u128::from(wait.0) * u128::from(response_config.retry_spread_percent) / 100;
+        let extra = (most * u128::from(dice)) >> 64;
+        let wait = wait.saturating_add(Micros(u64::try_from(extra).unwrap_or(u64::MAX)));
+        Some(Wait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
+    }
+}
+
+/// Appends the headers of `decision` to `into`.
+pub(super) fn append(
+    decision: &Decision<'_>,
+    wait: Option<Wait>,
+    response_config: &ResponseConfig,
+    now: Micros,
+    into: &mut Vec<HeaderValue>,
+) {
+    if !response_config.families.is_empty()
+        && let Some(status) = tightest(&decision.statuses)
+    {
+        append_limit(status, response_config, now, into);
+    }
+    if decision.code == Code::Ok {
+        return;
+    }
+    if let (Some(how), Some(wait)) = (response_config.retry_after, wait)
+        && let Some(value) = retry_after(how, wait)
+    {
+        into.push(header(RETRY_AFTER, value));
+    }
+    if let (Some(name), Some(limited_by)) = (&response_config.limited_by, &decision.limited_by) {
+        into.push(header(name, visible(name_of(limited_by))));
+    }
+}
+
+/// How a limit is named to callers. A limit that the caller brought along has no name.
+pub(super) fn name_of<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
+    if limited_by.name.is_empty() { "override" } else { limited_by.name }
+}
+
+/// The status that headers show, chosen as envoyproxy/ratelimit does: the fewest hits left, the
+/// first of equals; but a refusing one that is not a quota takes over, the last such one.
+fn tightest<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
+    let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
+    let shown = || statuses.iter().filter(|status| status.shown.is_some());
+    shown().rfind(refuses).or_else(|| shown().min_by_key(|status| status.remaining))
+}
+
+fn append_limit(
+    status: &Status<'_>,
+    response_config: &ResponseConfig,
+    now: Micros,
+    into: &mut Vec<HeaderValue>,
+) {
+    let Some(shown) = &status.shown else { return };
+    // A bucket's burst may exceed the rate's number, and remaining must not exceed limit.
+    let limit = Hits(u64::from(shown.rate.requests_per_unit)).max(shown.capacity);
+    let reset = status.reset.map(|reset| match response_config.reset {
+        ResetFormat::Seconds => reset.ceil_secs().max(1),
+        ResetFormat::UnixTime => now.saturating_add(reset).ceil_secs(),
+    });
+    for names in &response_config.families {
+        into.push(header(&names.limit, limit.to_string()));
+        into.push(header(&names.remaining, status.remaining.to_string()));
+        if let Some(reset) = reset {
+            into.push(header(&names.reset, reset.to_string()));
+        }
+    }
+}
+
+/// `None` for a date beyond the calendar (year 9999).
+fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
+    match how {
+        RetryAfterFormat::Seconds => Some(wait.seconds.to_string()),
+        RetryAfterFormat::HttpDate => {
+            let second = i64::try_from(wait.until.ceil_secs()).ok()?;
+            let at = jiff::Timestamp::from_second(second).ok()?;
+            DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok()
+        }
+    }
+}
+
+pub(super) fn header(name: &str, value: impl Into<String>) -> HeaderValue {
+    // Envoy ignores `raw_value`.
+    HeaderValue { key: name.to_owned(), value: value.into(), raw_value: Vec::new() }
+}
+
+/// The text with everything but visible ASCII and blanks percent-encoded, so that a name in any
+/// script survives a header and none can end it: Envoy would turn a line break into a second one.
+pub(super) fn visible(text: &str) -> String {
+    let mut value = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        let width = if (b' '..=b'~').contains(&byte) { 1 } else { 3 };
+        if value.len() + width > NAME_VALUE_BYTES_MAX {
+            break;
+        }
+        if width == 1 {
+            value.push(char::from(byte));
+        } else {
+            value.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    value
+}
