@@ -70,7 +70,7 @@ for i = 1, checks do
     if value then
       count = string.sub(value, 1, -11) == digits and tonumber(string.sub(value, -10))
     end
-    if changes or not (count and count >= 0) then
+    if changes or not (count and count >= 0 and count <= hits and count % 1 == 0) then
       fixed_window = fixed_window or loadfile('algorithm/fixed_window.lua')(now, extra_ms)
       local limit = { hits, listed and numbers[listed + 4] or hits, length }
       local state = fixed_window.load(KEYS[i], limit, 0)
@@ -111,7 +111,9 @@ for i = 1, checks do
         rem = 0
       end
     end
-    if changes or rem > 0 and not (rate and rem < rate) or (ahead - 1000000) * (rate or 1) > cap then
+    if changes or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
+      or (ahead - 1000000) * (rate or 1) > cap
+    then
       bucket = bucket or loadfile('algorithm/bucket.lua')(now, extra_ms)
       local state, clamped, write = { tat = now + ahead, rem = rem }, false, nil
       ahead, rem, clamped = bucket.read(state, rate or 1, cap)

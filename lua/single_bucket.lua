@@ -47,7 +47,9 @@ if value then
     rem = 0
   end
 end
-if op or value and value.err or rem > 0 and not (rate and rem < rate) or (ahead - 1000000) * (rate or 1) > cap then
+if op or value and value.err or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
+  or (ahead - 1000000) * (rate or 1) > cap
+then
   local bucket = loadfile('algorithm/bucket.lua')(now, extra_ms)
   local state, err = bucket.load(key)
   if err then

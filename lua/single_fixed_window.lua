@@ -31,7 +31,7 @@ local value, count, op = redis.pcall('GET', key), 0, ARGV[5]
 if value then
   count = not value.err and string.sub(value, 1, -11) == digits and tonumber(string.sub(value, -10))
 end
-if op or not (count and count >= 0) then
+if op or not (count and count >= 0 and count <= hits and count % 1 == 0) then
   local fixed_window = loadfile('algorithm/fixed_window.lua')(now, extra_ms)
   local limit = { hits, op and ARGV[6] + 0 or hits, length }
   local state, err = fixed_window.load(key, limit, 0)

@@ -40,7 +40,8 @@ local function read(state, rate, cap)
   if not (state and state.tat >= now) then
     return 0, 0, false
   end
-  local ahead, rem = state.tat - now, state.rem
+  -- Only what no script of ours wrote has a fraction of a microsecond.
+  local ahead, rem = math.ceil(state.tat - now), state.rem
   if rem >= rate then
     ahead, rem = ahead + 1, 0
   end

@@ -67,7 +67,7 @@ local function load(key, limit, at)
   end
   local count = tonumber(string.sub(value, -10)) or 0
   local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - start / unit) % 900000000
-  if not (ahead < 450000000 and count >= 0) then
+  if not (ahead < 450000000 and ahead % 1 == 0 and count >= 0 and count % 1 == 0) then
     return nil
   end
   start = start + ahead * unit

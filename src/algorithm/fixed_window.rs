@@ -143,7 +143,7 @@ fn read(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
 }
 
 /// The most that is ever counted in a window.
-fn cap(hits: u64, charge: Charge) -> u64 {
+pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
         Charge::Always => u64::from(u32::MAX),
@@ -152,7 +152,7 @@ fn cap(hits: u64, charge: Charge) -> u64 {
 
 /// The window that holds a time. A length is at least 1 µs, so that nothing is ever divided by
 /// zero; the policy has none below a second.
-fn span(window: &Window, at: Micros) -> Span {
+pub(crate) fn span(window: &Window, at: Micros) -> Span {
     match window {
         Window::Epoch { length } => {
             let length = length.0.max(1);

@@ -110,7 +110,7 @@ impl Prefix {
 
 /// The algorithm and the version of its state. A changed state is a new letter. Both forms of a
 /// bucket share one state, so that a rate that no longer divides evenly keeps its counter.
-const fn letter(algorithm: &Algorithm) -> u8 {
+pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { .. } => b'w',

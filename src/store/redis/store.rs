@@ -16,8 +16,7 @@ use super::multi_slot::Groups;
 use super::near_limit_hints::NearLimitHints;
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICTLY};
-use super::script::reply;
-use super::script::reply::ReplyError;
+use super::script::reply::{ReplyError, ScriptReply};
 use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
 use crate::store::Store;
 
@@ -165,12 +164,12 @@ impl<T: Transport> RedisStore<T> {
         accounting: Accounting,
     ) -> Vec<Answer> {
         let executed = match reply {
-            Some(Ok(value)) => match reply::decode(&value, checks, accounting) {
+            Some(Ok(value)) => match ScriptReply::decode(&value, checks, accounting) {
                 Ok(decoded) => {
                     self.counters.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                     return decoded.outcomes.into_iter().map(Answer::Decided).collect();
                 }
-                Err(ReplyError::Misfit) => Executed::No,
+                Err(ReplyError::NoWindow) => Executed::No,
                 Err(_) => {
                     self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
                     Executed::Unknown

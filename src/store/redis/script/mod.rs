@@ -7,4 +7,3 @@ pub mod library;
 pub mod msgpack;
 pub mod reply;
 pub(crate) mod selection;
-pub mod told;
