@@ -1,9 +1,9 @@
-# The service in an empty base: one static program, the CAs for TLS to Redis, and a list of what is
-# inside (/usr/share/tidegate/sbom.cdx.json).
+# The service in an empty image: one static binary, the CAs for TLS to Redis, and a software bill of materials
+# (/usr/share/tidegate/sbom.cdx.json).
 #
 #   docker build -t tidegate .      (with BuildKit, which is the default since Docker 23)
 #
-# `make container-stages` runs the same steps, and checks their result, without an engine.
+# `make container-stages` runs the same steps without a container engine, and checks the result.
 
 FROM rust:1.88-bookworm AS build
 RUN apt-get -qq update && apt-get -qq install --no-install-recommends --yes musl-tools python3 ca-certificates
@@ -14,10 +14,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
 
 FROM scratch
 COPY --from=build /out/ /
-# Nobody in particular: a number needs no /etc/passwd, and Kubernetes can see that it is not root.
+# A numeric user needs no /etc/passwd, and Kubernetes can verify that it is not root.
 USER 65532:65532
-# gRPC, and HTTP: probes, metrics, /json. The debug port listens on loopback only.
+# gRPC and HTTP (probes, metrics, /json). The debug port listens on loopback.
 EXPOSE 8081 8080
-# Started as /bin/ratelimit, or without arguments while RUNTIME_ROOT is set, it serves as
-# envoyproxy/ratelimit does.
+# Started as /bin/ratelimit, or without arguments while RUNTIME_ROOT is set, it serves like envoyproxy/ratelimit.
 ENTRYPOINT ["/bin/tidegate"]

@@ -10,7 +10,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::panic, clippy::unwrap_used)]
 #![allow(missing_docs, dead_code, unreachable_pub)]
 
-#[path = "../tests/support/specs.rs"]
+#[path = "../tests/it/support/policy_specs.rs"]
 mod specs;
 
 use std::hint::black_box;

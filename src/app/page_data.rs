@@ -1,7 +1,7 @@
 //! What the debug port tells as JSON, as functions over the parts: the policy in force, the keys
 //! that are refused, what goes on now.
 //!
-//! The names of the fields are an interface: config/ADMIN.md describes them. Not here: routes
+//! The names of the fields are an interface: docs/ADMIN.md describes them. Not here: routes
 //! (`admin`), trying a request (`attempt`).
 
 use std::sync::Arc;

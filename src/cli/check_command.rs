@@ -38,7 +38,7 @@ impl Check {
     pub(super) fn run(self, environment: &Texts) -> Result<(), Failure> {
         let loaded = app::check(&self.paths, self.told.own_sources(environment)?)?;
         for warning in &loaded.warnings {
-            terminal::warning(&warning.to_string());
+            terminal::warning(warning);
         }
         if self.strict && !loaded.warnings.is_empty() {
             return Err(Failure::Strict { warnings: loaded.warnings.len() });

@@ -89,6 +89,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
             };
         }
     };
+    let is_service = matches!(cli.command, Command::Serve(_));
     let done = match cli.command {
         Command::Serve(serve) => serve.run(&environment),
         Command::Check(check) => check.run(&environment),
@@ -103,7 +104,12 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            terminal::failure(&failure);
+            // A service's standard error is its log.
+            if is_service {
+                terminal::failure_in_lines(&failure);
+            } else {
+                terminal::failure(&failure);
+            }
             ExitCode::from(failure.exit_code())
         }
     }

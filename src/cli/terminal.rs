@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal, Write};
 
 use crate::app::Failure;
 use crate::domain::escaped;
+use crate::policy::Diagnostic;
 
 /// Prints a result.
 ///
@@ -19,19 +20,32 @@ pub(super) fn out(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a failure, each of its lines with the word in front. A name from a file or a flag that is in
-/// it neither writes a line of its own nor steers the terminal.
+/// Prints a failure; a policy's diagnostics with their source lines.
 pub(super) fn failure(failure: &Failure) {
+    match failure {
+        Failure::Policy(faults) => {
+            faults.0.iter().for_each(|fault| diagnostic(Paint::Fault, "error", fault));
+        }
+        _ => failure_in_lines(failure),
+    }
+}
+
+/// Prints a failure with one line for each diagnostic, for logs. Each line begins with `error`; text
+/// from files and flags is escaped, so that it can neither add lines nor steer the terminal.
+pub(super) fn failure_in_lines(failure: &Failure) {
     let word = Paint::Fault.on("error", io::stderr().is_terminal());
     for line in failure.to_string().lines() {
         err(&format!("{word}: {}\n", escaped(line)));
     }
 }
 
-/// Prints a warning.
-pub(super) fn warning(text: &str) {
-    let word = Paint::Warning.on("warning", io::stderr().is_terminal());
-    err(&format!("{word}: {}\n", escaped(text)));
+/// Prints a warning about a policy with its source line.
+pub(super) fn warning(warning: &Diagnostic) {
+    diagnostic(Paint::Warning, "warning", warning);
+}
+
+fn diagnostic(paint: Paint, severity: &str, fault: &Diagnostic) {
+    err(&format!("{}\n", fault.report(&paint.on(severity, io::stderr().is_terminal()))));
 }
 
 fn err(text: &str) {

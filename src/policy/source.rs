@@ -3,6 +3,8 @@
 //! Not here: where the bytes come from (`app`), YAML (`document`).
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, shown};
+use super::syntax::excerpt::Lines;
+use super::syntax::yaml::{BYTES_MAX, Span};
 
 /// One policy file.
 #[derive(Clone, Debug)]
@@ -46,32 +48,33 @@ impl Default for Options {
 /// A fault that has a place by itself, without a path.
 pub(super) fn fault_at(
     file: &str,
-    place: (usize, usize),
+    span: Span,
     kind: DiagnosticKind,
     message: String,
 ) -> Diagnostic {
-    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Diagnostic {
         file: file.to_owned(),
-        line: number(place.0),
-        column: number(place.1),
+        line: span.line,
+        column: span.column,
         path: String::new(),
         message,
         kind,
+        excerpt: None,
     }
 }
 
 impl Source {
     /// The file's text: UTF-8, without a byte order mark and without characters that YAML forbids.
     pub(super) fn decode(&self, options: &Options) -> Result<&str, Diagnostic> {
-        if self.text.len() > options.file_bytes_max {
+        let bytes_max = options.file_bytes_max.min(BYTES_MAX);
+        if self.text.len() > bytes_max {
             let message = format!(
                 "the file has {} bytes, but a policy file may have at most {}; split it into \
                  several files",
                 self.text.len(),
-                options.file_bytes_max
+                bytes_max
             );
-            return Err(fault_at(&self.name, (1, 1), DiagnosticKind::TooLarge, message));
+            return Err(fault_at(&self.name, Span::at(1, 1), DiagnosticKind::TooLarge, message));
         }
         let text = match std::str::from_utf8(&self.text) {
             Ok(text) => text,
@@ -96,12 +99,9 @@ impl Source {
                      escape in double quotes",
                     shown(&c.to_string())
                 );
-                Err(fault_at(
-                    &self.name,
-                    place_after(&text[..at]),
-                    DiagnosticKind::Encoding,
-                    message,
-                ))
+                let span = place_after(&text[..at]);
+                let fault = fault_at(&self.name, span, DiagnosticKind::Encoding, message);
+                Err(Diagnostic { excerpt: Lines::new(text).excerpt(span), ..fault })
             }
         }
     }
@@ -117,8 +117,8 @@ fn is_forbidden(c: char) -> bool {
 }
 
 /// Line and column, from 1, of what follows `text`.
-fn place_after(text: &str) -> (usize, usize) {
+fn place_after(text: &str) -> Span {
     let line = text.matches('\n').count() + 1;
     let last = text.rsplit('\n').next().unwrap_or(text);
-    (line, last.chars().count() + 1)
+    Span::at(line, last.chars().count() + 1)
 }

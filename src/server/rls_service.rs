@@ -18,6 +18,7 @@ use super::authz::Caller;
 use crate::clock::Clock;
 use crate::decide::{Decider, Unavailable};
 use crate::domain::{Decision, Micros, Observer, Request, RpcOutcome, Trace};
+use crate::policy::Policy;
 use crate::store::{Store, current_trace};
 use crate::wire::decode::DecodedRequest;
 use crate::wire::encode::Answer;
@@ -25,7 +26,6 @@ use crate::wire::messages::RateLimitResponse;
 use crate::wire::proto_json;
 use crate::wire::proto_json::JsonReply;
 use crate::wire::response_config::ResponseConfig;
-use crate::wire::rule_lookup::Rules;
 use crate::wire::traceparent;
 
 /// The service's full name: what health checks and reflection call it.
@@ -42,17 +42,17 @@ pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 /// Who decides: a [`Decider`] in the service, something simpler in tests of the wire.
 pub trait Decide: Send + Sync + 'static {
     /// Decides `request` for a caller who waits until `deadline`, and hands the decision, which
-    /// borrows from the policy that was in force, to `tell`.
+    /// borrows from the policy that was in force, to `respond`.
     ///
     /// # Errors
     ///
     /// [`Unavailable`] if there is no decision.
-    fn judge<R: Send>(
+    fn decide<R: Send>(
         &self,
         request: &Request<'_>,
         now: Micros,
         deadline: Option<Instant>,
-        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> impl Future<Output = Result<R, Unavailable>> + Send;
 
     /// Who is told how calls ended.
@@ -62,16 +62,16 @@ pub trait Decide: Send + Sync + 'static {
 }
 
 impl<S: Store, O: Observer> Decide for Decider<S, O> {
-    async fn judge<R: Send>(
+    async fn decide<R: Send>(
         &self,
         request: &Request<'_>,
         now: Micros,
         deadline: Option<Instant>,
-        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, Unavailable> {
         let policy = self.policy();
         let decision = self.decide_by(&policy, request, now, deadline).await?;
-        Ok(tell(&decision, &**policy))
+        Ok(respond(&decision, &policy))
     }
 
     fn observer(&self) -> &dyn Observer {
@@ -81,18 +81,18 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
 
 /// The rate limit service.
 #[derive(Debug)]
-pub struct RateLimit<J> {
-    judge: Arc<J>,
+pub struct RateLimit<D> {
+    decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
     /// Keys of the hash that spreads waits: nobody outside can foresee its numbers.
     dice: RandomState,
 }
 
-impl<J: Decide> RateLimit<J> {
-    /// The service over `judge`.
-    pub fn new(judge: Arc<J>, clock: Clock, response_config: ResponseConfig) -> Self {
-        RateLimit { judge, clock, response_config, dice: RandomState::new() }
+impl<D: Decide> RateLimit<D> {
+    /// The service over `decider`.
+    pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
+        RateLimit { decider, clock, response_config, dice: RandomState::new() }
     }
 
     /// Answers an encoded `RateLimitRequest` of `caller`; `deadline` is how long the caller waits,
@@ -110,7 +110,7 @@ impl<J: Decide> RateLimit<J> {
         caller: &Caller,
         traced: Option<Arc<Trace>>,
     ) -> Result<RateLimitResponse, Status> {
-        let observer = self.judge.observer();
+        let observer = self.decider.observer();
         if !observer.times() && traced.is_none() {
             return self.decided(message, deadline, None, caller, None).await;
         }
@@ -133,7 +133,7 @@ impl<J: Decide> RateLimit<J> {
 
     /// The trace of a call, if it is to be traced: decided by nothing but its headers.
     pub(crate) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
-        let observer = self.judge.observer();
+        let observer = self.decider.observer();
         if !observer.traces() {
             return None;
         }
@@ -167,21 +167,21 @@ impl<J: Decide> RateLimit<J> {
         // The clock that was read already is not read again: that is what timing a call costs most.
         let since = || began.unwrap_or_else(|| self.clock.monotonic());
         let until = deadline.and_then(|left| since().checked_add(left));
-        let judged = self.judge.judge(&request, now, until, |decision, rules| {
+        let decision = self.decider.decide(&request, now, until, |decision, rules| {
             let (asked, descriptors) = (&asked, &*descriptors);
             if let Some(trace) = trace {
                 trace.decided(request.domain, descriptors.len(), decision);
             }
             Answer { asked, descriptors, decision, rules, response_config, now, dice }.message()
         });
-        let judged = match deadline {
+        let decision = match deadline {
             // The timer is armed only if the decision is not there at once.
             Some(deadline) => {
-                tokio::time::timeout(deadline, judged).await.map_err(|_| too_late())?
+                tokio::time::timeout(deadline, decision).await.map_err(|_| too_late())?
             }
-            None => judged.await,
+            None => decision.await,
         };
-        judged.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
+        decision.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
     }
 
     /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`: the service without

@@ -13,7 +13,7 @@ pub enum Show {
     Hidden,
 }
 
-/// One setting, as flags, help and README describe it.
+/// One setting, as `--help` and docs/SETTINGS.md describe it.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The field of [`Settings`].

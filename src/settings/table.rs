@@ -1,6 +1,6 @@
 //! The table of settings. A row is a field of [`Settings`], a flag (`--grpc-port`), a variable of
 //! ours (`TIDEGATE_GRPC_PORT`), the names that envoyproxy/ratelimit gives the same thing, a
-//! default, a reader with its bounds, and the line of help that flags and README show.
+//! default, a reader with its bounds, and the help text for `--help` and docs/SETTINGS.md.
 //!
 //! A new setting is one row. Not here: what is done with the values (`app`).
 
@@ -25,7 +25,7 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings { $( $(#[doc = $help])+ pub $field: $type, )+ }
 
-        /// Every setting, in the order of help and README.
+        /// Every setting, in the order of `--help` and docs/SETTINGS.md.
         pub const TABLE: &[Row] = &[ $( Row {
             field: stringify!($field),
             name: $name,
@@ -63,214 +63,214 @@ macro_rules! settings {
 const DAY_MS: u64 = 86_400_000;
 
 settings! {
-    /// Policy files and directories, with commas between them.
+    /// Policy files and directories, separated by commas.
     policy "policy": Vec<PathBuf> = "", paths, Plain, [];
-    /// How often policy files are looked at for changes.
+    /// How often policy files are checked for changes.
     policy_poll "policy-poll": Duration = "1s", duration(50, 3_600_000), Plain, [];
-    /// Largest policy file.
+    /// Largest size of a policy file.
     policy_file_size "policy-file-size": usize = "16MiB", bytes(1_024, 1 << 30), Plain, [];
-    /// Largest policy, all files together.
+    /// Largest size of all policy files together.
     policy_size "policy-size": usize = "64MiB", bytes(1_024, 4 << 30), Plain, [];
-    /// Several files may describe one domain.
+    /// Allow several files for one domain.
     merge_domain_config "merge-domain-config": bool = "false", flag, Plain, ["MERGE_DOMAIN_CONFIG"];
-    /// Where envoyproxy/ratelimit keeps its policy: used where --policy is not given.
+    /// Root of the policy in envoyproxy/ratelimit, used without --policy.
     runtime_root "runtime-root": Option<PathBuf> = "", path, Plain, ["RUNTIME_ROOT"];
     /// Directory below --runtime-root.
     runtime_subdirectory "runtime-subdirectory": String = "", text, Plain, ["RUNTIME_SUBDIRECTORY"];
     /// Directory below --runtime-subdirectory whose files are read.
     runtime_appdirectory "runtime-appdirectory": String = "config", text, Plain, ["RUNTIME_APPDIRECTORY"];
-    /// Accepted; files and links are both watched whatever it says.
+    /// Accepted; files and links are both watched in any case.
     runtime_watch_root "runtime-watch-root": bool = "true", flag, Plain, ["RUNTIME_WATCH_ROOT"];
-    /// Leave out files and directories that begin with a dot below --runtime-root.
+    /// Ignore files and directories below --runtime-root that start with a dot.
     runtime_ignoredotfiles "runtime-ignoredotfiles": bool = "true", flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
 
     /// Address of the gRPC port.
     grpc_host "grpc-host": String = "0.0.0.0", host, Plain, ["GRPC_HOST"];
-    /// The gRPC port; 0 takes a free one.
+    /// The gRPC port; 0 picks a free one.
     grpc_port "grpc-port": u16 = "8081", number(0, 65_535), Plain, ["GRPC_PORT"];
-    /// Unix socket for gRPC in place of the port.
+    /// Unix socket for gRPC instead of the port.
     grpc_uds "grpc-uds": Option<PathBuf> = "", path, Plain, ["GRPC_UDS"];
     /// Address of the HTTP port (probes, metrics, /json).
     http_host "http-host": String = "0.0.0.0", host, Plain, ["HOST"];
-    /// The HTTP port; 0 takes a free one.
+    /// The HTTP port; 0 picks a free one.
     http_port "http-port": u16 = "8080", number(0, 65_535), Plain, ["PORT"];
     /// Address of the debug port.
     debug_host "debug-host": String = "127.0.0.1", host, Plain, ["DEBUG_HOST"];
-    /// The debug port; 0 takes a free one.
+    /// The debug port; 0 picks a free one.
     debug_port "debug-port": u16 = "6070", number(0, 65_535), Plain, ["DEBUG_PORT"];
-    /// File with the token that writes on the debug port need; without it that port is read-only.
+    /// File with the token for changes on the debug port; without it, the port is read-only.
     debug_token_file "debug-token-file": Option<PathBuf> = "", path, Plain, [];
-    /// Values of refused keys on the debug port: shortened (24 bytes) or hashed (the counter only).
+    /// Values of rejected keys on the debug port: shortened (24 bytes) or hashed (the counter only).
     top_values "top-values": TopValues = "shortened", TopValues::read, Plain, [];
-    /// Serve metrics on --prometheus-addr too.
+    /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus": bool = "false", flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
     prometheus_addr "prometheus-addr": (String, u16) = ":9090", address, Plain, ["PROMETHEUS_ADDR"];
     /// Path of the metrics on that port.
     prometheus_path "prometheus-path": String = "/metrics", text, Plain, ["PROMETHEUS_PATH"];
-    /// Show metrics under the Prometheus names of envoyproxy/ratelimit, too.
+    /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
     ratelimit_metric_names "ratelimit-metric-names": bool = "false", flag, Plain, [];
-    /// Answer /json on the HTTP port: auto (off when client certificates are required), on, off.
+    /// Serve /json on the HTTP port: auto (off if client certificates are required), on, off.
     json "json": OnOff = "auto", OnOff::read, Plain, [];
 
     /// TLS on the gRPC port.
     grpc_server_use_tls "grpc-server-use-tls": bool = "false", flag, Plain, ["GRPC_SERVER_USE_TLS"];
     /// Certificate chain of the gRPC port, PEM.
     grpc_server_tls_cert "grpc-server-tls-cert": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_CERT"];
-    /// Its private key, PEM.
+    /// Private key of that certificate, PEM.
     grpc_server_tls_key "grpc-server-tls-key": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_KEY"];
-    /// CA whose certificates callers must show.
+    /// CA of client certificates, which are then required.
     grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
-    /// DNS name that callers' certificates must carry.
+    /// DNS name required in client certificates.
     grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
-    /// Which callers may ask which domains (`edge=a.test,spiffe://b; *=c.test`); empty: all may all.
+    /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); empty: all.
     grpc_client_domains "grpc-client-domains": Vec<DomainGrant> = "", grants, Plain, [];
 
-    /// Cores that serve gRPC, one thread each; 0 takes what the machine or container grants.
+    /// Worker threads for gRPC; 0: one per core of the machine or container.
     threads "threads": usize = "0", number(0, 1_024), Plain, [];
-    /// Open gRPC connections; above it new ones are closed at once.
+    /// Largest number of open gRPC connections; further ones are closed at once.
     connections "connections": usize = "10000", number(1, 1_000_000), Plain, [];
-    /// Calls under way on one gRPC connection; above it the caller queues.
+    /// Largest number of calls in flight per gRPC connection; the client queues further ones.
     streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
-    /// Flow window of a gRPC connection.
+    /// HTTP/2 flow control window of a gRPC connection.
     connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
-    /// Largest header list of a gRPC call: a client can lengthen it where Envoy traces (tracestate).
+    /// Largest header list of a gRPC call; with tracing, clients can lengthen it (tracestate).
     header_size "header-size": u32 = "64KiB", bytes(1_024, 1 << 20), Plain, [];
-    /// Calls that may be reset before we have looked at them; above it the connection is closed.
+    /// Largest number of calls reset before being processed; then the connection is closed.
     pending_resets "pending-resets": usize = "1024", number(20, 1_000_000), Plain, [];
-    /// Streams of one connection that we may have to reset for the caller's faults.
+    /// Largest number of streams per connection reset because of client errors.
     local_error_resets "local-error-resets": usize = "1024", number(20, 1_000_000), Plain, [];
-    /// Time a new connection has for its TLS handshake.
+    /// Timeout of a TLS handshake.
     handshake_timeout "handshake-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
-    /// Time a new connection has to begin HTTP/2.
+    /// Timeout for a new connection to start HTTP/2.
     preface_timeout "preface-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
-    /// How often a silent caller is asked whether it is still there; 0s never.
+    /// Interval of HTTP/2 keepalive pings; 0s: never.
     keepalive_interval "keepalive-interval": Duration = "30s", duration(0, 3_600_000), Plain, [];
-    /// Time for the answer to that.
+    /// Timeout of a keepalive ping.
     keepalive_timeout "keepalive-timeout": Duration = "10s", duration(10, 600_000), Plain, [];
-    /// Age at which a gRPC connection is asked to reconnect, so that load spreads; 0s never.
+    /// Age at which a gRPC client is asked to reconnect, to spread load; 0s: never.
     grpc_max_connection_age "grpc-max-connection-age": Duration = "24h", duration(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
-    /// Between "not serving" and the closing of connections on SIGTERM.
+    /// Time between SIGTERM (health turns NOT_SERVING) and closing connections.
     drain_delay "drain-delay": Duration = "5s", duration(0, 600_000), Plain, [];
-    /// From SIGTERM to exit, whatever connections do.
+    /// Longest time between SIGTERM and exit.
     hard_limit "hard-limit": Duration = "25s", duration(100, 3_600_000), Plain, [];
 
-    /// Where hits are counted: auto (redis where --redis-url is given, else memory), memory, redis.
+    /// Where hits are counted: auto (redis if --redis-url is set, else memory), memory, redis.
     store "store": StoreKind = "auto", StoreKind::read, Plain, [];
-    /// Most counters that the memory store holds.
+    /// Largest number of counters in memory.
     max_keys "max-keys": usize = "1000000", number(1_024, 1_000_000_000), Plain, [];
-    /// Key of the hash that makes counter keys: the same text on every replica.
+    /// Secret for the hash in counter keys; the same on every replica.
     key_secret "key-secret": SecretText = "", secret, Hidden, [];
-    /// File with that key.
+    /// File with the key secret.
     key_secret_file "key-secret-file": Option<PathBuf> = "", path, Plain, [];
-    /// Time that the store has for one call.
+    /// Time budget of Redis per call.
     store_budget "store-budget": Duration = "6ms", duration(1, 60_000), Plain, [];
-    /// Refuse to start if the store is not reached within ten seconds.
+    /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store": bool = "false", flag, Plain, [];
-    /// How many replicas share the limits while Redis is away.
+    /// Number of replicas that share the limits while Redis is down.
     replicas "replicas": u32 = "1", number(1, 10_000), Plain, [];
-    /// Start of every key in Redis.
+    /// Prefix of every key in Redis.
     cache_key_prefix "cache-key-prefix": String = "", key_prefix, Plain, ["CACHE_KEY_PREFIX"];
-    /// Give a refusal again without asking Redis until its wait is over, at most for a second.
+    /// Repeat rejections without asking Redis until their wait is over, for at most one second.
     refusal_cache "refusal-cache": bool = "true", flag, Plain, [];
-    /// Accepted: refusals are cached in a table of fixed size, see --refusal-cache.
+    /// Accepted; the refusal cache has a fixed size, see --refusal-cache.
     local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", bytes(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
-    /// Accepted: a refused call consumes nothing, so this is the case already.
+    /// Accepted; a rejected call never charges anything.
     stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
-    /// Redis: host:port, redis://, rediss://, a unix socket; with commas for sentinel and cluster.
+    /// Redis: host:port, redis://, rediss://, or a unix socket; for sentinel and cluster, a list.
     redis_url "redis-url": SecretText = "", secret_line, Address, ["REDIS_URL"];
-    /// single, sentinel (redis-url: master name, then sentinels) or cluster (redis-url: nodes).
+    /// single, sentinel (redis-url: master name, then sentinels), or cluster (redis-url: nodes).
     redis_type "redis-type": RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
-    /// tcp or unix; empty: as --redis-url looks.
+    /// tcp or unix; empty: according to --redis-url.
     redis_socket_type "redis-socket-type": String = "", text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Password of Redis, or user:password.
     redis_auth "redis-auth": SecretText = "", secret, Hidden, ["REDIS_AUTH"];
-    /// File with that, read again when it changes.
+    /// File with that password; read again when it changes.
     redis_auth_file "redis-auth-file": Option<PathBuf> = "", path, Plain, [];
     /// Password of the sentinels, or user:password.
     redis_sentinel_auth "redis-sentinel-auth": SecretText = "", secret, Hidden, ["REDIS_SENTINEL_AUTH"];
     /// TLS to Redis.
     redis_tls "redis-tls": bool = "false", flag, Plain, ["REDIS_TLS"];
-    /// CA of Redis' certificate, PEM; empty: that of the system.
+    /// CA of the certificate of Redis, PEM; empty: those of the system.
     redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CACERT"];
-    /// Our certificate towards Redis, PEM.
+    /// Client certificate for Redis, PEM.
     redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_CERT"];
-    /// Its private key, PEM.
+    /// Private key of that certificate, PEM.
     redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_KEY"];
-    /// Accept a certificate of Redis that is for another host name.
+    /// Accept a certificate of Redis for another host name.
     redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
     /// Connections to each Redis server; calls share them, so a few are enough.
     redis_pool_size "redis-pool-size": usize = "2", number(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
-    /// Time for connecting to Redis (a call has --store-budget).
+    /// Timeout for connecting to Redis (for calls: --store-budget).
     redis_timeout "redis-timeout": Duration = "1s", duration(10, 60_000), Plain, ["REDIS_TIMEOUT"];
-    /// How often Redis is asked for its own figures (INFO), in the background; 0s never.
+    /// Interval of INFO, for metrics about Redis itself; 0s: never.
     redis_info_poll "redis-info-poll": Duration = "10s", duration(0, 3_600_000), Plain, [];
 
-    /// Decide and count as if limits held, then let every call pass.
+    /// Decide and count as usual, but let every call pass.
     shadow_mode "shadow-mode": bool = "false", flag, Plain, ["SHADOW_MODE"];
     /// Treat every descriptor as a quota descriptor.
     quota_mode "quota-mode": bool = "false", flag, Plain, ["QUOTA_MODE"];
-    /// Share of a limit from which on hits count as near it.
+    /// Fraction of a limit above which hits count as near the limit.
     near_limit_ratio "near-limit-ratio": f64 = "0.8", ratio, Plain, ["NEAR_LIMIT_RATIO"];
     /// Limit headers: none, ratelimit, x-ratelimit, both.
     headers "headers": HeaderFamily = "none", HeaderFamily::read, Plain, [];
-    /// Limit headers by the three names below.
+    /// Limit headers with the following three names.
     limit_response_headers_enabled "limit-response-headers-enabled": bool = "false", flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
-    /// Header with the limit.
+    /// Name of the header with the limit.
     limit_limit_header "limit-limit-header": String = "RateLimit-Limit", text, Plain, ["LIMIT_LIMIT_HEADER"];
-    /// Header with what remains.
+    /// Name of the header with the remaining hits.
     limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", text, Plain, ["LIMIT_REMAINING_HEADER"];
-    /// Header with the time of the reset.
+    /// Name of the header with the reset.
     limit_reset_header "limit-reset-header": String = "RateLimit-Reset", text, Plain, ["LIMIT_RESET_HEADER"];
-    /// The reset header tells: seconds (from now) or unix (since 1970).
+    /// Format of the reset header: seconds (from now) or unix (since 1970).
     header_reset "header-reset": ResetForm = "seconds", ResetForm::read, Plain, [];
-    /// Retry-After on refusals: off, seconds, date.
+    /// Retry-After on rejections: off, seconds, date.
     retry_after "retry-after": RetryAfterForm = "seconds", RetryAfterForm::read, Plain, [];
-    /// Lengthen Retry-After at random by up to that many percent: callers do not return at once.
+    /// Lengthen Retry-After at random by up to this percentage, to spread retries.
     retry_after_spread "retry-after-spread": u8 = "0", number(0, 100), Plain, [];
-    /// Header that names the limit on refusals; empty: none.
+    /// Header with the name of the limit on rejections; empty: none.
     limit_name_header "limit-name-header": String = "", text, Plain, [];
-    /// Give refusals a JSON body where the policy has none for them.
+    /// Send a JSON body with rejections for which the policy has none.
     refusal_body "refusal-body": bool = "false", flag, Plain, [];
-    /// Dynamic metadata in the form of envoyproxy/ratelimit beside ours.
+    /// Add dynamic metadata in the format of envoyproxy/ratelimit.
     response_dynamic_metadata "response-dynamic-metadata": bool = "false", flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
-    /// Receiver of metrics and traces by OTLP, such as http://collector:4317; empty: none.
+    /// OTLP collector for metrics and traces, such as http://collector:4317; empty: none.
     otlp_endpoint "otlp-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
-    /// Receiver of metrics, if another.
+    /// OTLP collector for metrics, if different.
     otlp_metrics_endpoint "otlp-metrics-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
-    /// Receiver of traces, if another.
+    /// OTLP collector for traces, if different.
     otlp_traces_endpoint "otlp-traces-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-    /// Sent to receivers along with everything: name=value, with commas between them.
+    /// Headers for OTLP requests: name=value, separated by commas.
     otlp_headers "otlp-headers": SecretText = "", secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
-    /// CA of the receivers' certificates, PEM; empty: that of the system.
+    /// CA of the collectors' certificates, PEM; empty: those of the system.
     otlp_certificate "otlp-certificate": Option<PathBuf> = "", path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
-    /// Only grpc is spoken; with anything else nothing is sent.
+    /// Only grpc is supported; with any other value nothing is sent.
     otlp_protocol "otlp-protocol": String = "grpc", text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL"];
-    /// Time that a receiver has; a number without a unit is in milliseconds.
+    /// Timeout of OTLP requests; a number without a unit is in milliseconds.
     otlp_timeout "otlp-timeout": Duration = "10s", or_millis(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
-    /// How often metrics are sent; a number without a unit is in milliseconds.
+    /// Interval of metric exports; a number without a unit is in milliseconds.
     otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", or_millis(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
-    /// Send metrics to receivers (otlp) or not (none); they can be scraped anyway.
+    /// Export metrics by OTLP (otlp) or not (none); /metrics works in any case.
     metrics_exporter "metrics-exporter": bool = "otlp", exporter, Plain, ["OTEL_METRICS_EXPORTER"];
-    /// Send traces to receivers (otlp) or not (none).
+    /// Export traces by OTLP (otlp) or not (none).
     traces_exporter "traces-exporter": bool = "otlp", exporter, Plain, ["OTEL_TRACES_EXPORTER"];
-    /// Which calls are traced: those of traced callers, and of callers in no trace a share.
+    /// Which calls are traced; by default the caller decides, and --traces-ratio without a trace.
     traces_sampler "traces-sampler": TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
-    /// That share.
+    /// Fraction of traced calls.
     traces_ratio "traces-ratio": f64 = "0.01", ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
-    /// The service's name in what is sent.
+    /// Service name in metrics and traces.
     service_name "service-name": String = "tidegate", text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
-    /// What else is said of this process: name=value, with commas between them.
+    /// Resource attributes: name=value, separated by commas.
     resource_attributes "resource-attributes": String = "", text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
-    /// Send nothing.
+    /// Turn OTLP off.
     otel_sdk_disabled "otel-sdk-disabled": bool = "false", flag, Plain, ["OTEL_SDK_DISABLED"];
-    /// Count decisions and measure how long they take; false only to find out what that costs.
+    /// Count and time decisions; false only serves to measure the cost.
     metrics "metrics": bool = "true", flag, Plain, [];
-    /// Least level of logs: off, error, warn, info, debug, trace.
+    /// Lowest log level: off, error, warn, info, debug, trace.
     log_level "log-level": LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
-    /// text or json.
+    /// Log format: text or json.
     log_format "log-format": LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];
 }
 

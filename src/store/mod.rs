@@ -5,7 +5,7 @@
 //!
 //! # The contract
 //!
-//! `tests/store_contract/` runs one list of cases against every store and quotes these numbers.
+//! `tests/it/store_contract/` runs one list of cases against every store and quotes these numbers.
 //!
 //! 1. **One call, one instant.** All checks of a call are decided and written as if no other call
 //!    ran in between (on a cluster: all checks that share a tag).

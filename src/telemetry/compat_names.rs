@@ -34,9 +34,12 @@ const COLUMNS: [Column; 5] = [
 const METHOD: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
 const REQUESTS: Family =
     Family::new("ratelimit_service_total_requests", "Calls answered", Kind::Bare);
-const RESPONSE_TIME: Family =
-    Family::new("ratelimit_service_response_time", "Time to the answer", Kind::Histogram)
-        .in_unit(Unit::Seconds);
+const RESPONSE_TIME: Family = Family::new(
+    "ratelimit_service_response_time",
+    "Time from receiving a call to its response",
+    Kind::Histogram,
+)
+.in_unit(Unit::Seconds);
 const ERRORS: Family = Family::new(
     "ratelimit_service_should_rate_limit_error",
     "Calls without a decision",
@@ -85,7 +88,7 @@ fn show(telemetry: &Telemetry, sink: &mut dyn Sink) -> fmt::Result {
         ("ratelimit_service_config_load_error", totals.load_errors),
     ];
     loads.into_iter().try_for_each(|(name, sum)| {
-        let family = Family::new(name, "Policies that were loaded, or refused", Kind::Bare);
+        let family = Family::new(name, "Policy loads", Kind::Bare);
         sink.family(&family, &mut |put| put(&[], Value::Whole(sum)))
     })
 }

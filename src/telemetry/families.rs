@@ -10,49 +10,109 @@ use super::metric::{Family, Kind, Sink, Unit, Value, single};
 use super::rule_counters::{ALL_SOURCES, ByCode, CODES, RuleName};
 use crate::domain::RpcOutcome;
 
-/// A column of the rules' cells: its metric's name, its help, its value.
-type Column = (&'static str, &'static str, fn(&Tally) -> u64);
+/// A counter of every rule: its family, and its value.
+type RuleFamily = (Family, fn(&Tally) -> u64);
 
-const COLUMNS: [Column; 7] = [
-    ("rule_hits", "Hits asked for, by rule", |tally| tally.total),
-    ("rule_within_limit_hits", "Hits that passed", |tally| tally.within),
-    ("rule_over_limit_hits", "Hits that were refused", |tally| tally.over),
-    ("rule_near_limit_hits", "Hits above the near-limit share of the limit", |tally| tally.near),
-    ("rule_shadow_mode_hits", "Hits over a limit in shadow mode", |tally| tally.shadow),
+const fn of_rule(name: &'static str, help: &'static str) -> Family {
+    Family::new(name, help, Kind::Counter).with_labels(&["domain", "rule"])
+}
+
+const RULES: [RuleFamily; 7] = [
+    (of_rule("rule_hits", "Requested hits per rule"), |tally| tally.total),
+    (of_rule("rule_within_limit_hits", "Hits that passed"), |tally| tally.within),
+    (of_rule("rule_over_limit_hits", "Hits that were rejected"), |tally| tally.over),
+    (of_rule("rule_near_limit_hits", "Hits above near-limit-ratio of the limit"), |tally| {
+        tally.near
+    }),
+    (of_rule("rule_shadow_mode_hits", "Hits over a limit in shadow mode"), |tally| tally.shadow),
     (
-        "rule_uncharged_hits",
-        "Hits that fitted, of calls that another limit refused: they were not charged",
+        of_rule(
+            "rule_uncharged_hits",
+            "Hits that passed this limit but were not charged, because another one rejected the call",
+        ),
         |tally| tally.uncharged,
     ),
-    ("rule_refunded_hits", "Hits that callers returned", |tally| tally.refunded),
+    (of_rule("rule_refunded_hits", "Hits that clients refunded"), |tally| tally.refunded),
 ];
 
 const RULE_DECISIONS: Family = Family::new(
     "rule_decisions",
-    "Checks decided, by rule, by code and by who decided; what never happened has no series",
+    "Decided checks per rule, code and source; only observed combinations have a series",
     Kind::Counter,
-);
-const DECISIONS: Family =
-    Family::new("decisions", "Calls decided, by code and by who decided", Kind::Counter);
-const CALLS: Family =
-    Family::new("calls", "Calls answered, by the gRPC status that the caller got", Kind::Counter);
-const DECISION_SECONDS: Family =
-    Family::new("decision", "Time from a call's message to its answer", Kind::Histogram)
-        .in_unit(Unit::Seconds);
-const LAST_RELOAD: Family = Family::new(
-    "config_last_reload_successful",
-    "1 after a load that was taken, at the start or later; 0 after one that was refused",
-    Kind::Gauge,
-);
-const LAST_RELOAD_TIME: Family = Family::new(
-    "config_last_reload_success_timestamp",
-    "When the last load that was taken was, since the Unix epoch",
-    Kind::Gauge,
 )
-.in_unit(Unit::Seconds);
+.with_labels(&["domain", "rule", "code", "source"]);
+const DECISIONS: Family =
+    Family::new("decisions", "Decided calls per code and source", Kind::Counter)
+        .with_labels(&["code", "source"]);
+const CALLS: Family =
+    Family::new("calls", "Answered calls per gRPC status", Kind::Counter).with_labels(&["status"]);
+const DECISION_SECONDS: Family =
+    Family::new("decision", "Time from receiving a call to its response", Kind::Histogram)
+        .in_unit(Unit::Seconds);
+
+/// A counter of the whole process.
+type TotalFamily = (Family, fn(&Totals) -> u64);
+
+const TOTALS: [TotalFamily; 7] = [
+    (
+        Family::new("domain_not_found", "Calls for a domain without a policy", Kind::Counter),
+        |totals| totals.domain_not_found,
+    ),
+    (
+        Family::new(
+            "global_shadow_mode",
+            "Calls over a limit that passed because of global shadow mode",
+            Kind::Counter,
+        ),
+        |totals| totals.shadowed,
+    ),
+    (
+        Family::new(
+            "returns_without_holder",
+            "Releases of concurrency slots that named no holder and freed nothing",
+            Kind::Counter,
+        ),
+        |totals| totals.release_without_holder,
+    ),
+    (Family::new("config_load_success", "Successful policy loads", Kind::Counter), |totals| {
+        totals.loads
+    }),
+    (Family::new("config_load_error", "Failed policy reloads", Kind::Counter), |totals| {
+        totals.load_errors
+    }),
+    (
+        Family::new(
+            "config_last_reload_successful",
+            "1 if the last policy load succeeded, else 0",
+            Kind::Gauge,
+        ),
+        |totals| u64::from(totals.last_load_taken),
+    ),
+    (
+        Family::new(
+            "config_last_reload_success_timestamp",
+            "Time of the last successful policy load, since the Unix epoch",
+            Kind::Gauge,
+        )
+        .in_unit(Unit::Seconds),
+        |totals| totals.last_taken_us,
+    ),
+];
+
 const POLICY: Family =
-    Family::new("policy_info", "The policy in force; its fingerprint as a label", Kind::Gauge);
-const BUILD: Family = Family::new("build_info", "What is running, as labels", Kind::Gauge);
+    Family::new("policy_info", "1, with the fingerprint of the policy in force", Kind::Gauge)
+        .with_labels(&["fingerprint"]);
+const BUILD: Family =
+    Family::new("build_info", "1, with the running version", Kind::Gauge).with_labels(&["version"]);
+
+/// Every family of this module, in the order of a scrape.
+#[cfg(test)]
+pub(crate) fn families() -> Vec<Family> {
+    let rules = RULES.iter().map(|(family, _)| *family);
+    let totals = TOTALS.iter().map(|(family, _)| *family);
+    let calls = [RULE_DECISIONS, DECISIONS, CALLS, DECISION_SECONDS];
+    rules.chain(calls).chain(totals).chain([POLICY, BUILD]).collect()
+}
 
 /// The label of limits that callers brought along.
 const OVERRIDES: &str = "(override)";
@@ -82,11 +142,11 @@ impl Telemetry {
         };
         let rows: Vec<(&RuleName, Tally, ByCode)> =
             cells().map(|(name, cell)| (name, cell.read(), cell.checks())).collect();
-        for (name, help, column) in COLUMNS {
-            sink.family(&Family::new(name, help, Kind::Counter), &mut |put| {
+        for (family, value) in &RULES {
+            sink.family(family, &mut |put| {
                 rows.iter().try_for_each(|(rule, tally, _)| {
                     let labels = [("domain", &*rule.domain), ("rule", &*rule.path)];
-                    put(&labels, Value::Whole(column(tally)))
+                    put(&labels, Value::Whole(value(tally)))
                 })
             })?;
         }
@@ -126,24 +186,5 @@ fn show_totals(totals: &Totals, sink: &mut dyn Sink) -> fmt::Result {
             .try_for_each(|(ending, count)| put(&[("status", ending.word())], Value::Whole(*count)))
     })?;
     sink.family(&DECISION_SECONDS, &mut |put| put(&[], Value::Buckets(totals.took.clone())))?;
-    let singles = [
-        ("domain_not_found", "Calls for a domain that no policy has", totals.domain_not_found),
-        (
-            "global_shadow_mode",
-            "Calls over a limit that global shadow mode let pass",
-            totals.shadowed,
-        ),
-        (
-            "returns_without_holder",
-            "Returns of concurrency slots that named no holder and freed nothing",
-            totals.release_without_holder,
-        ),
-        ("config_load_success", "Policies that were loaded", totals.loads),
-        ("config_load_error", "Policies that were refused at a reload", totals.load_errors),
-    ];
-    for (name, help, sum) in singles {
-        single(sink, &Family::new(name, help, Kind::Counter), sum)?;
-    }
-    single(sink, &LAST_RELOAD, u64::from(totals.last_load_taken))?;
-    single(sink, &LAST_RELOAD_TIME, totals.last_taken_us)
+    TOTALS.iter().try_for_each(|(family, value)| single(sink, family, value(totals)))
 }

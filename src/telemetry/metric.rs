@@ -40,18 +40,26 @@ pub struct Family {
     pub kind: Kind,
     /// Its unit.
     pub unit: Option<Unit>,
+    /// The names of the labels of each of its series.
+    pub labels: &'static [&'static str],
 }
 
 impl Family {
-    /// A metric without a unit.
+    /// A family without unit and labels.
     pub const fn new(name: &'static str, help: &'static str, kind: Kind) -> Self {
-        Family { name, help, kind, unit: None }
+        Family { name, help, kind, unit: None, labels: &[] }
     }
 
     /// The same with a unit.
     #[must_use]
     pub const fn in_unit(self, unit: Unit) -> Self {
         Family { unit: Some(unit), ..self }
+    }
+
+    /// The same with labels.
+    #[must_use]
+    pub const fn with_labels(self, labels: &'static [&'static str]) -> Self {
+        Family { labels, ..self }
     }
 
     /// Its name with its unit.

@@ -18,6 +18,8 @@ mod snapshot;
 mod top;
 
 pub use counters::Telemetry;
+#[cfg(test)]
+pub(crate) use families::families;
 pub use logging::{Format, Level, Logs, start_logs};
 pub use metric::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value, single};
 pub use prometheus::{CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape, Shown};

@@ -10,8 +10,8 @@ use serde_json::Value as Json;
 
 use super::decode::DecodedRequest;
 use super::response_headers::name_of;
-use super::rule_lookup::Rules;
 use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
+use crate::policy::Policy;
 
 /// The key of our own metadata.
 const OURS: &str = "tidegate";
@@ -45,7 +45,7 @@ pub(super) fn of_request(
     asked: &DecodedRequest<'_>,
     descriptors: &[Descriptor<'_>],
     decision: &Decision<'_>,
-    rules: &dyn Rules,
+    rules: &Policy,
     into: &mut Struct,
 ) {
     put(into, "domain", text(asked.domain));
@@ -82,7 +82,7 @@ pub(super) fn of_request(
 
 /// The rules' metadata, merged: the first value of a key wins, maps are merged. Merged into a
 /// value of its own, so that nothing of one request is left in the policy for the next.
-fn of_passing_rules(decision: &Decision<'_>, rules: &dyn Rules) -> Struct {
+fn of_passing_rules(decision: &Decision<'_>, rules: &Policy) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
         if status.code != Code::Ok || status.shown.is_none() {

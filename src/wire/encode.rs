@@ -10,16 +10,16 @@ use super::messages::{RateLimitResponse, rate_limit_response as wire};
 use super::response_config::ResponseConfig;
 use super::response_headers;
 use super::response_headers::Wait;
-use super::rule_lookup::Rules;
 use super::{dynamic_metadata, refusal_body};
 use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
+use crate::policy::Policy;
 
 /// All that an answer is made of.
 pub(crate) struct Answer<'a, 'b> {
     pub(crate) asked: &'a DecodedRequest<'b>,
     pub(crate) descriptors: &'a [Descriptor<'a>],
     pub(crate) decision: &'a Decision<'a>,
-    pub(crate) rules: &'a dyn Rules,
+    pub(crate) rules: &'a Policy,
     pub(crate) response_config: &'a ResponseConfig,
     pub(crate) now: Micros,
     /// Any number, each equally likely: it spreads the waits of refused callers.

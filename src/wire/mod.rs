@@ -22,7 +22,6 @@ mod protobuf_reader;
 mod refusal_body;
 pub(crate) mod response_config;
 mod response_headers;
-pub(crate) mod rule_lookup;
 mod struct_json;
 pub(crate) mod traceparent;
 
@@ -34,4 +33,3 @@ pub use refusal_body::BODY_BYTES_MAX;
 pub use response_config::{
     LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
 };
-pub use rule_lookup::Rules;

@@ -8,8 +8,8 @@
 //! The numbers are those of the list of faults that the bench goes by. 18 is missing: it is about
 //! limiters that count by each replica's own clock, and here only Redis' clock counts.
 //!
-//! Not here: Envoy between two Tidegates, one of which leaves (`tests/envoy/failover.rs`); each
-//! abuse of HTTP/2 by itself (`tests/grpc/hostile.rs`).
+//! Not here: Envoy between two Tidegates, one of which leaves (`tests/it/envoy/failover.rs`); each
+//! abuse of HTTP/2 by itself (`tests/it/hostile/http2_abuse.rs`).
 
 #![allow(
     clippy::unwrap_used,
@@ -17,34 +17,27 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    missing_docs,
     unreachable_pub,
-    dead_code,
-    reason = "a test fails by panicking, measures by the machine's clock, and shares support modules"
+    reason = "a test fails by panicking, measures by the machine's clock, and is not imported"
 )]
 
-mod caller;
-mod figures;
-mod load;
+mod admission_oracle;
+mod fault_proxy;
+mod grpc_caller;
 #[path = "../../load/clients/rust/messages.rs"]
 mod messages;
-mod oracle;
-mod proxy;
+mod metric_samples;
+mod open_loop_load;
+mod redis_behind_proxy;
+mod results_table;
 mod rows;
-mod stand;
-mod table;
-mod tidegate;
+#[path = "../it/support/mod.rs"]
+#[allow(dead_code, reason = "the bench needs only some of the shared helpers")]
+mod support;
+mod tidegate_replica;
 mod trial;
-#[path = "../support"]
-mod support {
-    pub mod acl;
-    pub mod cluster;
-    pub mod process;
-    pub mod proof;
-    pub mod proxy;
-}
 
-use table::{Row, Times};
+use results_table::{Row, Times};
 
 /// A test for each row, in the table's order: number, fault, expectation, the longest medians in
 /// milliseconds (p99 beyond the calm's, to detect, to recover), and what runs.
@@ -60,7 +53,7 @@ macro_rules! rows {
             fn $name() {
                 let times = Times { p99: $p99, detect: $detect, recover: $recover };
                 let row = Row { number: $number, fault: $fault, expected: $expected, times };
-                table::judge(Place::$name as usize, COUNT, &row, $run);
+                results_table::judge(Place::$name as usize, COUNT, &row, $run);
             }
         )*
     };

@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::caller::Told;
-use crate::figures::{self, Figures, Sample};
-use crate::load::{Asks, Entry, Load, in_turn};
+use crate::grpc_caller::Told;
+use crate::metric_samples::{self, Figures, Sample};
+use crate::open_loop_load::{Asks, Entry, Load, in_turn};
 use crate::support::proof;
-use crate::tidegate::{Tidegate, until};
+use crate::tidegate_replica::{Tidegate, until};
 
 /// What each counter of a trial may admit.
 pub fn limit() -> u64 {
@@ -200,12 +200,12 @@ impl Outcome {
     }
 
     pub fn detected(&self) -> Option<Duration> {
-        figures::detected(&self.samples, self.injected)
+        metric_samples::detected(&self.samples, self.injected)
     }
 
     /// Since it was healed, or, where nothing heals it, since it began.
     pub fn recovered(&self) -> Option<Duration> {
-        figures::recovered(&self.samples, self.healed.unwrap_or(self.injected))
+        metric_samples::recovered(&self.samples, self.healed.unwrap_or(self.injected))
     }
 }
 

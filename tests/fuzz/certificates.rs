@@ -2,10 +2,10 @@
 
 use tidegate::server::{Grant, Tls, TlsMaterial};
 
-use crate::authority::Authority;
-use crate::harness::{Target, feed};
-use crate::random::{Decisions, Random, mutated};
+use crate::fuzzer::{Target, feed};
+use crate::mutation::{Decisions, Random, mutated};
 use crate::sort;
+use crate::support::certificate_authority::Authority;
 
 #[test]
 fn any_certificates_are_used_or_refused() {

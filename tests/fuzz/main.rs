@@ -9,37 +9,22 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
-    clippy::cast_possible_truncation,
-    missing_docs,
     unreachable_pub,
-    dead_code,
-    reason = "tests panic to fail, and share support modules that not every crate uses up"
+    reason = "a test fails by panicking, prints what it found, and is not imported"
 )]
 
 mod certificates;
-mod harness;
+mod fuzzer;
+mod mutation;
 mod policies;
-mod random;
 mod replies;
 mod requests;
 mod settings;
 mod states;
 mod stored;
-
-#[path = "../support/authority.rs"]
-mod authority;
-#[path = "../lua/limits.rs"]
-mod limits;
-#[path = "../support/random.rs"]
-mod numbers;
-#[path = "../support/pieces.rs"]
-mod pieces;
-#[path = "../support/proof.rs"]
-mod proof;
-#[path = "../support/redis.rs"]
-mod redis_server;
-#[path = "../support/vectors.rs"]
-mod vectors;
+#[path = "../it/support/mod.rs"]
+#[allow(dead_code, reason = "the fuzzer needs only some of the shared helpers")]
+mod support;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

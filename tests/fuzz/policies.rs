@@ -8,10 +8,10 @@ use std::{fs, io};
 use tidegate::domain::{Descriptor, Entry, Hits, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 
-use crate::harness::{Target, feed};
-use crate::pieces::PIECES;
-use crate::random::Random;
+use crate::fuzzer::{Target, feed};
+use crate::mutation::Random;
 use crate::sort;
+use crate::support::yaml_fragments::PIECES;
 
 /// Pieces of YAML, and words of the language.
 static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| [&PIECES[..], &LANGUAGE].concat());
@@ -50,7 +50,7 @@ fn seeds() -> Vec<Vec<u8>> {
         paths
     };
     let yaml = |path: &std::path::PathBuf| path.extension().is_some_and(|ext| ext == "yaml");
-    let all = ["policy/good", "policy/bad", "fuzz"].into_iter().flat_map(files).filter(yaml);
+    let all = ["it/policy/good", "it/policy/bad", "fuzz"].into_iter().flat_map(files).filter(yaml);
     all.map(|path| fs::read(path).unwrap()).filter(|text| text.len() <= SEED_MAX).collect()
 }
 

@@ -10,13 +10,13 @@ use tidegate::store::redis::client::error_reply::ErrorReply;
 use tidegate::store::redis::client::slot_table::{of_shards, of_slots};
 use tidegate::store::redis::script::reply::{Decoded, ReplyError, decode};
 
-use crate::harness::{Target, feed};
-use crate::limits::{
-    HOUR, MINUTE, SECOND, always, bucket, calendar, credits, floored, hybrid, key, log, peek,
-    refund, sliding, slots, take, window,
-};
-use crate::random::Random;
+use crate::fuzzer::{Target, feed};
+use crate::mutation::Random;
 use crate::sort;
+use crate::support::limits::{
+    HOUR, MINUTE, SECOND, always, bucket, calendar, credits, floored, hybrid, key, peek, refund,
+    sliding_log, sliding_window, slots, take, window,
+};
 use tidegate::domain::Unit;
 
 const WORDS: &[&str] = &[
@@ -82,8 +82,8 @@ fn limits() -> Vec<Arc<Limit>> {
         bucket(5, SECOND),
         credits(5, 7, SECOND),
         floored(&bucket(9, SECOND), 4),
-        sliding(5, MINUTE),
-        log(5, MINUTE),
+        sliding_window(5, MINUTE),
+        sliding_log(5, MINUTE),
         slots(5, MINUTE),
         hybrid(200, 40, SECOND, &[20, 20, 20], 1),
         calendar(5, Unit::Day, "Europe/Berlin"),

@@ -12,10 +12,10 @@ use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RateLimit};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::wire::{ResponseConfig, ResponseSettings, Rules};
+use tidegate::wire::{ResponseConfig, ResponseSettings};
 
-use crate::harness::{Target, feed};
-use crate::random::Random;
+use crate::fuzzer::{Target, feed};
+use crate::mutation::Random;
 use crate::sort;
 
 /// Some of everything that the language has.
@@ -79,24 +79,24 @@ struct Looking {
 }
 
 impl Decide for Looking {
-    async fn judge<R: Send>(
+    async fn decide<R: Send>(
         &self,
         request: &Request<'_>,
         now: Micros,
         deadline: Option<Instant>,
-        tell: impl FnOnce(&Decision<'_>, &dyn Rules) -> R + Send,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, Unavailable> {
         let policy = self.decider.policy();
         let met = self.look(&policy, request);
         let refused = Mutex::new(false);
-        let told = self.decider.judge(request, now, deadline, |decision, rules| {
+        let decided = Decide::decide(&self.decider, request, now, deadline, |decision, policy| {
             assert_eq!(decision.statuses.len(), request.descriptors.len());
             *refused.lock().unwrap() = decision.limited_by.is_some();
-            tell(decision, rules)
+            respond(decision, policy)
         });
-        let told = told.await;
+        let answer = decided.await;
         *self.met.lock().unwrap() = (met.0, met.1, *refused.lock().unwrap());
-        told
+        answer
     }
 }
 

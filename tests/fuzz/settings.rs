@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tidegate::app::descriptor;
 use tidegate::settings::{Row, Settings, Sources, TABLE, report};
 
-use crate::harness::{Target, feed};
-use crate::random::{Decisions, Random};
+use crate::fuzzer::{Target, feed};
+use crate::mutation::{Decisions, Random};
 use crate::sort;
 
 /// What stands in for a secret: nothing else says it.

@@ -10,13 +10,13 @@ use tidegate::domain::{
     Charge, ChargeRecord, Hits, Holder, Limit, Micros, Op, Outcome, Unit, Verdict,
 };
 
-use crate::harness::{Target, feed};
-use crate::limits::{
-    self, HOUR, MINUTE, SECOND, START, always, calendar, credits, floored, hybrid, log, sliding,
-    slots, window,
-};
-use crate::random::{Decisions, Random};
+use crate::fuzzer::{Target, feed};
+use crate::mutation::{Decisions, Random};
 use crate::sort;
+use crate::support::limits::{
+    self, HOUR, MINUTE, SECOND, START, always, calendar, credits, floored, hybrid, sliding_log,
+    sliding_window, slots, window,
+};
 
 const YEAR: u64 = 8_760 * HOUR;
 
@@ -39,11 +39,15 @@ fn families() -> Vec<Vec<Arc<Limit>>> {
             calendar(5, Unit::Month, "America/Sao_Paulo"),
             calendar(most, Unit::Month, "America/Sao_Paulo"),
         ],
-        vec![sliding(5, MINUTE), sliding(0, MINUTE), sliding(1_000_000, MINUTE)],
+        vec![
+            sliding_window(5, MINUTE),
+            sliding_window(0, MINUTE),
+            sliding_window(1_000_000, MINUTE),
+        ],
         buckets.clone(),
         buckets.iter().map(always).collect(),
         vec![always(&window(5, MINUTE)), always(&window(0, MINUTE))],
-        vec![log(5, MINUTE), log(0, MINUTE), log(300, MINUTE)],
+        vec![sliding_log(5, MINUTE), sliding_log(0, MINUTE), sliding_log(300, MINUTE)],
         vec![slots(5, MINUTE), slots(1, SECOND), slots(300, YEAR)],
         (0..3)
             .map(|class| hybrid(200, 40, SECOND, &[20, 20, 20], class))

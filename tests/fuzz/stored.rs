@@ -9,22 +9,23 @@ use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::reply::decode;
 
-use crate::harness::{Target, feed};
-use crate::limits::{
-    MINUTE, SECOND, START, always, bucket, calendar, credits, hybrid, key, log, peek, refund,
-    sliding, slots, take, window,
-};
-use crate::random::{Decisions, Random};
-use crate::redis_server::{Plain, Server};
+use crate::fuzzer::{Target, feed};
+use crate::mutation::{Decisions, Random};
 use crate::sort;
+use crate::support::limits::{
+    MINUTE, SECOND, START, always, bucket, calendar, credits, hybrid, key, peek, refund,
+    sliding_log, sliding_window, slots, take, window,
+};
+use crate::support::plain_transport::Plain;
+use crate::support::redis_server::Server;
 
 fn limits() -> Vec<Arc<Limit>> {
     let plain = [
         window(5, MINUTE),
         bucket(5, SECOND),
         credits(5, 7, SECOND),
-        sliding(5, MINUTE),
-        log(5, MINUTE),
+        sliding_window(5, MINUTE),
+        sliding_log(5, MINUTE),
         slots(5, MINUTE),
         hybrid(200, 40, SECOND, &[20, 20, 20], 1),
         calendar(5, Unit::Day, "Europe/Berlin"),

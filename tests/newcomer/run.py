@@ -1,9 +1,13 @@
-"""Acts as a new user who follows nothing but the README: types its commands, from the clone to an Envoy
-that limits, each terminal of the page in a shell of its own, and tells how long each wait was.
+"""Follows the README as a new user: runs every block of the committed page, in order, from the clone to an Envoy that
+limits, and reports how long each command took.
 
-What is followed is what is committed, since that is what a clone gets. The build is told apart: it depends
-on the machine, and takes over what target/ holds. Needs the README's ports (8081, 8080, 6070, 8000, 10000,
-9901). Not here: whether the other blocks of the pages work (tests/envoy/pages.rs)."""
+- `sh newcomer`, `sh run`: each line is typed; a server is waited for until it is ready.
+- `text output`: what the command before it printed last, except for numbers.
+- `yaml policy`: passes `tidegate check --strict`. `yaml envoy`: each item is in config/envoy.yaml.
+- `text`: a drawing.
+
+The build time is reported separately: it depends on the machine, and the build reuses target/. Needs the README's ports.
+Not here: the blocks of the other pages (tests/it/docs/code_blocks.rs)."""
 
 import argparse
 import os
@@ -19,73 +23,86 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PORTS = (8081, 8080, 6070, 8000, 10000, 9901)
-# What the page promises: everything but the build.
+# Everything but the build takes at most ten minutes.
 WAITS_SECONDS_MAX = 600
-# Only something broken takes longer for one step, or a build on a very busy machine.
+# Only a broken step takes longer, or a build on a very busy machine.
 STEP_SECONDS_MAX = 600
 BUILD_SECONDS_MAX = 3600
-# What make prints once the build is over: the command that it runs then.
+# make prints this command when the build is finished.
 BUILT = "target/release/tidegate serve"
-# Commands that keep their terminal, and what they say once they can be used.
-STAY = {"make run": "ready", "python3 -m http.server": "Serving HTTP", "make envoy": "starting main dispatch loop"}
+# Servers, and what they print when they are ready.
+SERVERS = {"make run": "ready", "python3 -m http.server": "Serving HTTP", "make envoy": "starting main dispatch loop"}
+# Printed after a command that may change the directory or the environment.
+SHELL_STATE = r""" && printf '\001%s\001%s' "$PWD" "$PATH" """
 
 
 def committed(path):
     return subprocess.run(["git", "show", f"HEAD:{path}"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def terminals(page):
-    """The commands of each shell block up to the last one for newcomers."""
-    blocks = re.findall(r"^```sh (newcomer|run)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    last = max(at for at, (kind, _) in enumerate(blocks) if kind == "newcomer")
-    return [text.splitlines() for _, text in blocks[:last + 1]]
+def blocks(page):
+    """The kind and the text of every fenced block."""
+    return re.findall(r"^```([^\n]*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def without_numbers(text):
+    return re.sub(r"\d+", "#", text)
 
 
 class Newcomer:
     def __init__(self, home):
         self.directory = pathlib.Path(home)
-        self.started, self.waits, self.build_seconds = [], [], 0.0
-        # A page's commands may print what is read here: no buffering, no colours of a terminal.
+        self.started, self.waits, self.build_seconds, self.printed = [], [], 0.0, ""
+        # Output is read from files: no buffering, no colours.
         self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", "CARGO_TERM_COLOR": "never"}
 
     def type(self, line):
-        """Types a command, and returns what it printed once it ended or can be used."""
-        if line.startswith("cd "):
-            self.directory /= line[3:]
-            self.take_over_the_build()
-            return ""
-        line = line.replace("REPOSITORY", str(ROOT))
+        """Runs a command, and returns its output when it has finished or, if it is a server, is ready."""
+        command = line.replace("REPOSITORY", str(ROOT))
+        changes_shell = "cd " in line or line.startswith("export ")
         began = time.monotonic()
         log = tempfile.NamedTemporaryFile(mode="r")
-        shell = subprocess.Popen(["bash", "-c", line], cwd=self.directory, env=self.environment,
-                                 stdin=subprocess.DEVNULL, stdout=log.file.fileno(), stderr=subprocess.STDOUT,
-                                 start_new_session=True)
+        shell = subprocess.Popen(["bash", "-c", command + (SHELL_STATE if changes_shell else "")], cwd=self.directory,
+                                 env=self.environment, stdin=subprocess.DEVNULL, stdout=log.file.fileno(),
+                                 stderr=subprocess.STDOUT, start_new_session=True)
         self.started.append((shell, log))
-        said = next((said for start, said in STAY.items() if line.startswith(start)), None)
+        ready = next((ready for start, ready in SERVERS.items() if line.startswith(start)), None)
         if line.startswith("make run"):
             self.until(f"{line}: the build", shell, log, BUILT, BUILD_SECONDS_MAX)
             self.build_seconds = time.monotonic() - began
             began = time.monotonic()
-        text = self.until(line, shell, log, said, STEP_SECONDS_MAX)
-        self.waits.append((time.monotonic() - began, line.replace(str(ROOT), "REPOSITORY")))
-        return text
+        self.printed = self.until(line, shell, log, ready, STEP_SECONDS_MAX)
+        self.waits.append((time.monotonic() - began, line))
+        if changes_shell:
+            self.printed, directory, self.environment["PATH"] = self.printed.split("\001")
+            self.directory = pathlib.Path(directory)
+            self.reuse_build()
+        return self.printed
 
-    def take_over_the_build(self):
-        if (ROOT / "target").exists() and not (self.directory / "target").exists():
+    def reuse_build(self):
+        if (self.directory / "Cargo.toml").exists() and (ROOT / "target").exists() \
+                and not (self.directory / "target").exists():
             (self.directory / "target").symlink_to(ROOT / "target")
 
     @staticmethod
-    def until(what, shell, log, said, seconds):
-        """What it printed by the time when it said this or, if nothing is given, when it ended well."""
+    def until(what, shell, log, ready, seconds):
+        """The output at the moment when it contains `ready` or, without that, when the command has succeeded."""
         deadline = time.monotonic() + seconds
         while True:
             code = shell.poll()
             text = pathlib.Path(log.name).read_text(errors="replace")
-            if said is not None and said in text or said is None and code == 0:
+            if ready is not None and ready in text or ready is None and code == 0:
                 return text
-            assert code is None, f"{what}: ended with {code}:\n{text[-4000:]}"
+            assert code is None, f"{what}: exited with {code}:\n{text[-4000:]}"
             assert time.monotonic() < deadline, f"{what}: not within {seconds} s:\n{text[-4000:]}"
             time.sleep(0.05)
+
+    def check_policy(self, text):
+        with tempfile.NamedTemporaryFile(mode="w", suffix=".yaml", dir=self.directory) as file:
+            file.write(text)
+            file.flush()
+            self.type(f"tidegate check --strict {file.name}")
+            self.waits.pop()
 
     def leave(self):
         for shell, log in reversed(self.started):
@@ -95,19 +112,46 @@ class Newcomer:
             log.close()
 
 
-def follow(newcomer):
-    pages = terminals(committed("README.md"))
-    for commands in pages[:-1]:
-        for line in commands:
-            newcomer.type(line)
-    # Envoy lets pass what it gets no answer for in 20 ms, as from a busy machine: then one asks again.
+def ask_until_rejected(newcomer, lines):
+    """Types the requests through Envoy, and returns their status codes once one is 429.
+
+    Envoy lets a request pass if no answer arrives within 20 ms, as on a busy machine: then they are sent again."""
     deadline = time.monotonic() + STEP_SECONDS_MAX
     while True:
-        codes, refused = (newcomer.type(line).lower() for line in pages[-1])
+        codes, rejected = (newcomer.type(line).lower() for line in lines)
         assert set(codes.split()) <= {"200", "429"}, codes
-        if "200" in codes and " 429 " in refused and "retry-after: " in refused:
+        if "200" in codes and " 429 " in rejected and "retry-after: " in rejected:
             return codes.split()
-        assert time.monotonic() < deadline, f"no refusal: {codes}\n{refused}"
+        assert time.monotonic() < deadline, f"no rejection: {codes}\n{rejected}"
+
+
+def check_envoy_lines(text):
+    """Each item of the block is in the configuration that `make envoy` starts."""
+    def joined(yaml):
+        lines = (line.strip() for line in yaml.splitlines())
+        return "\n".join(line for line in lines if line and not line.startswith("#"))
+    for item in re.split(r"^(?=- )", text, flags=re.MULTILINE)[1:]:
+        assert joined(item) in joined(committed("config/envoy.yaml")), f"not in config/envoy.yaml:\n{item}"
+
+
+def follow(newcomer):
+    codes = None
+    for kind, text in blocks(committed("README.md")):
+        if kind in ("sh newcomer", "sh run") and "curl" in text:
+            codes = ask_until_rejected(newcomer, text.splitlines())
+        elif kind in ("sh newcomer", "sh run"):
+            for line in text.splitlines():
+                newcomer.type(line)
+        elif kind == "text output":
+            assert without_numbers(newcomer.printed).endswith(without_numbers(text)), newcomer.printed
+        elif kind == "yaml policy":
+            newcomer.check_policy(text)
+        elif kind == "yaml envoy":
+            check_envoy_lines(text)
+        else:
+            assert kind == "text", f"a block that is not followed: {kind!r}"
+    assert codes is not None, "the README sends no request through Envoy"
+    return codes
 
 
 def free(port):
@@ -124,21 +168,21 @@ def machine():
 
 
 def report(newcomer, codes):
-    lines = ["As a new user, by the README's commands alone (make newcomer); waits in seconds.", machine(),
-             "Downloads took what the network and the caches of cargo and pip on this machine made of them."]
+    lines = ["Every command of the README, typed as a new user (make newcomer); waits in seconds.", machine(),
+             "Downloads depend on the network and on the caches of cargo and pip on this machine."]
     lines += [f"{seconds:7.1f}  {line}" for seconds, line in newcomer.waits]
     total = sum(seconds for seconds, _ in newcomer.waits)
-    lines.append(f"{total:7.1f}  in all, beside {newcomer.build_seconds:.0f} of building with what target/ held")
-    lines.append(f"answers through Envoy: {' '.join(codes)}")
+    lines.append(f"{total:7.1f}  in total, without {newcomer.build_seconds:.0f} s of building with the existing target/")
+    lines.append(f"responses through Envoy: {' '.join(codes)}")
     return total, "\n".join(lines)
 
 
 parser = argparse.ArgumentParser(description="Follow the README as a new user.")
-parser.add_argument("--record", metavar="FILE", help="keep what is printed")
+parser.add_argument("--record", metavar="FILE", help="write the report to this file")
 given = parser.parse_args()
 taken = [port for port in PORTS if not free(port)]
 if taken:
-    sys.exit(f"newcomer: the README's ports are taken: {taken}")
+    sys.exit(f"newcomer: ports of the README are in use: {taken}")
 for program in ("git", "make", "bash", "curl"):
     if not shutil.which(program):
         sys.exit(f"newcomer: {program} is missing (Debian: apt-get install {program})")

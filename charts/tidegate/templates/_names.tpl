@@ -1,4 +1,4 @@
-{{/* Names, labels and the values that several manifests share. */}}
+{{/* Names, labels, and values that several manifests share. */}}
 
 {{- define "tidegate.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
@@ -46,7 +46,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "%s-policy" (include "tidegate.fullname" .)) .Values.policy.existingConfigMap -}}
 {{- end -}}
 
-{{/* The most replicas that there can be: the local limits while Redis is away are divided by it. */}}
+{{/* The largest number of replicas. It divides the local limits while Redis is down. */}}
 {{- define "tidegate.replicasMax" -}}
 {{- if .Values.autoscaling.enabled -}}
 {{- .Values.autoscaling.maxReplicas | int -}}
@@ -55,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* What --redis-url is: an address, a master and sentinels, or nodes. */}}
+{{/* The value of --redis-url: an address, a master and sentinels, or nodes. */}}
 {{- define "tidegate.redisUrl" -}}
 {{- if eq .Values.mode "redis" -}}
 {{- .Values.redis.address -}}
@@ -66,7 +66,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The ports that the addresses of Redis name, and 6379, where a master behind sentinels listens. */}}
+{{/* The ports of the Redis addresses, and 6379 for a master behind sentinels. */}}
 {{- define "tidegate.redisPorts" -}}
 {{- $addresses := list .Values.redis.address -}}
 {{- $default := "6379" -}}

@@ -1,13 +1,13 @@
 {{/*
-Values that each are in order and together are not. The render ends with all of them at once; what
-one value may be says values.schema.json.
+Rejects values that contradict each other, and reports all contradictions at once. values.schema.json
+checks single values.
 */}}
 {{- define "tidegate.refuse" -}}
 {{- $faults := list -}}
 {{- $embedded := eq .Values.mode "embedded" -}}
 
 {{- if and (not .Values.policy.files) (not .Values.policy.existingConfigMap) -}}
-{{- $faults = append $faults "policy: give policy.files (name: text) or policy.existingConfigMap; without limits there is nothing to decide" -}}
+{{- $faults = append $faults "policy: give policy.files (name: text) or policy.existingConfigMap; there is no policy to serve" -}}
 {{- end -}}
 {{- if and .Values.policy.files .Values.policy.existingConfigMap -}}
 {{- $faults = append $faults "policy.files, policy.existingConfigMap: give one of them" -}}
@@ -17,12 +17,12 @@ one value may be says values.schema.json.
 {{- $bytes = add $bytes (len $text) -}}
 {{- end -}}
 {{- if gt ($bytes | int) 1000000 -}}
-{{- $faults = append $faults "policy.files: more than 1,000,000 bytes do not fit into a ConfigMap; divide the policy over several installations" -}}
+{{- $faults = append $faults "policy.files: more than 1,000,000 bytes do not fit into a ConfigMap; split the policy into several installations" -}}
 {{- end -}}
 
 {{- if and $embedded (not .Values.embedded.perReplicaLimits) -}}
 {{- if gt (.Values.replicaCount | int) 1 -}}
-{{- $faults = append $faults "mode embedded with more than one replica: each would count for itself and admit the whole limit; use mode redis, or say embedded.perReplicaLimits: true" -}}
+{{- $faults = append $faults "mode embedded with more than one replica: each would have its own counters and admit the whole limit; use mode redis, or set embedded.perReplicaLimits: true" -}}
 {{- end -}}
 {{- if .Values.autoscaling.enabled -}}
 {{- $faults = append $faults "mode embedded with autoscaling: each replica would count for itself and admit the whole limit; use mode redis, or say embedded.perReplicaLimits: true" -}}
@@ -39,7 +39,7 @@ one value may be says values.schema.json.
 {{- $faults = append $faults "mode cluster: give redis.cluster.addresses (host:port of some nodes)" -}}
 {{- end -}}
 {{- if and $embedded (or .Values.redis.address .Values.redis.sentinel.addresses .Values.redis.cluster.addresses) -}}
-{{- $faults = append $faults "mode embedded with an address of Redis: it would not be used; set mode redis, sentinel or cluster" -}}
+{{- $faults = append $faults "mode embedded with a Redis address: it would not be used; set mode redis, sentinel, or cluster" -}}
 {{- end -}}
 {{- if and .Values.redis.tls.clientCertificate (or (not .Values.redis.tls.enabled) (not .Values.redis.tls.existingSecret)) -}}
 {{- $faults = append $faults "redis.tls.clientCertificate: needs redis.tls.enabled and redis.tls.existingSecret" -}}
@@ -52,10 +52,10 @@ one value may be says values.schema.json.
 {{- $faults = append $faults "tls.requireClientCertificate: needs tls.enabled" -}}
 {{- end -}}
 {{- if and .Values.tls.clientName (not .Values.tls.requireClientCertificate) -}}
-{{- $faults = append $faults "tls.clientName: names are checked on certificates; set tls.requireClientCertificate" -}}
+{{- $faults = append $faults "tls.clientName: names are checked in client certificates; set tls.requireClientCertificate" -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (eq .Values.probes.type "grpc") -}}
-{{- $faults = append $faults "probes.type grpc with tls.enabled: the kubelet's gRPC probes speak no TLS; use http" -}}
+{{- $faults = append $faults "probes.type grpc with tls.enabled: the kubelet's gRPC probes do not support TLS; use http" -}}
 {{- end -}}
 
 {{- $delay := .Values.drain.delaySeconds | int -}}
@@ -65,7 +65,7 @@ one value may be says values.schema.json.
 {{- $faults = append $faults (printf "drain.hardLimitSeconds (%d) must be longer than drain.delaySeconds (%d)" $limit $delay) -}}
 {{- end -}}
 {{- if le $grace $limit -}}
-{{- $faults = append $faults (printf "terminationGracePeriodSeconds (%d) must be longer than drain.hardLimitSeconds (%d): the kubelet would kill what still drains" $grace $limit) -}}
+{{- $faults = append $faults (printf "terminationGracePeriodSeconds (%d) must be longer than drain.hardLimitSeconds (%d): otherwise the kubelet kills the process while it drains" $grace $limit) -}}
 {{- end -}}
 
 {{- if .Values.autoscaling.enabled -}}
@@ -73,20 +73,20 @@ one value may be says values.schema.json.
 {{- $faults = append $faults "autoscaling.minReplicas is more than autoscaling.maxReplicas" -}}
 {{- end -}}
 {{- if not (dig "requests" "cpu" "" .Values.resources) -}}
-{{- $faults = append $faults "autoscaling: a share of CPU needs resources.requests.cpu to be a share of" -}}
+{{- $faults = append $faults "autoscaling: targetCPUPercent is relative to resources.requests.cpu, which is not set" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.service.headless (ne .Values.service.type "ClusterIP") -}}
 {{- $faults = append $faults "service.headless: only with service.type ClusterIP" -}}
 {{- end -}}
 {{- if and .Values.service.headless (or (ne (.Values.service.grpcPort | int) 8081) (ne (.Values.service.httpPort | int) 8080)) -}}
-{{- $faults = append $faults "service.headless: callers reach the pods themselves, on 8081 and 8080; leave service.grpcPort and service.httpPort there" -}}
+{{- $faults = append $faults "service.headless: clients connect to the pods directly, on 8081 and 8080; do not change service.grpcPort and service.httpPort" -}}
 {{- end -}}
 {{- if eq (.Values.service.grpcPort | int) (.Values.service.httpPort | int) -}}
-{{- $faults = append $faults "service.grpcPort, service.httpPort: two ports" -}}
+{{- $faults = append $faults "service.grpcPort, service.httpPort: they must be two ports" -}}
 {{- end -}}
 
 {{- if $faults -}}
-{{- fail (printf "\n\nThese values do not go together:\n- %s\n" (join "\n- " $faults)) -}}
+{{- fail (printf "\n\nThese values contradict each other:\n- %s\n" (join "\n- " $faults)) -}}
 {{- end -}}
 {{- end -}}

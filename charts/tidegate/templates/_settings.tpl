@@ -73,7 +73,7 @@ it is rolled out. Secrets are not here: they are files.
   value: {{ (kindIs "float64" $value | ternary ($value | toJson) ($value | toString)) | quote }}
 {{- end }}
 {{- if and (eq .Values.mode "sentinel") .Values.redis.sentinel.existingSecret }}
-# The one secret for which the process has no file yet.
+# The only secret that the process cannot read from a file.
 - name: TIDEGATE_REDIS_SENTINEL_AUTH
   valueFrom:
     secretKeyRef:
@@ -82,7 +82,7 @@ it is rolled out. Secrets are not here: they are files.
 {{- end }}
 {{- end -}}
 
-{{/* Directories that are mounted: name, where, and the volume's source. */}}
+{{/* Mounted directories: name, path, and source of the volume. */}}
 {{- define "tidegate.mounts" -}}
 - {name: policy, mountPath: /etc/tidegate/policy, readOnly: true}
 {{- if and (ne .Values.mode "embedded") .Values.redis.auth.existingSecret }}
@@ -100,7 +100,7 @@ it is rolled out. Secrets are not here: they are files.
 {{- end -}}
 
 {{- define "tidegate.volumes" -}}
-# A directory, not a file of it: only so does the kubelet swap in what changes.
+# The directory, not a single file: the kubelet only updates directories.
 - name: policy
   configMap:
     name: {{ include "tidegate.policyConfigMap" . }}

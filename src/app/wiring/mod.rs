@@ -4,6 +4,8 @@
 
 pub(crate) mod admin_routes;
 pub(crate) mod certificate_reload;
+#[cfg(test)]
+mod metric_tables;
 pub(crate) mod otlp_exporters;
 pub(crate) mod redis_config;
 pub(crate) mod redis_metrics;

@@ -16,85 +16,87 @@ use crate::telemetry::{Family, Figures, Kind, Sink, Unit, Value};
 /// The label of every series here.
 const NODE: &str = "node";
 
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    of_node(name, help, Kind::Counter)
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    of_node(name, help, Kind::Gauge)
+}
+
+const fn of_node(name: &'static str, help: &'static str, kind: Kind) -> Family {
+    Family::new(name, help, kind).with_labels(&[NODE])
+}
+
 /// What we count at a node.
-type Counted = (&'static str, &'static str, Kind, fn(&NodeStats) -> &Counter);
+type Counted = (Family, fn(&NodeStats) -> &Counter);
 
 const COUNTED: [Counted; 20] = [
-    ("redis_connections", "Open connections to Redis", Kind::Gauge, |node| &node.connected),
-    ("redis_connects", "Connections made to Redis", Kind::Counter, |node| &node.connects),
-    ("redis_dial_failures", "Dials of Redis that failed", Kind::Counter, |node| {
+    (gauge("redis_connections", "Open connections to Redis"), |node| &node.connected),
+    (counter("redis_connects", "Connections made to Redis"), |node| &node.connects),
+    (counter("redis_dial_failures", "Failed attempts to connect to Redis"), |node| {
         &node.dial_failures
     }),
-    ("redis_losses", "Connections to Redis that were lost or dropped", Kind::Counter, |node| {
-        &node.losses
-    }),
-    ("redis_writes", "Writes to Redis, each one pipeline", Kind::Counter, |node| &node.pipelines),
-    ("redis_items", "Script calls written to Redis", Kind::Counter, |node| &node.items),
-    ("redis_stale", "Script calls not written: their callers had gone", Kind::Counter, |node| {
-        &node.stale
-    }),
-    ("redis_not_connected", "Script calls without a connection", Kind::Counter, |node| {
+    (counter("redis_losses", "Connections to Redis that were lost or closed"), |node| &node.losses),
+    (counter("redis_writes", "Writes to Redis, each one pipeline"), |node| &node.pipelines),
+    (counter("redis_items", "Script calls written to Redis"), |node| &node.items),
+    (
+        counter("redis_stale", "Script calls not written because their callers had given up"),
+        |node| &node.stale,
+    ),
+    (counter("redis_not_connected", "Script calls without a connection"), |node| {
         &node.not_connected
     }),
-    ("redis_queue_full", "Script calls that found the queue full", Kind::Counter, |node| {
+    (counter("redis_queue_full", "Script calls rejected because the queue was full"), |node| {
         &node.queue_full
     }),
-    ("redis_noscript", "Scripts loaded again", Kind::Counter, |node| &node.noscript),
-    ("redis_moved", "Script calls answered with MOVED", Kind::Counter, |node| &node.moved),
-    ("redis_ask", "Script calls answered with ASK", Kind::Counter, |node| &node.ask),
-    ("redis_tryagain", "Script calls answered with TRYAGAIN", Kind::Counter, |node| &node.tryagain),
-    ("redis_errors", "Script calls answered with another error", Kind::Counter, |node| {
-        &node.refused
-    }),
-    ("redis_timeouts", "Connections dropped: a reply was overdue", Kind::Counter, |node| {
+    (counter("redis_noscript", "Scripts loaded again"), |node| &node.noscript),
+    (counter("redis_moved", "Script calls answered with MOVED"), |node| &node.moved),
+    (counter("redis_ask", "Script calls answered with ASK"), |node| &node.ask),
+    (counter("redis_tryagain", "Script calls answered with TRYAGAIN"), |node| &node.tryagain),
+    (counter("redis_errors", "Script calls answered with another error"), |node| &node.refused),
+    (counter("redis_timeouts", "Connections closed because a reply was overdue"), |node| {
         &node.timeouts
     }),
     (
-        "redis_unknown",
-        "Script calls whose outcome nobody knows; never sent again",
-        Kind::Counter,
+        counter("redis_unknown", "Script calls with unknown outcome; they are never sent again"),
         |node| &node.unknown,
     ),
-    ("redis_breakers_open", "1 while the breaker is open or half-open", Kind::Gauge, |node| {
+    (gauge("redis_breakers_open", "1 while the circuit breaker is open or half-open"), |node| {
         &node.open_now
     }),
-    ("redis_breaker_opened", "How often the circuit breaker opened", Kind::Counter, |node| {
-        &node.opened
-    }),
+    (counter("redis_breaker_opened", "Times that the circuit breaker opened"), |node| &node.opened),
     (
-        "redis_breaker_rejected",
-        "Script calls not sent, because the breaker was open",
-        Kind::Counter,
+        counter(
+            "redis_breaker_rejected",
+            "Script calls not sent because the circuit breaker was open",
+        ),
         |node| &node.rejected,
     ),
     (
-        "redis_meta_differs",
-        "Connections that found another replica's key secret or format",
-        Kind::Counter,
+        counter(
+            "redis_meta_differs",
+            "Connections that found another key secret or format in Redis",
+        ),
         |node| &node.meta_differs,
     ),
 ];
 
-const BREAKER: Family = Family::new(
-    "redis_breaker_state",
-    "1 for what the breaker does: closed, open, half-open",
-    Kind::Gauge,
-);
-/// What is measured at a node.
+/// What we measure at a node.
 type Measured = (Family, fn(&NodeStats) -> Distribution);
 
 const MEASURED: [Measured; 3] = [
     (
-        Family::new(
+        of_node(
             "redis_wait",
-            "Time that a caller waited for a script call, our queue included",
+            "Time that a caller waited for a script call, including our queue",
             Kind::Histogram,
         )
         .in_unit(Unit::Seconds),
         |node| node.waits.read(),
     ),
     (
-        Family::new(
+        of_node(
             "redis_round_trip",
             "Time from a write to the last of its replies: network and scripts",
             Kind::Histogram,
@@ -102,69 +104,51 @@ const MEASURED: [Measured; 3] = [
         .in_unit(Unit::Seconds),
         |node| node.round_trips.read(),
     ),
-    (
-        Family::new("redis_write_items", "Script calls that one write carried", Kind::Histogram),
-        |node| node.sizes.read(),
-    ),
+    (of_node("redis_write_items", "Script calls per write", Kind::Histogram), |node| {
+        node.sizes.read()
+    }),
 ];
 
-/// What a node says of itself.
-type Said = (Family, fn(&NodeInfo) -> u64);
+const BREAKER: Family = Family::new(
+    "redis_breaker_state",
+    "1 for the state of the circuit breaker: closed, open, half-open",
+    Kind::Gauge,
+)
+.with_labels(&[NODE, "state"]);
 
-const SAID: [Said; 9] = [
-    (Family::new("redis_ops_per_second", "Commands a second, everybody's", Kind::Gauge), |node| {
+/// What a node reports about itself.
+type Reported = (Family, fn(&NodeInfo) -> u64);
+
+const REPORTED: [Reported; 9] = [
+    (gauge("redis_ops_per_second", "Commands per second of all clients"), |node| {
         node.ops_per_second
     }),
+    (counter("redis_commands", "Commands of all clients"), |node| node.commands),
+    (gauge("redis_memory_used", "Memory used by Redis").in_unit(Unit::Bytes), |node| {
+        node.memory_bytes
+    }),
     (
-        Family::new("redis_commands", "Commands that Redis ran, everybody's", Kind::Counter),
-        |node| node.commands,
-    ),
-    (
-        Family::new("redis_memory_used", "Memory that Redis uses", Kind::Gauge)
-            .in_unit(Unit::Bytes),
-        |node| node.memory_bytes,
-    ),
-    (
-        Family::new("redis_memory_max", "Memory that Redis may use; 0: no bound", Kind::Gauge)
-            .in_unit(Unit::Bytes),
+        gauge("redis_memory_max", "Memory that Redis may use; 0: no bound").in_unit(Unit::Bytes),
         |node| node.memory_bytes_max,
     ),
-    (
-        Family::new(
-            "redis_evicted_keys",
-            "Keys that Redis dropped for want of memory",
-            Kind::Counter,
-        ),
-        |node| node.evicted_keys,
-    ),
-    (
-        Family::new(
-            "redis_script_calls",
-            "Script calls that Redis ran, everybody's",
-            Kind::Counter,
-        ),
-        |node| node.script_calls,
-    ),
-    (
-        Family::new("redis_script", "Time that Redis spent in scripts", Kind::Counter)
-            .in_unit(Unit::Seconds),
-        |node| node.script_us,
-    ),
-    (Family::new("redis_keys", "Keys of our database", Kind::Gauge), |node| node.keys),
-    (
-        Family::new(
-            "redis_keys_without_expiry",
-            "Keys of our database without an end",
-            Kind::Gauge,
-        ),
-        |node| node.keys.saturating_sub(node.keys_expiring),
-    ),
+    (counter("redis_evicted_keys", "Keys evicted because memory was full"), |node| {
+        node.evicted_keys
+    }),
+    (counter("redis_script_calls", "Script calls of all clients"), |node| node.script_calls),
+    (counter("redis_script", "Time that Redis spent in scripts").in_unit(Unit::Seconds), |node| {
+        node.script_us
+    }),
+    (gauge("redis_keys", "Keys in our database"), |node| node.keys),
+    (gauge("redis_keys_without_expiry", "Keys without expiry in our database"), |node| {
+        node.keys.saturating_sub(node.keys_expiring)
+    }),
 ];
 
 const EVICTION: Family =
-    Family::new("redis_eviction_info", "What Redis does when its memory is full", Kind::Gauge);
+    Family::new("redis_eviction_info", "1, with the eviction policy of Redis", Kind::Gauge)
+        .with_labels(&[NODE, "policy"]);
 
-/// The figures of every node that is known now; none where counters are in memory.
+/// Metrics of every known node; none if counters are in memory.
 pub(crate) fn of(decider: &Arc<Deciding>) -> Figures {
     let decider = Arc::clone(decider);
     Box::new(move |sink| match decider.store().redis() {
@@ -174,8 +158,8 @@ pub(crate) fn of(decider: &Arc<Deciding>) -> Figures {
 }
 
 fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
-    for (name, help, kind, read) in COUNTED {
-        sink.family(&Family::new(name, help, kind), &mut |put| {
+    for (family, read) in COUNTED {
+        sink.family(&family, &mut |put| {
             nodes.iter().try_for_each(|node| {
                 put(&[(NODE, &node.address)], Value::Whole(read(&node.counters).get()))
             })
@@ -199,7 +183,7 @@ fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
         Ok(())
     })?;
     let said = || nodes.iter().filter_map(|node| Some((&node.address, node.vitals.as_ref()?)));
-    for (family, read) in SAID {
+    for (family, read) in REPORTED {
         sink.family(&family, &mut |put| {
             said().try_for_each(|(node, vitals)| put(&[(NODE, node)], Value::Whole(read(vitals))))
         })?;
@@ -210,4 +194,13 @@ fn show(nodes: &[NodeReport], sink: &mut dyn Sink) -> fmt::Result {
             put(&labels, Value::Whole(1))
         })
     })
+}
+
+/// Every family of this module, in the order of a scrape.
+#[cfg(test)]
+pub(super) fn families() -> Vec<Family> {
+    let counted = COUNTED.iter().map(|(family, _)| *family);
+    let measured = MEASURED.iter().map(|(family, _)| *family);
+    let reported = REPORTED.iter().map(|(family, _)| *family);
+    counted.chain(measured).chain([BREAKER]).chain(reported).chain([EVICTION]).collect()
 }

@@ -14,156 +14,198 @@ use crate::store::memory;
 use crate::store::redis::store;
 use crate::telemetry::{Family, Figures, Kind, single};
 
-/// A figure: its metric's name, its help, whether it only grows, and where it is kept.
-type Figure<T> = (&'static str, &'static str, bool, fn(&T) -> u64);
+/// A family with one series, and its value.
+type Metric<T> = (Family, fn(&T) -> u64);
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family::new(name, help, Kind::Counter)
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family::new(name, help, Kind::Gauge)
+}
 
 fn seen(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
 }
 
-const MEMORY: [Figure<memory::Counters>; 6] = [
-    ("keys", "Counters held in memory", false, |kept| seen(&kept.live)),
-    ("keys_evicted", "Counters dropped, full ones", true, |kept| seen(&kept.evicted)),
-    ("keys_overflowed", "Charges to shared counters, because the store was full", true, |kept| {
-        seen(&kept.overflowed)
-    }),
-    ("keys_no_room", "Checks refused for want of room", true, |kept| seen(&kept.no_room)),
-    ("clock_regressions", "Checks that met a state of a later time", true, |kept| {
-        seen(&kept.clock_regressions)
+const MEMORY: [Metric<memory::Counters>; 6] = [
+    (gauge("keys", "Counters in memory"), |kept| seen(&kept.live)),
+    (
+        counter("keys_evicted", "Counters dropped because they were back to their initial state"),
+        |kept| seen(&kept.evicted),
+    ),
+    (
+        counter("keys_overflowed", "Charges to shared counters because the memory store was full"),
+        |kept| seen(&kept.overflowed),
+    ),
+    (counter("keys_no_room", "Checks rejected because the memory store was full"), |kept| {
+        seen(&kept.no_room)
     }),
     (
-        "cost_exceeds_capacity",
-        "Checks that asked for more than their limit can ever hold",
-        true,
+        counter("clock_regressions", "Checks whose counter has a later time than the clock"),
+        |kept| seen(&kept.clock_regressions),
+    ),
+    (
+        counter("cost_exceeds_capacity", "Checks with a cost above the capacity of their limit"),
         |kept| seen(&kept.cost_exceeds_capacity),
     ),
 ];
 
-const TRAFFIC: [Figure<ConnectionStats>; 7] = [
-    ("connections", "Open gRPC connections", false, |kept| {
+const TRAFFIC: [Metric<ConnectionStats>; 7] = [
+    (gauge("connections", "Open gRPC connections"), |kept| {
         kept.open.load(Ordering::Relaxed) as u64
     }),
-    ("connections_accepted", "gRPC connections that came", true, |kept| seen(&kept.accepted)),
+    (counter("connections_accepted", "Accepted gRPC connections"), |kept| seen(&kept.accepted)),
     (
-        "connections_refused",
-        "gRPC connections closed at once, because too many were open",
-        true,
+        counter(
+            "connections_refused",
+            "gRPC connections closed at once because too many were open",
+        ),
         |kept| seen(&kept.refused),
     ),
     (
-        "accepts_failed",
-        "Times that the system would not hand out a gRPC connection: no files are left",
-        true,
+        counter(
+            "accepts_failed",
+            "Failed accepts of gRPC connections, for example without file descriptors",
+        ),
         |kept| seen(&kept.accepts_failed),
     ),
-    (
-        "prefaces_failed",
-        "gRPC connections that did not begin HTTP/2 in time, or spoke something else",
-        true,
-        |kept| seen(&kept.prefaces_failed),
-    ),
-    ("connections_broken", "gRPC connections that ended with a protocol error", true, |kept| {
+    (counter("prefaces_failed", "gRPC connections that did not start HTTP/2 in time"), |kept| {
+        seen(&kept.prefaces_failed)
+    }),
+    (counter("connections_broken", "gRPC connections closed after a protocol error"), |kept| {
         seen(&kept.connections_broken)
     }),
-    ("handshakes_failed", "TLS handshakes that failed or took too long", true, |kept| {
+    (counter("handshakes_failed", "TLS handshakes that failed or timed out"), |kept| {
         seen(&kept.handshakes_failed)
     }),
 ];
 
-/// Where TLS is spoken.
-const TLS: [Figure<TlsCounters>; 4] = [
-    ("certificate_expires_seconds", "When our certificate ends, since 1970", false, |kept| {
-        seen(&kept.expires_secs)
-    }),
-    ("certificate_reloads", "Times that other certificates were put in force", true, |kept| {
+/// Only with TLS on the gRPC port.
+const TLS: [Metric<TlsCounters>; 4] = [
+    (
+        gauge(
+            "certificate_expires_seconds",
+            "Expiry of the server certificate, since the Unix epoch",
+        ),
+        |kept| seen(&kept.expires_secs),
+    ),
+    (counter("certificate_reloads", "Successful reloads of certificates"), |kept| {
         seen(&kept.replaced)
     }),
     (
-        "certificate_reload_failures",
-        "Times that other certificates could not be used, and the old ones stayed",
-        true,
+        counter(
+            "certificate_reload_failures",
+            "Failed reloads of certificates; the old ones stay in force",
+        ),
         |kept| seen(&kept.not_replaced),
     ),
-    ("calls_denied", "Calls for a domain that their caller may not ask", true, |kept| {
+    (counter("calls_denied", "Calls for a domain that the caller is not authorized for"), |kept| {
         seen(&kept.denied)
     }),
 ];
 
-const REDIS: [Figure<Shared>; 8] = [
-    ("redis_overruns", "Calls that the store did not answer within its budget", true, |kept| {
-        kept.remote().overruns()
-    }),
-    ("redis_cached_refusals", "Checks refused without asking Redis again", true, |kept| {
+const REDIS: [Metric<Shared>; 8] = [
+    (
+        counter("redis_overruns", "Calls that Redis did not answer within the store budget"),
+        |kept| kept.remote().overruns(),
+    ),
+    (counter("redis_cached_refusals", "Checks rejected from the refusal cache"), |kept| {
         seen(&kept.remote().store().counters().refused)
     }),
-    ("redis_spared", "Calls answered without asking Redis at all", true, |kept| {
+    (counter("redis_spared", "Calls answered from the refusal cache alone"), |kept| {
         seen(&kept.remote().store().counters().spared)
     }),
-    ("redis_clamped", "Counters from the far future, taken for full", true, |kept| {
+    (counter("redis_clamped", "Counters from the far future, read as full"), |kept| {
         seen(&counters(kept).clamped)
     }),
-    ("redis_unreadable", "Replies that no script of ours gives", true, |kept| {
+    (counter("redis_unreadable", "Replies that no script can send"), |kept| {
         seen(&counters(kept).unreadable)
     }),
-    ("redis_split_calls", "Calls over several slots of a cluster", true, |kept| {
+    (counter("redis_split_calls", "Calls over several slots of a cluster"), |kept| {
         seen(&counters(kept).split)
     }),
-    ("redis_two_rounds", "Calls that asked one slot before the others", true, |kept| {
+    (counter("redis_two_rounds", "Calls that used one slot before the others"), |kept| {
         seen(&counters(kept).two_rounds)
     }),
     (
-        "redis_refunded",
-        "Charges refunded, because the call was not admitted over all slots",
-        true,
+        counter("redis_refunded", "Charges refunded because another slot rejected the call"),
         |kept| seen(&counters(kept).refunded),
     ),
 ];
 
-/// Of what stands in for Redis.
-const DEGRADED: [Figure<Shared>; 13] = [
-    ("degraded", "1 while calls are answered without Redis", false, |kept| {
+/// Decisions without Redis.
+const DEGRADED: [Metric<Shared>; 13] = [
+    (gauge("degraded", "1 while calls are decided without Redis"), |kept| {
         u64::from(kept.degraded().outage(Clock::System.now()).is_some())
     }),
-    ("degraded_unreachable_calls", "Calls for which Redis could not be asked", true, |kept| {
-        kept.degraded().calls(Reason::Unreachable)
-    }),
-    ("degraded_late_calls", "Calls for which Redis was not heard in time", true, |kept| {
-        kept.degraded().calls(Reason::Late)
-    }),
-    ("degraded_shed_calls", "Calls answered locally: too many waited for Redis", true, |kept| {
-        kept.degraded().calls(Reason::Shed)
-    }),
-    ("degraded_rehearsed_calls", "Calls answered locally, to rehearse", true, |kept| {
-        kept.degraded().calls(Reason::Rehearsed)
-    }),
-    ("degraded_admitted_calls", "Calls admitted without Redis", true, |kept| {
+    (
+        counter(
+            "degraded_unreachable_calls",
+            "Calls decided without Redis because it was unreachable",
+        ),
+        |kept| kept.degraded().calls(Reason::Unreachable),
+    ),
+    (
+        counter(
+            "degraded_late_calls",
+            "Calls decided without Redis because it did not answer in time",
+        ),
+        |kept| kept.degraded().calls(Reason::Late),
+    ),
+    (
+        counter(
+            "degraded_shed_calls",
+            "Calls decided without Redis because too many were waiting for it",
+        ),
+        |kept| kept.degraded().calls(Reason::Shed),
+    ),
+    (
+        counter(
+            "degraded_rehearsed_calls",
+            "Calls decided without Redis because an operator disabled it",
+        ),
+        |kept| kept.degraded().calls(Reason::Rehearsed),
+    ),
+    (counter("degraded_admitted_calls", "Calls admitted without Redis"), |kept| {
         seen(&kept.counters().admitted)
     }),
     (
-        "degraded_admitted_hits",
-        "Hits admitted without Redis: so many may be beyond their limits",
-        true,
+        counter(
+            "degraded_admitted_hits",
+            "Hits admitted without Redis, which may be beyond their limits",
+        ),
         |kept| seen(&kept.counters().admitted_hits),
     ),
     (
-        "degraded_over_admission_bound",
-        "Hits that this replica admitted beyond limits at most, in the present outage",
-        false,
+        gauge(
+            "degraded_over_admission_bound",
+            "Upper bound of hits beyond limits in this outage, on this replica",
+        ),
         |kept| kept.over_admitted_max(Clock::System.now()),
     ),
-    ("degraded_replicas", "Replicas among which limits are shared without Redis", false, |kept| {
+    (gauge("degraded_replicas", "Replicas that share the limits without Redis"), |kept| {
         u64::from(kept.replicas())
     }),
-    ("degraded_refused_calls", "Calls refused without Redis", true, |kept| {
+    (counter("degraded_refused_calls", "Calls rejected without Redis"), |kept| {
         seen(&kept.counters().refused)
     }),
-    ("degraded_unavailable_calls", "Calls answered with an error, as a rule wants", true, |kept| {
-        seen(&kept.counters().unavailable)
-    }),
-    ("degraded_refunded", "Charges refunded: refused without Redis", true, |kept| {
-        seen(&kept.counters().refunded)
-    }),
-    ("degraded_refunds_lost", "Charges that could not be refunded", true, |kept| {
+    (
+        counter(
+            "degraded_unavailable_calls",
+            "Calls answered with UNAVAILABLE, because a rule says so",
+        ),
+        |kept| seen(&kept.counters().unavailable),
+    ),
+    (
+        counter(
+            "degraded_refunded",
+            "Charges refunded because the call was rejected without Redis",
+        ),
+        |kept| seen(&kept.counters().refunded),
+    ),
+    (counter("degraded_refunds_lost", "Charges that could not be refunded"), |kept| {
         seen(&kept.counters().refunds_lost)
     }),
 ];
@@ -172,23 +214,20 @@ fn counters(shared: &Shared) -> &store::Counters {
     shared.remote().store().inner().counters()
 }
 
-/// A table as figures; nothing where there is no such part.
+/// A table as metrics; none if there is no such part.
 fn figures<P: ?Sized + Send + Sync + 'static, T: 'static>(
     part: &Arc<P>,
-    table: &'static [Figure<T>],
+    table: &'static [Metric<T>],
     of: fn(&P) -> Option<&T>,
 ) -> Figures {
     let part = Arc::clone(part);
     Box::new(move |sink| {
         let Some(kept) = of(&part) else { return Ok(()) };
-        table.iter().try_for_each(|(name, help, grows, read)| {
-            let kind = if *grows { Kind::Counter } else { Kind::Gauge };
-            single(sink, &Family::new(name, help, kind), read(kept))
-        })
+        table.iter().try_for_each(|(family, value)| single(sink, family, value(kept)))
     })
 }
 
-/// The figures of the store that decides, of the listener, and of TLS where it is spoken.
+/// Metrics of the stores, of the listener, and of TLS if it is on.
 pub(crate) fn of(
     decider: &Arc<Deciding>,
     traffic: &Arc<ConnectionStats>,
@@ -203,4 +242,15 @@ pub(crate) fn of(
         redis_metrics::of(decider),
     ];
     of_tls.into_iter().chain(others).collect()
+}
+
+/// Every family of this module and of Redis' nodes, in the order of a scrape.
+#[cfg(test)]
+pub(crate) fn families() -> Vec<Family> {
+    fn of<T>(table: &[Metric<T>]) -> impl Iterator<Item = Family> {
+        table.iter().map(|(family, _)| *family)
+    }
+    let own =
+        of(&TLS).chain(of(&TRAFFIC)).chain(of(&MEMORY)).chain(of(&REDIS)).chain(of(&DEGRADED));
+    own.chain(redis_metrics::families()).collect()
 }

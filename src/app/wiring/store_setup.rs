@@ -23,7 +23,7 @@ use crate::resilience::refusal_cache::RefusalCache;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
-use crate::store::redis::client::node_connections::Connections;
+use crate::store::redis::client::topology::Connections;
 use crate::store::redis::client::transport::Transport;
 use crate::store::redis::script::library::PRODUCTION;
 use crate::store::redis::store::Timing;

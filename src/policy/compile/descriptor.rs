@@ -12,8 +12,7 @@ use super::spec::{NodeSpec, RuleSpec, ValueSpec};
 use super::{body, metadata};
 use crate::policy::lookup::matcher::CHECKS_MAX;
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
-use crate::policy::syntax::keywords;
-use crate::policy::syntax::language::Key;
+use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{Fields, Reader, Reported};
 
 /// Reads a list of descriptors and all below: each with its position in the list. Faulty ones are

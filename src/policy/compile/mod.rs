@@ -31,9 +31,9 @@ use super::syntax::diagnostic::{
     At, Diagnostic, DiagnosticKind, Diagnostics, Path, PendingDiagnostic, Step,
 };
 use super::syntax::document::{Document, placed};
-use super::syntax::keywords;
-use super::syntax::language::Key;
+use super::syntax::keywords::{self, Key};
 use super::syntax::reader::{Fields, Reader};
+use super::syntax::yaml::Span;
 use crate::domain::{Accounting, OnStoreFailure};
 
 /// What a policy says.
@@ -117,7 +117,7 @@ fn too_many_checks(domain: &Domain) -> Option<PendingDiagnostic> {
 fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagnostic>) {
     if sources.is_empty() {
         let message = "there is no policy file; put at least one file with `domain: NAME` there";
-        faults.push(fault_at("policy", (1, 1), DiagnosticKind::Empty, message.to_owned()));
+        faults.push(fault_at("policy", Span::at(1, 1), DiagnosticKind::Empty, message.to_owned()));
     }
     let mut sum = 0_usize;
     for source in sources {
@@ -128,7 +128,7 @@ fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagno
                 "with this file all policy files together have more than {} bytes; remove some",
                 options.all_bytes_max
             );
-            faults.push(fault_at(&source.name, (1, 1), DiagnosticKind::TooLarge, message));
+            faults.push(fault_at(&source.name, Span::at(1, 1), DiagnosticKind::TooLarge, message));
         }
     }
 }
@@ -289,7 +289,9 @@ fn agreed<T: Clone + PartialEq>(
 ) -> Option<T> {
     let mut agreed: Option<(usize, T)> = None;
     for at in group {
-        let Some(here) = of(&files[*at].said).clone() else { continue };
+        let Some(here) = of(&files[*at].said).clone() else {
+            continue;
+        };
         match &agreed {
             None => agreed = Some((*at, here)),
             Some((first, there)) if *there != here => {

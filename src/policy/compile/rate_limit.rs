@@ -11,8 +11,7 @@ use super::spec::LimitSpec;
 use super::tiers;
 use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step, shown};
-use crate::policy::syntax::keywords;
-use crate::policy::syntax::language::Key;
+use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
 
 /// What a `rate_limit` says.

@@ -13,8 +13,7 @@ use super::limit_numbers::{AlgorithmName, Terms};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Limit};
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
-use crate::policy::syntax::keywords;
-use crate::policy::syntax::language::Key;
+use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
 
 /// The word for "unlisted values are not limited".

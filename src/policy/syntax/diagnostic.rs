@@ -6,6 +6,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::excerpt::Excerpt;
+use super::yaml::Node;
+use crate::domain::escaped;
+
 /// One fault or warning, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
@@ -21,6 +25,47 @@ pub struct Diagnostic {
     pub message: String,
     /// What sort of fault it is.
     pub kind: DiagnosticKind,
+    /// The source line; absent where no single line is at fault.
+    pub excerpt: Option<Excerpt>,
+}
+
+impl Diagnostic {
+    /// Formats the fault over several lines, as rustc does: the message below `severity` (such as
+    /// `error`), the place, and the source line with a caret. Text from the file is escaped.
+    ///
+    /// ```
+    /// use tidegate::policy::{Options, Source, compile};
+    /// let text = b"domain: edge\ndescriptor: []\n".to_vec();
+    /// let source = Source { name: "edge.yaml".into(), text };
+    /// let faults = compile(&[source], &Options::default()).unwrap_err();
+    /// assert_eq!(faults.0[0].report("error"), "\
+    /// error: unknown key \"descriptor\"; did you mean `descriptors`?
+    ///  --> edge.yaml:2:1
+    ///   |
+    /// 2 | descriptor: []
+    ///   | ^^^^^^^^^^ at descriptor
+    /// ");
+    /// ```
+    pub fn report(&self, severity: &str) -> String {
+        let Diagnostic { file, line, column, path, message, .. } = self;
+        let file = escaped(file);
+        let number = line.to_string();
+        let margin = " ".repeat(number.len());
+        let mut report =
+            format!("{severity}: {}\n{margin}--> {file}:{line}:{column}\n", escaped(message));
+        let path = if path.is_empty() { String::new() } else { format!(" at {}", escaped(path)) };
+        match &self.excerpt {
+            Some(excerpt) => {
+                let (text, underline) = (excerpt.text(), excerpt.underline());
+                report.push_str(&format!(
+                    "{margin} |\n{number} | {text}\n{margin} | {underline}{path}\n"
+                ));
+            }
+            None if path.is_empty() => {}
+            None => report.push_str(&format!("{margin} ={path}\n")),
+        }
+        report
+    }
 }
 
 impl fmt::Display for Diagnostic {
@@ -64,6 +109,8 @@ pub enum DiagnosticKind {
     Syntax,
     /// A second YAML document in one file.
     SecondDocument,
+    /// A file of another program, such as a Kubernetes manifest.
+    ForeignFile,
     /// A key that stands twice in one map.
     DuplicateKey,
     /// A key that the language does not know.
@@ -129,6 +176,13 @@ pub(crate) enum Step {
     Key(Cow<'static, str>),
     /// Into a list, by position.
     Index(usize),
+}
+
+impl Step {
+    /// The step to the value of a key.
+    pub(crate) fn of(key: Node<'_>) -> Self {
+        Step::Key(key.text().to_owned().into())
+    }
 }
 
 /// A path in a file's YAML tree.

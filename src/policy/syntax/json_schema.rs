@@ -1,16 +1,14 @@
-//! The language as a JSON Schema, for editors: made from the same table that the reader uses.
+//! JSON Schema of policy files, for editors, generated from the keyword table.
 //!
-//! A schema knows keys, kinds and bounds; what keys mean together only `compile` knows. Not here:
-//! writing it to `config/policy.schema.json` (a test holds the two equal).
+//! It covers keys, types and bounds; only `compile` checks keys against each other. A test fails when
+//! `config/policy.schema.json` differs.
 
 use serde_json::{Map, Value, json};
 
-use super::keywords::keys_of;
-use super::keywords::{BODY_TEXT, CLASSES, DOMAIN, KEY, METHOD, NAME_BYTES_MAX, REPLACED_NAME};
-use super::language::{Key, Level, Shape};
+use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
 use super::scalar::{FALSE_WORDS, TRUE_WORDS};
 
-/// The JSON Schema (draft 2020-12) of a policy file.
+/// Returns the JSON Schema (draft 2020-12) of a policy file.
 ///
 /// ```
 /// let schema = tidegate::policy::schema();
@@ -29,12 +27,8 @@ pub fn schema() -> Value {
 
 fn map(level: Level) -> Value {
     let properties: Map<String, Value> =
-        keys_of(level).map(|key| (key.name.to_owned(), property(key))).collect();
-    let required: Vec<&str> = [DOMAIN, KEY, REPLACED_NAME, METHOD, CLASSES, BODY_TEXT]
-        .iter()
-        .filter(|key| key.level == level)
-        .map(|key| key.name)
-        .collect();
+        level.keys().map(|key| (key.name.to_owned(), property(key))).collect();
+    let required: Vec<&str> = level.keys().filter(|key| key.required).map(|key| key.name).collect();
     json!({
         "type": "object",
         "properties": properties,
@@ -44,17 +38,16 @@ fn map(level: Level) -> Value {
 }
 
 fn property(key: &Key) -> Value {
-    let mut property = shape(&key.shape);
-    property["description"] = json!(key.about);
+    let mut property = shape(key.shape);
+    let required = if key.required { " Required." } else { "" };
+    property["description"] = json!([key.about, required].concat());
     property
 }
 
-fn shape(shape: &Shape) -> Value {
-    match *shape {
-        // Numbers and truth values stand for their text.
-        Shape::Name => {
-            json!({"type": ["string", "integer", "boolean", "null"], "maxLength": NAME_BYTES_MAX})
-        }
+fn shape(of: Shape) -> Value {
+    match of {
+        Shape::Name => shape(Shape::Text { bytes_max: NAME_BYTES_MAX }),
+        // Numbers and booleans are read as text.
         Shape::Text { bytes_max } => {
             json!({"type": ["string", "integer", "boolean", "null"], "maxLength": bytes_max})
         }
@@ -62,13 +55,13 @@ fn shape(shape: &Shape) -> Value {
             let words: Vec<&str> = TRUE_WORDS.into_iter().chain(FALSE_WORDS).collect();
             json!({"anyOf": [{"type": ["boolean", "null"]}, {"enum": words}]})
         }
-        // The pattern is for notations of YAML 1.1 that editors take for text: 010, 1_000, 0b1.
+        // The pattern allows numbers of YAML 1.1 that editors take for text: 010, 1_000, 0b1.
         Shape::Number { least, most } => json!({"anyOf": [
             {"type": "integer", "minimum": least, "maximum": most},
             {"type": "null"},
             {"type": "string", "pattern": "^\\+?(0[xX][0-9A-Fa-f_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*)$"},
         ]}),
-        Shape::Word { words, any_case, .. } => {
+        Shape::OneOf { words, any_case } => {
             let mut given: Vec<Value> = words.iter().copied().map(Value::from).collect();
             given.push(Value::Null);
             let any: Vec<String> = words.iter().map(|word| either_case(word)).collect();
@@ -88,7 +81,7 @@ fn shape(shape: &Shape) -> Value {
         Shape::Map(level) => {
             json!({"anyOf": [{"$ref": format!("#/$defs/{}", level.id())}, {"type": "null"}]})
         }
-        Shape::Free => json!({"type": ["object", "null"]}),
+        Shape::AnyMap => json!({"type": ["object", "null"]}),
         Shape::MapOf(level) => json!({
             "type": ["object", "null"],
             "additionalProperties": {"$ref": format!("#/$defs/{}", level.id())},
@@ -100,7 +93,7 @@ fn shape(shape: &Shape) -> Value {
     }
 }
 
-/// `day` as `[dD][aA][yY]`.
+/// Returns a pattern for a word in any case: `[dD][aA][yY]` for `day`.
 fn either_case(word: &str) -> String {
     word.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect()
 }

@@ -1,367 +1,276 @@
-//! The table of the policy language: every key, where it belongs, what it takes.
+//! The keys of the policy language: one row each, with name, place, type, bounds and documentation.
 //!
-//! A new key is a line here and its meaning in `descriptor`, `rule` or `tiers`. Not here: what a key
-//! means.
+//! The reader, the JSON Schema and the tables of `docs/POLICY.md` all use these rows. A new key is a
+//! row here and its meaning in `compile`.
 
-use super::language::{Key, Level, Shape};
 use crate::domain::Micros;
 use crate::policy::compile::limit_numbers::WINDOW_MAX;
 
-/// The longest name (domain, key, limit): a name becomes part of a metric's labels and of log
-/// lines, and 255 bytes is what file systems and DNS taught everybody to expect.
-pub(crate) const NAME_BYTES_MAX: usize = 255;
-
-/// The longest value of a descriptor: Envoy accepts 60 KiB of headers, so that nothing longer can
-/// ever be asked for.
-pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
-
-/// The longest refusal body: it is sent with every refusal, inside one gRPC message whose other
-/// parts are smaller than this.
-pub(crate) const BODY_BYTES_MAX: usize = 1024;
-
-/// The largest number a key takes unless it says otherwise: envoyproxy/ratelimit refuses integers
-/// beyond it anywhere, and no algorithm's arithmetic goes that far.
-const NUMBER_MAX: u64 = i64::MAX as u64;
-
-/// `requests_per_unit` is a 32-bit field of Envoy's message.
-const WIRE_NUMBER_MAX: u64 = u32::MAX as u64;
-
-/// The longest window in the smallest unit.
-const UNIT_MULTIPLIER_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
-
-const fn key(level: Level, name: &'static str, shape: Shape, about: &'static str) -> Key {
-    Key { level, name, shape, about }
+/// A kind of map in a policy file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    File,
+    Descriptor,
+    RateLimit,
+    Replaces,
+    Tiers,
+    Class,
+    Body,
 }
 
-const fn word(words: &'static [&'static str]) -> Shape {
-    Shape::Word { words, any_case: false }
+impl Level {
+    pub(crate) const ALL: [Level; 7] = [
+        Level::File,
+        Level::Descriptor,
+        Level::RateLimit,
+        Level::Replaces,
+        Level::Tiers,
+        Level::Class,
+        Level::Body,
+    ];
+
+    /// Returns the name in messages and documentation.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Level::File => "the top level of the file",
+            Level::Descriptor => "the descriptor",
+            Level::RateLimit => "`rate_limit`",
+            Level::Replaces => "an entry of `replaces`",
+            Level::Tiers => "`tiers`",
+            Level::Class => "a class of `tiers`",
+            Level::Body => "`body`",
+        }
+    }
+
+    /// Returns the name in the JSON Schema.
+    pub(crate) const fn id(self) -> &'static str {
+        match self {
+            Level::File => "file",
+            Level::Descriptor => "descriptor",
+            Level::RateLimit => "rate_limit",
+            Level::Replaces => "replaces",
+            Level::Tiers => "tiers",
+            Level::Class => "class",
+            Level::Body => "body",
+        }
+    }
+
+    /// Returns the level's keys.
+    pub(crate) fn keys(self) -> impl Iterator<Item = &'static Key> {
+        KEYS.iter().filter(move |key| key.level == self)
+    }
+
+    /// Returns the level's key of that name.
+    pub(crate) fn key(self, name: &str) -> Option<&'static Key> {
+        self.keys().find(|key| key.name == name)
+    }
+}
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Text of at most [`NAME_BYTES_MAX`] bytes, without control characters.
+    Name,
+    /// Any text.
+    Text {
+        bytes_max: usize,
+    },
+    Bool,
+    /// Whole number, bounds included.
+    Number {
+        least: u64,
+        most: u64,
+    },
+    /// One of these words, `any_case` if their case does not matter.
+    OneOf {
+        words: &'static [&'static str],
+        any_case: bool,
+    },
+    /// List of names.
+    Names,
+    /// List of maps.
+    List(Level),
+    Map(Level),
+    /// Map of maps, by names of the user's choice.
+    MapOf(Level),
+    /// Whole percentage, such as `24%`.
+    Percent,
+    /// Map of anything.
+    AnyMap,
+}
+
+/// A key of the language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// Map that the key belongs to.
+    pub(crate) level: Level,
+    pub(crate) name: &'static str,
+    pub(crate) required: bool,
+    pub(crate) shape: Shape,
+    /// Documentation, for editors and `docs/POLICY.md`.
+    pub(crate) about: &'static str,
+}
+
+/// Longest name (domain, key, limit). Names become metric labels and parts of log lines; 255 bytes
+/// is also the limit of file names and DNS names.
+pub(crate) const NAME_BYTES_MAX: usize = 255;
+
+/// Longest value of a descriptor. Envoy accepts 60 KiB of headers, so no request has a longer one.
+pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
+
+/// Longest refusal body. It is sent with every refusal.
+pub(crate) const BODY_BYTES_MAX: usize = 1024;
+
+/// Largest number of any key. envoyproxy/ratelimit rejects larger integers everywhere, and no
+/// algorithm's arithmetic goes as far.
+const NUMBER_MAX: u64 = i64::MAX as u64;
+
+/// Envoy's `requests_per_unit` is a 32-bit field.
+const WIRE_NUMBER_MAX: u64 = u32::MAX as u64;
+
+/// Longest window in the smallest unit.
+const SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
+
+const fn text(bytes_max: usize) -> Shape {
+    Shape::Text { bytes_max }
+}
+
+const fn one_of(words: &'static [&'static str]) -> Shape {
+    Shape::OneOf { words, any_case: false }
 }
 
 const fn number(least: u64, most: u64) -> Shape {
     Shape::Number { least, most }
 }
 
-const FAILURE: Shape = word(&["local", "allow", "deny", "error"]);
+const UNITS: Shape = Shape::OneOf {
+    words: &["second", "minute", "hour", "day", "week", "month", "year"],
+    any_case: true,
+};
+const ALGORITHMS: Shape = one_of(&[
+    "fixed_window",
+    "sliding_window",
+    "sliding_log",
+    "token_bucket",
+    "leaky_bucket",
+    "concurrency",
+]);
+const STORE_FAILURE: Shape = one_of(&["local", "allow", "deny", "error"]);
 
-pub(crate) const DOMAIN: Key = key(
-    Level::File,
-    "domain",
-    Shape::Name,
-    "The domain that callers name. Required, and only one file may have it unless domains merge.",
-);
-pub(crate) const ACCOUNTING: Key = key(
-    Level::File,
-    "accounting",
-    word(&["all_or_nothing", "independent"]),
-    "all_or_nothing (default): a refused call charges nothing. independent: checks that pass are charged whatever becomes of the call.",
-);
-pub(crate) const HASH_TAG: Key = key(
-    Level::File,
-    "hash_tag",
-    Shape::Names,
-    "Entries whose values place counters in one Redis Cluster slot.",
-);
-pub(crate) const DOMAIN_FAILURE: Key = key(
-    Level::File,
-    "on_store_failure",
-    FAILURE,
-    "What rules answer when the store cannot be asked in time: local (default), allow, deny or error.",
-);
-pub(crate) const DOMAIN_BODY: Key =
-    key(Level::File, "body", Shape::Map(Level::Body), "The body of this domain's refusals.");
-pub(crate) const DESCRIPTORS: Key = key(
-    Level::File,
-    "descriptors",
-    Shape::List(Level::Descriptor),
-    "The first level of the descriptor tree.",
-);
+/// Declares a constant for each row, and [`KEYS`] with all of them.
+macro_rules! keys {
+    ($($constant:ident: $level:ident $name:literal $(($required:ident))?, $shape:expr, $about:literal;)*) => {
+        $(pub(crate) const $constant: Key = Key {
+            level: Level::$level,
+            name: $name,
+            required: !stringify!($($required)?).is_empty(),
+            shape: $shape,
+            about: $about,
+        };)*
 
-pub(crate) const KEY: Key = key(
-    Level::Descriptor,
-    "key",
-    Shape::Name,
-    "The descriptor entry's key, such as remote_address. Required.",
-);
-pub(crate) const VALUE: Key = key(
-    Level::Descriptor,
-    "value",
-    Shape::Text { bytes_max: VALUE_BYTES_MAX },
-    "The entry's value. Absent or empty: any value that no sibling takes. `*` stands for any characters.",
-);
-pub(crate) const RATE_LIMIT: Key = key(
-    Level::Descriptor,
-    "rate_limit",
-    Shape::Map(Level::RateLimit),
-    "The limit for descriptors that end here. Absent, and without descriptors below: always allowed.",
-);
-pub(crate) const RATE_LIMITS: Key = key(
-    Level::Descriptor,
-    "rate_limits",
-    Shape::List(Level::RateLimit),
-    "Several limits at once, each with a name of its own: all must pass.",
-);
-pub(crate) const SHADOW_MODE: Key = key(
-    Level::Descriptor,
-    "shadow_mode",
-    Shape::Bool,
-    "Count and decide, but answer OK when over the limit.",
-);
-pub(crate) const QUOTA_MODE: Key = key(
-    Level::Descriptor,
-    "quota_mode",
-    Shape::Bool,
-    "Refuse a call only if all of its quota descriptors are over their limits.",
-);
-pub(crate) const DETAILED_METRIC: Key = key(
-    Level::Descriptor,
-    "detailed_metric",
-    Shape::Bool,
-    "The rule's printed path has every request value.",
-);
-pub(crate) const VALUE_TO_METRIC: Key = key(
-    Level::Descriptor,
-    "value_to_metric",
-    Shape::Bool,
-    "The request's value takes this node's place in the rule's printed path.",
-);
-pub(crate) const SHARE_THRESHOLD: Key = key(
-    Level::Descriptor,
-    "share_threshold",
-    Shape::Bool,
-    "All values that match the pattern share one counter.",
-);
-pub(crate) const METADATA: Key = key(
-    Level::Descriptor,
-    "metadata",
-    Shape::Free,
-    "Returned in dynamic metadata for descriptors that pass.",
-);
-pub(crate) const RULE_BODY: Key =
-    key(Level::Descriptor, "body", Shape::Map(Level::Body), "The body of this rule's refusals.");
-pub(crate) const CHILDREN: Key = key(
-    Level::Descriptor,
-    "descriptors",
-    Shape::List(Level::Descriptor),
-    "The next level of the descriptor tree.",
-);
-
-pub(crate) const UNIT: Key = key(
-    Level::RateLimit,
-    "unit",
-    Shape::Word {
-        words: &["second", "minute", "hour", "day", "week", "month", "year"],
-        any_case: true,
-    },
-    "The window's unit. Absent for concurrency.",
-);
-pub(crate) const UNIT_MULTIPLIER: Key = key(
-    Level::RateLimit,
-    "unit_multiplier",
-    number(1, UNIT_MULTIPLIER_MAX),
-    "The window is that many units (default 1).",
-);
-pub(crate) const REQUESTS_PER_UNIT: Key = key(
-    Level::RateLimit,
-    "requests_per_unit",
-    number(0, WIRE_NUMBER_MAX),
-    "Hits per window; slots for concurrency. 0 refuses everything.",
-);
-pub(crate) const UNLIMITED: Key = key(
-    Level::RateLimit,
-    "unlimited",
-    Shape::Bool,
-    "No counter at all. Must not stand beside a unit.",
-);
-pub(crate) const NAME: Key = key(
-    Level::RateLimit,
-    "name",
-    Shape::Name,
-    "The limit's name in answers, and what `replaces` refers to.",
-);
-pub(crate) const REPLACES: Key = key(
-    Level::RateLimit,
-    "replaces",
-    Shape::List(Level::Replaces),
-    "Limits that a match here takes out of the whole request.",
-);
-pub(crate) const ALGORITHM: Key = key(
-    Level::RateLimit,
-    "algorithm",
-    word(&[
-        "fixed_window",
-        "sliding_window",
-        "sliding_log",
-        "token_bucket",
-        "leaky_bucket",
-        "concurrency",
-    ]),
-    "How hits are counted (default fixed_window).",
-);
-pub(crate) const BURST: Key = key(
-    Level::RateLimit,
-    "burst",
-    number(1, NUMBER_MAX),
-    "Capacity of a bucket, in hits (default: requests_per_unit; 1 for leaky_bucket).",
-);
-pub(crate) const COST: Key = key(
-    Level::RateLimit,
-    "cost",
-    number(1, NUMBER_MAX),
-    "Hits that one hit of the caller counts for (default 1).",
-);
-pub(crate) const CHARGE: Key = key(
-    Level::RateLimit,
-    "charge",
-    word(&["admitted", "always"]),
-    "always: the hits were used already, so they count even beyond the limit.",
-);
-pub(crate) const RULE_FAILURE: Key = key(
-    Level::RateLimit,
-    "on_store_failure",
-    FAILURE,
-    "What this rule answers when the store cannot be asked in time (default: the domain's).",
-);
-pub(crate) const PER: Key = key(
-    Level::RateLimit,
-    "per",
-    Shape::Names,
-    "In rate_limits: the entries of the path that make the counter's key (default: all).",
-);
-pub(crate) const ALIGN: Key = key(
-    Level::RateLimit,
-    "align",
-    word(&["epoch", "calendar"]),
-    "calendar: days, weeks from Monday, months and years as the time zone has them.",
-);
-pub(crate) const TIME_ZONE: Key = key(
-    Level::RateLimit,
-    "time_zone",
-    Shape::Name,
-    "The IANA zone of calendar windows, such as Europe/Berlin (default UTC).",
-);
-pub(crate) const LEASE: Key = key(
-    Level::RateLimit,
-    "lease",
-    number(1, UNIT_MULTIPLIER_MAX),
-    "Seconds after which a slot that was not returned frees itself (default 60).",
-);
-pub(crate) const TIERS: Key = key(
-    Level::RateLimit,
-    "tiers",
-    Shape::Map(Level::Tiers),
-    "Consumer classes: the value of the descriptor's key is the class.",
-);
-
-pub(crate) const METHOD: Key = key(
-    Level::Tiers,
-    "method",
-    word(&["shared", "separate", "hybrid"]),
-    "How classes divide the bucket: floors in one, a bucket each, or shares and a pool. Required.",
-);
-pub(crate) const CLASSES: Key = key(
-    Level::Tiers,
-    "classes",
-    Shape::MapOf(Level::Class),
-    "The classes by name, the highest priority first. Required.",
-);
-pub(crate) const DEFAULT_CLASS: Key = key(
-    Level::Tiers,
-    "default",
-    Shape::Name,
-    "The class of an unlisted value (default: the lowest); `none`: such values are not limited.",
-);
-pub(crate) const FLOOR: Key = key(
-    Level::Class,
-    "floor",
-    Shape::Percent,
-    "The class passes only while the bucket (hybrid: the pool) is at least this full.",
-);
-pub(crate) const SHARE: Key =
-    key(Level::Class, "share", Shape::Percent, "The class's part of the bucket and of its rate.");
-pub(crate) const CLASS_BURST: Key =
-    key(Level::Class, "burst", number(1, NUMBER_MAX), "The size of the class's own bucket.");
-pub(crate) const CLASS_REQUESTS: Key = key(
-    Level::Class,
-    "requests_per_unit",
-    number(1, WIRE_NUMBER_MAX),
-    "The rate of the class's own bucket.",
-);
-
-pub(crate) const REPLACED_NAME: Key =
-    key(Level::Replaces, "name", Shape::Name, "The name of the limit to take out. Required.");
-
-pub(crate) const CONTENT_TYPE: Key = key(
-    Level::Body,
-    "content_type",
-    Shape::Name,
-    "The content-type header (default application/json).",
-);
-pub(crate) const BODY_TEXT: Key = key(
-    Level::Body,
-    "text",
-    Shape::Text { bytes_max: BODY_BYTES_MAX },
-    "The text; {name} and {retry_after_seconds} are filled in. Required.",
-);
-
-/// The whole language.
-pub(crate) const KEYS: &[Key] = &[
-    DOMAIN,
-    ACCOUNTING,
-    HASH_TAG,
-    DOMAIN_FAILURE,
-    DOMAIN_BODY,
-    DESCRIPTORS,
-    KEY,
-    VALUE,
-    RATE_LIMIT,
-    RATE_LIMITS,
-    SHADOW_MODE,
-    QUOTA_MODE,
-    DETAILED_METRIC,
-    VALUE_TO_METRIC,
-    SHARE_THRESHOLD,
-    METADATA,
-    RULE_BODY,
-    CHILDREN,
-    UNIT,
-    UNIT_MULTIPLIER,
-    REQUESTS_PER_UNIT,
-    UNLIMITED,
-    NAME,
-    REPLACES,
-    ALGORITHM,
-    BURST,
-    COST,
-    CHARGE,
-    RULE_FAILURE,
-    PER,
-    ALIGN,
-    TIME_ZONE,
-    LEASE,
-    TIERS,
-    METHOD,
-    CLASSES,
-    DEFAULT_CLASS,
-    FLOOR,
-    SHARE,
-    CLASS_BURST,
-    CLASS_REQUESTS,
-    REPLACED_NAME,
-    CONTENT_TYPE,
-    BODY_TEXT,
-];
-
-/// The keys of one level.
-pub(crate) fn keys_of(level: Level) -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().filter(move |key| key.level == level)
+        /// Every key, by level.
+        pub(crate) const KEYS: &[Key] = &[$($constant),*];
+    };
 }
 
-/// The key of that name on that level.
-pub(crate) fn find(level: Level, name: &str) -> Option<&'static Key> {
-    keys_of(level).find(|key| key.name == name)
+keys! {
+    DOMAIN: File "domain" (required), Shape::Name,
+        "Domain that callers name. Only one file may have it unless domains merge.";
+    ACCOUNTING: File "accounting", one_of(&["all_or_nothing", "independent"]),
+        "all_or_nothing (default): a refused call charges nothing. independent: limits that pass are charged even if the call is refused.";
+    HASH_TAG: File "hash_tag", Shape::Names,
+        "Entries whose values place counters in one Redis Cluster slot.";
+    DOMAIN_FAILURE: File "on_store_failure", STORE_FAILURE,
+        "Answer of the domain's limits if the store does not respond in time (default local).";
+    DOMAIN_BODY: File "body", Shape::Map(Level::Body),
+        "Response body of this domain's refusals.";
+    DESCRIPTORS: File "descriptors", Shape::List(Level::Descriptor),
+        "First level of the descriptor tree.";
+
+    KEY: Descriptor "key" (required), Shape::Name,
+        "Key of the descriptor entry, such as remote_address.";
+    VALUE: Descriptor "value", text(VALUE_BYTES_MAX),
+        "Value of the entry. Absent or empty: any value without a descriptor of its own. `*` matches any characters.";
+    RATE_LIMIT: Descriptor "rate_limit", Shape::Map(Level::RateLimit),
+        "Limit for requests whose descriptor ends here. Without a limit, and without descriptors below, such requests are always allowed.";
+    RATE_LIMITS: Descriptor "rate_limits", Shape::List(Level::RateLimit),
+        "Several limits, each with a name of its own. All must pass.";
+    SHADOW_MODE: Descriptor "shadow_mode", Shape::Bool,
+        "Count and decide, but answer OK when over the limit.";
+    QUOTA_MODE: Descriptor "quota_mode", Shape::Bool,
+        "Refuse a call only if all of its quota descriptors are over their limits.";
+    DETAILED_METRIC: Descriptor "detailed_metric", Shape::Bool,
+        "Show the request's values in the rule's metric path.";
+    VALUE_TO_METRIC: Descriptor "value_to_metric", Shape::Bool,
+        "Show the request's value of this entry in the rule's metric path.";
+    SHARE_THRESHOLD: Descriptor "share_threshold", Shape::Bool,
+        "All values that match the pattern in `value` share one counter.";
+    METADATA: Descriptor "metadata", Shape::AnyMap,
+        "Dynamic metadata to return for descriptors that pass.";
+    RULE_BODY: Descriptor "body", Shape::Map(Level::Body),
+        "Response body of this rule's refusals.";
+    CHILDREN: Descriptor "descriptors", Shape::List(Level::Descriptor),
+        "Next level of the descriptor tree.";
+
+    UNIT: RateLimit "unit", UNITS,
+        "Unit of the window. Absent for concurrency.";
+    UNIT_MULTIPLIER: RateLimit "unit_multiplier", number(1, SECONDS_MAX),
+        "Length of the window in units (default 1).";
+    REQUESTS_PER_UNIT: RateLimit "requests_per_unit", number(0, WIRE_NUMBER_MAX),
+        "Hits per window; for concurrency, the number of slots. 0 refuses everything.";
+    UNLIMITED: RateLimit "unlimited", Shape::Bool,
+        "No limit and no counter. Excludes `unit`.";
+    NAME: RateLimit "name", Shape::Name,
+        "Name of the limit in responses and in `replaces`.";
+    REPLACES: RateLimit "replaces", Shape::List(Level::Replaces),
+        "Limits to drop from the whole request when this one matches.";
+    ALGORITHM: RateLimit "algorithm", ALGORITHMS,
+        "How hits are counted (default fixed_window).";
+    BURST: RateLimit "burst", number(1, NUMBER_MAX),
+        "Capacity of a bucket, in hits (default: requests_per_unit; 1 for leaky_bucket).";
+    COST: RateLimit "cost", number(1, NUMBER_MAX),
+        "Hits to charge for each hit of the request (default 1).";
+    CHARGE: RateLimit "charge", one_of(&["admitted", "always"]),
+        "always: hits count even beyond the limit, because they were used already (default admitted).";
+    RULE_FAILURE: RateLimit "on_store_failure", STORE_FAILURE,
+        "Answer of this limit if the store does not respond in time (default: the domain's).";
+    PER: RateLimit "per", Shape::Names,
+        "In rate_limits: the entries of the path that make up the counter's key (default: all).";
+    ALIGN: RateLimit "align", one_of(&["epoch", "calendar"]),
+        "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
+    TIME_ZONE: RateLimit "time_zone", Shape::Name,
+        "IANA time zone of calendar windows, such as Europe/Berlin (default UTC).";
+    LEASE: RateLimit "lease", number(1, SECONDS_MAX),
+        "Seconds after which a concurrency slot that was not released becomes free (default 60).";
+    TIERS: RateLimit "tiers", Shape::Map(Level::Tiers),
+        "Consumer classes: the value of the descriptor's key is the class.";
+
+    REPLACED_NAME: Replaces "name" (required), Shape::Name,
+        "Name of the limit to drop.";
+
+    METHOD: Tiers "method" (required), one_of(&["shared", "separate", "hybrid"]),
+        "How classes divide the bucket: floors in one bucket, a bucket each, or shares and a common pool.";
+    CLASSES: Tiers "classes" (required), Shape::MapOf(Level::Class),
+        "Classes by name, highest priority first.";
+    DEFAULT_CLASS: Tiers "default", Shape::Name,
+        "Class of unlisted values (default: the lowest). `none`: such values are not limited.";
+
+    FLOOR: Class "floor", Shape::Percent,
+        "The class passes only while the bucket (hybrid: the pool) is at least this full.";
+    SHARE: Class "share", Shape::Percent,
+        "Part of the bucket and of its rate that the class has for itself.";
+    CLASS_BURST: Class "burst", number(1, NUMBER_MAX),
+        "Capacity of the class's own bucket.";
+    CLASS_REQUESTS: Class "requests_per_unit", number(1, WIRE_NUMBER_MAX),
+        "Rate of the class's own bucket.";
+
+    CONTENT_TYPE: Body "content_type", Shape::Name,
+        "Content-Type header (default application/json).";
+    BODY_TEXT: Body "text" (required), text(BODY_BYTES_MAX),
+        "Text of the body. {name} and {retry_after_seconds} are replaced.";
 }
 
-/// The levels on which a key of that name belongs.
-pub(crate) fn homes(name: &str) -> Vec<Level> {
-    Level::ALL.into_iter().filter(|level| find(*level, name).is_some()).collect()
+/// Returns the levels that have a key of that name.
+pub(crate) fn levels_of(name: &str) -> impl Iterator<Item = Level> {
+    Level::ALL.into_iter().filter(move |level| level.key(name).is_some())
 }

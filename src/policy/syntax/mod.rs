@@ -4,11 +4,9 @@
 
 pub(crate) mod diagnostic;
 pub(crate) mod document;
+pub(crate) mod excerpt;
 pub(crate) mod json_schema;
 pub(crate) mod keywords;
-pub(crate) mod language;
-pub(crate) mod layout;
-pub(crate) mod places;
 pub(crate) mod reader;
 pub(crate) mod scalar;
 pub(crate) mod suggestions;

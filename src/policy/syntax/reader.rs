@@ -3,17 +3,16 @@
 //!
 //! Not here: what a key means (`descriptor`, `rule`, `body`), lines and columns (`document`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
-
-use serde_yaml::{Mapping, Value};
 
 use super::diagnostic::{At, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, Step, shown};
 use super::document::Document;
-use super::keywords::NAME_BYTES_MAX;
-use super::keywords::find;
-use super::language::{Key, Level, Shape};
-use super::suggestions::{kind_of, stranger};
-use super::yaml::key_text;
+use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
+use super::scalar::Scalar;
+use super::suggestions::{kind_of, unknown_key};
+use super::yaml::{List, Map, Node, Style, Value};
+use crate::domain::needs_escape;
 use crate::policy::compile::spec::WrittenAt;
 
 /// The value is faulty, and the fault is noted already.
@@ -38,18 +37,18 @@ pub(crate) struct Reader<'d> {
 /// A map whose keys are checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'d> {
-    map: &'d Mapping,
+    map: Map<'d>,
 }
 
 impl Fields<'_> {
-    /// Whether the key stands there, be it with null.
+    /// Whether the key is present, be it with null.
     pub(crate) fn mentions(&self, key: &Key) -> bool {
-        self.map.contains_key(key.name)
+        self.map.get(key.name).is_some()
     }
 
-    /// Whether the key stands there with anything but null.
+    /// Whether the key is present with anything but null.
     pub(crate) fn has(&self, key: &Key) -> bool {
-        self.map.get(key.name).is_some_and(|value| !value.is_null())
+        self.map.get(key.name).is_some_and(|(_, value)| !value.is_null())
     }
 }
 
@@ -130,18 +129,15 @@ impl<'d> Reader<'d> {
         (self.file, path.index(index))
     }
 
-    /// Where the value of the present path is written. The first call reads the file's places, which
-    /// costs about as much as reading its values.
+    /// Where the value of the present path is written.
     pub(crate) fn written(&self) -> WrittenAt {
-        let (line, _) = self.document.place(&self.path, At::Value);
-        // A file is at most a few GiB long, so it has fewer lines than a u32 counts.
-        let line = u32::try_from(line).unwrap_or(u32::MAX);
+        let line = self.document.span(&self.path, At::Value).line;
         WrittenAt { file: Arc::clone(&self.name), line }
     }
 
     /// The file's top map.
     pub(crate) fn root(&mut self) -> Result<Fields<'d>, Reported> {
-        self.open(Level::File, &self.document.root)
+        self.open(Level::File, self.document.root())
     }
 
     /// A map below the present one.
@@ -151,7 +147,9 @@ impl<'d> Reader<'d> {
         key: &Key,
         read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, Reported>,
     ) -> Got<T> {
-        let Shape::Map(level) = key.shape else { return Ok(None) };
+        let Shape::Map(level) = key.shape else {
+            return Ok(None);
+        };
         self.at(fields, key, |reader, value| {
             let fields = reader.open(level, value)?;
             read(reader, &fields).map(Some)
@@ -165,24 +163,22 @@ impl<'d> Reader<'d> {
         key: &Key,
         mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
     ) -> Got<()> {
-        let Shape::MapOf(level) = key.shape else { return Ok(None) };
+        let Shape::MapOf(level) = key.shape else {
+            return Ok(None);
+        };
         self.at(fields, key, |reader, value| {
-            let Value::Mapping(map) = value else {
+            let Value::Map(map) = value.value() else {
                 let (name, kind) = (key.name, kind_of(value));
                 let message = format!("`{name}` is a map of names, not {kind}");
                 return Err(reader.note(At::Value, DiagnosticKind::WrongType, message));
             };
-            for (name, value) in map {
-                let text = key_text(name);
-                reader.within(Step::Key(text.into()), |reader| match name {
-                    Value::String(name) if !name.is_empty() => {
-                        if let Ok(fields) = reader.open(level, value) {
-                            read(reader, name, &fields);
-                        }
-                    }
-                    _ => {
+            for (name, value) in map.iter() {
+                reader.within(Step::of(name), |reader| {
+                    if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` is text; quote it", key.name);
                         reader.note(At::Key, DiagnosticKind::WrongType, message);
+                    } else if let Ok(fields) = reader.open(level, value) {
+                        read(reader, name.text(), &fields);
                     }
                 });
             }
@@ -197,7 +193,9 @@ impl<'d> Reader<'d> {
         key: &Key,
         mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
     ) -> Got<()> {
-        let Shape::List(level) = key.shape else { return Ok(None) };
+        let Shape::List(level) = key.shape else {
+            return Ok(None);
+        };
         self.at(fields, key, |reader, value| {
             for (at, entry) in reader.list(key, value)?.iter().enumerate() {
                 reader.within(Step::Index(at), |reader| {
@@ -215,7 +213,7 @@ impl<'d> Reader<'d> {
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        read: impl FnOnce(&mut Self, &'d Value) -> Result<T, Reported>,
+        read: impl FnOnce(&mut Self, Node<'d>) -> Result<T, Reported>,
     ) -> Got<T> {
         self.at(fields, key, |reader, value| read(reader, value).map(Some))
     }
@@ -260,22 +258,24 @@ impl<'d> Reader<'d> {
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        read: impl FnOnce(&mut Self, &'d Value) -> Got<T>,
+        read: impl FnOnce(&mut Self, Node<'d>) -> Got<T>,
     ) -> Got<T> {
         match fields.map.get(key.name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => self.within(Step::Key(key.name.into()), |reader| read(reader, value)),
+            Some((_, value)) if !value.is_null() => {
+                self.within(Step::Key(key.name.into()), |reader| read(reader, value))
+            }
+            Some(_) | None => Ok(None),
         }
     }
 
-    fn list(&mut self, key: &Key, value: &'d Value) -> Result<&'d [Value], Reported> {
-        match value {
-            Value::Sequence(list) => Ok(list),
-            other => {
+    fn list(&mut self, key: &Key, value: Node<'d>) -> Result<List<'d>, Reported> {
+        match value.value() {
+            Value::List(list) => Ok(list),
+            Value::Scalar(..) | Value::Map(_) => {
                 let message = format!(
                     "`{}` is a list, not {}; begin each entry with `- `",
                     key.name,
-                    kind_of(other)
+                    kind_of(value)
                 );
                 Err(self.note(At::Value, DiagnosticKind::WrongType, message))
             }
@@ -283,46 +283,41 @@ impl<'d> Reader<'d> {
     }
 
     /// Checks that a value is a map and that every key of it belongs there.
-    fn open(&mut self, level: Level, value: &'d Value) -> Result<Fields<'d>, Reported> {
-        let Value::Mapping(map) = value else {
-            let message = format!("{} is a map of keys, not {}", level.words(), kind_of(value));
+    fn open(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, Reported> {
+        let Value::Map(map) = value.value() else {
+            let message = format!("{} is a map of keys, not {}", level.title(), kind_of(value));
             return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
         };
-        for key in map.keys() {
-            let text = key_text(key);
-            let Value::String(name) = key else {
-                let message = format!("a key is text, not {}; quote it", kind_of(key));
-                self.within(Step::Key(text.into()), |reader| {
-                    reader.note(At::Key, DiagnosticKind::WrongType, message)
-                });
-                continue;
+        for (key, _) in map.iter() {
+            let (kind, message) = match key.core_scalar() {
+                Scalar::Text if level.key(key.text()).is_some() => continue,
+                Scalar::Text if !key.is_collection() => unknown_key(level, key.text()),
+                _ => {
+                    let message = format!("a key is text, not {}; quote it", kind_of(key));
+                    (DiagnosticKind::WrongType, message)
+                }
             };
-            if find(level, name).is_some() {
-                continue;
-            }
-            let (kind, message) = stranger(level, name);
-            self.within(Step::Key(text.into()), |reader| reader.note(At::Key, kind, message));
+            self.within(Step::of(key), |reader| reader.note(At::Key, kind, message));
         }
         Ok(Fields { map })
     }
 
     /// The text that a value stands for.
-    pub(crate) fn read_text(&mut self, key: &Key, value: &Value) -> Result<String, Reported> {
-        let text = match value {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            Value::Bool(_) => self.source(value),
-            Value::Number(number) if number.as_i64().is_some() => self.source(value),
-            Value::Number(_) => {
+    pub(crate) fn read_text(&mut self, key: &Key, value: Node<'_>) -> Result<String, Reported> {
+        if value.is_collection() {
+            let message = format!("`{}` is text, not {}", key.name, kind_of(value));
+            return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
+        }
+        let text = match value.core_scalar() {
+            Scalar::Null => String::new(),
+            Scalar::Text | Scalar::Bool(_) => value.text().to_owned(),
+            Scalar::Int(number) if i64::try_from(number).is_ok() => value.text().to_owned(),
+            Scalar::Int(_) | Scalar::Float(_) => {
                 let message = format!(
                     "{} is a number that `{}` cannot keep exactly; put it in quotes",
-                    self.source(value),
+                    source(value),
                     key.name
                 );
-                return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
-            }
-            other => {
-                let message = format!("`{}` is text, not {}", key.name, kind_of(other));
                 return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
             }
         };
@@ -345,18 +340,21 @@ impl<'d> Reader<'d> {
         }
         Ok(text)
     }
+}
 
-    /// A scalar as it stands in the file, for other values their kind.
-    pub(crate) fn source(&self, value: &Value) -> String {
-        match value {
-            Value::String(_) | Value::Bool(_) | Value::Number(_) => {
-                match self.document.scalar(&self.path) {
-                    Some((text, true)) => text.to_owned(),
-                    Some((text, false)) => shown(text),
-                    None => key_text(value),
-                }
-            }
-            other => kind_of(other).to_owned(),
+/// The longest scalar that a message repeats without quotes.
+const SOURCE_CHARS_MAX: usize = 64;
+
+/// A scalar as it stands in the file, or the kind of any other value.
+pub(crate) fn source(value: Node<'_>) -> Cow<'_, str> {
+    match value.value() {
+        Value::Scalar("", Style::Plain) => kind_of(value).into(),
+        Value::Scalar(text, Style::Plain | Style::Float)
+            if text.chars().nth(SOURCE_CHARS_MAX).is_none() && !text.contains(needs_escape) =>
+        {
+            text.into()
         }
+        Value::Scalar(text, _) => shown(text).into(),
+        Value::List(_) | Value::Map(_) => kind_of(value).into(),
     }
 }

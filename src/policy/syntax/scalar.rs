@@ -1,17 +1,15 @@
-//! YAML 1.1 scalars, as envoyproxy/ratelimit reads them: `yes` is true, `010` is eight, `1_000` a
-//! thousand.
+//! Meaning of plain (unquoted) scalars, as envoyproxy/ratelimit reads them.
 //!
-//! Only plain (unquoted) text is read this way, and only where a key takes a truth value or a
-//! number, or inside `metadata`. Not here: which key takes what (`language`, `reader`).
+//! Where a key takes a boolean or a number, and inside `metadata`, YAML 1.1 applies: `yes` is true,
+//! `010` is eight, `1_000` a thousand. Where text is expected, YAML 1.2's core schema decides what is
+//! text: `yes`, `010` and `1_000` are. Not here: which key takes what (`keywords`).
 
-/// What a plain scalar means in YAML 1.1.
+/// What a plain scalar means.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scalar {
-    /// Nothing.
     Null,
-    /// A truth value.
     Bool(bool),
-    /// A whole number.
+    /// A whole number that an `i64` or a `u64` can hold.
     Int(i128),
     /// A number with a fraction or an exponent, or too large for 64 bits.
     Float(f64),
@@ -19,19 +17,47 @@ pub(crate) enum Scalar {
     Text,
 }
 
-/// The words that mean true, all of them.
+/// Every word that means true.
 pub(crate) const TRUE_WORDS: [&str; 11] =
     ["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"];
 
-/// The words that mean false, all of them.
+/// Every word that means false.
 pub(crate) const FALSE_WORDS: [&str; 11] =
     ["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"];
 
 const NULL_WORDS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
-/// Reads a plain scalar.
+/// Whether a plain scalar is null, in YAML 1.1 as in 1.2.
+pub(crate) fn is_null(text: &str) -> bool {
+    NULL_WORDS.contains(&text)
+}
+
+/// Reads a plain scalar by the core schema of YAML 1.2: of YAML 1.1's words only `true` and `false`
+/// are booleans, and numbers have neither `_` nor a leading zero.
+pub(crate) fn read_core(text: &str) -> Scalar {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_octal = digits.len() > 1
+        && digits.starts_with('0')
+        && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_text = match read(text) {
+        Scalar::Bool(_) => !["true", "false"].iter().any(|word| text.eq_ignore_ascii_case(word)),
+        Scalar::Int(_) => {
+            is_octal
+                || text.contains('_')
+                || ["0X", "0O", "0B"].iter().any(|prefix| digits.starts_with(prefix))
+        }
+        // `1e999` is text, `.inf` is not.
+        Scalar::Float(number) => {
+            is_octal || text.contains('_') || (number.is_infinite() && !digits.starts_with('.'))
+        }
+        Scalar::Null | Scalar::Text => false,
+    };
+    if is_text { Scalar::Text } else { read(text) }
+}
+
+/// Reads a plain scalar by YAML 1.1.
 pub(crate) fn read(text: &str) -> Scalar {
-    if NULL_WORDS.contains(&text) {
+    if is_null(text) {
         return Scalar::Null;
     }
     if TRUE_WORDS.contains(&text) {
@@ -47,7 +73,7 @@ pub(crate) fn read(text: &str) -> Scalar {
     whole(&bare).or_else(|| float(&bare)).unwrap_or(Scalar::Text)
 }
 
-/// A whole number within 64 bits: decimal, `0x`, `0o` or a leading zero, `0b`, each with a sign.
+/// A whole number: decimal, `0x`, `0o` or a leading zero, `0b`, each with an optional sign.
 fn whole(text: &str) -> Option<Scalar> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -69,19 +95,23 @@ fn whole(text: &str) -> Option<Scalar> {
     if !digits.starts_with(|c: char| c.is_digit(radix)) {
         return None;
     }
-    let size = i128::from(u64::from_str_radix(digits, radix).ok()?);
-    let value = if negative { -size } else { size };
-    (value >= i128::from(i64::MIN)).then_some(Scalar::Int(value))
+    let size = u128::from_str_radix(digits, radix).ok()?;
+    let value = i128::try_from(size).ok().map(|size| if negative { -size } else { size });
+    let fits = |value: &i128| (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(value);
+    Some(match value.filter(fits) {
+        Some(value) => Scalar::Int(value),
+        None => Scalar::Float(if negative { -(size as f64) } else { size as f64 }),
+    })
 }
 
 fn float(text: &str) -> Option<Scalar> {
-    let special = match text.trim_start_matches(['+', '-']) {
-        ".inf" | ".Inf" | ".INF" => Some(f64::INFINITY),
-        ".nan" | ".NaN" | ".NAN" => Some(f64::NAN),
-        _ => None,
-    };
-    if let Some(value) = special {
-        return Some(Scalar::Float(if text.starts_with('-') { -value } else { value }));
+    match text.strip_prefix(['+', '-']).unwrap_or(text) {
+        ".inf" | ".Inf" | ".INF" if text.starts_with('-') => {
+            return Some(Scalar::Float(f64::NEG_INFINITY));
+        }
+        ".inf" | ".Inf" | ".INF" => return Some(Scalar::Float(f64::INFINITY)),
+        _ if [".nan", ".NaN", ".NAN"].contains(&text) => return Some(Scalar::Float(f64::NAN)),
+        _ => {}
     }
     let numeric = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
     if !text.chars().all(numeric) || !text.contains(|c: char| c.is_ascii_digit()) {
@@ -132,5 +162,20 @@ mod tests {
         assert_eq!(read("yES"), Scalar::Text);
         assert_eq!(read("~"), Scalar::Null);
         assert_eq!(read(""), Scalar::Null);
+    }
+
+    #[test]
+    fn text_that_only_yaml_1_1_takes_for_something_else_stays_text_by_the_core_schema() {
+        for text in ["yes", "on", "n", "010", "+08", "1_000", "0X1F", "1e999", "2001-01-01", "x"] {
+            assert_eq!(read_core(text), Scalar::Text, "{text}");
+        }
+        for text in ["True", "FALSE", "~", "", "17", "0x1F", "-0o17", "0b1", "1.5", ".inf", "-.INF"]
+        {
+            assert_eq!(read_core(text), read(text), "{text}");
+            assert_ne!(read_core(text), Scalar::Text, "{text}");
+        }
+        for text in ["99999999999999999999", "-9223372036854775809", "0xFFFFFFFFFFFFFFFFF"] {
+            assert!(matches!(read_core(text), Scalar::Float(_)), "{text}");
+        }
     }
 }

@@ -2,13 +2,10 @@
 //!
 //! Not here: maps and lists (`reader`), what YAML 1.1 takes for what (`scalar`).
 
-use serde_yaml::Value;
-
 use super::diagnostic::{At, DiagnosticKind, shown};
-use super::language::{Key, Shape};
-use super::reader::{Fields, Got, Reader, Reported};
-use super::scalar;
-use super::scalar::Scalar;
+use super::keywords::{Key, Shape};
+use super::reader::{Fields, Got, Reader, Reported, source};
+use super::scalar::{self, Scalar};
 use super::suggestions::number_hint;
 
 /// From here on a whole number is written as a float, for want of bits.
@@ -17,16 +14,14 @@ const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
 impl<'d> Reader<'d> {
     /// A truth value; absent means false.
     pub(crate) fn truth(&mut self, fields: &Fields<'d>, key: &Key) -> Result<bool, Reported> {
-        let truth = self.at(fields, key, |reader, value| match reader.scalar(value) {
+        let truth = self.at(fields, key, |reader, value| match value.scalar() {
             Scalar::Bool(value) => Ok(Some(value)),
             _ => {
-                let hint = match value {
-                    Value::String(text) if matches!(scalar::read(text), Scalar::Bool(_)) => {
-                        "; remove the quotes"
-                    }
+                let hint = match scalar::read(value.text()) {
+                    Scalar::Bool(_) => "; remove the quotes",
                     _ => "",
                 };
-                let (name, source) = (key.name, reader.source(value));
+                let (name, source) = (key.name, source(value));
                 let message = format!("`{name}` is true or false, not {source}{hint}");
                 Err(reader.note(At::Value, DiagnosticKind::WrongType, message))
             }
@@ -36,16 +31,18 @@ impl<'d> Reader<'d> {
 
     /// A whole number within the key's bounds.
     pub(crate) fn number(&mut self, fields: &Fields<'d>, key: &Key) -> Got<u64> {
-        let Shape::Number { least, most } = key.shape else { return Ok(None) };
+        let Shape::Number { least, most } = key.shape else {
+            return Ok(None);
+        };
         self.at(fields, key, |reader, value| {
-            let number = match reader.scalar(value) {
+            let number = match value.scalar() {
                 Scalar::Int(number) => number,
                 // Beyond 64 bits: the cast keeps the sign, and saturates far outside any bound.
                 Scalar::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
                     number as i128
                 }
                 _ => {
-                    let (name, source) = (key.name, reader.source(value));
+                    let (name, source) = (key.name, source(value));
                     let hint = number_hint(value);
                     let message = format!("`{name}` is a whole number, not {source}{hint}");
                     return Err(reader.note(At::Value, DiagnosticKind::WrongType, message));
@@ -59,7 +56,7 @@ impl<'d> Reader<'d> {
                     } else {
                         format!("at most {most}")
                     };
-                    let (name, source) = (key.name, reader.source(value));
+                    let (name, source) = (key.name, source(value));
                     let message = format!("`{name}` must be {bound}, not {source}");
                     Err(reader.note(At::Value, DiagnosticKind::OutOfRange, message))
                 }
@@ -69,7 +66,9 @@ impl<'d> Reader<'d> {
 
     /// One of the key's words.
     pub(crate) fn word(&mut self, fields: &Fields<'d>, key: &Key) -> Got<&'static str> {
-        let Shape::Word { words, any_case } = key.shape else { return Ok(None) };
+        let Shape::OneOf { words, any_case } = key.shape else {
+            return Ok(None);
+        };
         self.at(fields, key, |reader, value| {
             let text = reader.read_text(key, value)?;
             let same = |word: &&&str| {
@@ -88,43 +87,19 @@ impl<'d> Reader<'d> {
     /// So many per cent: `24%`, whole and at most 100.
     pub(crate) fn percent(&mut self, fields: &Fields<'d>, key: &Key) -> Got<u32> {
         self.at(fields, key, |reader, value| {
-            let source = reader.source(value);
-            let digits = source.trim_matches('"').strip_suffix('%').unwrap_or_default();
+            let digits = value.text().strip_suffix('%').unwrap_or_default();
             let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
             match digits.parse::<u32>() {
                 Ok(number) if is_whole && number <= 100 => Ok(Some(number)),
                 Ok(_) | Err(_) => {
                     let message = format!(
-                        "`{}` is a whole number of per cent up to 100, such as `24%`, not {source}",
-                        key.name
+                        "`{}` is a whole number of per cent up to 100, such as `24%`, not {}",
+                        key.name,
+                        source(value)
                     );
                     Err(reader.note(At::Value, DiagnosticKind::BadValue, message))
                 }
             }
         })
-    }
-
-    /// What a value means as a scalar of YAML 1.1; lists and maps are text.
-    pub(crate) fn scalar(&self, value: &Value) -> Scalar {
-        match value {
-            Value::Null => Scalar::Null,
-            Value::Bool(value) => Scalar::Bool(*value),
-            Value::Number(number) => {
-                let whole = number.as_i64().map(i128::from);
-                match whole.or_else(|| number.as_u64().map(i128::from)) {
-                    Some(whole) => Scalar::Int(whole),
-                    None => Scalar::Float(number.as_f64().unwrap_or(f64::NAN)),
-                }
-            }
-            Value::String(text) => match scalar::read(text) {
-                Scalar::Text => Scalar::Text,
-                // Quoted text is text. Asked last, because the answer may cost a second reading.
-                special => match self.document.scalar(&self.path) {
-                    Some((_, false)) => Scalar::Text,
-                    Some((_, true)) | None => special,
-                },
-            },
-            Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => Scalar::Text,
-        }
     }
 }

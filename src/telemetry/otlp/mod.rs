@@ -156,11 +156,10 @@ impl Sent {
     }
 }
 
-const EXPORTS: Family = Family::new(
-    "otlp_exports",
-    "OTLP messages, by signal and by what became of them",
-    Kind::Counter,
-);
+/// Exports per signal and result.
+pub(crate) const EXPORTS: Family =
+    Family::new("otlp_exports", "OTLP exports per signal and result", Kind::Counter)
+        .with_labels(&["signal", "result"]);
 
 /// The figures of what is sent.
 pub fn sent_figures(each: Vec<std::sync::Arc<Sent>>) -> Figures {

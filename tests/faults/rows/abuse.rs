@@ -1,30 +1,21 @@
 //! Callers that abuse HTTP/2 while others call as they should.
 //!
-//! Each abuse by itself, frame by frame: `tests/grpc/hostile.rs`.
+//! Each abuse by itself, frame by frame: `tests/it/hostile/http2_abuse.rs`.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use crate::stand::{PATIENT, Stand};
-use crate::table::Seen;
-use crate::tidegate::until;
+use crate::redis_behind_proxy::{PATIENT, Stand};
+use crate::results_table::Seen;
+use crate::support::raw_http2::{
+    CONTINUATION, DATA, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
+};
+use crate::tidegate_replica::until;
 use crate::trial::{Trial, either, rate};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const CONTINUATION: u8 = 9;
-const END_HEADERS: u8 = 4;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = (payload.len() as u32).to_be_bytes();
-    let head = [length[1], length[2], length[3], kind, flags];
-    [&head[..], &stream.to_be_bytes(), payload].concat()
-}
 
 fn hello() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
@@ -54,7 +45,7 @@ fn continuations() -> Vec<u8> {
 /// Frames of data that carry nothing, for a call that does not exist.
 fn empty_frames() -> Vec<u8> {
     let mut bytes = [hello(), frame(HEADERS, END_HEADERS, 1, &BLOCK)].concat();
-    (0..20_000).for_each(|_| bytes.extend(frame(0, 0, 1, &[])));
+    (0..20_000).for_each(|_| bytes.extend(frame(DATA, 0, 1, &[])));
     bytes
 }
 

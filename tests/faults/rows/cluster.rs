@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::caller::{Told, question};
-use crate::load::{Asks, Entry};
-use crate::proxy::{Fault, Proxy};
-use crate::stand;
+use crate::fault_proxy::{Fault, Proxy};
+use crate::grpc_caller::{Told, question};
+use crate::open_loop_load::{Asks, Entry};
+use crate::redis_behind_proxy;
+use crate::results_table::Seen;
 use crate::support::acl;
-use crate::support::cluster::Cluster;
-use crate::table::Seen;
-use crate::tidegate::{Tidegate, until};
+use crate::support::redis_cluster::Cluster;
+use crate::tidegate_replica::{Tidegate, until};
 use crate::trial::{Outcome, Trial, either, limit, p99, policy, rate};
 
 /// Counters on each master.
@@ -41,7 +41,7 @@ impl Bench {
     }
 
     fn of(cluster: Cluster, flags: &[&str]) -> Bench {
-        let mut all = stand::counting_in(cluster.nodes[1].port);
+        let mut all = redis_behind_proxy::counting_in(cluster.nodes[1].port);
         all.extend(["--redis-type", "cluster"].map(str::to_owned));
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -149,7 +149,7 @@ pub fn master_frozen() -> Seen {
 }
 
 pub fn planned_failover() -> Seen {
-    let bench = Bench::start(&stand::PATIENT);
+    let bench = Bench::start(&redis_behind_proxy::PATIENT);
     let mut trial = bench.trial();
     let heir = bench.cluster.replica_of(0);
     trial.inject(|| drop(bench.cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"])));
@@ -183,7 +183,7 @@ pub fn all_gone() -> Seen {
 }
 
 pub fn slots_move() -> Seen {
-    let bench = Bench::start(&stand::PATIENT);
+    let bench = Bench::start(&redis_behind_proxy::PATIENT);
     let mut trial = bench.trial();
     trial.inject(|| ());
     let slots: Vec<u16> = keys_of(&bench.tidegate, "local", &bench.values[..KEYS_EACH])

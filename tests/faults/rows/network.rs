@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use crate::caller::Told;
-use crate::load::{each_its_own, in_turn};
-use crate::oracle;
-use crate::proxy::{Fault, Proxy};
-use crate::stand::{self, Stand};
-use crate::table::Seen;
+use crate::admission_oracle;
+use crate::fault_proxy::{Fault, Proxy};
+use crate::grpc_caller::Told;
+use crate::open_loop_load::{each_its_own, in_turn};
+use crate::redis_behind_proxy::{self, Stand};
+use crate::results_table::Seen;
 use crate::trial::{Outcome, Trial, either, keys, policy, rate};
 
 /// The slower answers that Redis is given.
@@ -247,7 +247,7 @@ pub fn clock_jumps() -> Seen {
             assert!(passes, "counter {key} is stuck after a jump to {jump}");
         }
     }
-    let beyond = oracle::beyond_bucket(&outcome.book, BURST, REFILL);
+    let beyond = admission_oracle::beyond_bucket(&outcome.book, BURST, REFILL);
     let said = format!("no counter stuck, {clamped} clamped");
     // A jump forth fills the bucket once; each way back at most as much again.
     assert!(beyond <= JUMPS.len() as f64, "{beyond} bursts too many");
@@ -256,12 +256,12 @@ pub fn clock_jumps() -> Seen {
 
 /// One replica of two is cut off from Redis; the other is not.
 pub fn partition() -> Seen {
-    let server = stand::redis(&[]);
+    let server = redis_behind_proxy::redis(&[]);
     let proxy = Proxy::start(server.port);
-    let cut_off = stand::tidegate(proxy.port, &["--replicas", "2"]);
+    let cut_off = redis_behind_proxy::tidegate(proxy.port, &["--replicas", "2"]);
     let mut flags = vec!["--replicas", "2"];
-    flags.extend(stand::PATIENT);
-    let other = stand::tidegate(server.port, &flags);
+    flags.extend(redis_behind_proxy::PATIENT);
+    let other = redis_behind_proxy::tidegate(server.port, &flags);
     let mut trial = Trial::with(&[&cut_off, &other], rate(), &in_turn("local", keys() - 1));
     trial.calm();
     trial.inject(|| proxy.both(Fault::Swallow));

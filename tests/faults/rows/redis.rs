@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::caller::{Told, question};
-use crate::load::{Asks, in_turn};
-use crate::oracle;
-use crate::stand::{self, PATIENT, Stand};
+use crate::admission_oracle;
+use crate::grpc_caller::{Told, question};
+use crate::open_loop_load::{Asks, in_turn};
+use crate::redis_behind_proxy::{self, PATIENT, Stand};
+use crate::results_table::Seen;
 use crate::support::acl;
-use crate::support::process::Server;
-use crate::table::Seen;
-use crate::tidegate::until;
+use crate::support::redis_server::Server;
+use crate::tidegate_replica::until;
 use crate::trial::{Outcome, Trial, either, keys, limit};
 
 /// Threads that a Tidegate may start to dial with.
@@ -90,10 +90,10 @@ pub fn killed_allow() -> Seen {
 }
 
 pub fn cold_start() -> Seen {
-    let mut server = stand::redis(&[]);
+    let mut server = redis_behind_proxy::redis(&[]);
     server.kill();
     let began = std::time::Instant::now();
-    let tidegate = stand::tidegate(server.port, &[]);
+    let tidegate = redis_behind_proxy::tidegate(server.port, &[]);
     let ready_after = began.elapsed();
     let stand = Stand { tidegate, proxy: None, server };
     assert!(stand.tidegate.logged("Redis is not connected: starting without it").is_some());
@@ -190,8 +190,8 @@ pub fn demoted() -> Seen {
 }
 
 pub fn busy() -> Seen {
-    let server = stand::redis(&["busy-reply-threshold 50"]);
-    let tidegate = stand::tidegate(server.port, &[]);
+    let server = redis_behind_proxy::redis(&["busy-reply-threshold 50"]);
+    let tidegate = redis_behind_proxy::tidegate(server.port, &[]);
     let stand = Stand { tidegate, proxy: None, server };
     let threads = stand.tidegate.status("Threads");
     let mut trial = Trial::start(&stand.tidegate);
@@ -257,7 +257,7 @@ pub fn locked_out() -> Seen {
 pub fn evicting() -> Seen {
     let user = acl::line(&format!("{} +info", acl::SINGLE));
     let server = Server::start(&[&user, "maxmemory 3mb", "maxmemory-policy volatile-ttl"]);
-    let tidegate = stand::tidegate(server.port, &PATIENT);
+    let tidegate = redis_behind_proxy::tidegate(server.port, &PATIENT);
     let warned = "Redis may evict counters: set maxmemory-policy noeviction";
     assert!(tidegate.logged(warned).is_some(), "{}", tidegate.log());
     let mut trial = Trial::start(&tidegate);
@@ -280,7 +280,7 @@ pub fn evicting() -> Seen {
     trial.calls(2 * u64::from(keys()) * limit());
     let outcome = trial.end();
     outcome.assert_no_errors();
-    let beyond = oracle::beyond(&outcome.book, limit());
+    let beyond = admission_oracle::beyond(&outcome.book, limit());
     let mut seen = Seen::of(&outcome, format!("warned; {:.1} times the limit", 1.0 + beyond));
     seen.recover = None;
     seen

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::caller::Told;
-use crate::load::in_turn;
-use crate::stand::{self, PATIENT};
-use crate::table::Seen;
-use crate::tidegate::{Tidegate, http_get, until};
+use crate::grpc_caller::Told;
+use crate::open_loop_load::in_turn;
+use crate::redis_behind_proxy::{self, PATIENT};
+use crate::results_table::Seen;
+use crate::tidegate_replica::{Tidegate, http_get, until};
 use crate::trial::{Trial, at_length, keys, limit, rate};
 
-/// How often Envoy asks for health where the README's configuration is used.
+/// How often Envoy asks for health with config/envoy.yaml.
 const HEALTH_CHECK: Duration = Duration::from_millis(250);
 const HARD_LIMIT: Duration = Duration::from_secs(3);
 
@@ -33,12 +33,12 @@ fn frozen(tidegate: &Tidegate) -> Vec<TcpStream> {
 }
 
 pub fn terminated() -> Seen {
-    let server = stand::redis(&[]);
+    let server = redis_behind_proxy::redis(&[]);
     let mut flags = PATIENT.to_vec();
     let hard_limit = format!("{}s", HARD_LIMIT.as_secs());
     flags.extend(["--drain-delay", "1s", "--hard-limit", &hard_limit]);
-    let stays = stand::tidegate(server.port, &flags);
-    let mut leaves = stand::tidegate(server.port, &flags);
+    let stays = redis_behind_proxy::tidegate(server.port, &flags);
+    let mut leaves = redis_behind_proxy::tidegate(server.port, &flags);
     let mut trial = Trial::with(&[&stays, &leaves], rate(), &in_turn("local", keys() - 1));
     let _frozen = frozen(&leaves);
     trial.calm();
@@ -66,10 +66,10 @@ pub fn terminated() -> Seen {
 }
 
 pub fn killed() -> Seen {
-    let server = stand::redis(&[]);
+    let server = redis_behind_proxy::redis(&[]);
     let flags = PATIENT;
-    let stays = stand::tidegate(server.port, &flags);
-    let mut dies = stand::tidegate(server.port, &flags);
+    let stays = redis_behind_proxy::tidegate(server.port, &flags);
+    let mut dies = redis_behind_proxy::tidegate(server.port, &flags);
     let mut trial = Trial::with(&[&stays, &dies], rate(), &in_turn("local", keys() - 1));
     trial.calm();
     trial.inject(|| dies.signal(Signal::KILL));
@@ -81,7 +81,7 @@ pub fn killed() -> Seen {
     let outcome = trial.end();
     let lost = outcome.failed();
     assert!(lost.iter().all(|entry| entry.target == 1 && entry.told == Told::Lost), "{lost:?}");
-    let admitted: u64 = crate::oracle::admitted(&outcome.book).into_values().sum();
+    let admitted: u64 = crate::admission_oracle::admitted(&outcome.book).into_values().sum();
     let most = u64::from(keys() - 1) * limit();
     assert!(admitted + lost.len() as u64 >= most, "{admitted} of {most}, {} lost", lost.len());
     let said = format!("{} calls lost with it, {admitted} of {most} admitted", lost.len());

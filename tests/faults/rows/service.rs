@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::caller::{Line, Told, question};
-use crate::load::in_turn;
-use crate::stand::{self, PATIENT, Stand};
-use crate::table::Seen;
-use crate::tidegate::{Tidegate, until};
+use crate::grpc_caller::{Line, Told, question};
+use crate::open_loop_load::in_turn;
+use crate::redis_behind_proxy::{self, PATIENT, Stand};
+use crate::results_table::Seen;
+use crate::tidegate_replica::{Tidegate, until};
 use crate::trial::{Outcome, Trial, either, keys, limit, policy, rate};
 
 fn bounded(outcome: &Outcome, said: String) -> Seen {
@@ -210,7 +210,7 @@ pub fn hot_key() -> Seen {
     let outcome = trial.end();
     let calls = outcome.book.len();
     assert!(asked < calls as u64 / 2, "Redis was asked {asked} times for {calls} calls");
-    let admitted = crate::oracle::admitted(&outcome.book)[&0];
+    let admitted = crate::admission_oracle::admitted(&outcome.book)[&0];
     assert!(admitted >= limit(), "{admitted} admitted");
     let said =
         format!("{admitted} of {} admitted; Redis asked {asked} times for {calls} calls", limit());
@@ -219,7 +219,7 @@ pub fn hot_key() -> Seen {
 
 /// A Tidegate whose standard error is a pipe that is read until it is ready, and never again.
 fn unread(port: u16) -> Tidegate {
-    let flags = stand::counting_in(port);
+    let flags = redis_behind_proxy::counting_in(port);
     Tidegate::start_by(&policy(), |policy, _log| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(["serve", "--policy", policy]).args(flags).stderr(Stdio::piped());
@@ -263,7 +263,7 @@ fn fill(process: Pid) {
 }
 
 pub fn logs_blocked() -> Seen {
-    let mut server = stand::redis(&[]);
+    let mut server = redis_behind_proxy::redis(&[]);
     let tidegate = unread(server.port);
     let mut trial = Trial::start(&tidegate);
     trial.calm();
@@ -287,8 +287,8 @@ pub fn logs_blocked() -> Seen {
 }
 
 pub fn no_descriptors() -> Seen {
-    let server = stand::redis(&[]);
-    let flags = stand::counting_in(server.port);
+    let server = redis_behind_proxy::redis(&[]);
+    let flags = redis_behind_proxy::counting_in(server.port);
     let mut tidegate = Tidegate::start_by(&policy(), |policy, log| {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tidegate")]);

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::backoff::jittered;
 use super::config::Address;
-use super::connect::Context;
+use super::dialer::Context;
 use super::error_reply::Redirect;
 use super::node::Node;
 use super::node_breaker::Awaited;

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::backoff::Backoff;
 use super::config::Monotonic;
-use super::connect::{DialError, Dialer, load};
+use super::dialer::{DialError, Dialer, load};
 use super::error_reply::{ErrorReply, Redirect};
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, InFlight, PendingCommand, Reply};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::{RedisError, ServerErrorKind, Value};
 
-use super::connect::Context;
+use super::dialer::Context;
 use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;

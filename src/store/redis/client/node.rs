@@ -11,8 +11,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::config::Address;
-use super::connect::{Context, Dialer};
 use super::connection::{Connection, QUEUE_MAX};
+use super::dialer::{Context, Dialer};
 use super::info::NodeInfo;
 use super::node_breaker::{Awaited, NodeBreaker};
 use super::node_stats::{NodeReport, NodeStats};

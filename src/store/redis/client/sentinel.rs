@@ -14,7 +14,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
-use super::connect::Context;
+use super::dialer::Context;
 use super::node::Node;
 use super::single_master::Master;
 

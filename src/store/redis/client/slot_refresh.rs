@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::cluster::Cluster;
 use super::config::Address;
-use super::connect::Context;
+use super::dialer::Context;
 use super::slot_table::{SlotOwner, of_shards, of_slots};
 
 /// Without trouble. A slot that moved unnoticed costs its items one hop each until then.

@@ -1,0 +1,154 @@
+use super::*;
+
+fn error(text: &str) -> Option<ParseError> {
+    parse(text).err().map(|(error, _)| error)
+}
+
+fn problems(text: &str) -> Vec<(ProblemKind, String, u32, u32)> {
+    let problems = parse(text).unwrap().problems.into_iter();
+    problems.map(|p| (p.kind, p.path.to_string(), p.span.line, p.span.column)).collect()
+}
+
+/// The tree in YAML's flow style, with sizes as the text has them.
+fn flow(node: Node<'_>) -> String {
+    match node.value() {
+        Value::Scalar(text, Style::Plain) => text.to_owned(),
+        Value::Scalar(text, Style::Quoted) => format!("{text:?}"),
+        Value::Scalar(text, Style::Float) => format!("!!float {text}"),
+        Value::List(list) => {
+            format!("[{}]", list.iter().map(flow).collect::<Vec<_>>().join(", "))
+        }
+        Value::Map(map) => {
+            let entry = |(key, value)| format!("{}: {}", flow(key), flow(value));
+            format!("{{{}}}", map.iter().map(entry).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn read(text: &str) -> String {
+    flow(parse(text).unwrap().root())
+}
+
+#[test]
+fn thirty_two_levels_pass_and_thirty_three_do_not() {
+    let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+    // A single list does not count by itself: lists count where they stand in lists.
+    assert_eq!(error(&nested(33)), None);
+    assert_eq!(error(&nested(34)), Some(ParseError::TooDeep));
+    let maps = |n: usize| format!("{}1{}", "{a: ".repeat(n), "}".repeat(n));
+    assert_eq!(error(&maps(32)), None);
+    assert_eq!(error(&maps(33)), Some(ParseError::TooDeep));
+}
+
+#[test]
+fn a_great_many_open_brackets_are_refused_at_once() {
+    assert_eq!(error(&"[".repeat(1 << 20)), Some(ParseError::TooDeep));
+    assert_eq!(error(&"{a: ".repeat(1 << 20)), Some(ParseError::TooDeep));
+    assert_eq!(error(&"- ".repeat(1 << 16)), Some(ParseError::TooDeep));
+}
+
+#[test]
+fn aliases_of_aliases_and_self_reference_are_refused() {
+    let mut text = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, of) in [("b", "a"), ("c", "b"), ("d", "c"), ("e", "d"), ("f", "e"), ("g", "f")] {
+        let list = vec![format!("*{of}"); 10].join(", ");
+        text.push_str(&format!("{name}: &{name} [{list}]\n"));
+    }
+    assert_eq!(error(&text), Some(ParseError::AliasBomb));
+    assert_eq!(error("a: &a [*a]\n"), Some(ParseError::AliasBomb));
+    assert_eq!(error("a: &a\n  <<: *a\n"), Some(ParseError::AliasBomb));
+    assert_eq!(error("a: &a {b: 1}\nc: *a\nd: *a\n"), None);
+}
+
+#[test]
+fn a_second_document_is_found_at_its_place_and_not_read() {
+    let second = (ProblemKind::SecondDocument, String::new(), 3, 1);
+    assert_eq!(problems("---\na: 1\n---\nb: [2\n"), [second]);
+    assert_eq!(problems("---\na: 1\n...\n"), []);
+    assert_eq!(read("---\na: 1\n---\nb: 2\n"), "{a: 1}");
+}
+
+#[test]
+fn a_file_without_a_value_is_empty() {
+    for text in ["", "# nothing\n", "---\n", "~\n", "null", "--- # nothing\n...\n"] {
+        assert_eq!(error(text), Some(ParseError::Empty), "{text:?}");
+    }
+}
+
+#[test]
+fn scalars_keep_their_text_and_know_whether_it_was_quoted() {
+    assert_eq!(read("[a b, 'a', \"\\x41\", 0x1F, ~, !!str 1, !!int '1', !!float 1]"), {
+        "[a b, \"a\", \"A\", 0x1F, ~, \"1\", 1, !!float 1]"
+    });
+    assert_eq!(read("a: |\n  x\n  y\nb: >-\n  x\n  y\nc: x\n  y\n"), {
+        "{a: \"x\\ny\\n\", b: \"x y\", c: x y}"
+    });
+}
+
+#[test]
+fn spans_are_lines_and_columns_from_one_in_characters() {
+    let tree = parse("é: {schlüssel: [10, 'zwei']}\nb:\n  - c: d\n").unwrap();
+    let span = |node: Node<'_>| (node.span().line, node.span().column, node.span().width);
+    let Value::Map(map) = tree.root().value() else { panic!() };
+    let (key, value) = map.get("é").unwrap();
+    assert_eq!((span(key), span(value)), ((1, 1, 1), (1, 4, 0)));
+    let Value::Map(inner) = value.value() else { panic!() };
+    let (key, value) = inner.get("schlüssel").unwrap();
+    assert_eq!((span(key), span(value)), ((1, 5, 9), (1, 16, 0)));
+    let Value::List(list) = value.value() else { panic!() };
+    assert_eq!(list.iter().map(span).collect::<Vec<_>>(), [(1, 17, 2), (1, 21, 6)]);
+    let (_, value) = map.get("b").unwrap();
+    assert_eq!(span(value), (3, 3, 0));
+}
+
+#[test]
+fn a_duplicate_key_is_reported_with_both_places_and_the_first_one_counts() {
+    let kind = |key: &str, first_line| ProblemKind::DuplicateKey { key: key.into(), first_line };
+    let text = "a: 1\nb:\n  - x: 1\n    y: 2\n    'x': 3\na: 2\na: 3\n";
+    assert_eq!(read(text), "{a: 1, b: [{x: 1, y: 2}]}");
+    assert_eq!(
+        problems(text),
+        [
+            (kind("x", 3), "b[0].x".to_owned(), 5, 5),
+            (kind("a", 1), "a".to_owned(), 6, 1),
+            (kind("a", 1), "a".to_owned(), 7, 1),
+        ]
+    );
+}
+
+#[test]
+fn merged_maps_yield_to_own_entries_and_to_earlier_ones() {
+    let text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2, z: 2}\nc: {z: 3, <<: [*b, *a], w: 3}\n";
+    assert_eq!(read(text), {
+        "{a: {x: 1, y: 1}, b: {y: 2, z: 2, x: 1}, c: {z: 3, w: 3, y: 2, x: 1}}"
+    });
+    assert_eq!(problems(text), []);
+    let bad = [(ProblemKind::BadMerge, "a[0].<<".to_owned(), 1, 6)];
+    assert_eq!(problems("a: [{<<: [1, {x: 1}], y: 2}]\n"), bad);
+    assert_eq!(read("a: [{<<: [1, {x: 1}], y: 2}]\n"), "{a: [{y: 2, x: 1}]}");
+}
+
+#[test]
+fn only_tags_of_yaml_itself_that_fit_their_value_pass() {
+    assert_eq!(problems("!!map {a: !!seq [!!str x, !!null ~, !!bool yes, !!int 0x1F]}"), []);
+    let unknown = |tag: &str| ProblemKind::UnknownTag(tag.to_owned());
+    let wrong = |tag: &str| ProblemKind::WrongTag(tag.to_owned());
+    let text = "a: !x [!!map 1, !!int x]\nb: !!set {!y c: !!float x}\nd: ! e\n";
+    assert_eq!(
+        problems(text),
+        [
+            (unknown("!x"), "a".to_owned(), 1, 4),
+            (unknown("!!map"), "a[0]".to_owned(), 1, 8),
+            (wrong("!!int"), "a[1]".to_owned(), 1, 17),
+            (unknown("!!set"), "b".to_owned(), 2, 4),
+            (unknown("!y"), "b".to_owned(), 2, 11),
+            (wrong("!!float"), "b.c".to_owned(), 2, 17),
+            (unknown("!"), "d".to_owned(), 3, 4),
+        ]
+    );
+}
+
+#[test]
+fn a_node_takes_24_bytes() {
+    assert_eq!(size_of::<Slot>(), 24);
+}

@@ -1,0 +1,205 @@
+//! Architecture rules, read off the source: allowed imports per module, external crates per module,
+//! file heads, file length. A failure names the file, the line and the rule.
+
+pub mod source_reader;
+
+use source_reader::{Line, SourceFile, all_files};
+
+/// Every room with the rooms that it may name. Arrows go downwards; `app` puts everything together
+/// and may name every room.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("main", &["cli"]),
+    ("cli", &["app", "policy", "decide", "domain", "wire::client"]),
+    ("settings", &[]),
+    ("domain", &[]),
+    ("clock", &["domain"]),
+    ("algorithm", &["domain"]),
+    ("policy", &["algorithm", "domain"]),
+    ("store", &["domain"]),
+    ("store::memory", &["store", "algorithm", "domain"]),
+    ("store::redis", &["store", "domain"]),
+    ("resilience", &["store", "domain", "clock"]),
+    ("decide", &["policy", "algorithm", "store", "domain"]),
+    ("server", &["wire", "decide", "store", "domain", "clock"]),
+    ("wire", &["policy", "domain"]),
+    ("telemetry", &["domain", "store", "resilience"]),
+    ("admin", &["policy", "decide", "telemetry", "resilience", "domain"]),
+];
+
+/// What only some rooms may name of the world outside: the path, the rooms, and why.
+const OUTSIDE: &[(&str, &[&str], &str)] = &[
+    ("tonic", &["server", "wire", "telemetry::otlp"], "foreign types stop at the door"),
+    ("tonic_health", &["server"], "foreign types stop at the door"),
+    ("tonic_reflection", &["server"], "foreign types stop at the door"),
+    ("prost", &["server", "wire"], "foreign types stop at the door"),
+    ("prost_types", &["wire"], "foreign types stop at the door"),
+    ("axum", &["admin"], "only the HTTP side names its framework"),
+    ("clap", &["cli"], "only the command line names its parser"),
+    ("clap_complete", &["cli"], "only the command line names its parser"),
+    ("redis", &["store::redis"], "only the Redis store speaks Redis"),
+    ("deadpool_redis", &["store::redis"], "only the Redis store speaks Redis"),
+    ("std::env", &["app", "main", "cli::terminal"], "nobody below app reads the environment"),
+    // The listener removes a socket that a former process left behind.
+    ("std::fs", &["app", "main", "server::listener"], "nobody below app reads a file"),
+    ("tokio::fs", &["app"], "nobody below app reads a file"),
+];
+
+const LINES_MAX: usize = 400;
+const MAIN_LINES_MAX: usize = 60;
+
+/// Fails with every broken rule at once.
+pub fn none(broken: Vec<String>) {
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn rooms_name_only_the_rooms_below_them() {
+    let mut broken = Vec::new();
+    for file in all_files("src") {
+        // The crate's map names every room; so may the composition root.
+        if ["lib", "app"].contains(&file.room.as_str()) {
+            continue;
+        }
+        let allowed = ARROWS
+            .iter()
+            .find(|(room, _)| *room == file.room)
+            .unwrap_or_else(|| panic!("{}: room {:?} is not in the table", file.path, file.room))
+            .1;
+        for line in &file.lines {
+            for named in file.rooms_named(line) {
+                let own = starts(&named, &file.room);
+                if !own && !allowed.iter().any(|room| may(&named, room)) {
+                    broken.push(format!(
+                        "{}:{}: {} may not name {named} (only {})",
+                        file.path,
+                        line.number,
+                        file.room,
+                        allowed.join(", ")
+                    ));
+                }
+            }
+        }
+    }
+    none(broken);
+}
+
+fn starts(named: &str, room: &str) -> bool {
+    named == room || named.starts_with(&format!("{room}::"))
+}
+
+/// `store` alone is the trait, not the stores behind it; the others are whole rooms.
+fn may(named: &str, room: &str) -> bool {
+    let a_store = starts(named, "store::memory") || starts(named, "store::redis");
+    starts(named, room) && !(room == "store" && a_store)
+}
+
+#[test]
+fn foreign_words_stay_in_their_rooms() {
+    let mut broken = Vec::new();
+    for file in all_files("src") {
+        for line in file.lines.iter().filter(|line| !line.in_tests) {
+            for (word, rooms, why) in OUTSIDE {
+                let at_home =
+                    rooms.iter().any(|room| file.module == *room || starts(&file.module, room));
+                if line.names(word) && !at_home {
+                    broken.push(format!(
+                        "{}:{}: only {} may name {word}: {why}",
+                        file.path,
+                        line.number,
+                        rooms.join(", ")
+                    ));
+                }
+            }
+        }
+    }
+    none(broken);
+}
+
+#[test]
+fn the_domain_uses_the_standard_library_only() {
+    let mut broken = Vec::new();
+    for file in all_files("src/domain") {
+        for line in &file.lines {
+            let Some(used) = line.code.trim().strip_prefix("use ") else { continue };
+            let root = used.split([':', ';', ' ']).next().unwrap_or_default();
+            if !["std", "super", "self"].contains(&root) {
+                broken.push(format!("{}:{}: domain uses {root}", file.path, line.number));
+            }
+        }
+    }
+    none(broken);
+}
+
+#[test]
+fn a_file_is_at_most_400_lines_long_and_main_60() {
+    let mut broken = Vec::new();
+    let roots = ["src", "tests", "load", "proto"];
+    for file in roots.iter().flat_map(|root| all_files(root)) {
+        let bound = if file.path == "src/main.rs" { MAIN_LINES_MAX } else { LINES_MAX };
+        if file.lines.len() > bound {
+            broken.push(format!("{}: {} lines, at most {bound}", file.path, file.lines.len()));
+        }
+    }
+    none(broken);
+}
+
+#[test]
+fn every_file_opens_with_its_purpose() {
+    let headless = all_files("src").into_iter().filter(|file| !file.text.starts_with("//! "));
+    none(
+        headless.map(|file| format!("{}: begins without //! and its purpose", file.path)).collect(),
+    );
+}
+
+#[test]
+fn the_crate_root_is_a_map_without_items() {
+    let lib = all_files("src").into_iter().find(|file| file.path == "src/lib.rs").expect("lib.rs");
+    let item = |line: &&Line| {
+        let code = line.code.trim();
+        !(code.is_empty() || code.starts_with("pub mod ") && code.ends_with(';'))
+    };
+    none(lib.lines.iter().filter(item).map(|line| format!("src/lib.rs: {}", line.code)).collect());
+}
+
+#[test]
+fn no_unsafe_code_and_no_unfinished_code() {
+    let mut broken = Vec::new();
+    for file in all_files("src") {
+        for line in file.lines.iter().filter(|line| !line.in_tests) {
+            for word in ["unsafe ", "todo!(", "unimplemented!(", "dbg!("] {
+                if line.code.contains(word) {
+                    broken.push(format!("{}:{}: {word}", file.path, line.number));
+                }
+            }
+        }
+    }
+    none(broken);
+}
+
+#[test]
+fn no_test_is_ignored() {
+    let mut broken = Vec::new();
+    for file in all_files("src").into_iter().chain(all_files("tests")) {
+        for line in &file.lines {
+            if line.code.trim_start().starts_with("#[ignore") {
+                broken.push(format!("{}:{}: an ignored test", file.path, line.number));
+            }
+        }
+    }
+    none(broken);
+}
+
+#[test]
+fn the_reader_of_the_source_sees_what_it_should() {
+    let text = "//! x\nuse crate::{domain::{Hits, Micros}, store::Store};\nlet s = \"crate::wire\"; \
+                // crate::wire\nfn f() { super::super::clock::now() }\n#[cfg(test)]\nmod tests {\nuse \
+                super::super::super::app;\n}\n";
+    let file = SourceFile::parse("src/policy/key.rs", text);
+    assert_eq!((file.room.as_str(), file.module.as_str()), ("policy", "policy::key"));
+    let named: Vec<Vec<String>> = file.lines.iter().map(|line| file.rooms_named(line)).collect();
+    assert_eq!(named[1], ["domain::Hits", "domain::Micros", "store::Store"]);
+    assert_eq!(named[2], Vec::<String>::new());
+    assert_eq!(named[3], ["clock::now"]);
+    assert_eq!(named[6], ["app"]);
+    assert!(file.lines[6].in_tests && !file.lines[3].in_tests);
+}

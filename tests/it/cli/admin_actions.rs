@@ -1,0 +1,128 @@
+//! What operators do to a running service: look at a counter, reset it, switch rules for now; and
+//! who may.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use crate::support::http::{self, Reply};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+use crate::support::wait::until;
+
+const TOKEN: &str = "between-friends";
+
+fn serving(arguments: &[&str]) -> (Serving, String) {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
+    let path = files.path().join("policy.yaml").display().to_string();
+    let token = files.path().join("token").display().to_string();
+    let mut command = tidegate();
+    command.args(["serve", "--policy", &path, "--debug-token-file", &token]).args(arguments);
+    (Serving::start(&mut command, files), token)
+}
+
+fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
+    let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
+    let line = format!("POST {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {token}\r\n\r\n");
+    http::send(address, &line)
+}
+
+fn asked(serving: &Serving, client: &str) -> u16 {
+    let body = format!(
+        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
+    );
+    http::post(serving.port("http"), "/json", &body).status
+}
+
+fn spent(serving: &Serving, client: &str) {
+    for _ in 0..5 {
+        assert_eq!(asked(serving, client), 200);
+    }
+    assert_eq!(asked(serving, client), 429);
+}
+
+#[test]
+fn a_counter_is_looked_at_without_charging_it() {
+    let (serving, _) = serving(&[]);
+    assert_eq!(asked(&serving, "ann"), 200);
+    for _ in 0..3 {
+        let reply =
+            http::get(serving.port("debug"), "/counter?domain=edge&descriptor=client%3Dann");
+        assert_eq!(reply.status, 200);
+        assert!(reply.body.contains("edge.client (daily): 4 of 5 left"), "{}", reply.body);
+    }
+    let nothing = http::get(serving.port("debug"), "/counter?domain=edge&descriptor=other=x");
+    assert_eq!(nothing.status, 400);
+}
+
+#[test]
+fn one_customer_is_unblocked_and_no_other() {
+    let (serving, token) = serving(&[]);
+    spent(&serving, "ann");
+    spent(&serving, "bob");
+    let debug = serving.port("debug").to_string();
+    let side = ["--debug", &debug, "--debug-token-file", &token];
+    let ran = run(&[&["reset", "edge", "client=ann"][..], &side].concat()).with_code(0);
+    assert!(ran.out.contains("5 of 5 left"), "{}", ran.out);
+    assert_eq!(asked(&serving, "ann"), 200);
+    assert_eq!(asked(&serving, "bob"), 429);
+}
+
+#[test]
+fn nothing_is_written_without_the_token() {
+    let files = directory(&[("token", "wrong")]);
+    let wrong = files.path().join("token").display().to_string();
+    let (with, _) = serving(&[]);
+    let without = Serving::policy(FIVE_A_DAY, &[]);
+    for path in ["/reset?domain=edge&descriptor=client=a", "/switch?target=edge&to=deny", "/undo"] {
+        assert_eq!(http::post(with.port("debug"), path, "").status, 401, "{path}");
+        assert_eq!(order(with.port("debug"), path, "wrong").status, 401, "{path}");
+        assert_eq!(order(without.port("debug"), path, TOKEN).status, 403, "{path}");
+        assert_eq!(http::get(with.port("debug"), path).status, 405, "{path}");
+    }
+    let debug = with.port("debug").to_string();
+    run(&["reset", "edge", "client=a", "--debug", &debug, "--debug-token-file", &wrong])
+        .with_code(69);
+    assert_eq!(asked(&with, "a"), 200);
+}
+
+#[test]
+fn a_switch_changes_a_rule_until_it_is_undone() {
+    let (serving, token) = serving(&[]);
+    let debug = serving.port("debug");
+    let to = |to: &str| {
+        let side = ["--debug", &debug.to_string(), "--debug-token-file", &token];
+        run(&[&["switch", "edge.client", to][..], &side].concat()).with_code(0)
+    };
+    to("deny");
+    assert_eq!(asked(&serving, "ann"), 429);
+    to("undo");
+    spent(&serving, "ann");
+    to("shadow");
+    assert_eq!(asked(&serving, "ann"), 200);
+    to("allow");
+    assert_eq!(asked(&serving, "ann"), 200);
+    to("20%");
+    assert_eq!(asked(&serving, "bob"), 200);
+    assert_eq!(asked(&serving, "bob"), 429);
+    assert!(http::get(debug, "/switches").body.contains("edge.client: 20%"));
+    to("undo");
+    assert_eq!(asked(&serving, "bob"), 200);
+    assert_eq!(asked(&serving, "ann"), 429, "what was counted before stays counted");
+    assert_eq!(http::get(debug, "/switches").body, "no switch is set\n");
+    for wrong in ["target=edgy&to=deny", "target=edge&to=101%25", "target=edge&to=deny&for=-1"] {
+        assert_eq!(order(debug, &format!("/switch?{wrong}"), TOKEN).status, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn a_switch_ends_by_itself_and_a_reload_undoes_it() {
+    let (serving, _) = serving(&[]);
+    let debug = serving.port("debug");
+    assert_eq!(order(debug, "/switch?target=edge&to=deny&for=1", TOKEN).status, 200);
+    assert_eq!(asked(&serving, "ann"), 429);
+    until("the switch to expire", || (asked(&serving, "ann") == 200).then_some(()));
+    assert_eq!(order(debug, "/switch?target=edge&to=deny", TOKEN).status, 200);
+    let policy = serving.directory().join("policy.yaml");
+    fs::write(policy, FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 6")).unwrap();
+    until("the policy to win", || (asked(&serving, "ann") == 200).then_some(()));
+    assert_eq!(http::get(debug, "/switches").body, "no switch is set\n");
+}

@@ -1,0 +1,97 @@
+//! The service while its Redis is away: calls are answered, and everybody can see that, and how.
+
+use serde_json::Value;
+
+use crate::support::http;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
+
+fn serving(server: &Server) -> Serving {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", "t")]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let (policy, token) = (path("policy.yaml"), path("token"));
+    let url = format!("127.0.0.1:{}", server.port);
+    let mut command = tidegate();
+    command.args(["serve", "--policy", &policy, "--debug-token-file", &token]);
+    // So long that only what a test does to Redis makes it late, not a busy machine.
+    command.args(["--store", "redis", "--redis-url", &url, "--store-budget", "5s"]);
+    Serving::start(&mut command, files)
+}
+
+fn asked(serving: &Serving, client: &str) -> u16 {
+    let body = format!(
+        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
+    );
+    http::post(serving.port("http"), "/json", &body).status
+}
+
+fn ready(serving: &Serving) -> String {
+    let reply = http::get(serving.port("http"), "/readyz");
+    assert_eq!(reply.status, 200, "readiness does not depend on Redis");
+    reply.body
+}
+
+fn metric(serving: &Serving, name: &str) -> u64 {
+    let text = http::get(serving.port("http"), "/metrics").body;
+    let value = text.lines().find_map(|line| line.strip_prefix(&format!("tidegate_{name} ")));
+    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+}
+
+fn lines(serving: &Serving, message: &str) -> usize {
+    let is_it = |line: &&str| {
+        serde_json::from_str::<Value>(line).is_ok_and(|line| line["message"] == message)
+    };
+    serving.log().lines().filter(is_it).count()
+}
+
+#[test]
+fn a_killed_redis_is_seen_and_grants_nobody_a_fresh_burst() {
+    let mut server = Server::start(&[]);
+    let serving = serving(&server);
+    for _ in 0..3 {
+        assert_eq!(asked(&serving, "ann"), 200);
+    }
+    assert_eq!(ready(&serving), "ready\n");
+    server.kill();
+    assert_eq!(asked(&serving, "ann"), 200);
+    assert_eq!(asked(&serving, "ann"), 200);
+    for _ in 0..10 {
+        assert_eq!(asked(&serving, "ann"), 429);
+    }
+    assert!(ready(&serving).starts_with("ready, degraded"), "{}", ready(&serving));
+    assert_eq!(metric(&serving, "degraded"), 1);
+    assert_eq!(metric(&serving, "degraded_admitted_calls_total"), 2);
+    assert_eq!(metric(&serving, "degraded_over_admission_bound"), 2, "only these two");
+    assert_eq!(metric(&serving, "degraded_replicas"), 1);
+    assert_eq!(lines(&serving, "answering without the store"), 1, "{}", serving.log());
+    let counter = "/counter?domain=edge&descriptor=client=ann";
+    let counter = http::get(serving.port("debug"), counter).body;
+    assert!(counter.contains("by local"), "{counter}");
+}
+
+#[test]
+fn an_outage_is_rehearsed_without_an_outage() {
+    let server = Server::start(&[]);
+    let serving = serving(&server);
+    let order = |path: &str| {
+        let head = "Host: x\r\nConnection: close\r\nContent-Length: 0\r\nAuthorization: Bearer t";
+        let request = format!("POST {path} HTTP/1.1\r\n{head}\r\n\r\n");
+        assert_eq!(http::send(serving.port("debug"), &request).status, 200, "{path}");
+    };
+    assert_eq!(asked(&serving, "ann"), 200);
+    order("/leave-store");
+    assert_eq!(asked(&serving, "ann"), 200);
+    assert_eq!(metric(&serving, "degraded_rehearsed_calls_total"), 1);
+    assert!(http::get(serving.port("debug"), "/switches").body.contains("(store): away"));
+    order("/return-to-store");
+    assert_eq!(asked(&serving, "ann"), 200);
+    assert_eq!(metric(&serving, "degraded_rehearsed_calls_total"), 1);
+    order("/leave-store?for=1");
+    assert_eq!(asked(&serving, "bob"), 200);
+    until("the rehearsal to end", || {
+        let before = metric(&serving, "degraded_rehearsed_calls_total");
+        asked(&serving, "cem");
+        (metric(&serving, "degraded_rehearsed_calls_total") == before).then_some(())
+    });
+}

@@ -1,0 +1,145 @@
+//! Exit codes mean something: 64 flags and settings, 65 policy, 69 what is not to be had.
+
+use std::net::TcpListener;
+
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+
+const TWO_FAULTS: &str = "
+domain: edge
+descriptors:
+  - key: a
+    rate_limit: {unit: hours, requests_per_unit: 1}
+  - key: b
+    rate_limit: {unit: day, requests_per_unit: -1}
+";
+
+#[test]
+fn help_and_version_end_with_0() {
+    assert!(run(&["--help"]).with_code(0).out.contains("Examples:"));
+    let version = run(&["--version"]).with_code(0).out;
+    assert_eq!(version.trim(), concat!("tidegate ", env!("CARGO_PKG_VERSION")));
+    for command in ["serve", "check", "explain", "ask", "schema", "completions"] {
+        assert!(run(&[command, "--help"]).with_code(0).out.contains("Usage"), "{command}");
+    }
+}
+
+#[test]
+fn a_bad_flag_ends_with_64() {
+    for arguments in [&["--nonsense"][..], &["serve", "--nonsense"], &["dance"], &[], &["check"]] {
+        run(arguments).with_code(64);
+    }
+}
+
+#[test]
+fn a_setting_out_of_its_bounds_ends_with_64_and_says_where_it_is_from() {
+    let ran = run(&["serve", "--grpc-port", "70000", "--store", "disk"]).with_code(64);
+    assert!(ran.err.contains("--grpc-port (from flag): \"70000\": must be from 0"), "{}", ran.err);
+    assert!(ran.err.contains("--store (from flag)"), "all faults at once: {}", ran.err);
+}
+
+#[test]
+fn no_policy_at_all_ends_with_64() {
+    assert!(run(&["serve"]).with_code(64).err.contains("--policy"));
+}
+
+#[test]
+fn a_policy_with_faults_ends_with_65_and_shows_all_of_them() {
+    let files = directory(&[("p.yaml", TWO_FAULTS)]);
+    let path = files.path().join("p.yaml").display().to_string();
+    for arguments in [["check", &path].to_vec(), ["serve", "--policy", &path].to_vec()] {
+        let ran = run(&arguments).with_code(65);
+        assert!(ran.err.contains("p.yaml:5:") && ran.err.contains("p.yaml:7:"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_missing_file_and_an_empty_directory_end_with_65() {
+    let empty = directory(&[(".hidden.yaml", FIVE_A_DAY), ("readme.txt", "no policy")]);
+    let path = empty.path().display().to_string();
+    let ran = run(&["serve", "--policy", &path]).with_code(65);
+    assert!(ran.err.contains("no .yaml or .yml file"), "{}", ran.err);
+    run(&["check", &format!("{path}/absent.yaml")]).with_code(65);
+}
+
+#[test]
+fn a_file_above_the_bound_ends_with_65() {
+    let large = format!("{FIVE_A_DAY}# {}\n", "x".repeat(4_096));
+    let files = directory(&[("p.yaml", &large)]);
+    let path = files.path().display().to_string();
+    let ran = run(&["serve", "--policy", &path, "--policy-file-size", "2KiB"]).with_code(65);
+    assert!(ran.err.contains("--policy-file-size"), "{}", ran.err);
+}
+
+#[test]
+fn a_warning_ends_with_65_only_where_check_is_strict() {
+    let one_counter_for_all = "
+domain: edge
+descriptors:
+  - key: generic_key
+    value: all
+    rate_limit: {unit: day, requests_per_unit: 5}
+";
+    let files = directory(&[("p.yaml", one_counter_for_all)]);
+    let path = files.path().display().to_string();
+    let ran = run(&["check", &path]).with_code(0);
+    assert!(ran.err.contains("warning: "), "{}", ran.err);
+    run(&["check", "--strict", &path]).with_code(65);
+}
+
+#[test]
+fn an_address_that_is_taken_ends_with_69() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let ours = ["--grpc-port", "--http-port", "--debug-port"];
+    for flag in ours {
+        let mut command = tidegate();
+        command.args(["serve", "--policy", &path, "--grpc-host", "127.0.0.1"]);
+        command.args(["--http-host", "127.0.0.1"]);
+        for each in ours {
+            command.args([each, if each == flag { &port } else { "0" }]);
+        }
+        let ran = ran(&mut command).with_code(69);
+        assert!(ran.err.contains(&port), "{flag}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_question_that_nobody_answers_ends_with_69() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("bound").to_string();
+    drop(free);
+    let ran = run(&["ask", &address, "edge", "client=ann"]).with_code(69);
+    assert!(ran.err.contains(&address), "{}", ran.err);
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let ran = run(&["ask", &serving.port("grpc").to_string(), "", "client=ann"]).with_code(69);
+    assert!(ran.err.contains("InvalidArgument"), "{}", ran.err);
+}
+
+#[test]
+fn a_question_to_what_is_no_address_ends_with_64() {
+    for target in ["", "localhost", ":8081", "localhost:99999", "localhost:0", "http://x:1/"] {
+        let ran = run(&["ask", target, "edge", "client=ann"]).with_code(64);
+        assert!(ran.err.contains("HOST:PORT"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_policy_that_is_a_pipe_ends_with_65_and_is_not_waited_for() {
+    let files = directory(&[]);
+    let path = files.path().join("pipe.yaml").display().to_string();
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.expect("mkfifo runs (coreutils)").success());
+    let ran = run(&["check", &path]).with_code(65);
+    assert!(ran.err.contains("neither a file nor a directory"), "{}", ran.err);
+}
+
+#[test]
+fn a_header_that_may_not_be_sent_ends_with_64() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    for header in ["content-length", ":status", "x y"] {
+        run(&["serve", "--policy", &path, "--limit-name-header", header]).with_code(64);
+    }
+}

@@ -1,0 +1,215 @@
+//! The HTTP ports: probes, metrics, `/json`, listings; and what they do not put up with.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use crate::support::http::{get, post, send};
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory};
+use crate::support::wait::until;
+
+const ASK: &str =
+    r#"{"domain":"edge","descriptors":[{"entries":[{"key":"client","value":"ann"}]}]}"#;
+
+#[test]
+fn probes_say_yes_while_it_serves() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let http = serving.port("http");
+    let answer = |path| {
+        let reply = get(http, path);
+        (reply.status, reply.body)
+    };
+    assert_eq!(answer("/healthcheck"), (200, "OK".to_owned()));
+    assert_eq!(answer("/healthz").0, 200);
+    assert_eq!(answer("/readyz").0, 200);
+    assert_eq!(answer("/nonsense").0, 404);
+}
+
+#[test]
+fn json_answers_200_429_and_400() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let http = serving.port("http");
+    let statuses: Vec<u16> = (0..6).map(|_| post(http, "/json", ASK).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
+    let refused = post(http, "/json", ASK);
+    let body: serde_json::Value = serde_json::from_str(&refused.body).expect("JSON");
+    assert_eq!(body["overallCode"], "OVER_LIMIT");
+    assert!(refused.head.contains("content-type: application/json"), "{}", refused.head);
+    for bad in ["", "{", r#"{"domain":"edge"}"#, r#"{"domain":"","descriptors":[]}"#] {
+        assert_eq!(post(http, "/json", bad).status, 400, "{bad}");
+    }
+    let large = format!("{{\"domain\":\"{}\"}}", "x".repeat(5 << 20));
+    assert_eq!(post(http, "/json", &large).status, 413);
+}
+
+#[test]
+fn json_can_be_switched_off() {
+    let serving = Serving::policy(FIVE_A_DAY, &["--json", "off"]);
+    assert_eq!(post(serving.port("http"), "/json", ASK).status, 404);
+}
+
+#[test]
+fn metrics_count_by_rule_and_name_nothing_that_a_caller_sent() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    for _ in 0..7 {
+        serving.ask("ann");
+    }
+    post(serving.port("http"), "/json", &ASK.replace("edge", "unheard-of"));
+    let reply = get(serving.port("http"), "/metrics");
+    assert!(reply.head.contains("text/plain; version=0.0.4"), "{}", reply.head);
+    let labels = r#"{domain="edge",rule="edge.client"}"#;
+    for (name, hits) in
+        [("rule_hits", 7), ("rule_within_limit_hits", 5), ("rule_over_limit_hits", 2)]
+    {
+        let line = format!("tidegate_{name}_total{labels} {hits}\n");
+        assert!(reply.body.contains(&line), "{line}{}", reply.body);
+    }
+    assert!(reply.body.contains("tidegate_domain_not_found_total 1\n"), "{}", reply.body);
+    assert!(!reply.body.contains("ann") && !reply.body.contains("unheard-of"));
+    let head =
+        "Accept: application/openmetrics-text; version=1.0.0\r\nHost: x\r\nConnection: close";
+    let reply = send(serving.port("http"), &format!("GET /metrics HTTP/1.1\r\n{head}\r\n\r\n"));
+    assert!(reply.head.contains("application/openmetrics-text"), "{}", reply.head);
+    assert!(reply.body.ends_with("# EOF\n"));
+}
+
+#[test]
+fn decisions_are_counted_by_rule_source_and_status_and_timed() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    for _ in 0..6 {
+        serving.ask("ann");
+    }
+    post(serving.port("http"), "/json", &ASK.replace("edge", ""));
+    let body = get(serving.port("http"), "/metrics").body;
+    let rule = r#"{domain="edge",rule="edge.client","#;
+    for line in [
+        format!(r#"tidegate_rule_decisions_total{rule}code="ok",source="memory"}} 5"#),
+        format!(r#"tidegate_rule_decisions_total{rule}code="over_limit",source="memory"}} 1"#),
+        r#"tidegate_calls_total{status="ok"} 6"#.to_owned(),
+        r#"tidegate_calls_total{status="invalid_argument"} 1"#.to_owned(),
+        "tidegate_decision_seconds_count 7".to_owned(),
+        r#"tidegate_decision_seconds_bucket{le="+Inf"} 7"#.to_owned(),
+    ] {
+        assert!(body.contains(&format!("{line}\n")), "{line} in\n{body}");
+    }
+    for le in ["0.006", "0.02"] {
+        assert!(
+            body.contains(&format!(r#"tidegate_decision_seconds_bucket{{le="{le}"}}"#)),
+            "{le}"
+        );
+    }
+    let fingerprint = serving.logged("ready").expect("a line")["fingerprint"].clone();
+    let policy = format!("tidegate_policy_info{{fingerprint={fingerprint}}} 1\n");
+    assert!(body.contains(&policy), "{policy} in\n{body}");
+    let off = Serving::policy(FIVE_A_DAY, &["--metrics", "false"]);
+    off.ask("ann");
+    let body = get(off.port("http"), "/metrics").body;
+    assert!(body.contains("tidegate_calls_total{status=\"ok\"} 0\n"), "{body}");
+}
+
+#[test]
+fn metrics_are_on_a_port_of_their_own_where_prometheus_is_asked_for() {
+    let flags = ["--use-prometheus", "--prometheus-addr", "127.0.0.1:0", "--prometheus-path", "/m"];
+    let serving = Serving::policy(FIVE_A_DAY, &flags);
+    let reply = get(serving.port("prometheus"), "/m");
+    assert!(reply.status == 200 && reply.body.contains("tidegate_"), "{}", reply.body);
+}
+
+#[test]
+fn the_debug_port_lists_explains_and_changes_nothing() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let debug = serving.port("debug");
+    assert!(debug.ip().is_loopback(), "unless DEBUG_HOST says otherwise");
+    let page = |path: &str| get(debug, path).body;
+    for path in ["/rlconfig", "/config", "/policy", "/explain", "/pprof", "/log-level"] {
+        assert!(page("/").contains(path), "{path}");
+    }
+    assert!(page("/rlconfig").contains("edge.client: unit=YEAR requests_per_unit=5"));
+    assert!(page("/policy").contains("edge.client") && page("/config").contains("grpc-port"));
+    let explained = page("/explain?domain=edge&descriptor=client%3Dann");
+    assert!(explained.contains("client=ann: default"), "{explained}");
+    assert_eq!(get(debug, "/explain?domain=edge").status, 400);
+    assert_eq!(post(debug, "/rlconfig", "").status, 405);
+    assert!(serving.ask("ann").contains("4 left"), "explaining has charged nothing");
+}
+
+#[test]
+fn limit_headers_are_sent_as_asked_for() {
+    let serving = Serving::policy(FIVE_A_DAY, &["--headers", "both", "--retry-after", "off"]);
+    let told = serving.ask("ann").to_lowercase();
+    for header in ["  ratelimit-limit: 5", "  x-ratelimit-remaining: 4", "  ratelimit-reset: "] {
+        assert!(told.contains(header), "{header}: {told}");
+    }
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(64 * 1024));
+    assert_eq!(send(serving.port("http"), &long).status, 431);
+}
+
+#[test]
+fn idle_connections_on_one_port_leave_files_for_the_calls() {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
+    let path = files.path().join("policy.yaml");
+    let mut few_files = Command::new("sh");
+    few_files.args(["-c", "ulimit -S -n 64 && exec \"$0\" serve --policy \"$1\""]);
+    few_files.arg(env!("CARGO_BIN_EXE_tidegate")).arg(path).env_clear();
+    let serving = Serving::start(&mut few_files, files);
+    let idle = || TcpStream::connect(serving.port("http")).expect("it listens");
+    let _idle: Vec<TcpStream> = (0..100).map(|_| idle()).collect();
+    assert!(serving.ask("ann").contains("4 left"));
+}
+
+#[test]
+fn something_else_than_http_is_closed_and_disturbs_nobody() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let mut stream = TcpStream::connect(serving.port("http")).expect("it listens");
+    stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").expect("writable");
+    let mut answer = Vec::new();
+    // Closed with a reset or with 400: both are an end.
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(get(serving.port("http"), "/healthz").status, 200);
+}
+
+#[test]
+fn metrics_have_the_names_of_envoyproxy_ratelimit_where_they_are_asked_for() {
+    let plain = Serving::policy(FIVE_A_DAY, &[]);
+    assert!(!get(plain.port("http"), "/metrics").body.contains("\nratelimit_"));
+    let serving = Serving::policy(FIVE_A_DAY, &["--ratelimit-metric-names"]);
+    for _ in 0..7 {
+        serving.ask("ann");
+    }
+    let body = get(serving.port("http"), "/metrics").body;
+    for line in [
+        r#"ratelimit_service_rate_limit_total_hits{domain="edge",key1="client"} 7"#,
+        r#"ratelimit_service_rate_limit_within_limit{domain="edge",key1="client"} 5"#,
+        r#"ratelimit_service_rate_limit_over_limit{domain="edge",key1="client"} 2"#,
+        r#"ratelimit_service_rate_limit_near_limit{domain="edge",key1="client"} 1"#,
+        r#"ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="client"} 0"#,
+        r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 7"#,
+        r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 7"#,
+        r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0"#,
+        "ratelimit_service_config_load_success 1",
+        r#"tidegate_rule_hits_total{domain="edge",rule="edge.client"} 7"#,
+    ] {
+        assert!(body.contains(&format!("{line}\n")), "{line} in\n{body}");
+    }
+}
+
+#[test]
+fn refusals_are_logged_one_a_second_with_their_number_and_without_what_the_caller_sent() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let ask = ASK.replace("ann", "somebody-private");
+    let refused = until("a line about refusals", || {
+        for _ in 0..20 {
+            post(serving.port("http"), "/json", &ask);
+        }
+        serving.logged("a call was refused")
+    });
+    assert_eq!((&refused["limit"], &refused["source"]), (&"daily".into(), &"memory".into()));
+    assert!(refused["refusals"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
+    assert!(serving.log().lines().count() < 20, "{}", serving.log());
+    assert!(!serving.log().contains("somebody-private"));
+}

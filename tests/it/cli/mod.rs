@@ -1,0 +1,16 @@
+//! The `tidegate` binary as operators and orchestrators use it: exit codes, subcommands, settings,
+//! HTTP ports, policy reloads, shutdown. Every test runs the real binary on free ports.
+
+mod admin_actions;
+mod debug_port;
+mod degraded_service;
+mod exit_codes;
+mod http_ports;
+mod policy_reload;
+mod ratelimit_compatibility;
+mod redis_metrics;
+mod redis_start;
+mod settings;
+mod shutdown;
+mod subcommands;
+mod tls_settings;

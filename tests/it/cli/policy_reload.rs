@@ -1,0 +1,106 @@
+//! A policy that changes is put in force; one that has faults is not.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use crate::support::http::get;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
+
+fn serving(files: tempfile::TempDir, path: &Path) -> Serving {
+    let mut command = tidegate();
+    command.args(["serve", "--policy"]).arg(path);
+    Serving::start(&mut command, files)
+}
+
+fn limit_is(serving: &Serving, number: &str) -> bool {
+    let listed = get(serving.port("debug"), "/rlconfig").body;
+    listed.contains(&format!("requests_per_unit={number},"))
+}
+
+fn until_limit_is(serving: &Serving, number: &str) {
+    until(&format!("a limit of {number}"), || limit_is(serving, number).then_some(()));
+}
+
+fn with_limit(number: &str) -> String {
+    FIVE_A_DAY.replace(": 5}", &format!(": {number}}}"))
+}
+
+#[test]
+fn a_changed_file_is_put_in_force_and_counters_stay() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    assert!(serving.ask("ann").contains("4 left"));
+    fs::write(serving.directory().join("policy.yaml"), with_limit("7")).expect("writable");
+    until_limit_is(&serving, "7");
+    assert!(serving.ask("ann").contains("limit daily 7 per year, 5 left"));
+    let metrics = get(serving.port("http"), "/metrics").body;
+    assert!(metrics.contains("tidegate_config_load_success_total 2"), "{metrics}");
+    assert!(metrics.contains(r#"hits_total{domain="edge",rule="edge.client"} 2"#), "{metrics}");
+}
+
+#[test]
+fn a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let path = serving.directory().join("policy.yaml");
+    fs::write(&path, with_limit("-1")).expect("writable");
+    let fault = serving.logged_in_time("policy not reloaded: a fault");
+    assert!(
+        fault["fault"].as_str().is_some_and(|fault| fault.contains("policy.yaml:5:")),
+        "{fault}"
+    );
+    assert!(limit_is(&serving, "5"));
+    let metrics = get(serving.port("http"), "/metrics").body;
+    assert!(metrics.contains("tidegate_config_load_error_total 1\n"), "once, not each poll");
+    assert!(metrics.contains("tidegate_config_last_reload_successful 0\n"), "{metrics}");
+    fs::write(&path, with_limit("8")).expect("writable");
+    until_limit_is(&serving, "8");
+    let metrics = get(serving.port("http"), "/metrics").body;
+    assert!(metrics.contains("tidegate_config_last_reload_successful 1\n"), "{metrics}");
+}
+
+#[test]
+fn a_deleted_file_leaves_the_last_good_policy_and_its_return_is_seen() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let path = serving.directory().join("policy.yaml");
+    fs::remove_file(&path).expect("removable");
+    serving.logged_in_time("policy not reloaded: the last good one stays in force");
+    assert!(serving.ask("ann").contains("4 left"));
+    fs::write(&path, with_limit("6")).expect("writable");
+    until_limit_is(&serving, "6");
+}
+
+#[test]
+fn the_swapped_links_of_a_config_map_are_followed() {
+    let files =
+        directory(&[("mount/..1/p.yaml", FIVE_A_DAY), ("mount/..2/p.yaml", &with_limit("9"))]);
+    let mount = files.path().join("mount");
+    symlink("..1", mount.join("..data")).expect("a link");
+    symlink("..data/p.yaml", mount.join("p.yaml")).expect("a link");
+    let serving = serving(files, &mount);
+    assert_eq!(serving.logged_in_time("ready")["files"], 1, "the same file by two ways is one");
+    symlink("..2", mount.join("..new")).expect("a link");
+    fs::rename(mount.join("..new"), mount.join("..data")).expect("a swap");
+    until_limit_is(&serving, "9");
+}
+
+#[test]
+fn a_file_that_is_added_to_a_directory_is_read() {
+    let files = directory(&[("limits/a.yaml", FIVE_A_DAY)]);
+    let limits = files.path().join("limits");
+    let serving = serving(files, &limits);
+    let other = with_limit("11").replace("edge", "other");
+    fs::write(limits.join("b.yaml"), other).expect("writable");
+    until_limit_is(&serving, "11");
+    assert!(limit_is(&serving, "5"));
+}
+
+#[test]
+fn a_link_that_goes_round_in_circles_is_a_fault_and_no_hang() {
+    let files = directory(&[("limits/a.yaml", FIVE_A_DAY)]);
+    let limits = files.path().join("limits");
+    symlink(".", limits.join("loop")).expect("a link");
+    let mut command = tidegate();
+    command.args(["check"]).arg(&limits);
+    crate::support::tidegate_process::ran(&mut command).with_code(65);
+}

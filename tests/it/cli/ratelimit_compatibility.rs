@@ -1,0 +1,149 @@
+//! Swap the image of envoyproxy/ratelimit and it works: its name, its environment, its layout.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use crate::support::http::get;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+
+/// Each of its settings that we honour, with a value that is neither side's default.
+const HONOURED: &[(&str, &str)] = &[
+    ("HOST", "127.0.0.1"),
+    ("PORT", "18080"),
+    ("GRPC_HOST", "127.0.0.1"),
+    ("GRPC_PORT", "18081"),
+    ("GRPC_UDS", "/tmp/sock"),
+    ("DEBUG_HOST", "127.0.0.2"),
+    ("DEBUG_PORT", "16070"),
+    ("REDIS_TYPE", "CLUSTER"),
+    ("REDIS_SOCKET_TYPE", "tcp"),
+    ("REDIS_URL", "redis:6379,redis2:6379"),
+    ("REDIS_AUTH", "password"),
+    ("REDIS_SENTINEL_AUTH", "password"),
+    ("REDIS_TLS", "true"),
+    ("REDIS_TLS_CACERT", "/ca.pem"),
+    ("REDIS_TLS_CLIENT_CERT", "/cert.pem"),
+    ("REDIS_TLS_CLIENT_KEY", "/key.pem"),
+    ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
+    ("REDIS_POOL_SIZE", "11"),
+    ("REDIS_TIMEOUT", "9s"),
+    ("RUNTIME_ROOT", "/data"),
+    ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+    ("RUNTIME_APPDIRECTORY", "limits"),
+    ("RUNTIME_WATCH_ROOT", "false"),
+    ("RUNTIME_IGNOREDOTFILES", "false"),
+    ("LOG_LEVEL", "debug"),
+    ("LOG_FORMAT", "json"),
+    ("CACHE_KEY_PREFIX", "prod:"),
+    ("NEAR_LIMIT_RATIO", "0.7"),
+    ("SHADOW_MODE", "true"),
+    ("QUOTA_MODE", "true"),
+    ("MERGE_DOMAIN_CONFIG", "true"),
+    ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+    ("LIMIT_LIMIT_HEADER", "x-limit"),
+    ("LIMIT_REMAINING_HEADER", "x-remaining"),
+    ("LIMIT_RESET_HEADER", "x-reset"),
+    ("RESPONSE_DYNAMIC_METADATA", "true"),
+    ("GRPC_SERVER_USE_TLS", "true"),
+    ("GRPC_SERVER_TLS_CERT", "/s.pem"),
+    ("GRPC_SERVER_TLS_KEY", "/s.key"),
+    ("GRPC_CLIENT_TLS_CACERT", "/c.pem"),
+    ("GRPC_CLIENT_TLS_SAN", "envoy"),
+    ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "1048576"),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+    ("USE_PROMETHEUS", "true"),
+    ("PROMETHEUS_ADDR", ":19090"),
+    ("PROMETHEUS_PATH", "/m"),
+];
+
+#[test]
+fn every_setting_of_theirs_that_means_the_same_is_honoured_under_its_name() {
+    let mut command = tidegate();
+    command.args(["serve", "--print-settings"]).envs(HONOURED.iter().copied());
+    let printed = ran(&mut command).with_code(0).out;
+    for (name, _) in HONOURED {
+        assert!(printed.contains(&format!("(environment {name})")), "{name}:\n{printed}");
+    }
+}
+
+#[test]
+fn what_would_serve_something_else_ends_with_64_and_the_way_out() {
+    let cases = [
+        ("BACKEND_TYPE", "memcache", "--store memory"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "RUNTIME_ROOT"),
+        ("CACHE_KEY_PREFIX", "a{b}", "no braces"),
+        ("CACHE_KEY_PREFIX", "a b", "blanks"),
+        ("CACHE_KEY_PREFIX", "a\u{7}b", "control characters"),
+    ];
+    for (name, value, way_out) in cases {
+        let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+        let mut command = tidegate();
+        command.args(["serve", "--policy"]).arg(files.path()).env(name, value);
+        let ran = ran(&mut command).with_code(64);
+        assert!(ran.err.contains(way_out), "{name}={value}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_setting_of_theirs_without_effect_is_named_at_the_start() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let mut command = tidegate();
+    command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
+    command.envs([("USE_STATSD", "true"), ("TRACING_ENABLED", "false")]);
+    let serving = Serving::start(&mut command, files);
+    let log = serving.log();
+    assert!(log.contains("USE_STATSD") && !log.contains("TRACING_ENABLED"), "{log}");
+}
+
+/// Their layout: ROOT/SUBDIRECTORY/APPDIRECTORY, with files of any name.
+fn their_files() -> tempfile::TempDir {
+    directory(&[
+        ("data/ratelimit/config/limits.conf", FIVE_A_DAY),
+        ("data/ratelimit/config/more/x", &FIVE_A_DAY.replace("edge", "other")),
+        ("data/ratelimit/config/..2026/limits.conf", FIVE_A_DAY),
+        ("data/ratelimit/elsewhere.yaml", "not: a policy"),
+    ])
+}
+
+#[test]
+fn called_as_ratelimit_it_serves_what_runtime_root_holds() {
+    let files = their_files();
+    let link = files.path().join("ratelimit");
+    symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
+    let mut command = Command::new(link);
+    command.env_clear().env("RUNTIME_ROOT", files.path().join("data"));
+    command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    let serving = Serving::start(&mut command, files);
+    assert_eq!(serving.logged_in_time("ready")["files"], 2);
+    assert!(serving.ask("ann").contains("4 left"));
+    assert_eq!(
+        get(serving.port("debug"), "/rlconfig").body.lines().next(),
+        Some(
+            "edge.client: unit=YEAR requests_per_unit=5, shadow_mode: false, quota_mode: false, \
+             name: daily"
+        )
+    );
+}
+
+#[test]
+fn without_a_subcommand_while_runtime_root_is_set_it_serves() {
+    let files = their_files();
+    let mut command = tidegate();
+    command.env("RUNTIME_ROOT", files.path().join("data"));
+    command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    let serving = Serving::start(&mut command, files);
+    assert!(serving.ask("ann").contains("4 left"));
+    let notice = serving.logged("a setting to know about").expect("a warning");
+    assert_eq!(notice["name"], "REDIS_URL", "counting in memory is said");
+}
+
+#[test]
+fn files_that_begin_with_a_dot_count_where_they_are_asked_for() {
+    let files = their_files();
+    let mut command = tidegate();
+    command.env("RUNTIME_ROOT", files.path().join("data"));
+    command.envs([("RUNTIME_SUBDIRECTORY", "ratelimit"), ("RUNTIME_IGNOREDOTFILES", "false")]);
+    let ran = ran(&mut command).with_code(65);
+    assert!(ran.err.contains("..2026"), "the domain stands twice: {}", ran.err);
+}

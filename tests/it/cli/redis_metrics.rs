@@ -1,0 +1,99 @@
+//! What is shown of Redis: what the service measures at each node, and what the node says of itself
+//! where it permits that.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::acl;
+use crate::support::http;
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::wait::until;
+
+fn serving(server: &Server) -> Serving {
+    let login = format!("{}:{}", acl::USER, acl::PASSWORD);
+    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("auth", &login)]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let url = format!("127.0.0.1:{}", server.port);
+    let mut command: Command = tidegate();
+    command.args(["serve", "--policy", &path("policy.yaml"), "--redis-url", &url]);
+    command.args(["--redis-auth-file", &path("auth"), "--redis-info-poll", "50ms"]);
+    command.args(["--store-budget", "5s", "--refusal-cache", "false"]);
+    Serving::start(&mut command, files)
+}
+
+/// The value of a series whose labels are the node and these.
+fn of_node(server: &Server, text: &str, name: &str, more: &str) -> Option<f64> {
+    let series = format!("tidegate_{name}{{node=\"127.0.0.1:{}\"{more}}} ", server.port);
+    text.lines().find_map(|line| line.strip_prefix(&series)).map(|value| value.parse().unwrap())
+}
+
+fn metrics(serving: &Serving) -> String {
+    http::get(serving.port("http"), "/metrics").body
+}
+
+#[test]
+fn what_a_node_costs_and_says_is_shown_by_its_address() {
+    let lines = [acl::line(acl::SINGLE).as_str(), "maxmemory 64mb"].map(str::to_owned);
+    let rules = format!("{} +info", lines[0]);
+    let server = Server::start(&[&rules, &lines[1], "maxmemory-policy volatile-ttl"]);
+    let serving = serving(&server);
+    for client in 0..7 {
+        serving.ask(&format!("c{}", client % 2));
+    }
+    server.ask(&["SET", "somebody-elses", "1"]);
+    let text = until("what Redis says of itself", || {
+        let text = metrics(&serving);
+        let keys = of_node(&server, &text, "redis_keys_without_expiry", "");
+        (keys == Some(1.0) && text.contains("redis_script_calls_total")).then_some(text)
+    });
+    let seen =
+        |name: &str| of_node(&server, &text, name, "").unwrap_or_else(|| panic!("{name}: {text}"));
+    assert_eq!(seen("redis_items_total"), 7.0);
+    assert_eq!(seen("redis_wait_seconds_count"), 7.0);
+    assert_eq!(seen("redis_write_items_sum"), 7.0);
+    assert_eq!(seen("redis_round_trip_seconds_count"), seen("redis_writes_total"));
+    assert_eq!(seen("redis_script_calls_total"), 7.0);
+    assert!(seen("redis_script_seconds_total") > 0.0);
+    assert!(seen("redis_commands_total") > 7.0);
+    assert!(seen("redis_memory_used_bytes") > 0.0);
+    assert_eq!(seen("redis_memory_max_bytes"), f64::from(64 << 20));
+    assert_eq!(seen("redis_connections"), 2.0);
+    let labelled = |name, more| of_node(&server, &text, name, more);
+    assert_eq!(labelled("redis_eviction_info", r#",policy="volatile-ttl""#), Some(1.0));
+    assert_eq!(labelled("redis_breaker_state", r#",state="closed""#), Some(1.0));
+    assert_eq!(labelled("redis_breaker_state", r#",state="open""#), Some(0.0));
+    assert_eq!(labelled("redis_wait_seconds_bucket", r#",le="0.006""#), None, "le stands first");
+    let bucket = format!(
+        "tidegate_redis_wait_seconds_bucket{{le=\"0.006\",node=\"127.0.0.1:{}\"}}",
+        server.port
+    );
+    assert!(text.contains(&bucket), "{text}");
+}
+
+#[test]
+fn a_redis_that_keeps_its_figures_to_itself_costs_one_log_line_and_nothing_else() {
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let serving = serving(&server);
+    let told = until("a line about it", || serving.logged("Redis keeps its own figures from us"));
+    assert_eq!(told["permission"], "+info");
+    let asked = |server: &Server| {
+        let log =
+            redis::from_redis_value::<Vec<redis::Value>>(server.ask(&["ACL", "LOG"])).unwrap();
+        format!("{log:?}").matches("info").count()
+    };
+    until("it is asked again", || (asked(&server) > 0).then_some(()));
+    for _ in 0..5 {
+        assert!(serving.ask("ann").starts_with("OK"));
+    }
+    assert!(serving.ask("ann").starts_with("OVER_LIMIT"));
+    let text = metrics(&serving);
+    assert_eq!(of_node(&server, &text, "redis_items_total", ""), Some(6.0), "{text}");
+    assert_eq!(of_node(&server, &text, "redis_keys", ""), None, "{text}");
+    let is_it = |line: &&str| {
+        serde_json::from_str::<Value>(line)
+            .is_ok_and(|line| line["message"] == "Redis keeps its own figures from us")
+    };
+    assert_eq!(serving.log().lines().filter(is_it).count(), 1, "{}", serving.log());
+}

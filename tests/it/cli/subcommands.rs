@@ -1,0 +1,220 @@
+//! Subcommands: what each prints.
+
+use serde_json::Value;
+
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+
+#[test]
+fn check_counts_what_it_read() {
+    let flawless = FIVE_A_DAY.replace("client", "remote_address");
+    let other = flawless.replace("edge", "x");
+    let files = directory(&[("a.yaml", &flawless), ("b/c.yml", &other)]);
+    let ran = run(&["check", &files.path().display().to_string()]).with_code(0);
+    assert_eq!(ran.out, "ok: 2 files, 2 rules, 0 warnings\n", "{}", ran.err);
+}
+
+#[test]
+fn check_says_of_each_two_limits_whether_a_cluster_keeps_them_together() {
+    let policy = r#"
+domain: edge
+hash_tag: [remote_address]
+descriptors:
+  - key: generic_key
+    value: "a\e"
+    descriptors:
+      - {key: remote_address, rate_limit: {name: a, unit: day, requests_per_unit: 5}}
+  - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: token, rate_limit: {unit: day, requests_per_unit: 5}}
+"#;
+    let files = directory(&[("p.yaml", policy)]);
+    let ran = run(&["check", "--strict", &files.path().display().to_string()]).with_code(0);
+    let (a, address, token) =
+        (r"edge.generic_key_a\u{1b}.remote_address (a)", "edge.remote_address", "edge.token");
+    let expected = [
+        format!("on a Redis Cluster: {a} and {address}: joined"),
+        format!("on a Redis Cluster: {a} and {token}: not joinable"),
+        format!("on a Redis Cluster: {address} and {token}: not joinable"),
+        "ok: 1 file, 3 rules, 0 warnings".to_owned(),
+    ];
+    assert_eq!(ran.out.lines().collect::<Vec<_>>(), expected, "{}", ran.err);
+}
+
+#[test]
+fn check_takes_files_of_one_domain_together_only_where_told_to() {
+    let other = FIVE_A_DAY.replace("client", "other");
+    let files = directory(&[("a.yaml", FIVE_A_DAY), ("b.yaml", &other)]);
+    let path = files.path().display().to_string();
+    run(&["check", &path]).with_code(65);
+    run(&["check", "--merge-domain-config", &path]).with_code(0);
+}
+
+#[test]
+fn explain_shows_the_step_the_rule_the_counter_and_the_answer() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let shown = run(&["explain", "--policy", &path, "edge", "client=ann", "other=x"]).with_code(0);
+    for part in ["client=ann: default", "edge.client", "daily", "key {", "OK, 4 left", "no limit"] {
+        assert!(shown.out.contains(part), "{part}: {}", shown.out);
+    }
+    let again = run(&["explain", "--policy", &path, "edge", "client=ann", "other=x"]);
+    assert!(again.out.contains("OK, 4 left"), "it counts nothing that lasts: {}", again.out);
+    let secret = ["explain", "--key-secret", "s3", "--policy", &path, "edge", "client=ann"];
+    let key = |text: &str| text.lines().find(|line| line.contains("key {")).unwrap().to_owned();
+    assert_ne!(key(&run(&secret).with_code(0).out), key(&shown.out));
+}
+
+#[test]
+fn an_empty_variable_is_an_absent_one_for_check_and_explain_too() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let explain = ["explain", "--policy", &path, "edge", "client=ann"];
+    for arguments in [&["check", &path][..], &explain] {
+        let mut command = tidegate();
+        ran(command.args(arguments).env("MERGE_DOMAIN_CONFIG", "")).with_code(0);
+    }
+}
+
+#[test]
+fn explain_refuses_what_the_service_would_and_prints_no_control_characters() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let explain = |domain: &str, descriptors: &[&str]| {
+        run(&[&["explain", "--policy", &path, domain][..], descriptors].concat())
+    };
+    assert!(explain("", &["client=ann"]).with_code(64).err.contains("domain"));
+    let long = ["k=v"; 17].join(",");
+    assert!(explain("edge", &[&long]).with_code(64).err.contains("at most 16"));
+    assert!(explain("edge", &["client=ann"; 65]).with_code(64).err.contains("at most 64"));
+    let odd = explain("e\u{1b}[31m\n", &["client=\u{1b}[31m\n"]).with_code(0).out;
+    assert!(!odd.contains('\u{1b}') && odd.contains("\\u{1b}[31m\\n"), "{odd}");
+}
+
+#[test]
+fn ask_shows_the_answer_for_people_and_as_json() {
+    let serving = Serving::policy(FIVE_A_DAY, &["--limit-name-header", "x-limited-by"]);
+    let target = serving.port("grpc").to_string();
+    let ask = |more: &[&str]| {
+        let arguments = [&["ask", &target, "edge", "client=ann"], more].concat();
+        run(&arguments).with_code(0).out
+    };
+    assert!(ask(&["--hits", "0"]).contains("OK, limit daily 5 per year, 5 left"));
+    let repeated = ask(&["--repeat", "6"]);
+    assert_eq!(repeated.lines().filter(|line| *line == "OK").count(), 5, "{repeated}");
+    assert!(repeated.contains("OVER_LIMIT, limit daily 5 per year, 0 left, retry after "));
+    assert!(repeated.to_lowercase().contains("x-limited-by: daily"), "{repeated}");
+    let json: Value = serde_json::from_str(&ask(&["--json"])).expect("a line of JSON");
+    assert_eq!(json["overallCode"], "OVER_LIMIT");
+}
+
+#[test]
+fn ask_reads_several_descriptors_and_escaped_commas() {
+    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let target = serving.port("grpc").to_string();
+    let ran = run(&["ask", &target, "edge", r"client=a\,b", "unknown=x"]).with_code(0);
+    assert!(ran.out.contains("unknown=x: OK, no limit"), "{}", ran.out);
+    run(&["ask", &target, "edge", "=x"]).with_code(64);
+}
+
+#[test]
+fn ask_refunds_hits() {
+    let bucket = "
+domain: edge
+descriptors:
+  - key: client
+    rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 5}
+";
+    let serving = Serving::policy(bucket, &[]);
+    let target = serving.port("grpc").to_string();
+    let ask = |more: &[&str]| {
+        run(&[&["ask", &target, "edge", "client=ann"], more].concat()).with_code(0).out
+    };
+    assert!(ask(&["--hits", "4"]).contains("1 left"));
+    ask(&["--hits", "3", "--refund"]);
+    assert!(ask(&["--hits", "0"]).contains("4 left"));
+}
+
+#[test]
+fn schema_is_json_and_completions_are_for_every_shell() {
+    let schema: Value = serde_json::from_str(&run(&["schema"]).with_code(0).out).expect("JSON");
+    assert!(schema.get("$schema").is_some(), "{schema}");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        assert!(run(&["completions", shell]).with_code(0).out.contains("tidegate"), "{shell}");
+    }
+}
+
+#[test]
+fn nothing_is_coloured_where_nobody_looks() {
+    let files = directory(&[("p.yaml", "domain: 1\nx: y\n")]);
+    let ran = run(&["check", &files.path().display().to_string()]).with_code(65);
+    assert!(!ran.err.contains('\x1b') && ran.err.starts_with("error: "), "{:?}", ran.err);
+}
+
+/// Twelve calls at once on five a day.
+fn burst_of_twelve() -> String {
+    let policy = FIVE_A_DAY
+        .replace('\n', "\n  ")
+        .replace("requests_per_unit: 5", "requests_per_unit: ${limit}");
+    format!(
+        "about: twelve at once\npolicy: |{policy}\nparameters: {{limit: 5}}\nlasts_s: 10\ngroups:\n  \
+         - {{name: ann, descriptor: client=ann, arrivals: {{burst: {{at_s: 1, count: 12}}}}}}\n"
+    )
+}
+
+#[test]
+fn simulate_prints_a_table_of_each_scenario_and_draws_a_chart() {
+    let files = directory(&[("s.yaml", &burst_of_twelve())]);
+    let path = files.path().join("s.yaml").display().to_string();
+    let chart = files.path().join("s.svg");
+    let drawn = run(&["simulate", &path, "--svg", &chart.display().to_string()]).with_code(0);
+    let line = drawn.out.lines().find(|line| line.starts_with("ann")).expect("a line of ann's");
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..5], ["12", "12", "5", "7"]);
+    assert!(drawn.out.contains("reached the backend: 5 calls, at most 5 within a second"));
+    let svg = std::fs::read_to_string(chart).expect("a chart");
+    assert!(svg.starts_with("<svg ") && svg.contains("ann: 5 of 12"), "{svg}");
+    let twice = run(&["simulate", &path, &path]).with_code(0);
+    assert_eq!(twice.out, format!("{}\n{}", drawn.out, drawn.out), "every run is the same");
+}
+
+#[test]
+fn simulate_sweeps_and_sets_a_parameter() {
+    let files = directory(&[("s.yaml", &burst_of_twelve())]);
+    let path = files.path().join("s.yaml").display().to_string();
+    let swept = run(&["simulate", &path, "--sweep", "limit=0,3,20"]).with_code(0).out;
+    let column = |line: &str| line.split_whitespace().nth(4).map(str::to_owned);
+    let admitted: Vec<_> = swept.lines().rev().take(3).filter_map(column).collect();
+    assert_eq!(admitted, ["12", "3", "0"], "{swept}");
+    assert!(run(&["simulate", &path, "--set", "limit=9"]).with_code(0).out.contains(": 9 calls"));
+}
+
+#[test]
+fn simulate_tells_what_is_wrong_and_where() {
+    let bad = burst_of_twelve().replace("domain: edge", "domain: ''");
+    let files = directory(&[("s.yaml", &burst_of_twelve()), ("bad.yaml", &bad)]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let fault = run(&["simulate", &path("bad.yaml")]).with_code(65).err;
+    assert!(fault.contains("the scenario's policy"), "{fault}");
+    let fault = run(&["simulate", &path("s.yaml"), "--set", "limt=1"]).with_code(64).err;
+    assert!(fault.contains("s.yaml") && fault.contains("`limt`"), "{fault}");
+    run(&["simulate", &path("s.yaml"), "--sweep", "limit"]).with_code(64);
+    run(&["simulate", &path("none.yaml")]).with_code(64);
+    run(&["simulate", &path("s.yaml"), &path("bad.yaml"), "--svg", &path("x.svg")]).with_code(64);
+}
+
+/// The command that load/scenarios/README.md gives for each chart.
+#[test]
+fn the_charts_are_what_simulate_draws() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sweep = ["--sweep", "method=shared,separate,hybrid"];
+    for (chart, scenario, more) in [
+        ("classes-gold-surges", "classes-1-gold-surges", &sweep[..]),
+        ("retry-storm", "retry-storm", &[]),
+    ] {
+        let files = directory(&[]);
+        let drawn = files.path().join("chart.svg").display().to_string();
+        let path = root.join(format!("load/scenarios/{scenario}.yaml")).display().to_string();
+        run(&[&["simulate", &path, "--svg", &drawn], more].concat()).with_code(0);
+        let kept = root.join(format!("load/charts/{chart}.svg"));
+        let [kept, drawn] = [kept, drawn.into()].map(|path| std::fs::read_to_string(path).unwrap());
+        assert!(kept == drawn, "load/charts/{chart}.svg is not what the command draws now");
+    }
+}

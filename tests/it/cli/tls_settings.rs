@@ -1,0 +1,83 @@
+//! TLS by settings: a caller without a certificate is not served, on no port.
+
+use std::fs;
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+
+use crate::support::http::post;
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+
+/// A policy beside an authority, a certificate for localhost and one for a caller.
+fn files() -> TempDir {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).expect("a certificate");
+    write(files.path(), "ca.pem", &authority.pem());
+    let issuer = Issuer::new(params, key);
+    for name in ["localhost", "envoy"] {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+        write(files.path(), &format!("{name}.pem"), &certificate.pem());
+        write(files.path(), &format!("{name}.key"), &key.serialize_pem());
+    }
+    files
+}
+
+fn write(directory: &Path, name: &str, text: &str) {
+    fs::write(directory.join(name), text).expect("writable");
+}
+
+fn serving(more: &[&str]) -> Serving {
+    let files = files();
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let mut command = tidegate();
+    command.args(["serve", "--policy", &path("policy.yaml"), "--grpc-server-use-tls"]);
+    command.args(["--grpc-server-tls-cert", &path("localhost.pem")]);
+    command.args(["--grpc-server-tls-key", &path("localhost.key")]);
+    command.args(["--grpc-client-tls-cacert", &path("ca.pem")]).args(more);
+    Serving::start(&mut command, files)
+}
+
+fn ask(serving: &Serving, with_certificate: bool) -> i32 {
+    let path = |name: &str| serving.directory().join(name).display().to_string();
+    let target = serving.port("grpc").to_string();
+    let (ca, cert, key) = (path("ca.pem"), path("envoy.pem"), path("envoy.key"));
+    let mut arguments = vec!["ask", &target, "edge", "client=ann"];
+    arguments.extend(["--ca", &ca, "--server-name", "localhost"]);
+    if with_certificate {
+        arguments.extend(["--cert", &cert, "--key", &key]);
+    }
+    run(&arguments).code
+}
+
+#[test]
+fn where_certificates_are_demanded_a_caller_needs_one_and_json_is_off() {
+    let serving = serving(&["--grpc-client-tls-san", "envoy"]);
+    assert_eq!(ask(&serving, true), 0);
+    assert_eq!(ask(&serving, false), 69);
+    let json = post(serving.port("http"), "/json", "{}");
+    assert_eq!(json.status, 404);
+    assert!(json.body.contains("--json on"), "{}", json.body);
+}
+
+#[test]
+fn json_is_on_beside_certificates_where_it_is_asked_for() {
+    assert_eq!(post(serving(&["--json", "on"]).port("http"), "/json", "{}").status, 400);
+}
+
+#[test]
+fn a_certificate_of_another_name_is_refused() {
+    let serving = serving(&["--grpc-client-tls-san", "somebody-else"]);
+    assert_eq!(ask(&serving, true), 69);
+}
+
+#[test]
+fn certificates_without_tls_are_a_contradiction() {
+    let ran = run(&["serve", "--grpc-client-tls-cacert", "/ca.pem"]).with_code(64);
+    assert!(ran.err.contains("--grpc-server-use-tls"), "{}", ran.err);
+}

@@ -1,0 +1,70 @@
+//! Statistics: what an observer is told of each check, from which every counter is made (the
+//! arithmetic itself is tested beside it, in `telemetry`).
+
+use tidegate::domain::{CheckEvent, Hits, Verdict};
+
+use super::test_decider::{Bench, d};
+
+const POLICY: &str = "
+domain: t
+descriptors:
+  - key: k
+    rate_limit: {name: mine, unit: hour, requests_per_unit: 10}
+  - key: quiet
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: small
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: vip
+    rate_limit: {unit: hour, requests_per_unit: 5, replaces: [{name: mine}]}
+";
+
+fn told(bench: &Bench) -> Vec<CheckEvent> {
+    std::mem::take(&mut bench.told.0.lock().unwrap())
+}
+
+fn one(bench: &Bench) -> CheckEvent {
+    let facts = told(bench);
+    assert_eq!(facts.len(), 1);
+    facts[0]
+}
+
+#[test]
+fn hits_are_told_as_asked_whether_they_pass_or_not() {
+    let bench = Bench::new(POLICY);
+    bench.ask(&[d("k=a").hits(7)]);
+    let passed = one(&bench);
+    assert_eq!((passed.hits, passed.outcome.charged, passed.admitted), (Hits(7), Hits(7), true));
+    bench.ask(&[d("k=a").hits(7)]);
+    let refused = one(&bench);
+    assert_eq!((refused.hits, refused.outcome.verdict), (Hits(7), Verdict::Refuse));
+    assert_eq!((refused.capacity, refused.outcome.available), (Hits(10), Hits(3)));
+}
+
+#[test]
+fn hits_of_a_call_that_another_check_refused_are_told_as_not_charged() {
+    let bench = Bench::new(POLICY);
+    bench.ask(&[d("small=a")]);
+    told(&bench);
+    bench.ask(&[d("k=a").hits(4), d("small=a")]);
+    let facts = told(&bench);
+    assert_eq!((facts[0].outcome.verdict, facts[0].outcome.charged), (Verdict::Pass, Hits(0)));
+    assert!(!facts[0].admitted);
+}
+
+#[test]
+fn a_shadowed_check_and_a_refund_are_told_as_such() {
+    let bench = Bench::new(POLICY);
+    bench.passes("quiet=a", 2);
+    assert!(told(&bench).iter().all(|facts| facts.shadow));
+    bench.ask(&[d("k=a").refund(3)]);
+    assert!(one(&bench).is_refund);
+}
+
+#[test]
+fn replaced_and_unmatched_descriptors_are_not_counted() {
+    let bench = Bench::new(POLICY);
+    bench.ask(&[d("k=a"), d("vip=a"), d("nobody=a")]);
+    let facts = told(&bench);
+    assert_eq!(facts.len(), 1, "only vip's own limit was counted: {facts:?}");
+}

@@ -1,0 +1,19 @@
+//! Decisions on the memory store, from policy text to response code: envoyproxy/ratelimit's request
+//! semantics, which Tidegate keeps, fixes or extends.
+//!
+//! Not here: the wire format (`grpc`), a real Envoy (`envoy`), rule matching (`matcher`).
+
+mod accounting;
+mod charge_failures_only;
+mod check_events;
+mod concurrency;
+mod consumer_classes;
+mod descriptor_status;
+mod dry_run;
+mod hits_addend;
+mod limit_lists;
+mod overall_code;
+mod ratelimit_samples;
+mod request_override;
+mod test_decider;
+mod window_edge;

@@ -1,0 +1,216 @@
+//! The pages are run: every fenced block says what it is, and is tried as that.
+//!
+//! `yaml policy` compiles without a warning · `yaml envoy` is accepted by Envoy as the descriptors of
+//! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
+//! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
+//! tried in `redis_page` · `text output` is what the block before it printed last, but for numbers ·
+//! `text` is a drawing.
+
+use std::fs;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::shipped_policies::assert_flawless;
+use crate::envoy::bootstrap::{Bootstrap, repository};
+use crate::envoy::envoy_process::validate;
+use crate::envoy::tidegate_behind_envoy::Tidegate;
+
+const PAGES: [&str; 24] = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "charts/tidegate/README.md",
+    "charts/tidegate/RUNBOOK.md",
+    "docs/ADMIN.md",
+    "docs/ALGORITHMS.md",
+    "docs/API-USERS.md",
+    "docs/CHOOSING.md",
+    "docs/DEPLOYING.md",
+    "docs/ENVOY.md",
+    "docs/LAYERS.md",
+    "docs/METRICS.md",
+    "docs/MIGRATION.md",
+    "docs/OPERATING.md",
+    "docs/POLICY.md",
+    "docs/REDIS.md",
+    "docs/SECURITY.md",
+    "docs/SETTINGS.md",
+    "config/examples/failed-logins/README.md",
+    "load/README.md",
+    "load/clients/README.md",
+    "load/scenarios/README.md",
+];
+
+/// Short enough to read in five minutes.
+const README_LINES_MAX: usize = 220;
+
+struct Block {
+    kind: String,
+    text: String,
+    place: String,
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(repository(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn blocks() -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for name in PAGES {
+        let mut open: Option<Block> = None;
+        for (number, line) in page(name).lines().enumerate() {
+            match (line.strip_prefix("```"), &mut open) {
+                (Some(kind), None) => {
+                    let place = format!("{name}:{}", number + 1);
+                    open = Some(Block { kind: kind.to_owned(), text: String::new(), place });
+                }
+                (Some(_), Some(_)) => blocks.extend(open.take()),
+                (None, Some(block)) => {
+                    block.text.push_str(line);
+                    block.text.push('\n');
+                }
+                (None, None) => {}
+            }
+        }
+        assert!(open.is_none(), "{name}: a block without an end");
+    }
+    blocks
+}
+
+fn of_kind(kind: &str) -> Vec<Block> {
+    blocks().into_iter().filter(|block| block.kind == kind).collect()
+}
+
+#[test]
+fn every_block_says_what_it_is() {
+    const KINDS: [&str; 9] = [
+        "yaml policy",
+        "yaml envoy",
+        "sh run",
+        "sh make",
+        "sh newcomer",
+        "sh redis",
+        "text acl",
+        "text output",
+        "text",
+    ];
+    for Block { kind, place, .. } in blocks() {
+        assert!(KINDS.contains(&kind.as_str()), "{place}: {kind:?} is none of {KINDS:?}");
+    }
+}
+
+#[test]
+fn the_readme_stays_short() {
+    assert!(page("README.md").lines().count() <= README_LINES_MAX);
+}
+
+#[test]
+fn every_link_leads_to_a_file_or_a_heading() {
+    for name in PAGES {
+        let text = page(name);
+        let directory = repository(name).parent().expect("a directory").to_owned();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.starts_with("http")) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let file = if path.is_empty() { repository(name) } else { directory.join(path) };
+            assert!(file.exists(), "{name}: {link}");
+            if !heading.is_empty() {
+                let text = fs::read_to_string(&file).expect("a page");
+                assert!(headings(&text).any(|h| h == heading), "{name}: {link}");
+            }
+        }
+    }
+}
+
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    text.lines().filter_map(|line| line.strip_prefix("#")).map(|line| {
+        let kept = line.trim_start_matches('#').trim().to_lowercase();
+        kept.chars()
+            .filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-')
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect()
+    })
+}
+
+#[test]
+fn every_policy_on_a_page_is_flawless() {
+    let policies = of_kind("yaml policy");
+    assert!(!policies.is_empty());
+    for Block { text, place, .. } in policies {
+        assert_flawless(&place, &text);
+    }
+}
+
+#[test]
+fn envoy_accepts_every_list_of_descriptors_on_a_page() {
+    let directory = TempDir::new().expect("a temporary directory");
+    for Block { text, place, .. } in of_kind("yaml envoy") {
+        let file = directory.path().join("envoy.json");
+        Bootstrap::shipped().with_rate_limits(&text).write(&file);
+        let output = validate(&file);
+        assert!(output.status.success(), "{place}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn every_make_target_on_a_page_exists() {
+    let makefile = page("Makefile");
+    for Block { text, place, .. } in of_kind("sh make") {
+        for line in text.lines() {
+            let target = line.strip_prefix("make ").unwrap_or_else(|| panic!("{place}: {line}"));
+            let rule = format!("{target}:");
+            assert!(makefile.lines().any(|line| line.starts_with(&rule)), "{place}: {line}");
+        }
+    }
+}
+
+#[test]
+fn every_command_on_a_page_runs_and_prints_what_the_page_shows() {
+    let served = Tidegate::start(&repository("config/first.yaml"), &[]);
+    let mut printed = String::new();
+    for Block { kind, text, place } in blocks() {
+        match kind.as_str() {
+            "sh run" => {
+                for line in text.lines() {
+                    printed = run(line, &served, &place);
+                }
+            }
+            "text output" => {
+                let (shown, printed) = (without_numbers(&text), without_numbers(&printed));
+                assert!(printed.ends_with(&shown), "{place}: {printed}");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Runs a line of a page; what it printed.
+fn run(line: &str, served: &Tidegate, place: &str) -> String {
+    let mut words = line.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    assert!(program.ends_with("tidegate"), "{place}: {line}: only tidegate is run here");
+    let address = served.grpc.to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(words.map(|word| if word == "localhost:8081" { &address } else { word }))
+        .current_dir(repository(""))
+        .output()
+        .expect("tidegate runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{place}: {line}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Times differ from run to run by a second.
+fn without_numbers(text: &str) -> String {
+    let mut kept = String::new();
+    for c in text.chars() {
+        match c {
+            '0'..='9' if kept.ends_with('#') => {}
+            '0'..='9' => kept.push('#'),
+            _ => kept.push(c),
+        }
+    }
+    kept
+}

@@ -1,0 +1,11 @@
+//! The documentation against the program: code blocks run, generated pages match their tables,
+//! shipped policies compile without warnings.
+
+mod api_users_page;
+mod code_blocks;
+mod metrics_page;
+mod policy_keys_page;
+mod redis_page;
+mod runbook;
+mod settings_page;
+mod shipped_policies;

@@ -1,0 +1,43 @@
+//! `docs/SETTINGS.md` is generated from the table of settings.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use tidegate::settings::TABLE;
+
+use crate::envoy::bootstrap::repository;
+
+const HEAD: &str = "\
+# Settings
+
+Every setting is a flag (`--grpc-port 8081`), an environment variable (`TIDEGATE_GRPC_PORT`, or the name that
+envoyproxy/ratelimit uses), and a key of the settings file (`--settings FILE`, with `grpc-port: 8081`). A flag overrides
+the environment, which overrides the file. `tidegate serve --print-settings` prints the values in force. `check` and
+`explain` read the settings that concern policy files and counter keys in the same way.
+
+| flag | default | envoyproxy/ratelimit | meaning |
+|---|---|---|---|
+";
+
+fn table() -> String {
+    let mut page = HEAD.to_owned();
+    for row in TABLE {
+        let theirs = row.theirs.join(", ");
+        let default =
+            if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
+        let help = row.help.trim().replace('|', "\\|");
+        writeln!(page, "| `--{}` | {default} | {theirs} | {help} |", row.name).expect("a string");
+    }
+    page
+}
+
+#[test]
+fn the_page_of_settings_lists_every_setting_as_it_is() {
+    let page = fs::read_to_string(repository("docs/SETTINGS.md")).expect("the page");
+    if page != table() {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("SETTINGS.md");
+        fs::write(&file, table()).expect("a writable directory");
+        panic!("docs/SETTINGS.md is not the table of settings; {} is", file.display());
+    }
+}

@@ -1,0 +1,26 @@
+//! A real Envoy between a client and a backend, asking the real `tidegate` binary.
+//!
+//! Every test starts its own processes on free ports, from the files that ship in `config/`, and
+//! stops them even when it fails. No test judges how long a response took; tests wait for a
+//! condition, with a deadline.
+
+mod admission_bounds;
+mod backend;
+pub mod bootstrap;
+mod charge_after_response;
+mod concurrency_limit;
+pub mod envoy_process;
+mod error_statuses;
+mod examples;
+mod failed_logins;
+mod failover;
+pub mod http_client;
+mod layered_limits;
+mod nginx_auth_request;
+mod nginx_process;
+mod responses;
+mod several_limits;
+mod slow_backend;
+pub mod stack;
+pub mod tidegate_behind_envoy;
+mod unusual_header_values;

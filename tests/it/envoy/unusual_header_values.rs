@@ -1,0 +1,80 @@
+//! What a client can put into a header is limited like anything else: it never makes the call fail,
+//! because a failed call lets the request pass.
+
+use super::admission_bounds::Row;
+use super::bootstrap::Bootstrap;
+use super::http_client::{Request, get};
+use super::stack::{Stand, written};
+
+const POLICY: &str = "
+domain: edge
+descriptors:
+  - key: api_token
+    rate_limit: {name: per-token, unit: year, requests_per_unit: 3}
+";
+const BY_TOKEN: &str =
+    "[{actions: [{request_headers: {header_name: x-api-token, descriptor_key: api_token}}]}]";
+
+/// Envoy takes heads of at most 60 KiB.
+const LONG_BYTES: usize = 40_000;
+const LONGEST_BYTES: usize = 60_000;
+
+fn with_token(token: impl AsRef<[u8]>) -> Request {
+    get("/").with("x-api-token", token)
+}
+
+fn assert_three_pass(stand: &Stand, token: &[u8]) {
+    let row = Row::of(stand, (0..5).map(|_| with_token(token)));
+    let statuses: Vec<u16> = row.replies.iter().map(|reply| reply.status).collect();
+    let shown = String::from_utf8_lossy(&token[..token.len().min(40)]);
+    assert_eq!(statuses, [200, 200, 200, 429, 429], "{shown:?}");
+}
+
+#[test]
+fn a_value_with_an_invalid_byte_is_limited_like_any_other() {
+    let stand = Stand::of(POLICY, BY_TOKEN);
+    assert_three_pass(&stand, b"a\xffb");
+    assert_three_pass(&stand, b"a\xfeb");
+    assert_three_pass(&stand, b"\xc3");
+}
+
+#[test]
+fn a_value_of_forty_kilobytes_is_limited_like_any_other() {
+    let stand = Stand::of(POLICY, BY_TOKEN);
+    assert_three_pass(&stand, &[b'x'; LONG_BYTES]);
+    // No client escapes by a longer tail, and none is limited for another's.
+    let mut another = vec![b'x'; LONG_BYTES - 1];
+    another.push(b'y');
+    assert_three_pass(&stand, &another);
+}
+
+#[test]
+fn a_long_value_in_twenty_descriptors_is_limited_like_any_other() {
+    let item = BY_TOKEN.trim_matches(['[', ']']);
+    let rate_limits = format!("[{}]", [item; 20].join(","));
+    let stand = Stand::of(&POLICY.replace(": 3}", ": 60}"), &rate_limits);
+    assert_three_pass(&stand, &[b'x'; LONGEST_BYTES]);
+}
+
+#[test]
+fn odd_but_legal_values_are_limited_each_by_itself() {
+    let stand = Stand::of(POLICY, BY_TOKEN);
+    let values: [&[u8]; 8] =
+        [b"", b"*", b"a_b", b"a\tb", b"\"quoted\"", b"{tag}", b"p\xc3\xa4rchen", b"${env}:%n"];
+    for value in values {
+        assert_three_pass(&stand, value);
+    }
+}
+
+#[test]
+fn a_trace_state_of_fifty_kilobytes_fails_no_call() {
+    let file = written(POLICY);
+    let bootstrap = Bootstrap::shipped().with_rate_limits(BY_TOKEN).traced("backend");
+    let stand = Stand::new(bootstrap, file.path());
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let state = format!("a={}", "x".repeat(50_000));
+    let traced = with_token("t").with("traceparent", parent).with("tracestate", state);
+    let row = Row::of(&stand, (0..5).map(|_| traced.clone()));
+    let statuses: Vec<u16> = row.replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+}

@@ -1,0 +1,342 @@
+//! Which test covers which bad input: what a policy file may hold that it should not, and what a call
+//! may. A row without a test, or with one that is gone, fails.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// An input, what becomes of it, and the tests that say so: functions of `tests` or `src`, or files of
+/// `tests/it/policy`, each of which a test compares with what stands beside it.
+type Row = (&'static str, &'static str, &'static [&'static str]);
+
+/// In policy files. All of them: the last good policy stays in force, `check` and a start end with 65.
+const POLICY: &[Row] = &[
+    (
+        "a policy with any fault, at the start and on a reload",
+        "refused with all faults, or the last good one stays",
+        &[
+            "a_policy_with_faults_ends_with_65_and_shows_all_of_them",
+            "a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays",
+            "ten_faults_in_one_file_come_in_one_run",
+        ],
+    ),
+    (
+        "a limit of 0",
+        "refuses everything, under every algorithm",
+        &[
+            "requests_per_unit_zero_denies_all_under_every_algorithm",
+            "a_limit_of_nothing_refuses_everything_and_no_wait_helps",
+        ],
+    ),
+    (
+        "a limit that is negative, not a number, broken, infinite, too large",
+        "refused, with the largest that fits",
+        &[
+            "bad/requests_negative.yaml",
+            "bad/requests_nan.yaml",
+            "bad/requests_float.yaml",
+            "bad/requests_infinite.yaml",
+            "bad/requests_huge.yaml",
+            "bad/requests_beyond_32_bits.yaml",
+            "bad/requests_is_true.yaml",
+            "bad/sliding_log_too_many.yaml",
+            "bad/concurrency_too_many.yaml",
+            "bad/sliding_window_beyond_arithmetic.yaml",
+        ],
+    ),
+    (
+        "a window of nothing, negative, above ten years, of an unknown unit",
+        "refused",
+        &[
+            "bad/unit_multiplier_zero.yaml",
+            "bad/unit_multiplier_negative.yaml",
+            "bad/unit_multiplier_too_long.yaml",
+            "bad/unit_multiplier_beyond_32_bits.yaml",
+            "bad/unit_unknown.yaml",
+            "bad/unit_empty.yaml",
+            "bad/unit_missing.yaml",
+            "a_window_of_ten_years_fits_and_one_unit_more_is_refused_by_its_name",
+        ],
+    ),
+    (
+        "a burst below 1, beyond the arithmetic, a cost above it",
+        "refused, with the largest that fits",
+        &[
+            "bad/burst_zero.yaml",
+            "bad/burst_negative.yaml",
+            "bad/burst_too_large_for_credits.yaml",
+            "bad/burst_too_large_for_arrival_time.yaml",
+            "bad/burst_too_large_charged_always.yaml",
+            "bad/cost_above_burst.yaml",
+            "bad/cost_above_limit.yaml",
+            "bad/leaky_cost_above_burst.yaml",
+            "the_largest_burst_fits_and_one_more_is_refused_by_its_name",
+        ],
+    ),
+    (
+        "floors at or above the bucket, equal, out of order; shares or sizes above the whole",
+        "refused",
+        &[
+            "bad/tiers_floor_of_everything.yaml",
+            "bad/tiers_floors_equal.yaml",
+            "bad/tiers_floors_out_of_order.yaml",
+            "bad/tiers_shares_above_whole.yaml",
+            "bad/tiers_sizes_above_whole.yaml",
+            "bad/tiers_rates_above_whole.yaml",
+        ],
+    ),
+    (
+        "descriptors or keys twice, unknown keys, no domain; rules that never match",
+        "refused; the last with a warning",
+        &[
+            "bad/duplicate_descriptor.yaml",
+            "bad/duplicate_key_at_the_top.yaml",
+            "bad/duplicate_key_in_rate_limit.yaml",
+            "bad/unknown_key_at_the_top.yaml",
+            "bad/unknown_key_in_rate_limit.yaml",
+            "bad/domain_empty.yaml",
+            "bad/domain_missing.yaml",
+            "a_pattern_that_an_earlier_one_covers_never_matches",
+        ],
+    ),
+    (
+        "limits of one call without a common tag",
+        "loaded with a warning, refused under --strict",
+        &[
+            "limits_that_a_cluster_may_split_are_warned_of_and_every_pair_is_told",
+            "a_warning_ends_with_65_only_where_check_is_strict",
+        ],
+    ),
+    (
+        "aliases that multiply, nesting, size, bytes that are no text, tabs, nothing at all",
+        "refused, without reading on; a byte order mark is none",
+        &[
+            "bad/alias_bomb.yaml",
+            "bad/alias_of_itself.yaml",
+            "bad/nested_too_deep.yaml",
+            "a_great_many_open_brackets_are_refused_at_once",
+            "files_made_to_blow_up_are_refused",
+            "a_file_or_a_sum_beyond_its_bound_is_a_fault",
+            "a_file_above_the_bound_ends_with_65",
+            "bad/encoding_not_utf8.yaml",
+            "bad/encoding_utf16_mark.yaml",
+            "bad/syntax_tab_indentation.yaml",
+            "bad/empty_file.yaml",
+            "good/byte_order_mark.yaml",
+            "a_missing_file_and_an_empty_directory_end_with_65",
+        ],
+    ),
+    (
+        "names with braces, colons, control characters, of ten kilobytes",
+        "any text up to 255 bytes; values are compared as bytes",
+        &[
+            "good/any_text.yaml",
+            "bad/name_too_long.yaml",
+            "bad/domain_too_long.yaml",
+            "bad/domain_with_control_character.yaml",
+            "bad/encoding_control_character.yaml",
+            "a_scrape_is_openmetrics_with_labels_of_the_policy_only",
+            "any_bytes_match_and_an_invalid_byte_is_a_value_like_any_other",
+            "a_limits_name_is_made_harmless_before_it_is_a_header",
+        ],
+    ),
+    (
+        "a rate that whole microseconds cannot keep within a thousandth",
+        "kept exactly, as credits",
+        &["a_bucket_is_kept_as_arrival_time_where_rounding_costs_less_than_a_thousandth"],
+    ),
+    (
+        "a file that is being written, swapped, deleted, a pipe, a loop of links",
+        "read once it is at rest; the last good one stays",
+        &[
+            "a_file_that_is_still_being_written_is_not_put_in_force",
+            "the_swapped_links_of_a_config_map_are_followed",
+            "a_deleted_file_leaves_the_last_good_policy_and_its_return_is_seen",
+            "a_policy_that_is_a_pipe_ends_with_65_and_is_not_waited_for",
+            "a_link_that_goes_round_in_circles_is_a_fault_and_no_hang",
+        ],
+    ),
+    (
+        "anything else",
+        "a policy or faults, never a panic",
+        &["any_bytes_are_a_policy_or_faults_with_a_place"],
+    ),
+];
+
+/// In calls.
+const CALLS: &[Row] = &[
+    (
+        "no domain, no descriptors",
+        "INVALID_ARGUMENT",
+        &[
+            "what_is_no_request_is_invalid_and_charges_nobody",
+            "an_empty_domain_or_no_descriptor_is_invalid",
+        ],
+    ),
+    (
+        "a domain or a path that no rule knows",
+        "OK, a status without a limit",
+        &[
+            "a_path_without_entries_and_an_unknown_domain_meet_no_limit",
+            "what_no_rule_matches_passes_with_a_bare_status",
+            "requests_that_no_rule_knows_pass_without_headers",
+        ],
+    ),
+    (
+        "a descriptor without entries; an empty key; an empty value",
+        "no match; INVALID_ARGUMENT; a value like any other",
+        &[
+            "a_descriptor_without_entries_matches_nothing",
+            "an_empty_key_is_invalid_an_empty_value_and_an_empty_descriptor_are_not",
+            "values_that_look_alike_have_counters_of_their_own",
+        ],
+    ),
+    (
+        "65 descriptors, 17 entries, a message above 4 MiB; a value of any bytes and length",
+        "INVALID_ARGUMENT before any counter is asked; counted",
+        &[
+            "what_is_no_request_is_invalid_and_charges_nobody",
+            "more_descriptors_or_entries_than_the_bound_are_invalid_and_the_bound_is_told",
+            "a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not",
+            "a_value_of_forty_kilobytes_is_limited_like_any_other",
+            "a_long_value_in_twenty_descriptors_is_limited_like_any_other",
+        ],
+    ),
+    (
+        "0 hits of the request, of a descriptor",
+        "one hit; a question",
+        &[
+            "no_hits_of_the_request_mean_one_and_no_hits_of_a_descriptor_mean_a_peek",
+            "a_peek_takes_nothing_and_refuses_at_exactly_the_limit",
+        ],
+    ),
+    (
+        "hits up to 2^64 - 1, taken and refunded",
+        "refused without a charge or a wait; never more than the limit comes back",
+        &[
+            "hits_beyond_any_limit_are_refused_without_a_trace_or_a_wait",
+            "hits_at_the_ends_of_their_range_are_refused_without_a_trace",
+            "however_much_is_refunded_no_counter_holds_more_than_its_limit",
+        ],
+    ),
+    (
+        "the same descriptor twice",
+        "charged for each, in one step",
+        &[
+            "the_same_descriptor_many_times_is_charged_each_time_and_ends",
+            "the_same_descriptor_twice_is_charged_twice",
+        ],
+    ),
+    (
+        "values with separators, control characters, invalid bytes; paths that spell one another",
+        "a counter each, one slot rule, in no log",
+        &[
+            "values_that_look_alike_have_counters_of_their_own",
+            "every_value_has_its_own_counter",
+            "joins_by_underscore_do_not_meet",
+            "different_parts_make_different_keys",
+            "a_prefix_cannot_take_over_the_tag",
+            "what_a_caller_writes_is_in_no_log",
+            "any_bytes_are_a_request_or_invalid_and_every_path_has_its_own_counter",
+        ],
+    ),
+    (
+        "a limit of the caller's own that is 0, the largest, of an unknown unit",
+        "refuses; capped; INVALID_ARGUMENT",
+        &[
+            "limits_of_the_callers_own_are_held_to_what_a_limit_can_be",
+            "an_override_of_nothing_refuses",
+            "an_absurd_override_is_capped",
+            "an_override_of_an_unknown_unit_is_invalid",
+        ],
+    ),
+    (
+        "a deadline of 0, of a microsecond, over, malformed",
+        "DEADLINE_EXCEEDED and no charge; ignored",
+        &[
+            "a_deadline_that_is_over_consumes_nothing_and_one_that_is_none_is_ignored",
+            "a_deadline_is_read_and_a_malformed_one_ignored",
+            "a_decision_that_takes_longer_than_the_caller_waits_exceeds_its_deadline",
+        ],
+    ),
+    (
+        "a caller that leaves",
+        "its call ends, what may have run is not refunded",
+        &[
+            "a_caller_that_leaves_ends_its_call_and_no_other",
+            "a_caller_that_leaves_in_the_middle_leaves_the_others_alone",
+            "resets_of_an_impatient_caller_disturb_nothing",
+        ],
+    ),
+    (
+        "another method, JSON, HTTP/1.1, compressed messages",
+        "UNIMPLEMENTED, 415, closed; never unpacked",
+        &[
+            "what_is_no_call_gets_the_status_that_says_so_and_is_not_unpacked",
+            "what_is_no_unary_call_of_grpc_gets_the_status_that_says_so",
+            "a_caller_of_http_1_is_closed",
+            "something_else_than_http_is_closed_and_disturbs_nobody",
+            "any_text_is_a_request_in_json_or_a_bad_one",
+        ],
+    ),
+    (
+        "a counter that somebody else wrote: of another type, text, negative, from the future",
+        "answered and mended, counted, never an error",
+        &[
+            "damage_is_answered_and_mended_never_an_error",
+            "whatever_stands_under_a_key_is_answered_and_never_an_error",
+            "any_state_under_any_limit_at_any_time_is_answered",
+            "any_reply_is_read_or_a_fault",
+        ],
+    ),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// The names of all functions in the tests of `src` and `tests`.
+fn functions() -> BTreeSet<String> {
+    let mut files = Vec::new();
+    for directory in ["src", "tests"] {
+        sources(&root().join(directory), &mut files);
+    }
+    let mut functions = BTreeSet::new();
+    for file in files {
+        let text = fs::read_to_string(file).unwrap();
+        for line in text.lines() {
+            let after = line.trim_start().trim_start_matches("async ").strip_prefix("fn ");
+            functions
+                .extend(after.and_then(|rest| rest.split(['(', '<']).next()).map(str::to_owned));
+        }
+    }
+    functions
+}
+
+#[test]
+fn every_bad_input_has_tests_and_they_are_there() {
+    let functions = functions();
+    let there = |test: &str| match test.ends_with(".yaml") {
+        true => root().join("tests/it/policy").join(test).is_file(),
+        false => functions.contains(test),
+    };
+    let mut gone = Vec::new();
+    for (input, answer, tests) in POLICY.iter().chain(CALLS) {
+        assert!(!tests.is_empty(), "{input}: {answer}: no test");
+        gone.extend(
+            tests.iter().filter(|test| !there(test)).map(|test| format!("{input}: {test}")),
+        );
+    }
+    assert!(gone.is_empty(), "tests that are gone:\n{}", gone.join("\n"));
+}

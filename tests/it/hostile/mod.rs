@@ -1,0 +1,12 @@
+//! Attacks on the real process over the network: malformed and extreme requests, floods, HTTP/2
+//! abuse, wrong certificates, leaked secrets. `coverage_table` lists which test covers which input.
+
+mod certificate_rotation;
+mod client_certificates;
+mod coverage_table;
+mod extreme_requests;
+mod http2_abuse;
+mod key_flood;
+mod secret_leaks;
+mod target;
+mod tls_callers;

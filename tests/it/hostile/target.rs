@@ -1,0 +1,50 @@
+//! Tidegate processes to attack, and calls to them.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor, Told};
+
+use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
+use crate::support::wait::within;
+
+/// Only a broken test waits this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    within(PATIENCE, what, future).await
+}
+
+/// A process with five a year for each client.
+pub(crate) fn target(more: &[&str]) -> (Serving, SocketAddr) {
+    let serving = Serving::policy(FIVE_A_DAY, more);
+    let address = serving.port("grpc");
+    (serving, address)
+}
+
+pub(crate) async fn client(address: SocketAddr) -> Client {
+    let settings =
+        ClientSettings { target: address.to_string(), timeout: Some(PATIENCE), tls: None };
+    soon("connecting", Client::connect(&settings)).await.unwrap()
+}
+
+/// One entry, `client`.
+pub(crate) fn descriptor(client: &[u8]) -> QuestionDescriptor {
+    let entries = vec![(b"client".to_vec(), client.to_vec())];
+    QuestionDescriptor { entries, ..Default::default() }
+}
+
+pub(crate) fn question(descriptors: Vec<QuestionDescriptor>) -> Question {
+    Question { domain: "edge".to_owned(), descriptors, hits: 0 }
+}
+
+pub(crate) async fn asked(client: &mut Client, question: &Question) -> Told {
+    soon("an answer", client.ask(question)).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// How many hits a client has left; takes none.
+pub(crate) async fn left(client: &mut Client, name: &str) -> u32 {
+    let peek = QuestionDescriptor { hits: Some(0), ..descriptor(name.as_bytes()) };
+    asked(client, &question(vec![peek])).await.statuses[0].remaining
+}

@@ -1,0 +1,150 @@
+//! Every key ends, when its file in `lua/` says so; and what it costs while it lasts.
+
+use std::sync::Arc;
+
+use tidegate::domain::{Accounting, Hits, Limit, Micros, Op};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
+
+use super::window_and_buckets;
+use crate::support::limits::*;
+use crate::support::random::Random;
+use crate::support::script_bench::Bench;
+
+/// A write's own rounding to milliseconds, twice.
+const SLACK_MS: i64 = 2;
+
+async fn ends_at_ms(bench: &Bench, key: &[u8]) -> i64 {
+    bench.command(&[b"PEXPIRETIME", key]).await
+}
+
+#[tokio::test]
+async fn a_window_ends_with_its_window_and_hits_do_not_move_that() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    let limit = window(1_000, 10 * HOUR);
+    let check = take(key(1), &limit, 1);
+    let first = bench.one(check, None).await;
+    let end = first.taken.unwrap().at.0 + first.reset_after.0;
+    assert_eq!(end % (10 * HOUR), 0);
+    let end_ms = i64::try_from(end / 1_000).unwrap();
+    let ends = ends_at_ms(&bench, &bench.text(&check)).await;
+    assert!((end_ms..=end_ms + SLACK_MS).contains(&ends), "{ends} for {end_ms}");
+    for n in 0..20 {
+        bench.one(take(key(1), &limit, 1 + n % 3), None).await;
+        let two = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
+        bench.decide(&two, Accounting::AllOrNothing, None).await;
+        assert_eq!(ends_at_ms(&bench, &bench.text(&check)).await, ends);
+    }
+}
+
+/// The first window of all began with the Unix epoch: its number is 0, and what began in 1970 ends
+/// as every other window does.
+#[tokio::test]
+async fn a_window_that_began_with_the_epoch_ends_too() {
+    let length = 100 * 366 * 24 * HOUR;
+    let limit = window(1_000, length);
+    for scripts in [&PRODUCTION, &STRICTLY] {
+        let bench = Bench::new(scripts, &[]).await;
+        let checks = [1, 2, 3].map(|n| take(key(n), &limit, n));
+        for used in 1..=3 {
+            bench.decide(&checks, Accounting::AllOrNothing, None).await;
+            let left = bench.one(peek(key(3), &limit), None).await.available;
+            assert_eq!(left, Hits(1_000 - 3 * used));
+            for check in &checks {
+                let ends = ends_at_ms(&bench, &bench.text(check)).await;
+                let end_ms = i64::try_from(length / 1_000).unwrap();
+                assert!((end_ms..=end_ms + SLACK_MS).contains(&ends), "{ends} for {end_ms}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_ends_when_it_is_full() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    for (n, limit) in [bucket(100, SECOND), credits(100, 7, MINUTE)].iter().enumerate() {
+        for cost in [1, 7, 30] {
+            let check = take(key(n as u64), limit, cost);
+            let outcome = bench.one(check, None).await;
+            let full = outcome.taken.unwrap().at.0 + outcome.reset_after.0;
+            let full_ms = i64::try_from(full.div_ceil(1_000)).unwrap();
+            let ends = ends_at_ms(&bench, &bench.text(&check)).await;
+            assert!((full_ms..=full_ms + SLACK_MS).contains(&ends), "{ends} for {full_ms}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_shortest_expiry_is_a_millisecond_not_an_error() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    // A microsecond per hit: the time to full is far below what Redis can express.
+    for limit in [bucket(1_000_000, 1), credits(1_000_000, 3_000_001, SECOND)] {
+        for cost in [1, 999] {
+            assert_eq!(bench.one(take(key(cost), &limit, cost), None).await.charged, Hits(cost));
+        }
+    }
+    // A refund that leaves nothing used.
+    let limit = bucket(10, SECOND);
+    let refund = [take(key(9), &limit, 2), refund(key(9), &limit, 2)];
+    bench.one(refund[0], None).await;
+    bench.one(refund[1], None).await;
+}
+
+#[tokio::test]
+async fn after_random_calls_no_key_is_without_an_end() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    let mut random = Random::seeded(7);
+    let limits: Vec<Arc<Limit>> =
+        window_and_buckets(20).into_iter().flat_map(|limit| [always(&limit), limit]).collect();
+    for _ in 0..400 {
+        let checks: Vec<_> = (0..=random.below(4))
+            .map(|_| {
+                let n = random.below(limits.len() as u64);
+                let cost = Hits(random.below(9));
+                let op = match random.below(4) {
+                    0 => Op::Refund { cost },
+                    1 => Op::Peek,
+                    _ => Op::Take { cost },
+                };
+                check(key(n), &limits[n as usize], op)
+            })
+            .collect();
+        bench.decide(&checks, Accounting::Independent, None).await;
+    }
+    let keys: Vec<Vec<u8>> = bench.command(&[b"KEYS", b"*"]).await;
+    assert!(keys.len() > 3, "{keys:?}");
+    for key in keys {
+        let ttl: i64 = bench.command(&[b"PTTL", &key]).await;
+        assert!(ttl > 0, "{} has no end", String::from_utf8_lossy(&key));
+    }
+}
+
+#[tokio::test]
+async fn in_tests_an_expiry_is_a_day_longer() {
+    let bench = Bench::new(&STRICTLY, &[]).await;
+    for (n, limit) in window_and_buckets(10).iter().enumerate() {
+        let check = take(key(n as u64), limit, 1);
+        let outcome = bench.one(check, Some(START)).await;
+        let ttl: i64 = bench.command(&[b"PTTL", &bench.text(&check)]).await;
+        let kept = Micros(outcome.reset_after.0).ceil_millis() as i64 + 86_400_000;
+        assert!((kept - 60_000..=kept + SLACK_MS).contains(&ttl), "{ttl} for {kept}");
+    }
+}
+
+#[tokio::test]
+async fn a_counter_is_one_integer() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    for (n, limit) in
+        [window(10, MINUTE), window(10, SECOND), bucket(10, MINUTE)].iter().enumerate()
+    {
+        let check = take(key(n as u64), limit, 1);
+        for _ in 0..3 {
+            bench.one(check, None).await;
+        }
+        let text = bench.text(&check);
+        let encoding: String = bench.command(&[b"OBJECT", b"ENCODING", &text]).await;
+        assert_eq!(encoding, "int", "{limit:?}");
+        // Key, entry and expiry included: 29 characters and 8 bytes.
+        let bytes: u64 = bench.command(&[b"MEMORY", b"USAGE", &text]).await;
+        assert!(bytes <= 133, "{bytes} bytes");
+    }
+}

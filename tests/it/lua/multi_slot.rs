@@ -1,0 +1,283 @@
+//! Calls over several slots of a cluster: the planning and the refunding, on one server that is
+//! treated as many; and that a real cluster refuses what is not joined.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate::domain::{
+    Accounting, Answer, Call, Check, Hits, Limit, Micros, Outcome, Role, Verdict,
+};
+use tidegate::store::Store;
+use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
+use tidegate::store::redis::keys::{Prefix, slot};
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::STRICTLY;
+use tidegate::store::redis::store::Timing;
+
+use super::window_and_buckets;
+use crate::support::limits::*;
+use crate::support::plain_transport::Plain;
+use crate::support::redis_server::Server;
+
+/// One server that claims to be a cluster, and counts rounds and items.
+struct Sliced {
+    plain: Plain,
+    rounds: Arc<AtomicU64>,
+    items: Arc<AtomicU64>,
+    posted: Arc<tokio::sync::Semaphore>,
+}
+
+impl Transport for Sliced {
+    fn is_cluster(&self) -> bool {
+        true
+    }
+
+    async fn send(&self, items: ScriptCalls) -> Replies {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.items.fetch_add(items.len() as u64, Ordering::Relaxed);
+        assert!(items.iter().all(|item| item.slot.is_some()), "every item names its slot");
+        self.plain.send(items).await
+    }
+
+    fn post(&self, item: ScriptCall) {
+        let (plain, posted) = (self.plain.clone(), Arc::clone(&self.posted));
+        tokio::spawn(async move {
+            plain.run(&item).await.unwrap();
+            posted.add_permits(1);
+        });
+    }
+}
+
+struct Cluster {
+    store: RedisStore<Sliced>,
+    _server: Server,
+}
+
+impl Cluster {
+    async fn new() -> Cluster {
+        let server = Server::start(&[]);
+        let sliced = Sliced {
+            plain: Plain(server.connect().await),
+            rounds: Arc::default(),
+            items: Arc::default(),
+            posted: Arc::new(tokio::sync::Semaphore::new(0)),
+        };
+        Cluster {
+            store: RedisStore::new(sliced, Prefix::default(), Timing::OfTheCall),
+            _server: server,
+        }
+    }
+
+    async fn call(&self, checks: &[Check<'_>], accounting: Accounting) -> Vec<Answer> {
+        self.store.apply(&Call { checks, accounting, now: START, deadline: None }).await.each
+    }
+
+    async fn all(&self, checks: &[Check<'_>]) -> Vec<Answer> {
+        self.call(checks, Accounting::AllOrNothing).await
+    }
+
+    async fn left(&self, key: tidegate::domain::Key, limit: &Arc<Limit>) -> u64 {
+        self.all(&[peek(key, limit)]).await[0].outcome().unwrap().available.0
+    }
+
+    /// Rounds and items since the last look.
+    fn traffic(&self) -> (u64, u64) {
+        let sliced = self.store.transport();
+        (sliced.rounds.swap(0, Ordering::Relaxed), sliced.items.swap(0, Ordering::Relaxed))
+    }
+
+    /// Waits until that many refunds have been carried out.
+    async fn refunded(&self, items: u32) {
+        let wait = self.store.transport().posted.acquire_many(items);
+        let within = std::time::Duration::from_secs(20);
+        tokio::time::timeout(within, wait).await.expect("refunded").unwrap().forget();
+    }
+}
+
+fn outcome(answer: &Answer) -> &Outcome {
+    answer.outcome().expect("decided")
+}
+
+fn with_role(role: Role, check: Check<'_>) -> Check<'_> {
+    Check { role, ..check }
+}
+
+#[tokio::test]
+async fn far_from_any_limit_a_call_is_one_round() {
+    let cluster = Cluster::new().await;
+    let limit = bucket(1_000, SECOND);
+    let checks: Vec<_> = (0..10).map(|n| take(key(n), &limit, 1)).collect();
+    for _ in 0..5 {
+        let answers = cluster.all(&checks).await;
+        assert!(answers.iter().all(|answer| outcome(answer).charged == Hits(1)));
+        assert_eq!(cluster.traffic(), (1, 10));
+    }
+}
+
+#[tokio::test]
+async fn checks_that_share_a_tag_are_one_script_call() {
+    let cluster = Cluster::new().await;
+    let limit = bucket(1_000, SECOND);
+    let checks: Vec<_> = (0..10).map(|n| take(tagged(n, n % 2), &limit, 1)).collect();
+    cluster.all(&checks).await;
+    assert_eq!(cluster.traffic(), (1, 2));
+    cluster.all(&[checks[0], checks[2]]).await;
+    assert_eq!(cluster.traffic(), (1, 1));
+}
+
+#[tokio::test]
+async fn what_was_granted_to_a_refused_call_is_refunded() {
+    for wide in window_and_buckets(1_000) {
+        let cluster = Cluster::new().await;
+        let narrow = bucket(1, HOUR);
+        let checks = [take(key(1), &wide, 3), take(key(2), &narrow, 2), take(key(3), &wide, 1)];
+        let answers = cluster.all(&checks).await;
+        assert_eq!(cluster.traffic().0, 1, "nothing was known yet");
+        assert_eq!(outcome(&answers[1]).verdict, Verdict::Refuse);
+        for at in [0, 2] {
+            assert_eq!(outcome(&answers[at]).verdict, Verdict::Pass);
+            assert_eq!(outcome(&answers[at]).charged, Hits(0));
+            assert_eq!(outcome(&answers[at]).available, Hits(1_000));
+        }
+        cluster.refunded(2).await;
+        assert_eq!(cluster.left(key(1), &wide).await, 1_000);
+        assert_eq!(cluster.left(key(3), &wide).await, 1_000);
+    }
+}
+
+#[tokio::test]
+async fn a_counter_near_its_limit_is_asked_first_and_alone() {
+    let cluster = Cluster::new().await;
+    let (wide, narrow) = (bucket(1_000, HOUR), bucket(2, HOUR));
+    let checks = [take(key(1), &wide, 1), take(key(2), &narrow, 1), take(key(3), &wide, 1)];
+    cluster.all(&checks).await;
+    assert_eq!(cluster.traffic(), (1, 3), "not seen before");
+    cluster.all(&checks).await;
+    assert_eq!(cluster.traffic(), (2, 3), "one hit left is less than ten times the cost");
+    let answers = cluster.all(&checks).await;
+    assert_eq!(cluster.traffic(), (1, 1), "refused at once; nobody else was asked");
+    assert_eq!(answers[0], Answer::NotAsked);
+    assert_eq!(outcome(&answers[1]).verdict, Verdict::Refuse);
+    assert_eq!(answers[2], Answer::NotAsked);
+    assert_eq!(cluster.left(key(1), &wide).await, 998);
+}
+
+#[tokio::test]
+async fn debts_and_refunds_take_effect_though_the_call_is_refused_first() {
+    let cluster = Cluster::new().await;
+    let (narrow, wide) = (bucket(1, HOUR), bucket(10, HOUR));
+    let debt = always(&wide);
+    cluster.all(&[take(key(1), &narrow, 1), take(key(2), &wide, 4)]).await;
+    let checks = [
+        take(key(1), &narrow, 1),
+        refund(key(2), &wide, 3),
+        take(key(3), &debt, 2),
+        take(key(4), &wide, 2),
+    ];
+    let answers = cluster.all(&checks).await;
+    assert_eq!(outcome(&answers[0]).verdict, Verdict::Refuse);
+    assert_eq!(outcome(&answers[2]).charged, Hits(2));
+    assert_eq!(answers[3], Answer::NotAsked);
+    assert_eq!(cluster.left(key(2), &wide).await, 9);
+    assert_eq!(cluster.left(key(3), &debt).await, 8);
+    assert_eq!(cluster.left(key(4), &wide).await, 10);
+}
+
+#[tokio::test]
+async fn quota_checks_in_different_slots_are_settled_together() {
+    let cluster = Cluster::new().await;
+    let (empty, wide) = (bucket(0, HOUR), bucket(100, HOUR));
+    let refusing = with_role(Role::Quota, take(key(1), &empty, 1));
+    let quota = with_role(Role::Quota, take(key(2), &wide, 1));
+    let required = take(key(3), &wide, 1);
+    // Admitted by the other slot's quota check: so the required one beside the refusing one counts.
+    let answers = cluster.all(&[refusing, quota, required]).await;
+    assert_eq!(outcome(&answers[1]).charged, Hits(1));
+    assert_eq!(outcome(&answers[2]).charged, Hits(1));
+    // Refused by all of them: then it does not.
+    let answers = cluster.all(&[refusing, required]).await;
+    assert_ne!(answers[1].outcome().map(|outcome| outcome.charged), Some(Hits(1)));
+    if answers[1] != Answer::NotAsked {
+        cluster.refunded(1).await;
+    }
+    assert_eq!(cluster.left(key(3), &wide).await, 99);
+}
+
+#[tokio::test]
+async fn independent_checks_are_charged_in_one_round_and_kept() {
+    let cluster = Cluster::new().await;
+    let (narrow, wide) = (bucket(1, HOUR), bucket(100, HOUR));
+    let checks = [take(key(1), &narrow, 1), take(key(2), &wide, 1)];
+    for n in 1..=3 {
+        cluster.call(&checks, Accounting::Independent).await;
+        assert_eq!(cluster.traffic(), (1, 2));
+        assert_eq!(cluster.left(key(2), &wide).await, 100 - n);
+        cluster.traffic();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn racing_calls_over_slots_never_pass_a_limit_and_return_what_they_held() {
+    let cluster = Arc::new(Cluster::new().await);
+    let (narrow, wide) = (bucket(100, HOUR), bucket(5_000, HOUR));
+    let admitted = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let (cluster, admitted) = (Arc::clone(&cluster), Arc::clone(&admitted));
+            let (narrow, wide) = (Arc::clone(&narrow), Arc::clone(&wide));
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let checks = [take(key(1), &wide, 1), take(key(2), &narrow, 1)];
+                    let answers = cluster.all(&checks).await;
+                    let passes = |answer: &Answer| {
+                        answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Pass)
+                    };
+                    admitted.fetch_add(answers.iter().all(passes).into(), Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let refunded = cluster.store.counters().refunded.load(Ordering::Relaxed);
+    cluster.refunded(u32::try_from(refunded).unwrap()).await;
+    assert_eq!(admitted.load(Ordering::Relaxed), 100, "the narrow one alone decides");
+    assert_eq!(cluster.left(key(2), &narrow).await, 0);
+    assert_eq!(cluster.left(key(1), &wide).await, 4_900, "what was held came back");
+}
+
+#[tokio::test]
+async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
+    let server = Server::start(&["cluster-enabled yes"]);
+    let mut connection = server.connect().await;
+    let mut slots = redis::cmd("CLUSTER");
+    slots.arg("ADDSLOTSRANGE").arg(0).arg(16_383).exec_async(&mut connection).await.unwrap();
+    let ready = async {
+        loop {
+            let info: String =
+                redis::cmd("CLUSTER").arg("INFO").query_async(&mut connection).await.unwrap();
+            if info.contains("cluster_state:ok") {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), ready).await.expect("cluster is up");
+    let plain = Plain(server.connect().await);
+    let encoder = Encoder::new(Prefix::default(), &STRICTLY, true);
+    let limits = window_and_buckets(5);
+    let checks = |joined: bool| -> Vec<Check<'_>> {
+        let key = |n: u64| if joined { tagged(n, 7) } else { key(n) };
+        limits.iter().enumerate().map(|(n, limit)| take(key(n as u64), limit, 1)).collect()
+    };
+    let joined =
+        encoder.call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+    assert_eq!(joined.slot, Some(slot(&tagged(0, 7))));
+    plain.run(&joined).await.unwrap();
+    let apart =
+        encoder.call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+    let error = plain.run(&apart).await.unwrap_err();
+    assert_eq!(error.code(), Some("CROSSSLOT"), "{error}");
+}

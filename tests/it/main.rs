@@ -1,0 +1,35 @@
+//! Every integration test but the fuzzer and the fault bench, in one binary that is linked once.
+//!
+//! A suite is a directory. Tests run in the order of their names on as many threads as there are
+//! cores, so that tests of different suites run beside each other only where one suite ends and the
+//! next begins.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    unreachable_pub,
+    reason = "a test fails by panicking, and nothing imports this crate"
+)]
+
+mod algorithm;
+mod architecture;
+mod cli;
+mod decisions;
+mod docs;
+mod envoy;
+mod grpc;
+mod hostile;
+mod lua;
+mod matcher;
+mod migration;
+mod policy;
+mod race;
+mod resilience;
+mod simulate;
+mod store_contract;
+mod support;
+mod telemetry;
+mod topology;

@@ -1,0 +1,200 @@
+//! Which counters a request has.
+
+use std::collections::HashSet;
+
+use tidegate::domain::{Descriptor, Entry, Key, Unit};
+use tidegate::policy::spec::DomainSpec;
+use tidegate::policy::{Policy, Secret};
+
+use super::checks_of;
+use crate::support::policy_specs::{
+    bringing, bucket, descriptor, domain, entry, key, listed, pair, policy, request, spec, window,
+};
+
+fn keys(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<Key> {
+    checks_of(policy, &request(&[descriptor]), |check| check.key)
+}
+
+fn key_of(policy: &Policy, entries: &[Entry<'_>]) -> Key {
+    keys(policy, descriptor(entries))[0]
+}
+
+#[test]
+fn every_value_has_its_own_counter() {
+    let policy = policy([key("a").limit(1), pair("a", "p*").limit(1)]);
+    let values: [&[u8]; 12] =
+        [b"", b"x", b"X", b"p1", b"p2", b"x_y", b"x:y", b"x|y", b"{x}", b"%78", b"x\n", b"x\0"];
+    let distinct: HashSet<Key> =
+        values.iter().map(|value| key_of(&policy, &[entry("a", *value)])).collect();
+    assert_eq!(distinct.len(), values.len());
+    assert_eq!(key_of(&policy, &[entry("a", "x")]), key_of(&policy, &[entry("a", "x")]));
+}
+
+#[test]
+fn joins_by_underscore_do_not_meet() {
+    let policy = policy([key("a").limit(1).over([key("c").limit(1)]), key("a_b").limit(1)]);
+    let one = key_of(&policy, &[entry("a", "b_c_d")]);
+    let two = key_of(&policy, &[entry("a", "b"), entry("c", "d")]);
+    let three = key_of(&policy, &[entry("a_b", "c_d")]);
+    assert!(one != two && two != three && one != three);
+}
+
+#[test]
+fn domains_windows_and_secrets_have_counters_of_their_own() {
+    let make = |name: &str, unit, secret: &str| {
+        let node = key("a").with(spec(None, window(5, unit)));
+        let policy = Policy::build(vec![domain(name, [node])], Secret::derive(secret));
+        let entries = [entry("a", "x")];
+        let descriptors = [descriptor(&entries)];
+        let request = tidegate::domain::Request { domain: name, descriptors: &descriptors };
+        checks_of(&policy, &request, |check| check.key)[0]
+    };
+    let base = make("d", Unit::Second, "s");
+    assert_eq!(base, make("d", Unit::Second, "s"), "a rebuilt policy meets its counters");
+    assert_ne!(base, make("e", Unit::Second, "s"));
+    assert_ne!(base, make("d", Unit::Minute, "s"));
+    assert_ne!(base, make("d", Unit::Second, "t"));
+}
+
+#[test]
+fn a_changed_number_keeps_the_counter() {
+    let entries = [entry("a", "x")];
+    let with = |limit| key_of(&policy([key("a").with(spec(None, limit))]), &entries);
+    assert_eq!(with(window(5, Unit::Hour)), with(window(500, Unit::Hour)));
+    assert_eq!(with(bucket(5, 10)), with(bucket(50, 7)));
+    assert_ne!(with(window(5, Unit::Second)), with(bucket(5, 5)), "another algorithm");
+}
+
+#[test]
+fn a_name_is_part_of_the_key_in_a_list_only() {
+    let entries = [entry("a", "x")];
+    let with = |limit| key_of(&policy([key("a").with(limit)]), &entries);
+    let plain = with(spec(None, bucket(1, 1)));
+    assert_eq!(plain, with(spec(Some("n"), bucket(1, 1))));
+    assert_ne!(plain, with(listed("n", None, bucket(1, 1))));
+    assert_ne!(with(listed("m", None, bucket(1, 1))), with(listed("n", None, bucket(1, 1))));
+}
+
+#[test]
+fn values_of_a_pattern_with_share_threshold_share_one_counter() {
+    let policy = policy([
+        pair("a", "own*").limit(1),
+        pair("a", "all*").shared().limit(1).over([key("b").limit(2)]),
+    ]);
+    let key = |value| key_of(&policy, &[entry("a", value)]);
+    assert_eq!(key("all1"), key("all2"));
+    assert_eq!(key("all1"), key("all*"));
+    assert_ne!(key("own1"), key("own2"));
+    let below = |one, two| key_of(&policy, &[entry("a", one), entry("b", two)]);
+    assert_eq!(below("all1", "x"), below("all2", "x"));
+    assert_ne!(below("all1", "x"), below("all1", "y"));
+}
+
+#[test]
+fn a_value_that_spells_a_shared_pattern_does_not_meet_its_counter() {
+    let per_a = |name: &str| listed(name, Some(&[1]), bucket(1, 1));
+    let policy = policy([
+        pair("r", "1").over([pair("a", "all*").shared().with(per_a("n"))]),
+        pair("r", "2").over([key("a").with(per_a("n"))]),
+    ]);
+    let shared = key_of(&policy, &[entry("r", "1"), entry("a", "all2")]);
+    let spelled = key_of(&policy, &[entry("r", "2"), entry("a", "all*")]);
+    assert_ne!(shared, spelled);
+}
+
+#[test]
+fn per_names_the_entries_that_make_the_counter() {
+    let policy = policy([key("token").over([key("ip")
+        .with(listed("by-token", Some(&[0]), bucket(1, 1)))
+        .with(listed("by-ip", Some(&[1]), bucket(1, 1)))
+        .with(listed("by-both", None, bucket(1, 1)))
+        .with(listed("reversed", Some(&[1, 0]), bucket(1, 1)))
+        .with(listed("straight", Some(&[0, 1]), bucket(1, 1)))])]);
+    let keys = |token, ip| keys(&policy, descriptor(&[entry("token", token), entry("ip", ip)]));
+    let (base, other_ip, other_token) = (keys("t", "i"), keys("t", "j"), keys("u", "i"));
+    let same = |a: &[Key], b: &[Key]| a.iter().zip(b).map(|(a, b)| a == b).collect::<Vec<_>>();
+    assert_eq!(same(&base, &other_ip), [true, false, false, false, false]);
+    assert_eq!(same(&base, &other_token), [false, true, false, false, false]);
+    assert_eq!(base.iter().collect::<HashSet<_>>().len(), 5);
+}
+
+#[test]
+fn per_is_a_set_and_its_order_does_not_split_the_counter() {
+    let entries = [entry("a", "1"), entry("b", "2")];
+    let with = |per: &[usize]| {
+        let limit = listed("n", Some(per), bucket(1, 1));
+        key_of(&policy([key("a").over([key("b").with(limit)])]), &entries)
+    };
+    assert_eq!(with(&[0, 1]), with(&[1, 0]));
+}
+
+#[test]
+fn a_brought_limit_has_counters_of_its_own() {
+    let policy = policy([key("a").limit(5)]);
+    let entries = [entry("a", "x")];
+    let own = key_of(&policy, &entries);
+    let brought = |per_unit, unit| keys(&policy, bringing(&entries, per_unit, unit))[0];
+    assert_ne!(own, brought(5, Unit::Second));
+    assert_eq!(brought(5, Unit::Second), brought(50, Unit::Second), "the limit may change");
+    assert_ne!(brought(5, Unit::Second), brought(5, Unit::Minute));
+    let other = [entry("a", "y")];
+    assert_ne!(brought(5, Unit::Second), keys(&policy, bringing(&other, 5, Unit::Second))[0]);
+}
+
+fn tagged<const N: usize>(tag: &[&str], nodes: [crate::support::policy_specs::Node; N]) -> Policy {
+    let hash_tag = tag.iter().copied().map(Box::from).collect();
+    Policy::build(vec![DomainSpec { hash_tag, ..domain("d", nodes) }], Secret::default())
+}
+
+#[test]
+fn a_counter_with_every_hash_tag_entry_is_placed_by_their_values() {
+    let policy = tagged(
+        &["tenant"],
+        [
+            key("tenant").limit(1).over([key("token").limit(1)]),
+            key("token").limit(1).over([key("tenant").limit(1)]),
+        ],
+    );
+    let one = key_of(&policy, &[entry("tenant", "t")]);
+    let two = key_of(&policy, &[entry("tenant", "t"), entry("token", "x")]);
+    let three = key_of(&policy, &[entry("token", "x"), entry("tenant", "t")]);
+    let other = key_of(&policy, &[entry("tenant", "u")]);
+    assert!(one.tag.is_some());
+    assert_eq!(one.tag, two.tag);
+    assert_eq!(two.tag, three.tag);
+    assert_ne!(one.tag, other.tag);
+    assert_eq!(key_of(&policy, &[entry("token", "x")]).tag, None);
+}
+
+#[test]
+fn every_hash_tag_entry_must_be_among_the_counters_own() {
+    let policy = tagged(
+        &["tenant", "region"],
+        [key("region").over([key("tenant")
+            .with(listed("both", None, bucket(1, 1)))
+            .with(listed("one", Some(&[1]), bucket(1, 1)))])],
+    );
+    let entries = [entry("region", "r"), entry("tenant", "t")];
+    let tags: Vec<bool> =
+        keys(&policy, descriptor(&entries)).iter().map(|key| key.tag.is_some()).collect();
+    assert_eq!(tags, [true, false]);
+}
+
+#[test]
+fn a_hash_tag_places_counters_and_never_splits_them() {
+    let nodes = || [pair("tenant", "small*").shared().limit(1)];
+    let (tagged, plain) = (tagged(&["tenant"], nodes()), policy(nodes()));
+    let (one, two) = ([entry("tenant", "small1")], [entry("tenant", "small2")]);
+    assert_eq!(key_of(&tagged, &one), key_of(&tagged, &two));
+    assert!(key_of(&tagged, &one).tag.is_some());
+    assert_eq!(key_of(&tagged, &one).identity, key_of(&plain, &one).identity);
+}
+
+#[test]
+fn brought_limits_are_placed_by_the_hash_tag_too() {
+    let policy = tagged(&["tenant"], [key("tenant").limit(1)]);
+    let (with, without) = ([entry("tenant", "t"), entry("x", "y")], [entry("x", "y")]);
+    let own = key_of(&policy, &[entry("tenant", "t")]);
+    assert_eq!(keys(&policy, bringing(&with, 1, Unit::Second))[0].tag, own.tag);
+    assert_eq!(keys(&policy, bringing(&without, 1, Unit::Second))[0].tag, None);
+}

@@ -1,0 +1,109 @@
+//! Rules switched by hand: what changes, and what must not.
+
+use tidegate::domain::{Hits, OnStoreFailure, Request, Role, RuleId};
+use tidegate::policy::{Options, Policy, RuleOverride, RuleOverrideError, Secret, Source, compile};
+
+use super::checks_of;
+use crate::support::policy_specs as specs;
+
+fn written() -> Policy {
+    specs::policy([specs::key("client").limit(100), specs::key("user").limit(3)])
+}
+
+fn switched(target: &str, switch: RuleOverride) -> Policy {
+    written().switched([(target, switch)].into_iter())
+}
+
+/// Capacity and role of each check of a request with both descriptors.
+fn checks(policy: &Policy) -> Vec<(u64, Role)> {
+    let (client, user) = ([specs::entry("client", "a")], [specs::entry("user", "b")]);
+    let descriptors = [specs::descriptor(&client), specs::descriptor(&user)];
+    checks_of(policy, &specs::request(&descriptors), |check| (check.limit.capacity().0, check.role))
+}
+
+#[test]
+fn a_switch_changes_its_target_and_nothing_else() {
+    use Role::{Required, Shadow};
+    assert_eq!(checks(&written()), [(100, Required), (3, Required)]);
+    assert_eq!(checks(&switched("d.client", RuleOverride::Shadow)), [(100, Shadow), (3, Required)]);
+    assert_eq!(checks(&switched("d.client", RuleOverride::Allow)), [(3, Required)]);
+    assert_eq!(checks(&switched("d.client", RuleOverride::Deny)), [(0, Required), (3, Required)]);
+    assert_eq!(checks(&switched("d", RuleOverride::Scale(20))), [(20, Required), (1, Required)]);
+    assert_eq!(checks(&switched("d", RuleOverride::Scale(100))), [(100, Required), (3, Required)]);
+    assert_eq!(checks(&switched("nobody", RuleOverride::Deny)), checks(&written()));
+}
+
+#[test]
+fn counters_and_numbers_of_rules_stay() {
+    let (client, written) = ([specs::entry("client", "a")], written());
+    let descriptors = [specs::descriptor(&client)];
+    let key = |policy: &Policy| checks_of(policy, &specs::request(&descriptors), |check| check.key);
+    for switch in [RuleOverride::Shadow, RuleOverride::Deny, RuleOverride::Scale(1)] {
+        let switched = written.switched([("d", switch)].into_iter());
+        assert_eq!(key(&switched), key(&written));
+        assert_eq!(switched.rule(RuleId(1)).unwrap().path, written.rule(RuleId(1)).unwrap().path);
+    }
+}
+
+#[test]
+fn what_is_denied_is_denied_without_the_store_too() {
+    let policy = switched("d.client", RuleOverride::Deny);
+    let limit = &policy.rules()[0].limits[0].limit;
+    assert_eq!((limit.capacity(), limit.on_store_failure), (Hits(0), OnStoreFailure::Deny));
+}
+
+#[test]
+fn the_classes_of_a_limit_are_switched_with_it() {
+    let text = include_bytes!("../policy/good/tiers.yaml").to_vec();
+    let source = Source { name: "tiers.yaml".into(), text };
+    let compiled = compile(&[source], &Options::default()).unwrap();
+    let written = Policy::build(compiled.domains, Secret::default());
+    let gold = [specs::entry("shared", "gold")];
+    let capacity = |policy: &Policy| {
+        let descriptors = [specs::descriptor(&gold)];
+        let request = Request { domain: "edge", descriptors: &descriptors };
+        checks_of(policy, &request, |check| check.limit.capacity().0)
+    };
+    assert_eq!(capacity(&written), [200]);
+    for (switch, left) in [(RuleOverride::Deny, 0), (RuleOverride::Scale(10), 20)] {
+        assert_eq!(capacity(&written.switched([("edge.shared", switch)].into_iter())), [left]);
+    }
+}
+
+#[test]
+fn several_switches_act_one_after_the_other() {
+    let both = [("d", RuleOverride::Scale(50)), ("d.user", RuleOverride::Shadow)];
+    let policy = written().switched(both.into_iter());
+    assert_eq!(checks(&policy), [(50, Role::Required), (1, Role::Shadow)]);
+}
+
+#[test]
+fn a_switch_that_would_do_nothing_is_refused() {
+    let policy = written();
+    assert_eq!(policy.accepts("d", RuleOverride::Deny), Ok(()));
+    assert_eq!(policy.accepts("d.user", RuleOverride::Allow), Ok(()));
+    assert!(matches!(
+        policy.accepts("d.nobody", RuleOverride::Allow),
+        Err(RuleOverrideError::Unknown(_))
+    ));
+    let unlimited = specs::policy([specs::key("client").unlimited()]);
+    let refused = unlimited.accepts("d", RuleOverride::Deny);
+    assert!(matches!(refused, Err(RuleOverrideError::NothingToDeny(_))));
+}
+
+#[test]
+fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
+    use std::sync::Arc;
+    use tidegate::algorithm;
+    use tidegate::domain::{Charge, Limit, Micros, Op};
+
+    let mut node = specs::key("client").limit(100);
+    let spec = &mut node.0.rule.as_mut().unwrap().limits[0];
+    spec.limit = Arc::new(Limit { charge: Charge::Always, ..(*spec.limit).clone() });
+    let policy = specs::policy([node]).switched([("d", RuleOverride::Deny)].into_iter());
+    let limit = &policy.rules()[0].limits[0].limit;
+    for op in [Op::Take { cost: Hits(7) }, Op::Peek, Op::Refund { cost: Hits(7) }] {
+        let step = algorithm::apply(None, limit, op, Micros(1_763_668_800_000_000));
+        assert_eq!((step.outcome.charged, step.write), (Hits(0), None), "{op:?}");
+    }
+}

@@ -1,0 +1,102 @@
+//! An answer of ours in the words of the record.
+
+use serde_json::Value;
+use tidegate::wire::WireError;
+use tidegate::wire::client::{Told, ToldLimit, ToldStatus};
+
+use super::recorded_calls::Answer;
+
+/// What every refusal of ours says besides: the header, the metadata, and the row that lists each.
+pub const BESIDES: [&str; 2] = ["`Retry-After` on rejections", "dynamic metadata on rejections"];
+
+/// The longest unit that is counted in here.
+const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
+
+/// Who answered.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Whose {
+    Ours,
+    Theirs,
+}
+
+pub fn answer(told: Result<Told, WireError>, whose: Whose) -> Answer {
+    match told {
+        Ok(told) => Answer {
+            error: None,
+            code: Some(told.code.to_owned()),
+            statuses: told.statuses.iter().map(status).collect(),
+            headers: headers(&told, whose),
+            metadata: metadata(&told, whose),
+        },
+        Err(WireError::Refused { status }) => {
+            Answer { error: Some(format!("{:?}", status.code())), ..Answer::default() }
+        }
+        Err(other) => panic!("no answer: {other:?}"),
+    }
+}
+
+fn status(status: &ToldStatus) -> String {
+    let mut text = if status.refused { "OVER_LIMIT".to_owned() } else { "OK".to_owned() };
+    match &status.limit {
+        Some(ToldLimit { name, requests_per_unit, unit, unit_multiplier }) => {
+            assert_eq!(*unit_multiplier, 1);
+            text += &format!(" {} of {requests_per_unit} per {unit}", status.remaining);
+            if !name.is_empty() {
+                text += &format!(" ({name})");
+            }
+        }
+        None if status.remaining > 0 => text += &format!(" {}", status.remaining),
+        None => {}
+    }
+    if let Some(seconds) = status.reset_seconds {
+        assert!((1..=YEAR_SECONDS).contains(&seconds), "{status:?}");
+        text += ", resets";
+    }
+    text
+}
+
+/// The headers of theirs, which may name no others; besides, ours on refusals.
+fn headers(told: &Told, whose: Whose) -> Option<String> {
+    let value = |name: &str| {
+        let mut found = told.headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name));
+        let value = found.next().map(|(_, value)| value.clone());
+        assert!(found.next().is_none(), "{name} twice: {:?}", told.headers);
+        value
+    };
+    let retry_after = value("retry-after");
+    let waits = told.statuses.iter().any(|status| status.refused && status.reset_seconds.is_some());
+    assert_eq!(retry_after.is_some(), told.refused && waits && whose == Whose::Ours, "{told:?}");
+    let [limit, remaining, reset] =
+        ["Limit", "Remaining", "Reset"].map(|name| value(&format!("RateLimit-{name}")));
+    let known = [&retry_after, &limit, &remaining, &reset].into_iter().flatten().count();
+    assert_eq!(known, told.headers.len(), "{:?}", told.headers);
+    let resets = reset.map_or("", |seconds| {
+        assert!((1..=YEAR_SECONDS).contains(&seconds.parse().unwrap()), "{told:?}");
+        ", resets"
+    });
+    Some(format!("{} of {}{resets}", remaining?, limit?))
+}
+
+/// Metadata in their form; besides, ours on refusals.
+fn metadata(told: &Told, whose: Whose) -> Option<Value> {
+    let mut metadata = told.metadata.clone();
+    let ours = metadata.as_mut()?.as_object_mut()?.remove("tidegate");
+    assert_eq!(ours.is_some(), told.refused && whose == Whose::Ours, "{told:?}");
+    metadata.map(whole)
+}
+
+/// Numbers of a protobuf Struct are all floating: 2.0 is 2.
+fn whole(value: Value) -> Value {
+    match value {
+        Value::Number(number) => {
+            let float = number.as_f64().unwrap();
+            assert!(float.fract() == 0.0, "{float}");
+            Value::from(float as u64)
+        }
+        Value::Array(values) => values.into_iter().map(whole).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(key, field)| (key, whole(field))).collect()
+        }
+        other => other,
+    }
+}

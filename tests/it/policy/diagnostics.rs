@@ -1,0 +1,149 @@
+//! Diagnostics of one run: all of them, of all files, in order.
+
+use tidegate::policy::{DiagnosticKind, Options, Source, compile};
+
+use super::compile_helpers::{bad, many};
+
+#[test]
+fn ten_faults_in_one_file_come_in_one_run() {
+    let text = "\
+domain: ''
+accounting: some
+descriptorz: []
+descriptors:
+  - value: a
+  - key: a
+    shadow_mode: maybe
+    rate_limit: {unit: fortnight, requests_per_unit: -1}
+  - key: b
+    key: c
+    rate_limit: {unit: second, quota_mode: true, requests_per_unit: 5, burst: 3}
+  - key: d
+    value: 1.5
+  - key: d
+    share_threshold: true
+  - key: d
+";
+    let places: Vec<(u32, u32, DiagnosticKind)> =
+        bad(text).iter().map(|fault| (fault.line, fault.column, fault.kind)).collect();
+    let expected = [
+        (1, 9, DiagnosticKind::Missing),
+        (2, 13, DiagnosticKind::BadValue),
+        (3, 1, DiagnosticKind::UnknownKey),
+        (5, 5, DiagnosticKind::Missing),
+        (7, 18, DiagnosticKind::WrongType),
+        (8, 24, DiagnosticKind::BadValue),
+        (8, 54, DiagnosticKind::OutOfRange),
+        (10, 5, DiagnosticKind::DuplicateKey),
+        (11, 32, DiagnosticKind::MisplacedKey),
+        (11, 79, DiagnosticKind::Conflict),
+        (13, 12, DiagnosticKind::WrongType),
+        (15, 22, DiagnosticKind::Conflict),
+        (16, 5, DiagnosticKind::Duplicate),
+    ];
+    assert_eq!(places, expected);
+}
+
+#[test]
+fn faults_of_all_files_come_in_one_run_sorted_by_file_and_place() {
+    let faults = many(
+        &[
+            ("z.yaml", b"domain: a\nx: 1\ny: 2\n"),
+            ("b.yaml", b"domain: [\n"),
+            ("a.yaml", b"domain: a\ndescriptors: 5\n"),
+        ],
+        false,
+    )
+    .unwrap_err();
+    let places: Vec<String> =
+        faults.0.iter().map(|f| format!("{}:{}:{}", f.file, f.line, f.column)).collect();
+    assert_eq!(
+        places,
+        ["a.yaml:2:14", "b.yaml:2:1", "z.yaml:1:9", "z.yaml:2:1", "z.yaml:3:1"],
+        "{faults}"
+    );
+}
+
+#[test]
+fn a_second_document_does_not_hide_the_faults_of_the_first() {
+    let kinds: Vec<DiagnosticKind> =
+        bad("domain: a\nx: 1\n---\ndomain: b\n").iter().map(|fault| fault.kind).collect();
+    assert_eq!(kinds, [DiagnosticKind::UnknownKey, DiagnosticKind::SecondDocument]);
+}
+
+#[test]
+fn a_fault_below_an_alias_points_at_what_the_alias_means() {
+    let text = "\
+domain: a
+descriptors:
+  - key: a
+    metadata:
+      limit: &limit {unit: second, requests_per_unit: -5}
+    rate_limit: *limit
+  - key: b
+    rate_limit:
+      <<: *limit
+";
+    let faults = bad(text);
+    let places: Vec<(u32, u32, &str)> =
+        faults.iter().map(|f| (f.line, f.column, f.path.as_str())).collect();
+    assert_eq!(
+        places,
+        [
+            (5, 55, "descriptors[0].rate_limit.requests_per_unit"),
+            (5, 55, "descriptors[1].rate_limit.requests_per_unit"),
+        ]
+    );
+}
+
+#[test]
+fn columns_count_characters_and_a_byte_order_mark_is_none() {
+    let faults = bad("\u{feff}domain: a\ndescriptors: [{key: 'ключ', valeu: 1}]\n");
+    assert_eq!((faults[0].line, faults[0].column), (2, 29));
+    let faults = bad("\u{feff}domian: a\n");
+    assert_eq!((faults[0].line, faults[0].column), (1, 1));
+}
+
+#[test]
+fn no_file_at_all_is_a_fault() {
+    let faults = compile(&[], &Options::default()).unwrap_err();
+    assert_eq!(faults.0[0].kind, DiagnosticKind::Empty);
+}
+
+#[test]
+fn a_file_or_a_sum_beyond_its_bound_is_a_fault() {
+    let file = |name: &str, comment: usize| Source {
+        name: name.to_owned(),
+        text: format!("domain: {name}\n#{}\n", "x".repeat(comment)).into_bytes(),
+    };
+    let options = Options { file_bytes_max: 200, all_bytes_max: 300, ..Options::default() };
+    assert!(compile(&[file("a", 100), file("b", 100)], &options).is_ok());
+    let faults = compile(&[file("a", 300)], &options).unwrap_err().0;
+    assert!(faults.iter().all(|fault| fault.kind == DiagnosticKind::TooLarge), "{faults:?}");
+    let faults = compile(&[file("a", 150), file("c", 100), file("b", 150)], &options).unwrap_err();
+    assert_eq!(faults.0.len(), 1);
+    assert_eq!(faults.0[0].file, "b");
+}
+
+#[test]
+fn a_value_beyond_sixty_kibibytes_is_a_fault() {
+    let text = format!("domain: a\ndescriptors: [{{key: a, value: {}}}]\n", "x".repeat(61_441));
+    assert_eq!(bad(text)[0].kind, DiagnosticKind::TooLarge);
+}
+
+#[test]
+fn the_fingerprint_is_stable_and_changes_with_any_file() {
+    let of = |files: &[(&str, &[u8])]| many(files, true).unwrap().fingerprint;
+    let one = of(&[("a", b"domain: a\n"), ("b", b"domain: b\n")]);
+    assert_eq!(one, of(&[("b", b"domain: b\n"), ("a", b"domain: a\n")]), "order is no matter");
+    assert_ne!(one, of(&[("a", b"domain: a\n"), ("b", b"domain: c\n")]));
+    assert_ne!(one, of(&[("a", b"domain: a\n"), ("c", b"domain: b\n")]));
+}
+
+#[test]
+fn a_file_that_is_no_policy_is_told_of_a_thousand_faults_and_how_many_more() {
+    let lines: String = (0..1_500).map(|at| format!("line_{at}: x\n")).collect();
+    let faults = bad(format!("domain: a\n{lines}"));
+    assert_eq!(faults.len(), 1_001);
+    assert_eq!(faults[0].message, "this file has 500 more faults than are shown here");
+}

@@ -1,0 +1,144 @@
+//! Whole files that are good: what they mean, in one line per rule.
+
+use std::fmt::Write;
+
+use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, OnStoreFailure, Refill, Window};
+use tidegate::policy::spec::{LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::{Compiled, Options, compile};
+
+use super::compile_helpers::{dir, entries, source, stem};
+
+/// A policy as text: one line per node with a rule or without children.
+pub fn told(compiled: &Compiled) -> String {
+    let mut text = String::new();
+    for domain in &compiled.domains {
+        writeln!(text, "[{}] {:?}", domain.name, domain.accounting).unwrap();
+        domain.nodes.iter().for_each(|node| tell(node, "", &mut text));
+    }
+    text
+}
+
+fn tell(node: &NodeSpec, above: &str, text: &mut String) {
+    let value = match &node.value {
+        ValueSpec::Any => String::new(),
+        ValueSpec::Exact(value) => format!("={value}"),
+        ValueSpec::Pattern(value) => format!("~{value}"),
+    };
+    let path = format!("{above}{}{value}", node.key);
+    let marks = [(node.share_threshold, " shared"), (node.value_to_metric, " value_to_metric")];
+    let marks: String = marks.iter().filter(|(on, _)| *on).map(|(_, mark)| *mark).collect();
+    match &node.rule {
+        Some(rule) => writeln!(text, "{path}: {}{marks}", rule_told(rule)).unwrap(),
+        None if node.children.is_empty() => writeln!(text, "{path}: allowed{marks}").unwrap(),
+        None if marks.is_empty() => {}
+        None => writeln!(text, "{path}:{marks}").unwrap(),
+    }
+    node.children.iter().for_each(|child| tell(child, &format!("{path} > "), text));
+}
+
+fn rule_told(rule: &RuleSpec) -> String {
+    let mut told = match rule.limits.as_slice() {
+        [] if rule.unlimited => "unlimited".to_owned(),
+        [limit] if !limit.in_list => limit_told(limit),
+        list => list.iter().map(listed_told).collect::<Vec<_>>().join(" + "),
+    };
+    let single = rule.limits.first().filter(|limit| !limit.in_list);
+    if let Some(name) = rule.name.as_deref().or(single.and_then(|l| l.name.as_deref())) {
+        write!(told, " named {name}").unwrap();
+    }
+    for replaced in &rule.replaces {
+        write!(told, " replaces {replaced}").unwrap();
+    }
+    for (on, mark) in [
+        (rule.shadow_mode, " shadow"),
+        (rule.quota_mode, " quota"),
+        (rule.detailed_metric, " detailed"),
+        (rule.body.is_some(), " body"),
+    ] {
+        told.push_str(if on { mark } else { "" });
+    }
+    if let Some(metadata) = &rule.metadata {
+        write!(told, " {}", serde_json::to_string(&**metadata).unwrap()).unwrap();
+    }
+    told
+}
+
+fn listed_told(spec: &LimitSpec) -> String {
+    let mut told = format!("{}: {}", spec.name.as_deref().unwrap(), limit_told(spec));
+    if let Some(per) = &spec.per {
+        write!(told, " per {per:?}").unwrap();
+    }
+    told
+}
+
+/// What is counted, in a few words.
+fn counting_told(limit: &Limit) -> String {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(fixed) => match &fixed.window {
+            Window::Epoch { .. } => String::new(),
+            Window::Calendar(calendar) => format!(", {calendar:?}"),
+        },
+        Algorithm::SlidingWindow(_) => ", sliding".to_owned(),
+        Algorithm::SlidingLog(_) => ", log".to_owned(),
+        Algorithm::Bucket(bucket) => {
+            let kind = match bucket.refill {
+                Refill::Arrival { .. } => "arrival",
+                Refill::Credits { .. } => "credits",
+            };
+            let leaky = if bucket.leaky { ", leaky" } else { "" };
+            let floor = match bucket.floor.0 {
+                0 => String::new(),
+                floor => format!(", floor {floor}"),
+            };
+            format!(", burst {} as {kind}{leaky}{floor}", bucket.burst)
+        }
+        Algorithm::Hybrid(hybrid) => {
+            let Hybrid { burst, shares, class, floor_percent, .. } = hybrid;
+            format!(", burst {burst} shares {shares:?} class {class} floor {floor_percent}%")
+        }
+        Algorithm::Concurrency(slots) => format!(", in flight for {} s", slots.lease.ceil_secs()),
+    }
+}
+
+fn limit_told(spec: &LimitSpec) -> String {
+    let rate = spec.limit.rate;
+    let unit = rate.unit.map_or("-", |unit| unit.word());
+    let mut told = format!("{} per {} {unit}", rate.requests_per_unit, rate.unit_multiplier);
+    told.push_str(&counting_told(&spec.limit));
+    if let Some(tiers) = &spec.tiers {
+        let default = tiers.default.map_or("none", |at| &tiers.classes[at].name);
+        write!(told, ", {} (else {default}):", tiers.method.word()).unwrap();
+        for class in &tiers.classes {
+            let rate = class.limit.rate.requests_per_unit;
+            let counting = counting_told(&class.limit);
+            write!(told, " [{} {rate}{counting}]", class.name).unwrap();
+        }
+    }
+    if spec.cost != 1 {
+        write!(told, ", cost {}", spec.cost).unwrap();
+    }
+    if spec.limit.charge == Charge::Always {
+        told.push_str(", always charged");
+    }
+    if spec.limit.on_store_failure != OnStoreFailure::Local {
+        write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();
+    }
+    told
+}
+
+#[test]
+fn every_good_file_means_what_stands_beside_it() {
+    let files = entries(&dir("good"));
+    let mut wrong = Vec::new();
+    for path in files.iter().filter(|path| path.extension().unwrap() == "yaml") {
+        let compiled = match compile(&[source(path)], &Options::default()) {
+            Ok(compiled) => told(&compiled),
+            Err(faults) => faults.to_string(),
+        };
+        let expected = std::fs::read_to_string(path.with_extension("txt")).unwrap_or_default();
+        if compiled.trim_end() != expected.trim_end() {
+            wrong.push(format!("== {}\n{compiled}", stem(path)));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}

@@ -1,0 +1,11 @@
+//! The policy language as a whole: files in, limits or every diagnostic out.
+
+mod arithmetic_bounds;
+mod bad_files;
+mod compile_helpers;
+mod diagnostics;
+mod good_files;
+mod json_schema;
+mod random_text;
+mod ratelimit_language;
+mod warnings;

@@ -1,0 +1,229 @@
+//! What works, but perhaps not as meant.
+
+use tidegate::policy::DiagnosticKind;
+
+use super::compile_helpers::{good, many};
+
+const LIMIT: &str = "rate_limit: {unit: second, requests_per_unit: 5}";
+
+/// The warnings of that kind, as `line:column`.
+fn warned(text: &str, kind: DiagnosticKind) -> Vec<String> {
+    let warnings = good(text).warnings;
+    assert!(warnings.iter().all(|warning| warning.kind.is_warning()));
+    let of_kind = warnings.iter().filter(|warning| warning.kind == kind);
+    of_kind.map(|warning| format!("{}:{}", warning.line, warning.column)).collect()
+}
+
+fn level(nodes: &[&str]) -> String {
+    let list: String = nodes.iter().map(|node| format!("  - {{{node}}}\n")).collect();
+    format!("domain: edge\ndescriptors:\n{list}")
+}
+
+#[test]
+fn a_limit_that_no_entry_ties_to_a_client_is_one_counter_for_all() {
+    let kind = DiagnosticKind::OneCounterForAll;
+    let text = level(&[
+        &format!("key: generic_key, value: search, {LIMIT}"),
+        &format!("key: remote_address, {LIMIT}"),
+        &format!("key: tenant, value: big, {LIMIT}"),
+        &format!("key: agent, value: 'bot*', {LIMIT}"),
+        &format!("key: agent, value: 'spider*', share_threshold: true, {LIMIT}"),
+        &format!("key: generic_key, value: login, descriptors: [{{key: remote_address, {LIMIT}}}]"),
+        "key: generic_key, value: off, rate_limit: {unit: day, requests_per_unit: 0}",
+    ]);
+    assert_eq!(warned(&text, kind), ["3:51", "5:43", "7:71"]);
+}
+
+#[test]
+fn a_key_whose_absence_leaves_no_limit_is_named_once() {
+    let kind = DiagnosticKind::NoLimitWhenAbsent;
+    let alone = level(&[
+        &format!("key: api_token, {LIMIT}"),
+        &format!("key: api_token, value: x, {LIMIT}"),
+    ]);
+    assert_eq!(warned(&alone, kind), ["3:11"]);
+    let beside =
+        level(&[&format!("key: api_token, {LIMIT}"), &format!("key: remote_address, {LIMIT}")]);
+    assert!(warned(&beside, kind).is_empty());
+}
+
+#[test]
+fn path_as_a_key_is_warned_of() {
+    let text = level(&[&format!("key: ':path', {LIMIT}"), &format!("key: path, {LIMIT}")]);
+    assert_eq!(warned(&text, DiagnosticKind::PathAsKey), ["3:11"]);
+}
+
+#[test]
+fn a_star_in_a_key_is_a_plain_character_and_warned_of() {
+    let text = level(&[&format!("key: 'x-*', {LIMIT}")]);
+    assert_eq!(warned(&text, DiagnosticKind::StarInKey), ["3:11"]);
+}
+
+#[test]
+fn a_pattern_that_an_earlier_one_covers_never_matches() {
+    let text = level(&[
+        &format!("key: a, value: 'x*', {LIMIT}"),
+        &format!("key: a, value: 'xy*', {LIMIT}"),
+        &format!("key: b, value: 'xy*', {LIMIT}"),
+        &format!("key: a, value: '*y', {LIMIT}"),
+        &format!("key: a, value: xyz, {LIMIT}"),
+        &format!("key: a, {LIMIT}"),
+    ]);
+    assert_eq!(warned(&text, DiagnosticKind::NeverMatches), ["4:5"]);
+}
+
+#[test]
+fn a_default_node_beside_a_star_never_matches_wherever_it_stands() {
+    let text = level(&[
+        &format!("key: a, {LIMIT}"),
+        &format!("key: a, value: '*', {LIMIT}"),
+        &format!("key: b, {LIMIT}"),
+        "key: c, descriptors: [{key: d, value: '**'}, {key: d}]",
+    ]);
+    assert_eq!(warned(&text, DiagnosticKind::NeverMatches), ["3:5", "6:51"]);
+}
+
+#[test]
+fn a_rule_deeper_than_a_request_can_be_never_matches() {
+    let nested = |levels: usize| {
+        let mut text = format!("{{key: k, {LIMIT}}}");
+        for _ in 1..levels {
+            text = format!("{{key: k, descriptors: [{text}]}}");
+        }
+        format!("domain: edge\ndescriptors: [{text}]\n")
+    };
+    assert!(warned(&nested(16), DiagnosticKind::NeverMatches).is_empty());
+    assert_eq!(warned(&nested(17), DiagnosticKind::NeverMatches).len(), 1);
+}
+
+#[test]
+fn replaces_may_name_a_limit_anywhere_in_the_domain_also_in_a_merged_file() {
+    let rule = |name: &str, other: &str| {
+        format!(
+            "domain: edge\ndescriptors: [{{key: {name}, rate_limit: {{name: {name}, unlimited: true, replaces: [{{name: {other}}}]}}}}]\n"
+        )
+    };
+    let (a, b) = (rule("a", "b"), rule("b", "c"));
+    let files: &[(&str, &[u8])] = &[("a.yaml", a.as_bytes()), ("b.yaml", b.as_bytes())];
+    let warnings = many(files, true).unwrap().warnings;
+    assert_eq!(warnings.len(), 1);
+    assert_eq!(
+        (warnings[0].file.as_str(), warnings[0].kind),
+        ("b.yaml", DiagnosticKind::ReplacesNobody)
+    );
+    assert_eq!(warnings[0].path, "descriptors[0].rate_limit.replaces[0].name");
+}
+
+#[test]
+fn a_unit_without_effect_and_an_absent_number_are_warned_of() {
+    let text = level(&[
+        "key: a, rate_limit: {unlimited: true, unit: fortnight}",
+        "key: b, rate_limit: {unit: day}",
+    ]);
+    assert_eq!(warned(&text, DiagnosticKind::NeverMatches), ["3:50"]);
+    assert_eq!(warned(&text, DiagnosticKind::DeniesAll), ["4:14"]);
+}
+
+#[test]
+fn a_listed_limit_and_classes_without_a_client_are_one_counter_for_all() {
+    let text = "
+domain: edge
+descriptors:
+  - key: remote_address
+    descriptors:
+      - key: plan
+        rate_limits:
+          - {name: each, per: [remote_address], unit: second, requests_per_unit: 5}
+          - {name: all, per: [], unit: second, requests_per_unit: 5}
+  - key: tier
+    rate_limit:
+      algorithm: token_bucket
+      unit: second
+      requests_per_unit: 5
+      tiers: {method: shared, classes: {gold: {floor: 0%}}}
+";
+    let warnings = good(text).warnings;
+    let of_kind = warnings.iter().filter(|w| w.kind == DiagnosticKind::OneCounterForAll);
+    let paths: Vec<&str> = of_kind.map(|warning| warning.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        ["descriptors[0].descriptors[0].rate_limits[1]", "descriptors[1].rate_limit"]
+    );
+}
+
+#[test]
+fn limits_that_a_cluster_may_split_are_warned_of_and_every_pair_is_told() {
+    let policy = |tag: &str| {
+        format!(
+            "
+domain: edge
+{tag}
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: remote_address
+        rate_limits:
+          - {{name: both, unit: second, requests_per_unit: 5}}
+          - {{name: tenants, per: [tenant], unit: day, requests_per_unit: 5}}
+          - {{name: ips, per: [remote_address], unit: day, requests_per_unit: 5}}
+  - {{key: remote_address, rate_limit: {{unit: second, requests_per_unit: 5}}}}
+  - {{key: remote_address, value: 10.0.0.1, rate_limit: {{unit: day, requests_per_unit: 5}}}}
+"
+        )
+    };
+    let told = |text: &str| {
+        let compiled = good(text);
+        let kind = DiagnosticKind::SplitOverSlots;
+        let warned = compiled.warnings.iter().filter(|warning| warning.kind == kind).count();
+        (warned, compiled.colocation.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let (warned, meetings) = told(&policy(""));
+    assert_eq!(warned, 3, "each but the first, which is the others' first partner");
+    assert_eq!(told(&policy("hash_tag: [tenants]")).0, 3, "an entry that nobody has joins nothing");
+    let path = "edge.tenant.remote_address";
+    assert_eq!(
+        meetings,
+        [
+            format!("{path} (both) and {path} (tenants): joinable by tenant"),
+            format!("{path} (both) and {path} (ips): joinable by remote_address"),
+            format!("{path} (tenants) and {path} (ips): not joinable"),
+            format!("{path} (both) and edge.remote_address: joinable by remote_address"),
+            format!("{path} (tenants) and edge.remote_address: not joinable"),
+            format!("{path} (ips) and edge.remote_address: joinable by remote_address"),
+        ]
+    );
+    let (warned, meetings) = told(&policy("hash_tag: [remote_address]"));
+    assert_eq!(warned, 0, "joining others would part these");
+    let joined = meetings.iter().filter(|meeting| meeting.ends_with(": joined")).count();
+    assert_eq!(joined, 3, "both, ips and the address alone");
+}
+
+#[test]
+fn limits_that_nothing_could_join_are_told_of_but_not_warned_of() {
+    let text =
+        level(&[&format!("key: api_token, {LIMIT}"), &format!("key: remote_address, {LIMIT}")]);
+    let compiled = good(&text);
+    assert!(compiled.warnings.is_empty(), "{:?}", compiled.warnings);
+    let meetings: Vec<String> = compiled.colocation.iter().map(ToString::to_string).collect();
+    assert_eq!(meetings, ["edge.api_token and edge.remote_address: not joinable"]);
+}
+
+#[test]
+fn entries_of_other_fixed_values_join_nothing() {
+    let text = "
+domain: edge
+hash_tag: [generic_key]
+descriptors:
+  - {key: generic_key, value: a, descriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 5}}]}
+  - {key: generic_key, value: b, descriptors: [{key: y, rate_limit: {unit: day, requests_per_unit: 5}}]}
+";
+    let meetings = good(text).colocation;
+    assert_eq!(meetings.len(), 1);
+    assert_eq!(meetings[0].joint, tidegate::policy::Colocation::NotJoinable);
+}
+
+#[test]
+fn a_policy_as_meant_has_no_warnings() {
+    let text = level(&[&format!("key: remote_address, {LIMIT}")]);
+    assert!(good(text).warnings.is_empty());
+}

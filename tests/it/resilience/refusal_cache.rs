@@ -1,0 +1,352 @@
+//! Remembered refusals, in front of a memory store that counts what it is asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate::domain::{
+    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, FixedWindow, Hits, Key,
+    Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
+};
+use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::store::Store;
+use tidegate::store::memory::MemoryStore;
+
+use crate::support::vectors;
+
+const SECOND: u64 = 1_000_000;
+const START: u64 = 1_763_596_800_000_000;
+
+struct Asked {
+    store: MemoryStore,
+    asked: Arc<AtomicU64>,
+}
+
+impl Store for Asked {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        self.asked.fetch_add(call.checks.len() as u64, Ordering::Relaxed);
+        // A store across a network lets others go on meanwhile.
+        tokio::task::yield_now().await;
+        self.store.apply(call).await
+    }
+
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.store.refund(receipts).await;
+    }
+}
+
+struct Bench {
+    store: RefusalCache<Asked>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Bench {
+    fn new(splits: bool) -> Bench {
+        let asked = Arc::default();
+        let inner = Asked { store: MemoryStore::new(1_000_000), asked: Arc::clone(&asked) };
+        Bench { store: RefusalCache::new(inner, splits), asked }
+    }
+
+    /// The answers, who gave them, and how many checks the store was asked.
+    async fn call(
+        &self,
+        now: u64,
+        accounting: Accounting,
+        checks: &[Check<'_>],
+    ) -> (Vec<Answer>, Source, u64) {
+        self.asked.store(0, Ordering::Relaxed);
+        let answers =
+            self.store.apply(&Call { checks, accounting, now: Micros(now), deadline: None }).await;
+        (answers.each, answers.source, self.asked.load(Ordering::Relaxed))
+    }
+
+    /// One check: its verdict, wait, and whether the store was asked.
+    async fn one(&self, now: u64, check: Check<'_>) -> (Verdict, Option<u64>, bool) {
+        let (answers, _, asked) = self.call(now, Accounting::AllOrNothing, &[check]).await;
+        let outcome = answers[0].outcome().unwrap();
+        (outcome.verdict, outcome.retry_after.map(|wait| wait.0), asked > 0)
+    }
+}
+
+/// Who answers a check of the first counter.
+async fn source_at(bench: &Bench, limit: &Arc<Limit>, now: u64) -> Source {
+    let (checks, accounting) = ([take(1, limit, 1)], Accounting::AllOrNothing);
+    let call = Call { checks: &checks, accounting, now: Micros(now), deadline: None };
+    bench.store.apply(&call).await.source
+}
+
+fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
+    let refill = Refill::Arrival { emission: Micros(emission) };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
+    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
+}
+
+fn window(hits: u64, length: u64) -> Arc<Limit> {
+    let window = Window::Epoch { length: Micros(length) };
+    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
+}
+
+fn key(n: u64) -> Key {
+    let hash = blake3::hash(&n.to_le_bytes());
+    Key { identity: u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap()), tag: None }
+}
+
+fn check<'a>(n: u64, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
+    Check { key: key(n), limit, op, role: Role::Required, holder: None }
+}
+
+fn take<'a>(n: u64, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+    check(n, limit, Op::Take { cost: Hits(cost) })
+}
+
+#[tokio::test]
+async fn a_refused_check_is_refused_again_without_asking() {
+    let bench = Bench::new(false);
+    let limit = bucket(1, SECOND / 2);
+    assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
+    assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Refuse, Some(500_000), true));
+    let later = bench.one(START + 100_000, take(1, &limit, 1)).await;
+    assert_eq!(later, (Verdict::Refuse, Some(400_000), false), "and the wait is still honest");
+    let last = bench.one(START + 499_999, take(1, &limit, 1)).await;
+    assert_eq!(last, (Verdict::Refuse, Some(1), false));
+    assert_eq!(bench.one(START + 500_000, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
+    assert_eq!(bench.store.counters().refused.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.store.counters().spared.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn after_a_second_the_store_is_asked_again() {
+    let bench = Bench::new(false);
+    let limit = window(1, 60 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.one(START, take(1, &limit, 1)).await;
+    for n in 1..10 {
+        let (verdict, wait, asked) = bench.one(START + n * 100_000, take(1, &limit, 1)).await;
+        assert_eq!((verdict, asked), (Verdict::Refuse, false));
+        assert_eq!(wait, Some(60 * SECOND - n * 100_000));
+    }
+    assert!(bench.one(START + SECOND, take(1, &limit, 1)).await.2);
+    assert!(!bench.one(START + SECOND + 1, take(1, &limit, 1)).await.2, "and remembered again");
+}
+
+#[tokio::test]
+async fn when_the_second_is_over_one_call_asks_for_all() {
+    let bench = Bench::new(false);
+    let limit = window(1, 60 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.asked.store(0, Ordering::Relaxed);
+    let at = |now| source_at(&bench, &limit, now);
+    let calls = [at(START + SECOND), at(START + SECOND), at(START + SECOND + 19_999)];
+    let sources = futures_util::future::join_all(calls).await;
+    assert_eq!(sources, [Source::Memory, Source::Cached, Source::Cached]);
+    assert_eq!(bench.asked.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn nobody_waits_long_for_the_one_who_asks() {
+    let bench = Bench::new(false);
+    let limit = window(1, 60 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.one(START, take(1, &limit, 1)).await;
+    let at = |now| source_at(&bench, &limit, now);
+    let calls = [at(START + SECOND), at(START + SECOND + 100_000)];
+    let sources = futures_util::future::join_all(calls).await;
+    assert_eq!(sources, [Source::Memory; 2], "both asked");
+}
+
+#[tokio::test]
+async fn another_cost_counter_or_limit_is_asked() {
+    let bench = Bench::new(false);
+    let (limit, raised) = (bucket(5, 10 * SECOND), bucket(9, 10 * SECOND));
+    bench.one(START, take(1, &limit, 3)).await;
+    assert_eq!(bench.one(START, take(1, &limit, 3)).await.0, Verdict::Refuse);
+    let again = Arc::new(Limit::clone(&limit));
+    assert!(!bench.one(START, take(1, &again, 3)).await.2, "the same numbers are the same limit");
+    assert_eq!(bench.one(START, take(2, &limit, 3)).await, (Verdict::Pass, None, true));
+    assert_eq!(bench.one(START, take(1, &raised, 3)).await, (Verdict::Pass, None, true));
+}
+
+#[tokio::test]
+async fn a_charge_drops_what_is_remembered_because_the_wait_grows() {
+    let bench = Bench::new(false);
+    let limit = bucket(5, 10 * SECOND);
+    bench.one(START, take(1, &limit, 3)).await;
+    let refused = bench.one(START, take(1, &limit, 3)).await;
+    assert_eq!(refused, (Verdict::Refuse, Some(10 * SECOND), true));
+    assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
+    let refused = bench.one(START, take(1, &limit, 3)).await;
+    assert_eq!(refused, (Verdict::Refuse, Some(20 * SECOND), true));
+}
+
+#[tokio::test]
+async fn peeks_debts_and_what_never_passes_are_not_remembered() {
+    let bench = Bench::new(false);
+    let limit = bucket(1, 10 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&limit) });
+    for _ in 0..3 {
+        let peeked = bench.one(START, check(1, &limit, Op::Peek)).await;
+        assert_eq!(peeked, (Verdict::Refuse, Some(10 * SECOND), true));
+        assert!(bench.one(START, take(2, &debt, 3)).await.2);
+        assert!(bench.one(START, take(3, &limit, 9)).await.2, "the store counts those");
+    }
+}
+
+#[tokio::test]
+async fn a_refund_seen_here_drops_what_is_remembered() {
+    let bench = Bench::new(false);
+    let limit = bucket(2, 10 * SECOND);
+    let (answers, ..) = bench.call(START, Accounting::AllOrNothing, &[take(1, &limit, 2)]).await;
+    let receipt = Receipt::of(&take(1, &limit, 2), answers[0].outcome().unwrap()).unwrap();
+    bench.one(START, take(1, &limit, 1)).await;
+    assert!(!bench.one(START, take(1, &limit, 1)).await.2);
+    bench.one(START, check(1, &limit, Op::Refund { cost: Hits(1) })).await;
+    assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
+    bench.one(START, take(1, &limit, 1)).await;
+    assert!(!bench.one(START, take(1, &limit, 1)).await.2);
+    bench.store.refund(&[receipt]).await;
+    assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
+}
+
+#[tokio::test]
+async fn a_reload_and_a_clock_that_steps_back_ask_again() {
+    let bench = Bench::new(false);
+    let limit = bucket(1, 10 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    bench.one(START, take(1, &limit, 1)).await;
+    assert!(!bench.one(START, take(1, &limit, 1)).await.2);
+    assert!(bench.one(START - 1, take(1, &limit, 1)).await.2);
+    bench.store.forget_all();
+    assert!(bench.one(START, take(1, &limit, 1)).await.2);
+}
+
+#[tokio::test]
+async fn a_counter_that_a_call_touches_twice_is_not_remembered() {
+    let bench = Bench::new(false);
+    let limit = bucket(1, 10 * SECOND);
+    let twice = [take(1, &limit, 1), take(1, &limit, 1)];
+    let (answers, ..) = bench.call(START, Accounting::AllOrNothing, &twice).await;
+    assert_eq!(answers[1].outcome().unwrap().verdict, Verdict::Refuse);
+    assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
+}
+
+#[tokio::test]
+async fn a_call_that_the_store_splits_is_not_remembered() {
+    let bench = Bench::new(true);
+    let (narrow, wide) = (bucket(1, 10 * SECOND), bucket(100, SECOND));
+    let apart = [take(2, &wide, 1), take(1, &narrow, 1)];
+    let tag = Some(7);
+    bench.one(START, take(1, &narrow, 1)).await;
+    for _ in 0..2 {
+        let (_, _, asked) = bench.call(START, Accounting::AllOrNothing, &apart).await;
+        assert_eq!(asked, 2);
+    }
+    let of = |check: Check<'_>| Key { tag, ..check.key };
+    let [a, b] = apart;
+    let joined = [Check { key: of(a), ..a }, Check { key: of(b), ..b }];
+    // The memory store counts by identity, so the narrow one is still empty.
+    bench.call(START, Accounting::AllOrNothing, &joined).await;
+    let (_, source, asked) = bench.call(START, Accounting::AllOrNothing, &joined).await;
+    assert_eq!((source, asked), (Source::Cached, 0));
+}
+
+#[tokio::test]
+async fn a_call_refused_from_memory_charges_nothing_but_debts_and_refunds() {
+    let bench = Bench::new(false);
+    let (narrow, wide) = (bucket(1, 10 * SECOND), bucket(100, 10 * SECOND));
+    let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&wide) });
+    bench.one(START, take(1, &narrow, 1)).await;
+    bench.one(START, take(1, &narrow, 1)).await;
+    bench.one(START, take(3, &wide, 5)).await;
+    let checks = [
+        take(2, &wide, 1),
+        take(1, &narrow, 1),
+        check(3, &wide, Op::Refund { cost: Hits(5) }),
+        take(4, &debt, 7),
+    ];
+    let (answers, source, asked) = bench.call(START, Accounting::AllOrNothing, &checks).await;
+    assert_eq!((source, asked), (Source::Memory, 2));
+    assert_eq!(answers[0], Answer::NotAsked);
+    assert_eq!(answers[1].outcome().unwrap().verdict, Verdict::Refuse);
+    assert_eq!(answers[2].outcome().unwrap().available, Hits(100));
+    assert_eq!(answers[3].outcome().unwrap().charged, Hits(7));
+    let (answers, source, asked) = bench.call(START, Accounting::AllOrNothing, &checks[..2]).await;
+    assert_eq!((source, asked), (Source::Cached, 0));
+    assert_eq!(answers[0], Answer::NotAsked);
+}
+
+#[tokio::test]
+async fn a_remembered_check_without_a_say_leaves_the_others_theirs() {
+    let bench = Bench::new(false);
+    let (narrow, wide) = (bucket(1, 10 * SECOND), bucket(100, 10 * SECOND));
+    bench.one(START, take(1, &narrow, 1)).await;
+    bench.one(START, take(1, &narrow, 1)).await;
+    let refused = take(1, &narrow, 1);
+    let shadow = [Check { role: Role::Shadow, ..refused }, take(2, &wide, 1)];
+    let (answers, _, asked) = bench.call(START, Accounting::AllOrNothing, &shadow).await;
+    assert_eq!(asked, 1);
+    assert_eq!(answers[1].outcome().unwrap().charged, Hits(1));
+    let quotas =
+        [Check { role: Role::Quota, ..refused }, Check { role: Role::Quota, ..take(2, &wide, 1) }];
+    let (answers, _, asked) = bench.call(START, Accounting::AllOrNothing, &quotas).await;
+    assert_eq!((asked, answers[1].outcome().unwrap().charged), (1, Hits(1)));
+    let lone = [quotas[0], take(2, &wide, 1)];
+    let (answers, source, asked) = bench.call(START, Accounting::AllOrNothing, &lone).await;
+    assert_eq!((source, asked, answers[1]), (Source::Cached, 0, Answer::NotAsked));
+    let independent = [refused, take(2, &wide, 1)];
+    let (answers, _, asked) = bench.call(START, Accounting::Independent, &independent).await;
+    assert_eq!((asked, answers[1].outcome().unwrap().charged), (1, Hits(1)));
+}
+
+#[tokio::test]
+async fn many_refused_keys_take_no_more_room_than_a_few_thousand() {
+    let bench = Bench::new(false);
+    let limit = bucket(1, 10 * SECOND);
+    const KEYS: u64 = 20_000;
+    for n in 0..KEYS {
+        bench.one(START, take(n, &limit, 1)).await;
+        bench.one(START, take(n, &limit, 1)).await;
+    }
+    let mut remembered = 0;
+    for n in 0..KEYS {
+        let key = take(n, &limit, 1);
+        if !bench.one(START, key).await.2 {
+            remembered += 1;
+        }
+    }
+    // Looking again brings a key back in place of another, hence not exactly 4,096.
+    assert!((1..KEYS / 2).contains(&remembered), "{remembered}");
+}
+
+#[tokio::test]
+async fn it_never_admits_what_the_store_would_refuse() {
+    let bench = Bench::new(false);
+    let plain = MemoryStore::new(1_000);
+    let mut seed = 88_172_645_463_325_252_u64;
+    let mut below = |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    let limits = [bucket(5, 30_000), window(7, SECOND), bucket(3, 400_000)];
+    let mut now = START;
+    for step in 0..20_000 {
+        now += below(60_000);
+        let n = below(3);
+        let limit = &limits[usize::try_from(n).unwrap()];
+        let check = take(n, limit, 1 + below(3));
+        let (verdict, wait, _) = bench.one(now, check).await;
+        let checks = [check];
+        let call = Call {
+            checks: &checks,
+            accounting: Accounting::AllOrNothing,
+            now: Micros(now),
+            deadline: None,
+        };
+        let expected = *plain.apply(&call).await.each[0].outcome().unwrap();
+        assert_eq!(verdict, expected.verdict, "step {step}");
+        assert_eq!(wait, expected.retry_after.map(|wait| wait.0), "step {step}");
+    }
+}

@@ -1,0 +1,194 @@
+//! The Redis store against the contract: on one server, behind Sentinel and on a Cluster.
+//!
+//! The scripts run strictly and take the call's time for their own. After every operation every key
+//! that it may have written must have an expiry. One server is started for each case; the group and
+//! the cluster, whose start takes seconds, serve all cases in turn, under the service's own
+//! connections and their least privilege.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::aio::MultiplexedConnection;
+use tidegate::clock::ManualClock;
+use tidegate::domain::{Answers, Call, Key, Micros, Receipt, Source};
+use tidegate::store::Store;
+use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::client::config::{
+    Address, Auth, Password, RedisConfig, TopologyConfig,
+};
+use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::transport::Transport;
+use tidegate::store::redis::keys::{self, Prefix};
+use tidegate::store::redis::script::library::STRICTLY;
+use tidegate::store::redis::store::Timing;
+
+use super::contract;
+use super::memory_store::spread;
+use super::store_under_test::{Bench, START};
+use crate::support::acl;
+use crate::support::heavy;
+use crate::support::plain_transport::Plain;
+use crate::support::redis_cluster::Cluster;
+use crate::support::redis_sentinel::{Group, NAME};
+use crate::support::redis_server::PATIENCE;
+use crate::support::redis_server::Server;
+
+/// Where the masters' slots begin, as `redis-cli --cluster create` deals them to three.
+const SLOTS_BEGIN: [u16; 3] = [0, 5_461, 10_923];
+
+/// A store whose keys are looked at after every operation.
+pub struct Watched<T> {
+    store: RedisStore<T>,
+    /// A connection to each master.
+    eyes: Vec<MultiplexedConnection>,
+}
+
+impl<T: Transport> Watched<T> {
+    fn new(transport: T, eyes: Vec<MultiplexedConnection>) -> Arc<Watched<T>> {
+        let store = RedisStore::new(transport, Prefix::default(), Timing::OfTheCall);
+        Arc::new(Watched { store, eyes })
+    }
+
+    async fn every_key_ends(&self, keys: impl Iterator<Item = (Key, Vec<u8>)>) {
+        for (key, text) in keys {
+            let at = match self.eyes.len() {
+                1 => 0,
+                _ => SLOTS_BEGIN.iter().filter(|begin| **begin <= keys::slot(&key)).count() - 1,
+            };
+            let mut look = redis::cmd("PTTL");
+            let left: i64 = look.arg(&text).query_async(&mut self.eyes[at].clone()).await.unwrap();
+            // -2: there is no such key. -1: it would stay for ever.
+            assert!(left == -2 || left >= 0, "{} never ends", String::from_utf8_lossy(&text));
+        }
+    }
+}
+
+/// Shared by all benches of one set of servers.
+pub struct Shared<T>(Arc<Watched<T>>);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        Shared(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Transport> Store for Shared<T> {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        let answers = self.0.store.apply(call).await;
+        let text = |check: &tidegate::domain::Check<'_>| {
+            (check.key, Prefix::default().key(&check.key, &check.limit.algorithm).to_vec())
+        };
+        self.0.every_key_ends(call.checks.iter().map(text)).await;
+        answers
+    }
+
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.0.store.refund(receipts).await;
+        let text = |receipt: &Receipt| {
+            (receipt.key, Prefix::default().key(&receipt.key, &receipt.limit.algorithm).to_vec())
+        };
+        self.0.every_key_ends(receipts.iter().map(text)).await;
+    }
+}
+
+pub struct RedisBench<T> {
+    store: Shared<T>,
+    clock: ManualClock,
+    salt: u64,
+    _server: Option<Server>,
+}
+
+impl<T: Transport> RedisBench<T> {
+    fn on(store: Shared<T>, server: Option<Server>) -> RedisBench<T> {
+        static BENCHES: AtomicU64 = AtomicU64::new(1);
+        let salt = BENCHES.fetch_add(1, Ordering::Relaxed);
+        RedisBench { store, clock: ManualClock::at(START), salt, _server: server }
+    }
+}
+
+impl RedisBench<Plain> {
+    pub async fn new() -> RedisBench<Plain> {
+        let server = Server::start(&[]);
+        let connection = server.connect().await;
+        let watched = Watched::new(Plain(connection.clone()), vec![connection]);
+        RedisBench::on(Shared(watched), Some(server))
+    }
+}
+
+impl<T: Transport> Bench for RedisBench<T> {
+    type Store = Shared<T>;
+
+    fn store(&self) -> &Shared<T> {
+        &self.store
+    }
+
+    fn source(&self) -> Source {
+        Source::Redis
+    }
+
+    fn now(&self) -> Micros {
+        self.clock.get()
+    }
+
+    fn set(&self, now: Micros) {
+        self.clock.set(now);
+    }
+
+    fn key(&self, n: u64) -> Key {
+        Key { identity: spread(self.salt, n), tag: Some(spread(self.salt, u64::MAX)) }
+    }
+}
+
+contract!(standalone, crate::store_contract::redis_store::RedisBench::new().await);
+
+/// The service's connections, and an operator's to each of the masters.
+async fn connected(
+    topology: TopologyConfig,
+    dialled: &[u16],
+    masters: &[u16],
+) -> Shared<Connections> {
+    let local = |port: &u16| Address::Tcp("127.0.0.1".into(), *port);
+    let config = RedisConfig {
+        topology,
+        addresses: dialled.iter().map(local).collect(),
+        auth: auth(),
+        // A case may keep the machine busy for long; what is meant here is right, not fast.
+        overdue: PATIENCE,
+        ..RedisConfig::default()
+    };
+    let connections = Connections::open(config, STRICTLY.each().to_vec()).unwrap();
+    let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
+    connected.expect("the connections are made");
+    let mut eyes = Vec::new();
+    for port in masters {
+        let client = redis::Client::open(("127.0.0.1", *port)).unwrap();
+        eyes.push(client.get_multiplexed_async_connection().await.unwrap());
+    }
+    Shared(Watched::new(connections, eyes))
+}
+
+fn auth() -> Auth {
+    Auth { user: Some(acl::USER.into()), password: Password::Fixed(acl::PASSWORD.into()) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_contract_holds_behind_sentinel() {
+    let _turn = heavy::turn().await;
+    let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: auth() };
+    let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
+    let store = connected(topology, &sentinels, &[group.servers[0].port]).await;
+    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
+    let _turn = heavy::turn().await;
+    let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
+    let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
+    for (at, begin) in SLOTS_BEGIN.iter().enumerate() {
+        assert_eq!(cluster.owner(0, *begin), at, "the slots are dealt as this test thinks");
+    }
+    let store = connected(TopologyConfig::Cluster, &ports[3..4], &ports[..3]).await;
+    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None));
+}

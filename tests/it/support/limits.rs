@@ -1,0 +1,111 @@
+//! Limits, keys and checks in one line each.
+
+use std::sync::Arc;
+
+use tidegate::domain::{
+    Algorithm, Bucket, Charge, Check, Concurrency, FixedWindow, Hits, Hybrid, Key, Limit, Micros,
+    Op, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
+};
+
+use super::vectors;
+
+pub const SECOND: u64 = 1_000_000;
+pub const MINUTE: u64 = 60 * SECOND;
+pub const HOUR: u64 = 60 * MINUTE;
+/// A whole number of days since the epoch, so that windows begin here.
+pub const START: Micros = Micros(1_763_596_800_000_000);
+
+pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
+    let window = Window::Epoch { length: Micros(length_us) };
+    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
+}
+
+pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
+    let refill = Refill::Arrival { emission: Micros(emission_us) };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
+    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
+}
+
+pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
+    let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
+    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
+    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
+}
+
+/// The same bucket as a class with that floor sees it.
+pub fn floored(limit: &Arc<Limit>, floor: u64) -> Arc<Limit> {
+    let mut limit = Limit::clone(limit);
+    if let Algorithm::Bucket(bucket) = &mut limit.algorithm {
+        bucket.floor = Hits(floor);
+    }
+    Arc::new(limit)
+}
+
+pub fn calendar(hits: u64, unit: Unit, zone: &str) -> Arc<Limit> {
+    let window = Window::Calendar(tidegate::policy::calendar(unit, zone).unwrap());
+    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
+}
+
+pub fn sliding_window(hits: u64, length_us: u64) -> Arc<Limit> {
+    let (hits, length) = (Hits(hits), Micros(length_us));
+    let algorithm = Algorithm::SlidingWindow(SlidingWindow { hits, length });
+    Arc::new(vectors::limit(algorithm, Charge::Admitted))
+}
+
+pub fn sliding_log(hits: u64, length_us: u64) -> Arc<Limit> {
+    let (hits, length) = (Hits(hits), Micros(length_us));
+    Arc::new(vectors::limit(Algorithm::SlidingLog(SlidingLog { hits, length }), Charge::Admitted))
+}
+
+pub fn slots(slots: u64, lease_us: u64) -> Arc<Limit> {
+    let (slots, lease) = (Hits(slots), Micros(lease_us));
+    Arc::new(vectors::limit(Algorithm::Concurrency(Concurrency { slots, lease }), Charge::Admitted))
+}
+
+pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usize) -> Arc<Limit> {
+    let classes = Hybrid {
+        burst: Hits(burst),
+        hits: Hits(hits),
+        window: Micros(window_us),
+        shares: shares.into(),
+        class,
+        floor_percent: [0, 24, 62][class % 3],
+    };
+    Arc::new(vectors::limit(Algorithm::Hybrid(classes), Charge::Admitted))
+}
+
+pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
+    Arc::new(Limit { charge: Charge::Always, ..Limit::clone(limit) })
+}
+
+/// 128 bits as evenly spread as those of a keyed hash.
+pub fn spread(n: u64) -> u128 {
+    let hash = blake3::hash(&n.to_le_bytes());
+    u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap())
+}
+
+pub fn key(n: u64) -> Key {
+    Key { identity: spread(n), tag: None }
+}
+
+pub fn tagged(n: u64, tag: u64) -> Key {
+    Key { identity: spread(n), tag: Some(spread(tag)) }
+}
+
+pub fn take<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+    check(key, limit, Op::Take { cost: Hits(cost) })
+}
+
+pub fn peek(key: Key, limit: &Arc<Limit>) -> Check<'_> {
+    check(key, limit, Op::Peek)
+}
+
+pub fn refund<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+    check(key, limit, Op::Refund { cost: Hits(cost) })
+}
+
+pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
+    Check { key, limit, op, role: Role::Required, holder: None }
+}

@@ -1,0 +1,11 @@
+//! How often a test repeats its claim: briefly in `make test`, at length in `make proof`.
+
+use super::environment::number;
+
+/// Returns `briefly`, or with TIDEGATE_PROOF that percentage of `at_length`, at least 1.
+pub fn times(briefly: u64, at_length: u64) -> u64 {
+    match number("TIDEGATE_PROOF") {
+        None => briefly,
+        Some(percent) => (at_length * percent / 100).max(1),
+    }
+}

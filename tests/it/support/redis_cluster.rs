@@ -1,0 +1,189 @@
+//! A real Redis Cluster of six processes: three masters, each with a replica.
+//!
+//! Not here: what is tested on it.
+
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::black_hole_proxy::Proxy;
+use super::redis_server::{PATIENCE, Server, free_port, redis_cli, until};
+
+/// Masters come first, in the order in which `redis-cli --cluster create` deals the slots.
+pub struct Cluster {
+    pub nodes: Vec<Server>,
+    /// In front of the first master, where one was asked for.
+    pub proxy: Option<Proxy>,
+    /// Where clients find the first master, if not at its own port.
+    announced: Option<u16>,
+}
+
+impl Cluster {
+    /// Starts and joins six nodes. `lines` go into every configuration file.
+    pub fn start(lines: &[&str]) -> Cluster {
+        Cluster::start_behind(lines, |_| None::<((), u16)>).0
+    }
+
+    /// The same, and clients reach the first master only through a proxy.
+    pub fn start_behind_a_proxy(lines: &[&str]) -> Cluster {
+        let front = |port| {
+            let proxy = Proxy::start(port);
+            let port = proxy.port;
+            Some((proxy, port))
+        };
+        let (cluster, proxy) = Cluster::start_behind(lines, front);
+        Cluster { proxy, ..cluster }
+    }
+
+    /// The same with a proxy of the caller's: given the first master's port it says what it is, and
+    /// where it listens.
+    pub fn start_behind<P>(
+        lines: &[&str],
+        mut front: impl FnMut(u16) -> Option<(P, u16)>,
+    ) -> (Cluster, Option<P>) {
+        let mut all = vec![
+            "cluster-enabled yes",
+            "cluster-config-file nodes.conf",
+            "cluster-node-timeout 2000",
+            "cluster-require-full-coverage no",
+            "cluster-migration-barrier 10",
+            "repl-diskless-sync-delay 0",
+        ];
+        all.extend(lines);
+        let (mut proxy, mut at) = (None, None);
+        let mut nodes = Vec::new();
+        while nodes.len() < 6 {
+            let port = free_port();
+            let mut own = all.clone();
+            let announced;
+            if nodes.is_empty()
+                && let Some((front, listens)) = front(port)
+            {
+                announced = format!("cluster-announce-port {listens}");
+                (proxy, at) = (Some(front), Some(listens));
+                own.push("cluster-announce-ip 127.0.0.1");
+                own.push(&announced);
+                own.push("cluster-announce-bus-port {bus}");
+            }
+            let bus = (port + 10_000).to_string();
+            let own: Vec<String> = own.iter().map(|line| line.replace("{bus}", &bus)).collect();
+            let own: Vec<&str> = own.iter().map(String::as_str).collect();
+            nodes.extend(Server::try_start(port, &own, &[]));
+        }
+        let cluster = Cluster { nodes, proxy: None, announced: at };
+        cluster.join();
+        (cluster, proxy)
+    }
+
+    fn join(&self) {
+        let addresses: Vec<String> =
+            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        let mut arguments = vec!["--cluster", "create"];
+        arguments.extend(addresses.iter().map(String::as_str));
+        arguments.extend(["--cluster-replicas", "1", "--cluster-yes"]);
+        redis_cli(&arguments);
+        let end = Instant::now() + PATIENCE;
+        while !self.nodes.iter().all(|node| self.is_settled(node)) {
+            assert!(Instant::now() < end, "the cluster does not settle");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// It knows all slots and all six nodes, and its replication works.
+    fn is_settled(&self, node: &Server) -> bool {
+        let info = text(node.ask(&["CLUSTER", "INFO"]));
+        let nodes = text(node.ask(&["CLUSTER", "NODES"]));
+        let replication = text(node.ask(&["INFO", "replication"]));
+        info.contains("cluster_state:ok")
+            && info.contains("cluster_slots_ok:16384")
+            && nodes.matches("slave").count() == 3
+            && nodes.matches("master").count() == 3
+            && (replication.contains("role:master") && replication.contains("connected_slaves:1")
+                || replication.contains("master_link_status:up"))
+    }
+
+    /// The number of the node that `asked` believes to hold the slot. In the middle of a failover
+    /// it may know of none: then it is asked until it does.
+    pub fn owner(&self, asked: usize, slot: u16) -> usize {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(port) = self.owner_port(asked, slot) {
+                return self.index_of(port);
+            }
+            assert!(Instant::now() < end, "slot {slot} has no owner");
+            std::thread::yield_now();
+        }
+    }
+
+    fn owner_port(&self, asked: usize, slot: u16) -> Option<u16> {
+        let Value::Array(ranges) = self.nodes[asked].ask(&["CLUSTER", "SLOTS"]) else {
+            panic!("CLUSTER SLOTS is no list");
+        };
+        for range in ranges {
+            let Value::Array(parts) = range else { panic!("a range is no list") };
+            let bound = |at: usize| redis::from_redis_value::<u16>(parts[at].clone()).unwrap();
+            if (bound(0)..=bound(1)).contains(&slot) {
+                let Value::Array(master) = &parts[2] else { panic!("a node is no list") };
+                return Some(redis::from_redis_value(master[1].clone()).unwrap());
+            }
+        }
+        None
+    }
+
+    fn index_of(&self, port: u16) -> usize {
+        if self.announced == Some(port) {
+            return 0;
+        }
+        self.nodes.iter().position(|node| node.port == port).expect("a node of ours")
+    }
+
+    /// The number of the replica of a master.
+    pub fn replica_of(&self, master: usize) -> usize {
+        let id = text(self.nodes[master].ask(&["CLUSTER", "MYID"]));
+        let list = text(self.nodes[master].ask(&["CLUSTER", "NODES"]));
+        let line = list.lines().find(|line| line.contains("slave") && line.contains(&id));
+        let place = line.expect("a replica").split(' ').nth(1).unwrap();
+        let port = place.split(['@', ',']).next().unwrap().rsplit(':').next().unwrap();
+        self.index_of(port.parse().unwrap())
+    }
+
+    /// Moves every slot of one master to another, with its keys, while both serve.
+    pub async fn reshard(&self, from: usize, to: usize) {
+        let middle = 8_000;
+        assert_eq!(self.owner(from, middle), from, "the master in the middle moves");
+        if text(self.nodes[from].ask(&["INFO", "server"])).contains("valkey_version:9") {
+            // Valkey moves slots as a whole; redis-cli's way, slot by slot, is refused there.
+            let range = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", "5461", "10922", "NODE"];
+            self.nodes[from].ask(&[&range[..], &[&self.id(to)]].concat());
+        } else {
+            redis_cli(&[
+                "--cluster",
+                "reshard",
+                &format!("127.0.0.1:{}", self.nodes[from].port),
+                "--cluster-from",
+                &self.id(from),
+                "--cluster-to",
+                &self.id(to),
+                "--cluster-slots",
+                "5462",
+                "--cluster-yes",
+            ]);
+        }
+        let moved = |slot| (0..6).all(|asked| self.owner(asked, slot) == to);
+        until("the shard has moved", || [5_461, middle, 10_922].into_iter().all(moved)).await;
+    }
+
+    /// A key's slot.
+    pub fn slot_of(&self, key: &str) -> u16 {
+        redis::from_redis_value(self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key])).unwrap()
+    }
+
+    /// The node's own id.
+    pub fn id(&self, node: usize) -> String {
+        text(self.nodes[node].ask(&["CLUSTER", "MYID"]))
+    }
+}
+
+pub fn text(value: Value) -> String {
+    redis::from_redis_value(value).unwrap()
+}

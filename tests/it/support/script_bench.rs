@@ -1,0 +1,59 @@
+//! A Redis server and the scripts, without the store: encodes a call, runs it, decodes the reply.
+
+use tidegate::domain::{Accounting, Check, Micros, Outcome};
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::Scripts;
+use tidegate::store::redis::script::reply::decode;
+
+use super::limits::START;
+use super::plain_transport::Plain;
+use super::redis_server::Server;
+
+/// A Redis server of its own, and calls to it.
+pub struct Bench {
+    /// Held only to be stopped when the bench is dropped.
+    _server: Server,
+    pub plain: Plain,
+    pub encoder: Encoder,
+}
+
+impl Bench {
+    /// Scripts as production runs them, or strictly.
+    pub async fn new(scripts: &'static Scripts, arguments: &[&str]) -> Bench {
+        let server = Server::start(arguments);
+        let plain = Plain(server.connect().await);
+        Bench { _server: server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
+    }
+
+    pub async fn decide(
+        &self,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        now: Option<Micros>,
+    ) -> Vec<Outcome> {
+        let item = self.encoder.call(checks, accounting, now, now.unwrap_or(START));
+        let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
+        decode(&reply, checks, accounting)
+            .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))
+            .outcomes
+    }
+
+    /// One check, all or nothing.
+    pub async fn one(&self, check: Check<'_>, now: Option<Micros>) -> Outcome {
+        self.decide(&[check], Accounting::AllOrNothing, now).await[0]
+    }
+
+    /// The text of a check's key.
+    pub fn text(&self, check: &Check<'_>) -> Vec<u8> {
+        Prefix::default().key(&check.key, &check.limit.algorithm).to_vec()
+    }
+
+    pub async fn command<T: redis::FromRedisValue>(&self, words: &[&[u8]]) -> T {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        command.query_async(&mut self.plain.0.clone()).await.unwrap()
+    }
+}

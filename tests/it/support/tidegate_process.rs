@@ -1,0 +1,166 @@
+//! Runs the binary: once, to its end, or serving until dropped.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::wait::until;
+
+/// The binary, with no environment.
+pub(crate) fn tidegate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+/// What a run to the end printed, and its exit code.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    /// Asserts the exit code; on a mismatch shows what was printed.
+    pub(crate) fn with_code(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "\nstdout:\n{}\nstderr:\n{}", self.out, self.err);
+        self
+    }
+}
+
+pub(crate) fn ran(command: &mut Command) -> Ran {
+    let Output { status, stdout, stderr } = command.output().expect("tidegate runs");
+    Ran {
+        code: status.code().expect("an exit code"),
+        out: String::from_utf8(stdout).expect("UTF-8"),
+        err: String::from_utf8(stderr).expect("UTF-8"),
+    }
+}
+
+/// Runs with these arguments and no environment.
+pub(crate) fn run(arguments: &[&str]) -> Ran {
+    ran(tidegate().args(arguments))
+}
+
+/// A directory with files.
+pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
+    let directory = TempDir::new().expect("a temporary directory");
+    for (name, text) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("writable");
+        fs::write(path, text).expect("writable");
+    }
+    directory
+}
+
+/// Five a day for each client.
+pub(crate) const FIVE_A_DAY: &str = "
+domain: edge
+descriptors:
+  - key: client
+    rate_limit: {name: daily, unit: year, requests_per_unit: 5}
+";
+
+/// A serving process; killed when dropped.
+pub(crate) struct Serving {
+    child: Child,
+    log: PathBuf,
+    ports: BTreeMap<String, SocketAddr>,
+    _directory: TempDir,
+}
+
+impl Serving {
+    /// Serves this policy on free ports.
+    pub(crate) fn policy(text: &str, arguments: &[&str]) -> Serving {
+        let files = directory(&[("policy.yaml", text)]);
+        let path = files.path().join("policy.yaml").display().to_string();
+        let mut command = tidegate();
+        command.args(["serve", "--policy", &path]).args(arguments);
+        Serving::start(&mut command, files)
+    }
+
+    /// Starts a command that serves; `kept` lives as long as it.
+    pub(crate) fn start(command: &mut Command, kept: TempDir) -> Serving {
+        let log = kept.path().join(".log");
+        let file = File::create(&log).expect("writable");
+        let child = command
+            .envs([("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0"), ("HOST", "127.0.0.1")])
+            .envs([("PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_FORMAT", "json")])
+            .envs([("TIDEGATE_THREADS", "1"), ("TIDEGATE_POLICY_POLL", "50ms")])
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .expect("tidegate starts");
+        let mut serving = Serving { child, log, ports: BTreeMap::new(), _directory: kept };
+        let listening = until("tidegate to listen", || {
+            let ended = serving.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "it ended: {}", serving.log());
+            serving.logged("listening")
+        });
+        serving.logged_in_time("ready");
+        for (name, value) in listening.as_object().expect("fields") {
+            if let Some(address) = value.as_str().and_then(|text| text.parse().ok()) {
+                serving.ports.insert(name.clone(), address);
+            }
+        }
+        serving
+    }
+
+    /// A port by its name in the log: grpc, http, debug, prometheus.
+    pub(crate) fn port(&self, name: &str) -> SocketAddr {
+        self.ports[name]
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The first line of the log with this message.
+    pub(crate) fn logged(&self, message: &str) -> Option<Value> {
+        let log = self.log();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.find(|line| line["message"] == message)
+    }
+
+    /// The same, waiting for it.
+    pub(crate) fn logged_in_time(&self, message: &str) -> Value {
+        until(&format!("{message:?} in the log"), || self.logged(message))
+    }
+
+    /// Asks it once for a client, by `tidegate ask`: what was printed.
+    pub(crate) fn ask(&self, client: &str) -> String {
+        let descriptor = format!("client={client}");
+        run(&["ask", &self.port("grpc").to_string(), "edge", &descriptor]).with_code(0).out
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.id().to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        until("tidegate to end", || self.child.try_wait().expect("a child")).code()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.log.parent().expect("a directory")
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Both fail only where it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

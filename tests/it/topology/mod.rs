@@ -1,0 +1,11 @@
+//! Connections to real Redis topologies (single, Sentinel, Cluster): every command is answered
+//! once, no charge is counted twice whatever fails, and connections recover without a restart.
+//!
+//! Every test runs under the least-privilege ACL of `support/acl.rs`. Not here: what scripts count
+//! (`lua`).
+
+mod cluster;
+mod counting_load;
+mod credentials;
+mod sentinel;
+mod single;

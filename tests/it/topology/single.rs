@@ -1,0 +1,211 @@
+//! One server.
+
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use redis::Value;
+use tidegate::domain::Executed;
+use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
+
+use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
+use crate::support::acl;
+use crate::support::redis_server::{Server, until};
+
+fn server() -> Server {
+    Server::start(&[&acl::line(acl::SINGLE)])
+}
+
+fn single(server: &Server) -> RedisConfig {
+    config(TopologyConfig::Single, &[server])
+}
+
+fn no(fault: SendErrorKind) -> Result<Value, SendError> {
+    Err(SendError { executed: Executed::No, fault })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_item_is_answered_on_its_own_and_in_order() {
+    let server = server();
+    let connections = open(single(&server)).await;
+    let items = ScriptCalls::from_iter([
+        item(&COUNT, "tg1z:{a}"),
+        item(&FAIL, "tg1z:{a}"),
+        item(&COUNT, "tg1z:{a}"),
+        item(&COUNT, "forbidden"),
+        item(&COUNT, "tg1z:{b}"),
+    ]);
+    let replies = connections.send(items).await;
+    let failed = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
+    assert_eq!(
+        replies.as_slice(),
+        [
+            Ok(Value::Int(1)),
+            Err(failed),
+            Ok(Value::Int(2)),
+            no(SendErrorKind::Denied),
+            Ok(Value::Int(1))
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_goes_out_in_one_write() {
+    let server = server();
+    let connections = open(single(&server)).await;
+    let ten = (0..10).map(|at| item(&COUNT, &format!("tg1z:{{{at}}}")));
+    let replies = connections.send(ten.collect()).await;
+    assert!(replies.iter().all(|reply| *reply == Ok(Value::Int(1))), "{replies:?}");
+    assert_eq!(total(&connections, |node| &node.pipelines), 1);
+    assert_eq!(total(&connections, |node| &node.items), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_posted_item_is_carried_without_a_caller() {
+    let server = server();
+    let connections = open(single(&server)).await;
+    connections.post(item(&COUNT, "tg1z:{a}"));
+    until("it is counted", || server.count("tg1z:{a}") == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_are_flushed_all_the_time_cost_no_answer_and_no_double_charge() {
+    let server = server();
+    let connections = open(single(&server)).await;
+    let load = Load::start(connections, pages(4));
+    for _ in 0..20 {
+        server.ask(&["SCRIPT", "FLUSH"]);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(total(load.connections(), |node| &node.noscript) > 0, "no script was missed");
+    for page in load.stop(true).await.iter() {
+        assert_eq!(page.unanswered(), 0, "{page:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_server_is_refused_at_once_and_met_again() {
+    let mut server = server();
+    let port = server.port;
+    let connections = open(single(&server)).await;
+    let load = Load::start(connections, pages(4));
+    let connections = load.connections();
+    load.progress("every key is charged", |_| true, 5).await;
+    server.kill();
+    until("the loss is noticed", || !connections.is_connected()).await;
+    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
+    let again = Server::try_start(port, &[&acl::line(acl::SINGLE)], &[]);
+    let again = again.expect("the port is still free");
+    load.progress("every key is charged again", |_| true, 5).await;
+    // The new server began with nothing, so that only the upper bound can be checked.
+    load.stop(false).await;
+    drop(again);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_connection_that_the_server_closes_costs_no_call() {
+    let server = server();
+    let connections = open(single(&server)).await;
+    for _ in 0..5 {
+        let before = total(&connections, |node| &node.connects);
+        server.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        until("both connections are back", || {
+            total(&connections, |node| &node.connects) >= before + 2
+                && total(&connections, |node| &node.connected) == 2
+        })
+        .await;
+        assert!(count_one(&connections, "tg1z:{a}").await.is_ok());
+    }
+    assert_eq!(server.count("tg1z:{a}"), 5);
+    assert_eq!(total(&connections, |node| &node.unknown), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_item_whose_caller_has_gone_is_not_written() {
+    let server = server();
+    let patient =
+        RedisConfig { connections: 1, overdue: Duration::from_secs(20), ..single(&server) };
+    let connections = open(patient).await;
+    server.ask(&["CLIENT", "PAUSE", "20000", "WRITE"]);
+    // A call that is polled once has entered the queue.
+    let call = || {
+        let mut call = Box::pin(count_one(&connections, "tg1z:{a}"));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        call
+    };
+    // Two writes may be under way, so that what follows them has to queue.
+    let first = call();
+    until("the first lies at the server", || total(&connections, |node| &node.items) == 1).await;
+    let second = call();
+    until("the second too", || total(&connections, |node| &node.items) == 2).await;
+    let gone: Vec<_> = (0..5).map(|_| call()).collect();
+    drop(gone);
+    server.ask(&["CLIENT", "UNPAUSE"]);
+    assert_eq!(first.await, Ok(Value::Int(1)));
+    assert_eq!(second.await, Ok(Value::Int(2)));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(3)));
+    assert_eq!(total(&connections, |node| &node.items), 3);
+    assert_eq!(total(&connections, |node| &node.stale), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_server_is_dropped_and_met_again() {
+    let server = server();
+    let connections = open(single(&server)).await;
+    let load = Load::start(connections, pages(4));
+    let connections = load.connections();
+    load.progress("every key is charged", |_| true, 5).await;
+    server.freeze();
+    until("its connections are dropped", || {
+        total(connections, |node| &node.timeouts) > 0 && !connections.is_connected()
+    })
+    .await;
+    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
+    server.thaw();
+    load.progress("every key is charged again", |_| true, 5).await;
+    load.stop(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_and_one_that_became_a_replica_say_that_nothing_ran() {
+    let server = server();
+    let connections = open(single(&server)).await;
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
+    server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotWritable));
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotMaster));
+    server.ask(&["REPLICAOF", "NO", "ONE"]);
+    until("it is a master again", || connections.is_connected()).await;
+    let again = count_one(&connections, "tg1z:{a}").await;
+    assert_eq!(again, Ok(Value::Int(2)), "neither of the two had run");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unix_socket_and_a_database_are_reached() {
+    let rules = format!("{} +select", acl::SINGLE);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.sock");
+    let socket = format!("unixsocket {}", path.display());
+    let server = Server::start(&[&acl::line(&rules), &socket]);
+    let addresses = vec![Address::Unix(path)];
+    let connections = open(RedisConfig { addresses, db: 3, ..single(&server) }).await;
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
+    let Value::BulkString(info) = server.ask(&["INFO", "keyspace"]) else { panic!("no text") };
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains("db3:keys=2,expires=2"), "{info}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_with_different_secrets_are_found_out() {
+    let server = server();
+    let one = open(single(&server)).await;
+    let same = open(single(&server)).await;
+    assert_eq!(total(&one, |node| &node.meta_differs), 0);
+    assert_eq!(total(&same, |node| &node.meta_differs), 0);
+    let other = open(RedisConfig { meta: "secret 2, format 1".into(), ..single(&server) }).await;
+    assert!(total(&other, |node| &node.meta_differs) > 0);
+    let lasts: i64 = redis::from_redis_value(server.ask(&["TTL", "tg1meta"])).unwrap();
+    assert!(lasts > 0, "it expires: {lasts}");
+}
