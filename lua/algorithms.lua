@@ -1,6 +1,6 @@
 #!lua
 -- Finds an algorithm by its letter, the same as in the counter's key:
--- algorithms(letter, now, extra_ms) -> functions.
+-- algorithms(letter, now, extra_ms, only_refund) -> functions.
 --
 -- Each algorithm has these functions, in its own file. The limit is what that file
 -- lists, from limit[at + 1] on.
@@ -17,14 +17,15 @@
 -- A state is never changed, only replaced. The limit is a part of a longer list because a list of its own
 -- costs Redis half a microsecond.
 --
--- Only the algorithms that a call uses are built: to build one costs Redis about 1 us.
-local letter, now, extra_ms = ...
+-- Only the algorithms that a call uses are built: to build one costs Redis about 1 us. `only_refund`: the
+-- caller needs nothing else, and the commoner algorithms leave out what refund does not use.
+local letter, now, extra_ms, only_refund = ...
 if letter == 'w' or letter == 'k' then
-  return loadfile('algorithm/fixed_window.lua')(now, extra_ms)
+  return loadfile('algorithm/fixed_window.lua')(now, extra_ms, only_refund)
 elseif letter == 'b' or letter == 'l' then
-  return loadfile('algorithm/bucket.lua')(now, extra_ms)
+  return loadfile('algorithm/bucket.lua')(now, extra_ms, only_refund)
 elseif letter == 's' then
-  return loadfile('algorithm/sliding_window.lua')(now, extra_ms)
+  return loadfile('algorithm/sliding_window.lua')(now, extra_ms, only_refund)
 elseif letter == 'g' then
   return loadfile('algorithm/sliding_log.lua')(now, extra_ms)
 elseif letter == 'c' then

@@ -25,60 +25,59 @@ local checks, algorithms = #KEYS, {}
 
 -- A counter has two states at work within a call: `certain` is what becomes of it in any case (as stored,
 -- after refunds and debts), `admitted` what becomes of it if the call is admitted: nil until a check of it
--- passes. `certain_at` and `admitted_at`: the limits of the checks that wrote them.
-local by_key, counters, debts = {}, {}, false
+-- passes. `certain_at` and `admitted_at`: where the limits of the checks that wrote them are; false: not
+-- written.
+local counters, debts = {}, {}
 local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0
 local refused, quotas, quota_passes = false, false, false
 for i = 1, checks do
-  local at, key = (i - 1) * stride, KEYS[i]
-  local op, role, cost = args[at + 2], args[at + 3], args[at + 4]
-  local algorithm, counter = algorithms[args[at + 1]], by_key[key]
+  local at, key, _ = (i - 1) * stride, KEYS[i], nil
+  local letter, op, role, cost, limit = args[at + 1], args[at + 2], args[at + 3], args[at + 4], at + 4
+  local algorithm, counter = algorithms[letter], counters[key]
   if not algorithm then
-    algorithm = loadfile('algorithms.lua')(args[at + 1], now, extra_ms)
-    algorithms[args[at + 1]] = algorithm
+    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms)
+    algorithms[letter] = algorithm
   end
   if not counter then
-    local state, err = algorithm.load(key, args, at + 4)
+    local state, err = algorithm.load(key, args, limit)
     if err then
       return err
     end
     counter = { certain = state, admitted = nil, certain_at = false, admitted_at = false }
-    by_key[key] = counter
+    counters[key] = counter
   end
-  counters[i] = counter
 
   local passes, wait, charged, since, entry, write, far =
-    algorithm.step(counter.admitted or counter.certain, op, cost, args, at + 4)
+    algorithm.step(counter.admitted or counter.certain, op, cost, args, limit)
   local r = 6 * i - 3
   reply[r], reply[r + 1], reply[r + 2] = passes, wait, 0
   reply[r + 3], reply[r + 4], reply[r + 5] = charged, since, entry
-  if role == 'required' then
-    refused = refused or not passes
-  elseif role == 'quota' then
+  if role == 'quota' then
     quotas, quota_passes = true, quota_passes or passes
+  elseif role == 'required' and not passes then
+    refused = true
   end
   if far then
     clamped = clamped + 1
   end
+
   if op == 'take' and passes then
-    counter.admitted, counter.admitted_at, write = write, at + 4, nil
+    counter.admitted, counter.admitted_at, write = write, limit, nil
     if far then
-      local _
-      _, _, _, _, _, write = algorithm.step(counter.certain, 'peek', 1, args, at + 4)
+      _, _, _, _, _, write = algorithm.step(counter.certain, 'peek', 1, args, limit)
     end
   elseif counter.admitted then
     if write then
-      counter.admitted, counter.admitted_at = write, at + 4
+      counter.admitted, counter.admitted_at = write, limit
     end
-    local _
     _, _, charged, since, entry, write =
-      algorithm.step(counter.certain, op == 'debt' and op or 'peek', cost, args, at + 4)
+      algorithm.step(counter.certain, op == 'debt' and op or 'peek', cost, args, limit)
   end
   if write then
-    counter.certain, counter.certain_at = write, at + 4
+    counter.certain, counter.certain_at = write, limit
   end
   if op == 'debt' then
-    debts = debts or {}
+    -- What it was charged if the call is not admitted.
     debts[i] = { charged, since, entry }
   end
 end
@@ -87,26 +86,25 @@ local charges = not all_or_nothing or not refused and (quota_passes or not quota
 reply[2] = clamped
 -- Reports come before writes, because some read what is stored.
 for i = 1, checks do
-  local at, r, counter = (i - 1) * stride, 6 * i - 3, counters[i]
+  local at, r, counter = (i - 1) * stride, 6 * i - 3, counters[KEYS[i]]
   local state = charges and counter.admitted or counter.certain
   local available, reset = algorithms[args[at + 1]].report(state, args, at + 4)
   reply[r], reply[r + 2] = reply[r] and available or -1 - available, reset
-  local debt = debts and debts[i]
-  if debt and not charges then
-    reply[r + 3], reply[r + 4], reply[r + 5] = debt[1], debt[2], debt[3]
+  if debts[i] and not charges then
+    reply[r + 3], reply[r + 4], reply[r + 5] = unpack(debts[i])
   end
-  if not (charges or debt) or reply[r + 3] == 0 then
+  if reply[r + 3] == 0 or not (charges or debts[i]) then
     reply[r + 3], reply[r + 4], reply[r + 5] = 0, 0, 0
   end
 end
 for i = 1, checks do
-  local at, counter = (i - 1) * stride, counters[i]
-  local admitted = charges and counter.admitted
-  local from = admitted and counter.admitted_at or counter.certain_at
-  if from then
-    local state = admitted or counter.certain
-    algorithms[args[at + 1]].save(KEYS[i], state, args, from)
-    counter.admitted, counter.certain_at = nil, false
+  local counter, save = counters[KEYS[i]], algorithms[args[(i - 1) * stride + 1]].save
+  if charges and counter.admitted then
+    save(KEYS[i], counter.admitted, args, counter.admitted_at)
+  elseif counter.certain_at then
+    save(KEYS[i], counter.certain, args, counter.certain_at)
   end
+  -- The same counter may come again.
+  counter.admitted, counter.certain_at = nil, false
 end
 return reply

@@ -1,9 +1,9 @@
 #!lua
--- Fast path: a call of several checks of different fixed windows and buckets. Answers the counters' states
--- instead of outcomes. Saves FIGURE of Redis' CPU per check against apply.lua (load/results/scripts.md).
--- Everything is read and decided before the first charge. Only takes from the current window, and from a
--- debt that fits the limit, are worked out here; the rest is algorithm/fixed_window.lua's and
--- algorithm/bucket.lua's.
+-- Fast path: decides a call of several checks of different fixed windows and buckets. Answers the counters'
+-- states; src/algorithm turns each into an outcome. Everything is read and decided before the first charge.
+-- Saves FIGURE
+-- Takes and peeks are decided here. Refunds, debts, and states that are not of the current window or do
+-- not fit the limit go through algorithm/fixed_window.lua and algorithm/bucket.lua.
 --
 -- KEYS[i]  the counter of check i: those of fixed windows first, then buckets in arrival form, then
 --          buckets in credit form; none twice
@@ -59,7 +59,7 @@ local last, current, digits
 for i = 1, checks do
   local value, listed, passes = values[i], special and special[i], false
   local op = listed and numbers[listed + 2]
-  local changes = op == 'debt' or op == 'refund'
+  local changes = op and op ~= 'take' and op ~= 'peek'
   if i <= windows then
     local cost, hits, length = numbers[at + 1], numbers[at + 2], numbers[at + 3]
     if length ~= last then
@@ -70,7 +70,7 @@ for i = 1, checks do
     if value then
       count = string.sub(value, 1, -11) == digits and tonumber(string.sub(value, -10))
     end
-    if changes or not (count and count >= 0 and count <= hits and count % 1 == 0) then
+    if changes or not (count and count >= 0 and count < 1e10 and count % 1 == 0) then
       fixed_window = fixed_window or loadfile('algorithm/fixed_window.lua')(now, extra_ms)
       local limit = { hits, listed and numbers[listed + 4] or hits, length }
       local state = fixed_window.load(KEYS[i], limit, 0)
@@ -140,10 +140,9 @@ for i = 1, checks do
       at, r = at + 1, r + 1
     end
   end
-  local role = listed and numbers[listed + 3]
-  if role == 'quota' then
+  if listed and numbers[listed + 3] == 'quota' then
     quotas, quota_passes = true, quota_passes or passes
-  elseif role ~= 'shadow' and not passes then
+  elseif not passes and not (listed and numbers[listed + 3] == 'shadow') then
     refused = true
   end
 end

@@ -24,7 +24,7 @@ for i = 1, #KEYS do
   local at = (i - 1) * stride
   if args[at + 1] ~= letter then
     letter = args[at + 1]
-    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms)
+    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms, true)
   end
   local hits, taken_at, window, entry = args[at + 2], args[at + 3], args[at + 4], args[at + 5]
   local done, err = algorithm.refund(KEYS[i], args, at + 5, hits, taken_at, window, entry)

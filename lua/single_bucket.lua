@@ -1,8 +1,9 @@
 #!lua
--- Fast path: a call of one check of a bucket. Answers the counter's state instead of an outcome.
--- Saves FIGURE of Redis' CPU for a take against apply.lua (load/results/scripts.md). Only takes from a
--- debt that fits the limit are worked out here; the rest is algorithm/bucket.lua's, which says what
--- credits are.
+-- Fast path: decides a call of one check of a bucket. Answers the counter's state;
+-- src/algorithm/bucket.rs turns it into an outcome.
+-- Saves FIGURE
+-- Takes and peeks are decided here. Refunds and debts, and states that do not fit the limit, go through
+-- algorithm/bucket.lua, which says what credits are.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: see clock.lua
@@ -47,7 +48,7 @@ if value then
     rem = 0
   end
 end
-if op or value and value.err or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
+if op and op ~= 'peek' or value and value.err or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
   or (ahead - 1000000) * (rate or 1) > cap
 then
   local bucket = loadfile('algorithm/bucket.lua')(now, extra_ms)
@@ -56,7 +57,7 @@ then
     return err
   end
   ahead, rem, clamped = bucket.read(state, rate or 1, cap)
-  if op then
+  if op and op ~= 'peek' then
     local limit = { ARGV[8] + 0, cap, ARGV[9] + 0, rate or 1, ARGV[10] + 0 }
     local passes, _, _, _, _, write = bucket.step(state, op, ARGV[7] + 0, limit, 0)
     if write then
@@ -68,12 +69,13 @@ end
 
 -- Exact: a product beyond 2^53 is rounded, but never below the capacity.
 local passes = ahead * (rate or 1) + rem <= capacity - need
-if passes or clamped then
+local charges = passes and not op
+if charges or clamped then
   local after, after_rem = ahead, rem
-  if passes and rate then
+  if charges and rate then
     after_rem = (rem + need) % rate
     after = ahead + (rem + need - after_rem) / rate
-  elseif passes then
+  elseif charges then
     after = ahead + need
   end
   local left = after + 1999

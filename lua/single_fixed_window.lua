@@ -1,7 +1,9 @@
 #!lua
--- Fast path: a call of one check of a fixed window. Answers the counter's state instead of an outcome.
--- Saves FIGURE of Redis' CPU for a take against apply.lua (load/results/scripts.md). Only takes from the
--- current window are worked out here; the rest is algorithm/fixed_window.lua's.
+-- Fast path: decides a call of one check of a fixed window. Answers the counter's state;
+-- src/algorithm/fixed_window.rs turns it into an outcome.
+-- Saves FIGURE
+-- Takes and peeks are decided here. Refunds and debts, and counters of another window, go through
+-- algorithm/fixed_window.lua.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: see clock.lua
@@ -31,7 +33,7 @@ local value, count, op = redis.pcall('GET', key), 0, ARGV[5]
 if value then
   count = not value.err and string.sub(value, 1, -11) == digits and tonumber(string.sub(value, -10))
 end
-if op or not (count and count >= 0 and count <= hits and count % 1 == 0) then
+if op and op ~= 'peek' or not (count and count >= 0 and count < 1e10 and count % 1 == 0) then
   local fixed_window = loadfile('algorithm/fixed_window.lua')(now, extra_ms)
   local limit = { hits, op and ARGV[6] + 0 or hits, length }
   local state, err = fixed_window.load(key, limit, 0)
@@ -48,6 +50,8 @@ end
 
 if count + cost > hits then
   return string.format('%d %d', -1 - count, now)
+elseif op then
+  return string.format('%d %d', count, now)
 end
 -- INCRBY fails on what is not written as whole numbers are. Its answer is rounded as this sum is.
 if not (value and redis.pcall('INCRBY', key, ARGV[2]) == number % 900000000 * 10000000000 + count + cost) then

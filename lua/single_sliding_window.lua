@@ -1,7 +1,9 @@
 #!lua
--- Fast path: a call of one check of a sliding window. Answers the counter's state instead of an outcome.
--- Saves FIGURE of Redis' CPU for a take against apply.lua (load/results/scripts.md). Only takes from the
--- current and the previous window are worked out here; the rest is algorithm/sliding_window.lua's.
+-- Fast path: decides a call of one check of a sliding window. Answers the counter's state;
+-- src/algorithm/sliding_window.rs turns it into an outcome.
+-- Saves FIGURE
+-- Takes and peeks are decided here. Refunds and debts, and counters of a window ahead of the clock, go
+-- through algorithm/sliding_window.lua.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: see clock.lua
@@ -41,7 +43,7 @@ if value then
     prev = counted + 0
   end
 end
-if op or windows < 0 or prev > hits or cur > hits then
+if op and op ~= 'peek' or windows < 0 or prev > hits or cur > hits then
   local sliding_window = loadfile('algorithm/sliding_window.lua')(now, extra_ms)
   local limit = { hits, op and ARGV[7] + 0 or hits, length, tick }
   local state, err = sliding_window.load(key, limit, 0)
@@ -61,6 +63,8 @@ elapsed = (elapsed - elapsed % tick) / tick
 local room = hits - cost - cur
 if room < 0 or prev * (window - elapsed) > room * window then
   return string.format('%d %d %d', -1 - cur, now, prev)
+elseif op then
+  return string.format('%d %d %d', cur, now, prev)
 end
 local left = (number + 2) * length - now + 1999
 local state = string.format('%d:%d:%d', number, prev, cur + cost)

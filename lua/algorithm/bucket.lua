@@ -8,17 +8,17 @@
 -- form") a hit is worth as many credits as its window has microseconds, and rate is the hits per
 -- window: exact for any rate.
 --
--- limit      +1 burst: hits
---            +2 cap: the largest debt in credits
---            +3 unit: credits per hit
---            +4 rate: credits per microsecond
---            +5 floor: hits that must be there before a take
+-- limit      +1  burst: hits
+--            +2  cap: the largest debt in credits
+--            +3  unit: credits per hit
+--            +4  rate: credits per microsecond
+--            +5  floor: hits that must be there before a take
 -- State      one integer, the time in microseconds at which the bucket is full ("theoretical arrival
 --            time"), followed by a colon and rem where that is not 0
 -- Expiry     the time until the bucket is full: then an absent one means the same
 --
 -- Numbers are doubles, exact below 2^53: every sum that decides is. Never tostring a timestamp.
-local now, extra_ms = ...
+local now, extra_ms, only_refund = ...
 
 local function load(key)
   local value, err = loadfile('get.lua')(key)
@@ -62,6 +62,31 @@ local function charge(ahead, rem, credits, rate)
   return ahead, part
 end
 
+local function save(key, state)
+  local text = string.format(state.rem > 0 and '%d:%d' or '%d', state.tat, state.rem)
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(state.tat - now, extra_ms))
+end
+
+-- Less what can have refilled since: refunding all of it would hand out the refill twice.
+local function refund(key, limit, at, hits, taken_at)
+  local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
+  local state, err = load(key)
+  local ahead, rem, clamped = read(state, rate, cap)
+  local credits = math.min(hits * unit, cap) - math.max(now - taken_at, 0) * rate
+  local lowers = credits > 0 and (ahead > 0 or rem > 0)
+  if lowers then
+    ahead, rem = charge(ahead, rem, -credits, rate)
+  end
+  if lowers or clamped then
+    save(key, { tat = now + ahead, rem = rem })
+  end
+  return lowers or clamped, err
+end
+
+if only_refund then
+  return { refund = refund }
+end
+
 -- Microseconds until so many hits pass: 0 or less if they do now, nil if they never do.
 local function until_passes(ahead, rem, cost, limit, at)
   local spare, rate = limit[at + 1] - cost, limit[at + 4]
@@ -95,7 +120,7 @@ local function step(state, op, cost, limit, at)
   local charged = credits > 0 and (credits - credits % unit) / unit or 0
   if wait and wait <= 0 then
     return true, 0, charged, now, 0, write, clamped
-  elseif charged > 0 then
+  elseif credits > 0 then
     -- A debt's wait counts from after its charge.
     wait = until_passes(ahead, rem, cost, limit, at)
   end
@@ -109,27 +134,6 @@ local function report(state, limit, at)
   local left = limit[at + 1] * unit - ahead * rate - rem
   local available = (left - left % unit) / unit + 1 - (floor > 1 and floor or 1)
   return available > 0 and available or 0, rem > 0 and ahead + 1 or ahead
-end
-
-local function save(key, state)
-  local text = string.format(state.rem > 0 and '%d:%d' or '%d', state.tat, state.rem)
-  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(state.tat - now, extra_ms))
-end
-
--- Less what can have refilled since: refunding all of it would hand out the refill twice.
-local function refund(key, limit, at, hits, taken_at)
-  local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
-  local state, err = load(key)
-  local ahead, rem, clamped = read(state, rate, cap)
-  local credits = math.min(hits * unit, cap) - math.max(now - taken_at, 0) * rate
-  local lowers = credits > 0 and (ahead > 0 or rem > 0)
-  if lowers then
-    ahead, rem = charge(ahead, rem, -credits, rate)
-  end
-  if lowers or clamped then
-    save(key, { tat = now + ahead, rem = rem })
-  end
-  return lowers or clamped, err
 end
 
 return { read = read, load = load, step = step, report = report, save = save, refund = refund }

@@ -2,9 +2,9 @@
 -- Concurrency: so many slots in use at once. Each has a holder, and a lease after which it frees itself.
 -- algorithms.lua says what each function does.
 --
--- limit      +1 slots
---            +2 lease_us
---            +3 holder: 16 bytes; nil: a take uses the holder of 16 zeros, a refund does nothing
+-- limit      +1  slots
+--            +2  lease_us
+--            +3  holder: 16 bytes; nil: a take uses the holder of 16 zeros, a refund does nothing
 -- State      a sorted set. A member is a slot: the holder's 16 bytes and 2 of which of its slots it is;
 --            its score is the microsecond in which the lease ends. So slots in use are a ZCOUNT, and
 --            everything is logarithmic in them.

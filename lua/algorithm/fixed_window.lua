@@ -3,14 +3,14 @@
 -- (letter w), or are the days, weeks, months or years of a time zone (letter k).
 -- algorithms.lua says what each function does.
 --
--- limit      +1 hits
---            +2 cap: the highest count
---            +3 unit_us: what windows are numbered in: their length; of a calendar, a second
+-- limit      +1  hits
+--            +2  cap: the highest count
+--            +3  unit_us: what windows are numbered in: their length; of a calendar, a second
 --            of a calendar, by the caller's clock:
---            +4 previous: the previous window's start; nil where windows have one length
---            +5 current: the current window's start
---            +6 following: the next window's start
---            +7 last: the next window's end
+--            +4  previous: the previous window's start; nil where windows have one length
+--            +5  current: the current window's start
+--            +6  following: the next window's start
+--            +7  last: the next window's end
 -- State      one integer: the window's number (its start in units) modulo 900,000,000, then the count
 --            in ten decimal digits. So hits in one window are INCRBY, the cheapest write there is, and
 --            Redis stores 8 bytes. (Seconds wrap after 28 years; expiry removes such keys, and half of
@@ -18,7 +18,22 @@
 -- Expiry     the window's end
 --
 -- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
-local now, extra_ms = ...
+local now, extra_ms, only_refund = ...
+
+-- Into the window it was taken in, if the counter still holds that one.
+local function refund(key, limit, at, hits, _, window)
+  local value, err = loadfile('get.lua')(key)
+  local number, count = window / limit[at + 3] % 900000000, 0
+  if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == number then
+    count = tonumber(string.sub(value, -10)) or 0
+  end
+  local changed = count > 0 and redis.pcall('INCRBY', key, -math.min(count, hits))
+  return tonumber(changed) ~= nil, err
+end
+
+if only_refund then
+  return { refund = refund }
+end
 
 -- Where the current window starts and ends, and where the next one ends; nil where the server's clock is
 -- in none of a calendar's windows.
@@ -93,7 +108,7 @@ local function step(state, op, cost, limit, at)
     end
   end
   local write = nil
-  if clamped or count ~= had then
+  if clamped or count ~= had or op == 'refund' and had > 0 then
     write = { start = start, count = count, stored = not clamped and state and state.start == start and state.stored }
   end
   return passes, wait, count > had and count - had or 0, start, 0, write, clamped
@@ -116,17 +131,6 @@ local function save(key, state, limit, at)
   end
   local text = string.format('%d%010d', state.start / limit[at + 3] % 900000000, state.count)
   redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(stop - now, extra_ms))
-end
-
--- Into the window it was taken in, if the counter still holds that one.
-local function refund(key, limit, at, hits, _, window)
-  local value, err = loadfile('get.lua')(key)
-  local number, count = window / limit[at + 3] % 900000000, 0
-  if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == number then
-    count = tonumber(string.sub(value, -10)) or 0
-  end
-  local changed = count > 0 and redis.pcall('INCRBY', key, -math.min(count, hits))
-  return tonumber(changed) ~= nil, err
 end
 
 return { read = read, load = load, step = step, report = report, save = save, refund = refund }

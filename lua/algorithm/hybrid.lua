@@ -2,13 +2,13 @@
 -- Hybrid consumer classes: a guaranteed bucket for each class, and a common pool with floors.
 -- algorithms.lua says what each function does; src/algorithm/hybrid.rs has the formulas.
 --
--- limit      +1 burst: hits of everything together
---            +2 unit: credits per hit, 100 for each tick of the window
---            +3 tick_us
---            +4 hits: per window
---            +5 class: counted from 1
---            +6 floor: per cent of the pool
---            +7 classes: how many there are
+-- limit      +1  burst: hits of everything together
+--            +2  unit: credits per hit, 100 for each tick of the window
+--            +3  tick_us
+--            +4  hits: per window
+--            +5  class: counted from 1
+--            +6  floor: per cent of the pool
+--            +7  classes: how many there are
 --            +8 and on: each class's share, per cent
 -- State      numbers with colons between: the tick it was written in, the pool's credits, and each
 --            class's own

@@ -2,9 +2,9 @@
 -- Sliding log: so many hits in any interval of one window's length, exactly. Every take is kept until it
 -- is a window old. algorithms.lua says what each function does.
 --
--- limit      +1 hits
---            +2 cap: the most that is kept
---            +3 length_us
+-- limit      +1  hits
+--            +2  cap: the most that is kept
+--            +3  length_us
 -- State      a string of 20 bytes per take, oldest first, big-endian: 7 time in microseconds, 5 hits of
 --            all takes up to and with this one, 3 its own hits, 5 its number (sums and numbers modulo
 --            2^40). So the hits that count are a difference of two sums, found by bisection, and a

@@ -3,16 +3,16 @@
 -- count in proportion to the part of it that the sliding window still covers.
 -- algorithms.lua says what each function does.
 --
--- limit      +1 hits
---            +2 cap: the highest count of a window
---            +3 length_us: at least a second
---            +4 tick_us: what time is counted in; hits times ticks per window is below 2^53
+-- limit      +1  hits
+--            +2  cap: the highest count of a window
+--            +3  length_us: at least a second
+--            +4  tick_us: what time is counted in; hits times ticks per window is below 2^53
 -- State      three numbers with colons between: the current window's number, the hits of the one before
 --            it and its own
 -- Expiry     the end of the next window, or of this one where it has no hits
 --
 -- Numbers are doubles, exact below 2^53: every product is. Never tostring a timestamp.
-local now, extra_ms = ...
+local now, extra_ms, only_refund = ...
 
 local function load(key, limit, at)
   local value, err = loadfile('get.lua')(key)
@@ -21,6 +21,35 @@ local function load(key, limit, at)
     return nil, err
   end
   return { start = number * limit[at + 3], prev = prev + 0, cur = cur + 0 }
+end
+
+local function save(key, state, limit, at)
+  local length = limit[at + 3]
+  local text = string.format('%d:%d:%d', state.start / length, state.prev, state.cur)
+  local ends = state.start + (state.cur > 0 and 2 or 1) * length
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
+end
+
+-- Into the window it was taken in, if that is the counter's current or previous one.
+local function refund(key, limit, at, hits, _, window)
+  local state, err = load(key, limit, at)
+  if not state then
+    return false, err
+  end
+  local prev, cur = state.prev, state.cur
+  if state.start == window and cur > 0 then
+    cur = math.max(cur - hits, 0)
+  elseif state.start == window + limit[at + 3] and prev > 0 then
+    prev = math.max(prev - hits, 0)
+  else
+    return false
+  end
+  save(key, { start = state.start, prev = prev, cur = cur }, limit, at)
+  return true
+end
+
+if only_refund then
+  return { refund = refund }
 end
 
 -- The counter as this limit sees it now: start, prev, cur, the ticks since its window began, whether it
@@ -93,31 +122,6 @@ local function report(state, limit, at)
   local available = limit[at + 1] - cur - (carried + (window - carried % window) % window) / window
   local windows = cur > 0 and 2 or prev > 0 and 1 or 0
   return math.max(available, 0), math.max(start + windows * length - now, 0)
-end
-
-local function save(key, state, limit, at)
-  local length = limit[at + 3]
-  local text = string.format('%d:%d:%d', state.start / length, state.prev, state.cur)
-  local ends = state.start + (state.cur > 0 and 2 or 1) * length
-  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
-end
-
--- Into the window it was taken in, if that is the counter's current or previous one.
-local function refund(key, limit, at, hits, _, window)
-  local state, err = load(key, limit, at)
-  if not state then
-    return false, err
-  end
-  local prev, cur = state.prev, state.cur
-  if state.start == window and cur > 0 then
-    cur = math.max(cur - hits, 0)
-  elseif state.start == window + limit[at + 3] and prev > 0 then
-    prev = math.max(prev - hits, 0)
-  else
-    return false
-  end
-  save(key, { start = state.start, prev = prev, cur = cur }, limit, at)
-  return true
 end
 
 return { read = read, load = load, step = step, report = report, save = save, refund = refund }

@@ -62,6 +62,13 @@ impl State {
 
 const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
 
+/// The state, if it is of that algorithm.
+macro_rules! state_of {
+    ($algorithm:ident, $state:expr) => {
+        if let State::$algorithm(state) = $state { Some(state) } else { None }
+    };
+}
+
 /// What one operation on one counter answers, and what it leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<S = State> {
@@ -94,7 +101,7 @@ impl<S> Step<S> {
 /// use tidegate::algorithm::apply;
 /// use tidegate::domain::*;
 ///
-/// let counting = Algorithm::Bucket(Bucket {
+/// let algorithm = Algorithm::Bucket(Bucket {
 ///     burst: Hits(3),
 ///     refill: Refill::Arrival { emission: Micros(100_000) },
 ///     floor: Hits(0),
@@ -124,40 +131,55 @@ pub fn apply_for(
     holder: Option<Holder>,
     now: Micros,
 ) -> Step {
-    /// The state, if it is of that algorithm.
-    macro_rules! of {
-        ($algorithm:ident) => {
-            match state {
-                Some(State::$algorithm(state)) => Some(state),
-                _ => None,
-            }
-        };
-    }
     let charge = limit.charge;
     match &limit.algorithm {
-        Algorithm::FixedWindow(window) => {
-            fixed_window::apply(of!(FixedWindow).copied(), window, charge, op, now)
-                .map(State::FixedWindow)
-        }
-        Algorithm::SlidingWindow(window) => {
-            sliding_window::apply(of!(SlidingWindow).copied(), window, charge, op, now)
-                .map(State::SlidingWindow)
-        }
-        Algorithm::SlidingLog(log) => {
-            sliding_log::apply(of!(SlidingLog).map(|state| &**state), log, charge, op, now)
-                .map(|state| State::SlidingLog(Box::new(state)))
-        }
-        Algorithm::Bucket(bucket) => {
-            bucket::apply(of!(Bucket).copied(), bucket, charge, op, now).map(State::Bucket)
-        }
-        Algorithm::Hybrid(classes) => {
-            hybrid::apply(of!(Hybrid).map(|state| &**state), classes, op, now)
-                .map(|state| State::Hybrid(Box::new(state)))
-        }
-        Algorithm::Concurrency(slots) => {
-            concurrency::apply(of!(Concurrency).map(|state| &**state), slots, op, holder, now)
-                .map(|state| State::Concurrency(Box::new(state)))
-        }
+        Algorithm::FixedWindow(window) => fixed_window::apply(
+            state.and_then(|state| state_of!(FixedWindow, state)).copied(),
+            window,
+            charge,
+            op,
+            now,
+        )
+        .map(State::FixedWindow),
+        Algorithm::SlidingWindow(window) => sliding_window::apply(
+            state.and_then(|state| state_of!(SlidingWindow, state)).copied(),
+            window,
+            charge,
+            op,
+            now,
+        )
+        .map(State::SlidingWindow),
+        Algorithm::SlidingLog(log) => sliding_log::apply(
+            state.and_then(|state| state_of!(SlidingLog, state)).map(|state| &**state),
+            log,
+            charge,
+            op,
+            now,
+        )
+        .map(|state| State::SlidingLog(Box::new(state))),
+        Algorithm::Bucket(bucket) => bucket::apply(
+            state.and_then(|state| state_of!(Bucket, state)).copied(),
+            bucket,
+            charge,
+            op,
+            now,
+        )
+        .map(State::Bucket),
+        Algorithm::Hybrid(classes) => hybrid::apply(
+            state.and_then(|state| state_of!(Hybrid, state)).map(|state| &**state),
+            classes,
+            op,
+            now,
+        )
+        .map(|state| State::Hybrid(Box::new(state))),
+        Algorithm::Concurrency(slots) => concurrency::apply(
+            state.and_then(|state| state_of!(Concurrency, state)).map(|state| &**state),
+            slots,
+            op,
+            holder,
+            now,
+        )
+        .map(|state| State::Concurrency(Box::new(state))),
     }
 }
 
@@ -166,46 +188,48 @@ pub fn apply_for(
 /// `limit` is the receipt's. The state to store, or `None` where the receipt has no effect any
 /// more. The same receipt must not be refunded twice.
 pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
-    match (&limit.algorithm, state) {
-        (Algorithm::FixedWindow(_), State::FixedWindow(state)) => {
-            fixed_window::refund(*state, taken).map(State::FixedWindow)
-        }
-        (Algorithm::SlidingWindow(window), State::SlidingWindow(state)) => {
-            sliding_window::refund(*state, window, taken).map(State::SlidingWindow)
-        }
-        (Algorithm::SlidingLog(log), State::SlidingLog(state)) => {
-            sliding_log::refund(state, log, taken, now)
-                .map(|state| State::SlidingLog(Box::new(state)))
-        }
-        (Algorithm::Bucket(bucket), State::Bucket(state)) => {
-            bucket::refund(*state, bucket, limit.charge, taken, now).map(State::Bucket)
-        }
-        (Algorithm::Hybrid(classes), State::Hybrid(state)) => {
-            hybrid::refund(state, classes, taken, now).map(|state| State::Hybrid(Box::new(state)))
-        }
-        (Algorithm::Concurrency(_), State::Concurrency(state)) => {
-            concurrency::refund(state, taken, now).map(|state| State::Concurrency(Box::new(state)))
-        }
-        _ => None,
+    match &limit.algorithm {
+        Algorithm::FixedWindow(_) => state_of!(FixedWindow, state)
+            .and_then(|state| fixed_window::refund(*state, taken))
+            .map(State::FixedWindow),
+        Algorithm::SlidingWindow(window) => state_of!(SlidingWindow, state)
+            .and_then(|state| sliding_window::refund(*state, window, taken))
+            .map(State::SlidingWindow),
+        Algorithm::SlidingLog(log) => state_of!(SlidingLog, state)
+            .and_then(|state| sliding_log::refund(state, log, taken, now))
+            .map(|state| State::SlidingLog(Box::new(state))),
+        Algorithm::Bucket(bucket) => state_of!(Bucket, state)
+            .and_then(|state| bucket::refund(*state, bucket, limit.charge, taken, now))
+            .map(State::Bucket),
+        Algorithm::Hybrid(classes) => state_of!(Hybrid, state)
+            .and_then(|state| hybrid::refund(state, classes, taken, now))
+            .map(|state| State::Hybrid(Box::new(state))),
+        Algorithm::Concurrency(_) => state_of!(Concurrency, state)
+            .and_then(|state| concurrency::refund(state, taken, now))
+            .map(|state| State::Concurrency(Box::new(state))),
     }
 }
 
 /// From when on an absent counter means the same as this state, under this limit and under any
 /// that may take its place (a window's length is in the counter's key; a bucket's debt is time).
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
-    match (&limit.algorithm, state) {
-        (Algorithm::FixedWindow(window), State::FixedWindow(state)) => {
-            fixed_window::expires_at(*state, window)
+    let expires_at = match &limit.algorithm {
+        Algorithm::FixedWindow(window) => {
+            state_of!(FixedWindow, state).map(|state| fixed_window::expires_at(*state, window))
         }
-        (Algorithm::SlidingWindow(window), State::SlidingWindow(state)) => {
-            sliding_window::expires_at(*state, window)
+        Algorithm::SlidingWindow(window) => {
+            state_of!(SlidingWindow, state).map(|state| sliding_window::expires_at(*state, window))
         }
-        (Algorithm::SlidingLog(log), State::SlidingLog(state)) => {
-            sliding_log::expires_at(state, log)
+        Algorithm::SlidingLog(log) => {
+            state_of!(SlidingLog, state).map(|state| sliding_log::expires_at(state, log))
         }
-        (Algorithm::Bucket(_), State::Bucket(state)) => bucket::expires_at(*state),
-        (Algorithm::Hybrid(classes), State::Hybrid(state)) => hybrid::expires_at(state, classes),
-        (Algorithm::Concurrency(_), State::Concurrency(state)) => concurrency::expires_at(state),
-        _ => Micros::ZERO,
-    }
+        Algorithm::Bucket(_) => state_of!(Bucket, state).map(|state| bucket::expires_at(*state)),
+        Algorithm::Hybrid(classes) => {
+            state_of!(Hybrid, state).map(|state| hybrid::expires_at(state, classes))
+        }
+        Algorithm::Concurrency(_) => {
+            state_of!(Concurrency, state).map(|state| concurrency::expires_at(state))
+        }
+    };
+    expires_at.unwrap_or(Micros::ZERO)
 }

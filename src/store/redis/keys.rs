@@ -87,7 +87,7 @@ impl Prefix {
     /// use tidegate::store::redis::keys::Prefix;
     ///
     /// let window = Window::Epoch { length: Micros::SECOND };
-    /// let counting = Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window });
+    /// let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window });
     /// let prefix = Prefix::new("edge:").unwrap();
     /// let key = prefix.key(&Key { identity: 1, tag: None }, &algorithm);
     /// assert_eq!(key.as_slice(), b"edge:tg1w:{AAAAAAAAAAAAAAAAAAAAAQ}");

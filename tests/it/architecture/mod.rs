@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("policy", &["algorithm", "domain"]),
     ("store", &["domain"]),
     ("store::memory", &["store", "algorithm", "domain"]),
-    ("store::redis", &["store", "domain"]),
+    ("store::redis", &["store", "algorithm", "domain"]),
     ("resilience", &["store", "domain", "clock"]),
     ("decide", &["policy", "algorithm", "store", "domain"]),
     ("server", &["wire", "decide", "store", "domain", "clock"]),

@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
-use super::selection::{FastPath, Rank, Selection, is_credit_form, is_debt, is_special, rank};
+use super::selection::{
+    FastPath, MultiKind, Selection, is_credit_form, is_debt, is_special, multi_kind,
+};
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::fixed_window;
 use crate::algorithm::hybrid::HybridCredits;
@@ -68,25 +70,25 @@ impl Encoder {
             Selection::Multi => &self.scripts.multi_check,
             Selection::Apply => &self.scripts.apply,
         };
-        let mut command = begin(script, checks.len());
+        let mut command = evalsha(script, checks.len());
         let order = selection.order(checks).map(|at| &checks[at]);
         for check in order.clone() {
             command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
         }
-        time(&mut command, now);
+        add_time(&mut command, now);
         match selection {
             Selection::Single(path) => {
-                checks.iter().for_each(|check| single(&mut command, check, path));
+                checks.iter().for_each(|check| single_arguments(&mut command, check, path));
             }
             Selection::Multi => {
-                command.arg(multi(order, accounting).as_slice());
+                command.arg(multi_numbers(order, accounting).as_slice());
             }
             Selection::Apply => {
                 command.arg(match accounting {
                     Accounting::AllOrNothing => "all_or_nothing",
                     Accounting::Independent => "independent",
                 });
-                lists(&mut command, order.map(|check| any(check, clock)));
+                add_lists(&mut command, order.map(|check| check_list(check, clock)));
             }
         }
         self.script_call(script, command, checks.first().map(|check| &check.key))
@@ -96,12 +98,12 @@ impl Encoder {
     /// counters must be in one slot.
     pub fn refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
-        let mut command = begin(script, receipts.len());
+        let mut command = evalsha(script, receipts.len());
         for receipt in receipts {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
-        time(&mut command, now);
-        lists(&mut command, receipts.iter().map(charged));
+        add_time(&mut command, now);
+        add_lists(&mut command, receipts.iter().map(receipt_list));
         self.script_call(script, command, receipts.first().map(|receipt| &receipt.key))
     }
 
@@ -110,13 +112,13 @@ impl Encoder {
     }
 }
 
-fn begin(script: &Script, keys: usize) -> Cmd {
+fn evalsha(script: &Script, keys: usize) -> Cmd {
     let mut command = Cmd::with_capacity(7 + keys, 64 + keys * CHECK_BYTES);
     command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
     command
 }
 
-fn time(command: &mut Cmd, now: Option<Micros>) {
+fn add_time(command: &mut Cmd, now: Option<Micros>) {
     match now {
         None => command.arg(""),
         Some(now) => command.arg(now.0),
@@ -164,7 +166,7 @@ fn cost(check: &Check<'_>) -> u64 {
 }
 
 /// The arguments of `single_*.lua`.
-fn single(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
+fn single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
     let op = op_word(check);
     let (cost, is_take) = (cost(check), op == "take");
     match path {
@@ -219,15 +221,16 @@ impl BucketNumbers {
 }
 
 /// The numbers of `multi_check.lua`; the checks in its order.
-fn multi<'a>(
+fn multi_numbers<'a>(
     checks: impl Iterator<Item = &'a Check<'a>> + Clone,
     accounting: Accounting,
 ) -> Packed {
-    let of = |wanted| checks.clone().filter(|check| rank(check) == Some(wanted)).count() as u64;
+    let of =
+        |wanted| checks.clone().filter(|check| multi_kind(check) == Some(wanted)).count() as u64;
     let special = checks.clone().filter(|check| is_special(check, accounting)).count() as u64;
     let (mut packed, mut listed) = (Packed::default(), Packed::default());
     let all_or_nothing = u64::from(accounting == Accounting::AllOrNothing);
-    packed.numbers([all_or_nothing, of(Rank::Window), of(Rank::Arrival), special]);
+    packed.numbers([all_or_nothing, of(MultiKind::Window), of(MultiKind::Arrival), special]);
     for (place, check) in (1..).zip(checks) {
         let cost = cost(check);
         let (cap, bucket) = match FastPath::of(check) {
@@ -260,7 +263,7 @@ fn multi<'a>(
 }
 
 /// Lists of one length, and that length before them.
-fn lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
+fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     let lists: SmallVec<[Packed; 2]> = lists.collect();
     let stride = lists.iter().map(Packed::len).max().unwrap_or(0);
     let mut all = Packed::default();
@@ -272,22 +275,18 @@ fn lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
 }
 
 /// What `apply.lua` gets of a check.
-fn any(check: &Check<'_>, clock: Micros) -> Packed {
+fn check_list(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.text(&[letter(&check.limit.algorithm)]);
     packed.text(op_word(check).as_bytes());
     packed.text(role_word(check.role).as_bytes());
     packed.number(cost(check));
-    limit(&mut packed, check.limit, clock);
-    // Only slots have holders, and their list ends with it.
-    if let Some(Holder(bits)) = check.holder {
-        packed.text(&bits.to_be_bytes());
-    }
+    pack_limit(&mut packed, check.limit, check.holder, clock);
     packed
 }
 
 /// What `refund.lua` gets of a receipt.
-fn charged(receipt: &Receipt) -> Packed {
+fn receipt_list(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
     packed.text(&[letter(&taken_under.algorithm)]);
@@ -301,12 +300,12 @@ fn charged(receipt: &Receipt) -> Packed {
         | Algorithm::Hybrid(_) => packed.number(u64::try_from(taken.entry).unwrap_or(u64::MAX)),
     }
     // A refund finds a calendar's window by its start, whatever the windows around now are.
-    limit(&mut packed, taken_under, taken.window);
+    pack_limit(&mut packed, taken_under, None, taken.window);
     packed
 }
 
 /// A limit, as its file in `lua/algorithm` lists it.
-fn limit(packed: &mut Packed, limit: &Limit, clock: Micros) {
+fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock: Micros) {
     let charge = limit.charge;
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
@@ -315,7 +314,7 @@ fn limit(packed: &mut Packed, limit: &Limit, clock: Micros) {
             match &window.window {
                 Window::Epoch { length } => {
                     packed.number(length.0.max(1));
-                    packed.pad_to(packed.len() + 1);
+                    packed.nil();
                 }
                 Window::Calendar(calendar) => {
                     packed.number(CALENDAR_UNIT);
@@ -346,6 +345,10 @@ fn limit(packed: &mut Packed, limit: &Limit, clock: Micros) {
         }
         Algorithm::Concurrency(slots) => {
             packed.numbers([slots.slots.0.min(ENTRIES_MAX), slots.lease.0]);
+            match holder {
+                Some(Holder(bits)) => packed.text(&bits.to_be_bytes()),
+                None => packed.nil(),
+            }
         }
     }
 }

@@ -62,11 +62,16 @@ impl Packed {
         self.bytes.extend_from_slice(text);
     }
 
+    /// Adds nil: nothing in a place that must not be left out.
+    pub fn nil(&mut self) {
+        self.values += 1;
+        self.bytes.push(0xc0);
+    }
+
     /// Adds nils until there are so many values.
     pub fn pad_to(&mut self, values: usize) {
         while self.values < values {
-            self.values += 1;
-            self.bytes.push(0xc0);
+            self.nil();
         }
     }
 

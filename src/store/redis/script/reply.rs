@@ -67,13 +67,15 @@ impl ScriptReply {
         match (Selection::of(checks), reply, checks) {
             (_, Value::ServerError(_), _) => Err(ReplyError::Error),
             (Selection::Single(path), Value::BulkString(line), [check]) => {
-                single(line, check, path)
+                single_reply(line, check, path)
             }
-            (Selection::Multi, Value::Array(numbers), _) => multi(numbers, checks, accounting),
+            (Selection::Multi, Value::Array(numbers), _) => {
+                multi_reply(numbers, checks, accounting)
+            }
             (Selection::Apply, Value::Array(numbers), _) if *numbers == NO_WINDOW => {
                 Err(ReplyError::NoWindow)
             }
-            (Selection::Apply, Value::Array(numbers), _) => any(numbers, checks),
+            (Selection::Apply, Value::Array(numbers), _) => apply_reply(numbers, checks),
             (Selection::Single(_) | Selection::Multi | Selection::Apply, _, _) => {
                 Err(ReplyError::Shape)
             }
@@ -82,7 +84,11 @@ impl ScriptReply {
 }
 
 /// The line of `single_*.lua`.
-fn single(line: &[u8], check: &Check<'_>, path: FastPath<'_>) -> Result<ScriptReply, ReplyError> {
+fn single_reply(
+    line: &[u8],
+    check: &Check<'_>,
+    path: FastPath<'_>,
+) -> Result<ScriptReply, ReplyError> {
     let mut numbers = SmallVec::<[i64; 8]>::new();
     for word in line.split(|byte| *byte == b' ') {
         let number = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
@@ -112,13 +118,13 @@ fn single(line: &[u8], check: &Check<'_>, path: FastPath<'_>) -> Result<ScriptRe
             return Err(ReplyError::Length);
         }
     };
-    let outcome = outcome_of(&state, check, passes, now)?;
+    let outcome = outcome_of_state(&state, check, passes, now)?;
     let clamped = u64::try_from(clamped).map_err(|_| ReplyError::Number)?;
     Ok(ScriptReply { outcomes: vec![outcome], clamped })
 }
 
 /// The states that `multi_check.lua` answers.
-fn multi(
+fn multi_reply(
     reply: &[Value],
     checks: &[Check<'_>],
     accounting: Accounting,
@@ -153,7 +159,7 @@ fn multi(
     found.sort_unstable_by_key(|(at, ..)| *at);
     let mut outcomes = Vec::with_capacity(checks.len());
     for (check, (_, passes, state)) in checks.iter().zip(&found) {
-        outcomes.push(outcome_of(state, check, *passes, now)?);
+        outcomes.push(outcome_of_state(state, check, *passes, now)?);
     }
     if accounting == Accounting::AllOrNothing && !admitted(checks, &outcomes) {
         for ((check, (.., state)), outcome) in checks.iter().zip(&found).zip(&mut outcomes) {
@@ -169,7 +175,7 @@ fn multi(
 }
 
 /// The outcomes that `apply.lua` answers.
-fn any(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
+fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
     let mut numbers = numbers_of(reply);
     let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
     let mut each = SmallVec::<[(usize, Outcome); 8]>::new();
@@ -178,7 +184,7 @@ fn any(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError>
         for number in &mut six {
             *number = next(&mut numbers)?;
         }
-        each.push((at, told(six, &checks[at], now)?));
+        each.push((at, outcome_of_numbers(six, &checks[at], now)?));
     }
     if numbers.next().is_some() {
         return Err(ReplyError::Length);
@@ -190,7 +196,7 @@ fn any(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError>
 
 /// The outcome that six numbers say: available (refused: −1 − available), wait (0: none), reset,
 /// charged, and of what was charged since and entry.
-fn told(
+fn outcome_of_numbers(
     numbers: [i64; OUTCOME_NUMBERS],
     check: &Check<'_>,
     now: Micros,
@@ -230,7 +236,7 @@ fn told(
 
 /// What the algorithm makes of a counter's state before the call. A script clamps what is from the
 /// far future, and decides as the algorithm does: anything else is no reply of one.
-fn outcome_of(
+fn outcome_of_state(
     state: &State,
     check: &Check<'_>,
     passes: bool,

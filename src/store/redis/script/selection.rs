@@ -46,11 +46,11 @@ impl<'a> FastPath<'a> {
     }
 
     /// The place of its checks in `multi_check.lua`; `None` where that script has none for it.
-    fn rank(&self, check: &Check<'_>) -> Option<Rank> {
+    fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
         match self {
-            FastPath::FixedWindow(..) => Some(Rank::Window),
-            FastPath::Bucket(_) if is_credit_form(check) => Some(Rank::Credits),
-            FastPath::Bucket(_) => Some(Rank::Arrival),
+            FastPath::FixedWindow(..) => Some(MultiKind::Window),
+            FastPath::Bucket(_) if is_credit_form(check) => Some(MultiKind::Credits),
+            FastPath::Bucket(_) => Some(MultiKind::Arrival),
             FastPath::SlidingWindow(_) => None,
         }
     }
@@ -58,7 +58,7 @@ impl<'a> FastPath<'a> {
 
 /// The kinds of checks in `multi_check.lua`, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rank {
+pub(crate) enum MultiKind {
     Window,
     Arrival,
     Credits,
@@ -72,12 +72,13 @@ impl<'a> Selection<'a> {
         };
         match checks {
             [check] => FastPath::of(check).map_or(Selection::Apply, Selection::Single),
-            _ if checks.iter().all(|check| rank(check).is_some())
-                && checks.iter().enumerate().all(differs) =>
+            [_, _, ..]
+                if checks.iter().all(|check| multi_kind(check).is_some())
+                    && checks.iter().enumerate().all(differs) =>
             {
                 Selection::Multi
             }
-            _ => Selection::Apply,
+            [] | [_, _, ..] => Selection::Apply,
         }
     }
 
@@ -85,7 +86,7 @@ impl<'a> Selection<'a> {
     pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
         let place = move |check: &Check<'_>| match self {
             Selection::Single(_) => 0,
-            Selection::Multi => rank(check).map_or(0, |rank| rank as u8),
+            Selection::Multi => multi_kind(check).map_or(0, |multi_kind| multi_kind as u8),
             Selection::Apply => u8::from(!matches!(check.op, Op::Refund { .. })),
         };
         (0..3).flat_map(move |nth| (0..checks.len()).filter(move |at| place(&checks[*at]) == nth))
@@ -93,8 +94,8 @@ impl<'a> Selection<'a> {
 }
 
 /// The kind of a check in `multi_check.lua`; `None` where it decides no such checks.
-pub(crate) fn rank(check: &Check<'_>) -> Option<Rank> {
-    FastPath::of(check).and_then(|path| path.rank(check))
+pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
+    FastPath::of(check).and_then(|path| path.multi_kind(check))
 }
 
 /// Whether a bucket's debt may be a fraction of a microsecond.
