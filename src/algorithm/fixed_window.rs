@@ -141,7 +141,7 @@ fn read(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
 }
 
 /// Returns the upper bound of the hits counted in a window.
-fn cap(hits: u64, charge: Charge) -> u64 {
+pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
         Charge::Always => u64::from(u32::MAX),
@@ -150,7 +150,7 @@ fn cap(hits: u64, charge: Charge) -> u64 {
 
 /// Returns the window that contains a time. A length of 0, which no policy has, counts as 1 µs, to
 /// avoid a division by zero.
-fn span(window: &Window, at: Micros) -> WindowBounds {
+pub(crate) fn span(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {
             let length = length.0.max(1);
