@@ -8,8 +8,8 @@
 
 use super::{Decider, Unavailable, assign_quota_roles, combine, is_admitted};
 use crate::domain::{
-    Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
-    Role, Verdict,
+    Accounting, Algorithm, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op,
+    Outcome, Request, Role, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
@@ -44,7 +44,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
     /// Returns the decision that a request would get at `now`.
     ///
     /// If a refused check costs more than one hit, its wait is unknown: `retry_after` is `None`, and
-    /// `limited_by` may name another limit than the request would get.
+    /// `limited_by` may name another limit than the request would get. Several hits on a limit with
+    /// hybrid tiers may pass although the prediction is a refusal, because a peek does not tell the
+    /// class's own bucket from the pool.
     ///
     /// # Errors
     ///
@@ -115,7 +117,17 @@ fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> 
 /// Turns a peek into the outcome of a check, after earlier checks have taken `before` hits.
 fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
-    let (verdict, retry_after) = if check.hits_needed() <= available {
+    // Hits pass while at least the floor is left, so one call can take more than the single hits.
+    let below_floor = match &check.limit.algorithm {
+        Algorithm::Bucket(bucket) => bucket.floor.0.saturating_sub(1),
+        Algorithm::FixedWindow(_)
+        | Algorithm::SlidingWindow(_)
+        | Algorithm::SlidingLog(_)
+        | Algorithm::Hybrid(_)
+        | Algorithm::Concurrency(_) => 0,
+    };
+    let largest = if available == Hits::ZERO { 0 } else { available.0 + below_floor };
+    let (verdict, retry_after) = if check.hits_needed().0 <= largest {
         (Verdict::Pass, None)
     } else {
         // A peek's wait is that for a single hit.

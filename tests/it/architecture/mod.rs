@@ -40,7 +40,7 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("deadpool_redis", &["store::redis"], "only the Redis store speaks Redis"),
     ("saphyr_parser", &["policy::syntax::yaml"], "policies are parsed in one place"),
     // Documents that map onto a type: a settings file, a scenario.
-    ("serde_yaml", &["app::environment", "cli::simulate"], "policies are parsed in one place"),
+    ("serde_yaml", &["app::files_and_env", "cli::simulate"], "policies are parsed in one place"),
     ("std::env", &["app", "main", "cli::terminal"], "nobody below app reads the environment"),
     // The listener removes a socket that a former process left behind.
     ("std::fs", &["app", "main", "server::listener"], "nobody below app reads a file"),

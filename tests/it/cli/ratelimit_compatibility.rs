@@ -73,7 +73,7 @@ fn a_setting_that_would_change_decisions_ends_with_64_and_advice() {
     let cases = [
         ("BACKEND_TYPE", "memcache", "--store memory"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "RUNTIME_ROOT"),
-        ("CACHE_KEY_PREFIX", "a{b}", "no braces"),
+        ("CACHE_KEY_PREFIX", "a{b}", "must not contain braces"),
         ("CACHE_KEY_PREFIX", "a b", "blanks"),
         ("CACHE_KEY_PREFIX", "a\u{7}b", "control characters"),
     ];

@@ -156,7 +156,7 @@ fn a_policy_files_name_cannot_forge_a_line_of_a_log_in_text() {
     command.args(["serve", "--log-format", "text", "--policy"]);
     // No machine has this address, so that it ends.
     let told = ran(command.arg(files.path()).args(["--grpc-host", "192.0.2.1"])).with_code(69).err;
-    let warned = |line: &str| line.contains("policy: a warning") && line.contains("forged");
+    let warned = |line: &str| line.contains("policy warning") && line.contains("forged");
     assert!(told.lines().any(warned), "{told:?}");
     assert!(!told.contains(|c| c != '\n' && needs_escape(c)), "{told:?}");
 }
