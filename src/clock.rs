@@ -1,7 +1,7 @@
-//! The one place that asks the operating system for the time.
+//! The only code that reads the operating system's clocks.
 //!
-//! Limits count by the wall clock (so that replicas and restarts agree on windows), deadlines by
-//! the monotonic one. Both are read once per request. Not here: what is done with the time.
+//! Limits use the wall clock, so that replicas and restarts agree on windows; deadlines use the
+//! monotonic clock. Both are read once per request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,18 +9,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::domain::Micros;
 
-/// Where the time comes from.
+/// Source of time.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
-    /// The machine's clock.
+    /// The operating system's clocks.
     #[default]
     System,
-    /// A clock that a test sets.
+    /// A wall clock that a test sets.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// The wall clock, in microseconds since the Unix epoch. A machine set before 1970 reads zero.
+    /// Returns the wall clock, in microseconds since the Unix epoch; zero before 1970.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn now(&self) -> Micros {
         match self {
@@ -32,19 +32,19 @@ impl Clock {
         }
     }
 
-    /// The monotonic clock, for deadlines.
+    /// Returns the monotonic clock, for deadlines.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn monotonic(&self) -> Instant {
         Instant::now()
     }
 }
 
-/// A clock for tests: it stands still until it is set.
+/// Clock for tests that stands still until it is set.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock set to `now`.
     pub fn at(now: Micros) -> Self {
         ManualClock(Arc::new(AtomicU64::new(now.0)))
     }
@@ -54,12 +54,12 @@ impl ManualClock {
         self.0.store(now.0, Ordering::Relaxed);
     }
 
-    /// Moves the time forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Micros) {
         self.0.fetch_add(by.0, Ordering::Relaxed);
     }
 
-    /// The time it shows.
+    /// Returns the clock's time.
     pub fn get(&self) -> Micros {
         Micros(self.0.load(Ordering::Relaxed))
     }

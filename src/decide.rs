@@ -1,27 +1,26 @@
-//! The heart: match → apply → combine.
+//! Decides requests: match the policy, apply the checks to the store, combine the outcomes.
 //!
-//! Generic over the store; the store call is the only await on a request's way. Not here: the
-//! wire, the policy's language, arithmetic of limits, time.
+//! Generic over the store. The store call is the only await of a decision.
+//!
+//! Not here: the wire format, the policy language, the arithmetic of limits, the clock.
 
-mod check_event;
 mod dry_run;
-mod generated_holders;
+mod generated_holder;
 mod inspect_counters;
-mod refusal_event;
+mod observe;
 
-pub use dry_run::{Foreseen, ForeseenLimit};
-pub use inspect_counters::{Standing, Standings};
+pub use dry_run::{DryRun, DryRunLimit};
+pub use inspect_counters::{CounterSnapshot, CounterSnapshots};
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::decide::check_event::unlimited;
-use crate::decide::generated_holders::Holders;
 use arc_swap::{ArcSwap, Guard};
 
+use crate::decide::generated_holder::{GeneratedHolder, HolderGenerator};
 use crate::domain::{
-    Algorithm, Answer, Answers, Call, Check, CheckEvent, Code, Decision, Hits, Holder, HolderToken,
-    LimitedBy, Micros, Observer, Op, Outcome, Request, Role, Source, Status, StatusLimit, Verdict,
+    Accounting, Admission, Algorithm, Answer, Answers, Call, Check, Code, Decision, LimitedBy,
+    Micros, Observer, Op, Outcome, Request, Role, Source, Status, StatusLimit, Verdict,
 };
 use crate::policy::{Checks, Found, Matches, Policy, Rule};
 use crate::store::Store;
@@ -29,61 +28,61 @@ use crate::store::Store;
 /// `limit_remaining` of a rule without a limit.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
-/// Modes of the whole process.
+/// Modes that apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modes {
-    /// Decide and charge as if enforced, then answer OK.
+    /// Decide and charge as usual, then answer OK.
     pub shadow: bool,
-    /// Every descriptor is a quota descriptor.
+    /// Treat every descriptor as a quota descriptor.
     pub quota: bool,
 }
 
-/// The store gave no answer in time, and no failure policy stood in for it.
+/// The store did not answer in time, and no fallback decided the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// Decides requests under the present policy.
+/// Decides requests under the current policy.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
     store: S,
     observer: O,
     modes: Modes,
-    holders: Holders,
+    holders: HolderGenerator,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// A decider that starts with `policy`.
+    /// Creates a decider that starts with `policy`.
     pub fn new(policy: Arc<Policy>, store: S, observer: O, modes: Modes) -> Self {
-        let holders = Holders::default();
+        let holders = HolderGenerator::default();
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
 
-    /// The present policy. A request takes it once and sees no other.
+    /// Returns the current policy. A request loads it once and uses it throughout.
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
 
-    /// Swaps the policy; requests under way finish under the one they took.
+    /// Replaces the policy. Requests in progress finish under the old one.
     pub fn replace_policy(&self, policy: Arc<Policy>) {
         self.policy.store(policy);
     }
 
-    /// The store that counts.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// The observer that is told.
+    /// Returns the observer.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// May this request pass?
+    /// Decides whether a request may pass.
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] if the store gave no answer and nothing stood in for it.
+    /// [`Unavailable`] if the store did not answer and no fallback decided the call.
     pub async fn decide<'p>(
         &self,
         policy: &'p Policy,
@@ -93,7 +92,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.decide_by(policy, request, now, None).await
     }
 
-    /// The same for a caller who waits no longer than `deadline`.
+    /// Decides whether a request may pass, for a caller that stops waiting at `deadline`.
     ///
     /// # Errors
     ///
@@ -107,26 +106,39 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<Decision<'p>, Unavailable> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        correct_roles(&mut checks, &matches, self.modes);
-        let made_up = self.name_holders(policy, &mut checks);
-        let answers = if checks.each.is_empty() {
-            Answers { each: Vec::new(), source: Source::Policy }
-        } else {
-            let accounting = matches.accounting;
-            let call = Call { checks: &checks.each, accounting, now, deadline };
-            self.store.apply(&call).await
-        };
+        assign_quota_roles(&mut checks, &matches, self.modes);
+        let holder = self.assign_holder(policy, &mut checks);
+        let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
         let mut decision = combine(&matches, &checks, &answers, self.modes)?;
-        decision.slot = made_up
-            .filter(|made_up| took_slot(&checks, &answers, made_up, &decision))
-            .map(|m| m.slot);
-        self.tell(request, &matches, &checks, &answers, &decision);
+        if is_admitted(&decision) {
+            let holder = holder.filter(|holder| holder.took_slot(&checks.each, &answers.each));
+            decision.slot = holder.map(|holder| holder.token);
+        }
+        self.notify(request, &matches, &checks, &answers, &decision);
         Ok(decision)
     }
 
-    /// Takes of slots without a holder get one, the same for the whole call.
-    fn name_holders(&self, policy: &Policy, checks: &mut Checks<'_, '_>) -> Option<MadeUp> {
-        let mut made_up = None;
+    /// Asks the store, if there is anything to ask.
+    async fn apply(
+        &self,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        now: Micros,
+        deadline: Option<Instant>,
+    ) -> Answers {
+        if checks.is_empty() {
+            return Answers { each: Vec::new(), source: Source::Policy };
+        }
+        self.store.apply(&Call { checks, accounting, now, deadline }).await
+    }
+
+    /// Gives takes of slots without a holder a generated one, the same for the whole call.
+    fn assign_holder(
+        &self,
+        policy: &Policy,
+        checks: &mut Checks<'_, '_>,
+    ) -> Option<GeneratedHolder> {
+        let mut generated = None;
         for check in &mut checks.each {
             if check.holder.is_some() || !matches!(check.limit.algorithm, Algorithm::Concurrency(_))
             {
@@ -136,77 +148,19 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 Op::Peek => {}
                 Op::Refund { .. } => self.observer.release_without_holder(),
                 Op::Take { .. } => {
-                    let made_up: &MadeUp = made_up.get_or_insert_with(|| {
-                        let slot = self.holders.draw();
-                        MadeUp { slot, holder: policy.holder(slot.as_str().as_bytes()) }
-                    });
-                    check.holder = Some(made_up.holder);
+                    let holder: &GeneratedHolder =
+                        generated.get_or_insert_with(|| self.holders.generate(policy));
+                    check.holder = Some(holder.holder);
                 }
             }
         }
-        made_up
-    }
-
-    fn tell(
-        &self,
-        request: &Request<'_>,
-        matches: &Matches<'_>,
-        checks: &Checks<'_, '_>,
-        answers: &Answers,
-        decision: &Decision<'_>,
-    ) {
-        let admitted = decision.code == Code::Ok && !decision.shadowed;
-        let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
-        for ((found, span), descriptor) in descriptors {
-            let rule = rule_of(found);
-            if let Found::Unlimited(rule) = found {
-                self.observer.checked(&unlimited(rule, descriptor, admitted));
-            }
-            for at in span.clone() {
-                let (check, Some(Answer::Decided(outcome))) =
-                    (&checks.each[at], answers.each.get(at))
-                else {
-                    continue;
-                };
-                if outcome.verdict == Verdict::Refuse {
-                    self.tell_refused(rule, check, checks.names[at], descriptor);
-                }
-                self.observer.checked(&CheckEvent {
-                    rule: rule.map(|rule| rule.id),
-                    hits: cost(check),
-                    capacity: check.limit.capacity(),
-                    outcome: *outcome,
-                    shadow: rule.is_some_and(|rule| rule.shadow_mode),
-                    admitted,
-                    is_refund: matches!(check.op, Op::Refund { .. }),
-                    source: decision.source,
-                });
-            }
-        }
-        self.observer.decided(decision);
+        generated
     }
 }
 
-/// A holder's name that the caller does not know yet.
-struct MadeUp {
-    slot: HolderToken,
-    holder: Holder,
-}
-
-/// Whether an admitted call took slots for that holder.
-fn took_slot(
-    checks: &Checks<'_, '_>,
-    answers: &Answers,
-    made_up: &MadeUp,
-    decision: &Decision<'_>,
-) -> bool {
-    let took = |(check, answer): (&Check<'_>, &Answer)| {
-        check.holder == Some(made_up.holder)
-            && answer.outcome().is_some_and(|outcome| outcome.charged > Hits::ZERO)
-    };
-    decision.code == Code::Ok
-        && !decision.shadowed
-        && checks.each.iter().zip(&answers.each).any(took)
+/// Whether a decision lets the call pass on its merits, not because of global shadow mode.
+fn is_admitted(decision: &Decision<'_>) -> bool {
+    decision.code == Code::Ok && !decision.shadowed
 }
 
 fn rule_of<'p>(found: &Found<'p>) -> Option<&'p Rule> {
@@ -216,24 +170,19 @@ fn rule_of<'p>(found: &Found<'p>) -> Option<&'p Rule> {
     }
 }
 
-fn cost(check: &Check<'_>) -> Hits {
-    match check.op {
-        Op::Take { cost } | Op::Refund { cost } => cost,
-        Op::Peek => Hits::ZERO,
-    }
-}
-
-/// Under global quota mode every descriptor is a quota descriptor. And wherever a quota descriptor
-/// cannot refuse (it is shadowed, unlimited, replaced or, under the global mode, unmatched), one
-/// quota descriptor passes for certain, so that the others have no say.
-fn correct_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Modes) {
+/// Sets the roles of quota checks. Under global quota mode every descriptor is a quota descriptor.
+///
+/// If a quota descriptor cannot refuse (it is shadowed, unlimited, replaced or, under global quota
+/// mode, unmatched), one quota descriptor is certain to pass, so the checks of the others become
+/// shadow checks.
+fn assign_quota_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Modes) {
     let is_quota =
         |found: &Found<'_>| modes.quota || rule_of(found).is_some_and(|rule| rule.quota_mode);
-    let quota_is_sure = matches.found.iter().zip(&checks.spans).any(|(found, span)| {
+    let quota_always_passes = matches.found.iter().zip(&checks.spans).any(|(found, span)| {
         is_quota(found)
             && match found {
                 Found::Nothing | Found::Replaced(_) | Found::Unlimited(_) => true,
-                // No check: the value is in no consumer class, and such are not limited.
+                // A rule without checks: the value is in no consumer class, so it is not limited.
                 Found::Limited(rule) => rule.shadow_mode || span.is_empty(),
                 Found::Override(_) => false,
             }
@@ -244,50 +193,50 @@ fn correct_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Mode
         }
         for check in &mut checks.each[span.clone()] {
             if check.role != Role::Shadow {
-                check.role = if quota_is_sure { Role::Shadow } else { Role::Quota };
+                check.role = if quota_always_passes { Role::Shadow } else { Role::Quota };
             }
         }
     }
 }
 
-/// Makes the answer out of the outcomes (POLICY in the README: Admission, and what a status shows).
+/// Combines the outcomes into a decision (docs/POLICY.md: admission, and what a status shows).
 fn combine<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
     answers: &Answers,
     modes: Modes,
 ) -> Result<Decision<'p>, Unavailable> {
-    let admitted = admitted(&checks.each, &answers.each)?;
+    let is_admitted = admits(&checks.each, &answers.each)?;
     let mut statuses = Vec::with_capacity(matches.found.len());
     let mut limited_by: Option<LimitedBy<'p>> = None;
     for (found, span) in matches.found.iter().zip(&checks.spans) {
         let rule = rule_of(found);
         let shadow = rule.is_some_and(|rule| rule.shadow_mode);
-        let mut worst: Option<(usize, &Outcome)> = None;
+        let mut strictest: Option<(usize, &Outcome)> = None;
         for at in span.clone() {
             let Some(outcome) = answers.each.get(at).and_then(Answer::outcome) else { continue };
-            if worst.is_none_or(|(_, held)| tighter(outcome, held)) {
-                worst = Some((at, outcome));
+            if strictest.is_none_or(|(_, other)| is_stricter(outcome, other)) {
+                strictest = Some((at, outcome));
             }
-            if !admitted && outcome.verdict == Verdict::Refuse && !shadow {
+            if !is_admitted && outcome.verdict == Verdict::Refuse && !shadow {
                 let candidate = LimitedBy {
                     name: own_name_or_path(checks.names[at], rule),
                     rule: rule.map(|rule| rule.id),
                     retry_after: outcome.retry_after,
                 };
-                if limited_by.is_none_or(|held| waits_longer(&candidate, &held)) {
+                if limited_by.is_none_or(|by| is_longer(candidate.retry_after, by.retry_after)) {
                     limited_by = Some(candidate);
                 }
             }
         }
-        let mut status = bare_status(found, span.is_empty());
-        if let Some((at, outcome)) = worst {
+        let mut status = status_without_limit(found, span.is_empty());
+        if let Some((at, outcome)) = strictest {
             fill_status(&mut status, &checks.each[at], checks.names[at], outcome, shadow);
         }
         statuses.push(status);
     }
-    let shadowed = modes.shadow && !admitted;
-    let code = if admitted || shadowed { Code::Ok } else { Code::OverLimit };
+    let shadowed = modes.shadow && !is_admitted;
+    let code = if is_admitted || shadowed { Code::Ok } else { Code::OverLimit };
     Ok(Decision {
         code,
         statuses,
@@ -299,8 +248,7 @@ fn combine<'p>(
     })
 }
 
-/// What to call a limit that has no name of its own: its rule's path. A limit that the caller
-/// brought along has neither.
+/// Returns the limit's own name or, if it has none, its rule's path. A request override has neither.
 fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {
         Some(rule) if name.is_empty() => &rule.path,
@@ -308,46 +256,33 @@ fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     }
 }
 
-/// A call is admitted iff every required check passes and, if it has quota checks, one of them
-/// does.
-fn admitted(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, Unavailable> {
-    let (mut refused, mut quotas, mut quota_passes) = (false, false, false);
+/// Whether the answers admit the call. Checks that were not asked do not count: the store skips them
+/// only if the call is already rejected.
+fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, Unavailable> {
+    let mut admission = Admission::default();
     for (check, answer) in checks.iter().zip(answers) {
-        let passes = match answer {
-            Answer::Decided(outcome) => outcome.verdict == Verdict::Pass,
-            Answer::NotAsked => continue,
-            Answer::Unanswered { .. } if check.role == Role::Shadow => continue,
-            Answer::Unanswered { .. } => return Err(Unavailable),
-        };
-        match check.role {
-            Role::Required => refused |= !passes,
-            Role::Quota => {
-                quotas = true;
-                quota_passes |= passes;
-            }
-            Role::Shadow => {}
+        match answer {
+            Answer::Decided(outcome) => admission.add(check.role, Some(outcome.verdict)),
+            Answer::Unanswered { .. } if check.role != Role::Shadow => return Err(Unavailable),
+            Answer::NotAsked | Answer::Unanswered { .. } => {}
         }
     }
-    Ok(!refused && (!quotas || quota_passes))
+    Ok(admission.is_admitted())
 }
 
-/// Which of two limits of one descriptor its status shows: the refusing one with the longest wait,
-/// else the one with the fewest hits left; ties in file order.
-fn tighter(outcome: &Outcome, held: &Outcome) -> bool {
-    match (outcome.verdict, held.verdict) {
+/// Whether a descriptor's status shows this outcome rather than another one: a refusal rather than a
+/// pass, then the longer wait or the fewer available hits. On a tie the first in file order is shown.
+fn is_stricter(outcome: &Outcome, other: &Outcome) -> bool {
+    match (outcome.verdict, other.verdict) {
         (Verdict::Refuse, Verdict::Pass) => true,
         (Verdict::Pass, Verdict::Refuse) => false,
-        (Verdict::Refuse, Verdict::Refuse) => longer(outcome.retry_after, held.retry_after),
-        (Verdict::Pass, Verdict::Pass) => outcome.available < held.available,
+        (Verdict::Refuse, Verdict::Refuse) => is_longer(outcome.retry_after, other.retry_after),
+        (Verdict::Pass, Verdict::Pass) => outcome.available < other.available,
     }
 }
 
-fn waits_longer(candidate: &LimitedBy<'_>, held: &LimitedBy<'_>) -> bool {
-    longer(candidate.retry_after, held.retry_after)
-}
-
-/// Waiting that never helps is the longest wait.
-fn longer(a: Option<Micros>, b: Option<Micros>) -> bool {
+/// Whether one wait is longer than another. `None` is the longest: waiting does not help.
+fn is_longer(a: Option<Micros>, b: Option<Micros>) -> bool {
     match (a, b) {
         (None, None) | (Some(_), None) => false,
         (None, Some(_)) => true,
@@ -355,7 +290,7 @@ fn longer(a: Option<Micros>, b: Option<Micros>) -> bool {
     }
 }
 
-fn bare_status<'p>(found: &Found<'p>, has_no_check: bool) -> Status<'p> {
+fn status_without_limit<'p>(found: &Found<'p>, has_no_check: bool) -> Status<'p> {
     let is_unlimited = match found {
         Found::Unlimited(_) => true,
         Found::Limited(_) => has_no_check,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidegate::domain::{
-    Accounting, Algorithm, Bucket, Call, Charge, Check, FixedWindow, Hits, Key, Limit, Micros,
-    OnStoreFailure, Op, Rate, Refill, Role, Unit, Window,
+    Accounting, Algorithm, Bucket, Call, Charge, Check, CounterKey, FixedWindow, Hits, Limit,
+    Micros, OnStoreFailure, Op, Rate, Refill, Role, Unit, Window,
 };
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
@@ -46,13 +46,13 @@ pub fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
 }
 
 /// Keys that are spread as the keyed hash spreads them.
-pub fn key(nth: usize) -> Key {
+pub fn key(nth: usize) -> CounterKey {
     let hash = blake3::hash(&nth.to_le_bytes());
     let bytes = hash.as_bytes().first_chunk::<16>().expect("32 bytes have 16");
-    Key { identity: u128::from_le_bytes(*bytes), tag: None }
+    CounterKey { identity: u128::from_le_bytes(*bytes), tag: None }
 }
 
-fn take(store: &MemoryStore, limit: &Arc<Limit>, key: Key, now: Micros) {
+fn take(store: &MemoryStore, limit: &Arc<Limit>, key: CounterKey, now: Micros) {
     let check =
         Check { key, limit, op: Op::Take { cost: Hits::ONE }, role: Role::Required, holder: None };
     let accounting = Accounting::AllOrNothing;
@@ -77,7 +77,7 @@ pub fn store(room: usize, limit: &Arc<Limit>, keys: usize) -> MemoryStore {
 /// Nanoseconds per call on a thousand hot keys. Time goes on by 10 ms a round, so that what is over
 /// is cleared away as it would be.
 pub fn hot(store: &MemoryStore, limit: &Arc<Limit>) -> f64 {
-    let hot: Vec<Key> = (0..1_000).map(key).collect();
+    let hot: Vec<CounterKey> = (0..1_000).map(key).collect();
     let began = Instant::now();
     let rounds = 1_000;
     for round in 0..rounds {

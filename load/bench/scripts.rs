@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use redis::Cmd;
-use tidegate::domain::{Accounting, Algorithm, Charge, Check, Hits, Key, Limit, Micros, Op, Role};
+use tidegate::domain::{
+    Accounting, Algorithm, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Role,
+};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::PRODUCTION;
@@ -162,7 +164,7 @@ pub fn bytes_per_key(scale: Scale) {
         for chunk in (0..keys).collect::<Vec<_>>().chunks(256) {
             let mut pipeline = redis::Pipeline::new();
             for nth in chunk {
-                let key: Key = memory::key(*nth);
+                let key: CounterKey = memory::key(*nth);
                 // So many that no bucket is full again before the last one is made.
                 let op = Op::Take { cost: Hits(500_000) };
                 let check = Check { key, limit: &limit, op, role: Role::Required, holder: None };

@@ -1,11 +1,11 @@
-// Tests one's own limit: what is admitted when callers ask for more than it grants.
+// Tests your own limit: how much is admitted when clients send more than it allows.
 //
-//   k6 run load/k6/limits.js                                  all scenarios, one after the other
+//   k6 run load/k6/limits.js                                  all scenarios, in sequence
 //   k6 run -e TARGET=host:8081 -e DOMAIN=edge -e KEY=remote_address -e LIMIT=50 load/k6/limits.js
 //
-// LIMIT is the limit of one value of KEY, in requests a second. Each scenario uses a value of its own,
-// so that they do not disturb each other. Look at the end for `admitted` and `refused` by scenario, at
-// grpc_req_duration's 99th percentile, and at what your backend got meanwhile.
+// LIMIT is the limit of one value of KEY, in requests per second. Each scenario uses its own value, so that
+// they do not interfere. At the end, look at `admitted` and `refused` by scenario, at the 99th percentile of
+// grpc_req_duration, and at the load on your backend.
 
 import exec from 'k6/execution';
 import grpc from 'k6/net/grpc';
@@ -43,17 +43,17 @@ export const options = {
     }, SECONDS),
     // Four seconds' worth at once: no more than the burst passes.
     burst: then({ exec: 'ask', executor: 'shared-iterations', vus: 20, iterations: 4 * LIMIT, maxDuration: '10s' }, 10),
-    // All of a window's worth around the turn of a window: a fixed window lets twice the limit pass here,
-    // a sliding one and a bucket do not.
+    // One window's worth on each side of a window boundary. A fixed window passes twice the limit here, a sliding
+    // window and a bucket do not.
     edge: then({ exec: 'edge', executor: 'per-vu-iterations', vus: 1, iterations: 3, maxDuration: '10s' }, 10),
-    // Ten callers that wait as they are told: nearly nobody is refused twice.
+    // Ten clients that wait for Retry-After: few are rejected twice.
     honours: then({ exec: 'honours', executor: 'constant-vus', vus: 10, duration: `${SECONDS}s` }, SECONDS),
-    // Ten callers that do not: as much passes, the rest is load for nothing.
+    // Ten clients that do not: the same number passes, and the rest is useless load.
     ignores: then({ exec: 'ignores', executor: 'constant-vus', vus: 10, duration: `${SECONDS}s` }, SECONDS),
   },
   thresholds: {
     checks: ['rate==1'],
-    // One line for each scenario in the summary.
+    // One line per scenario in the summary.
     'admitted{scenario:ramp}': ['count>0'], 'refused{scenario:ramp}': ['count>=0'],
     'admitted{scenario:burst}': ['count>0'], 'refused{scenario:burst}': ['count>=0'],
     'admitted{scenario:edge}': ['count>0'], 'refused{scenario:edge}': ['count>=0'],
@@ -62,7 +62,7 @@ export const options = {
   },
 };
 
-// Asks once; how long to wait in seconds, 0 if it was admitted.
+// Sends one request. Returns the seconds to wait, 0 if it was admitted.
 function once() {
   if (exec.vu.iterationInScenario === 0) {
     client.connect(TARGET, { plaintext: true });
@@ -70,7 +70,7 @@ function once() {
   const value = `k6-${exec.scenario.name}`;
   const question = { domain: DOMAIN, descriptors: [{ entries: [{ key: KEY, value }] }] };
   const answer = client.invoke(METHOD, question, { timeout: '1s' });
-  // Anything but a decision is a fault, and Envoy would apply its failure mode.
+  // Anything but a decision is an error, and Envoy would apply its failure mode.
   check(answer, { decided: (a) => a && a.status === grpc.StatusOK });
   if (!answer.message || answer.message.overallCode !== 'OVER_LIMIT') {
     admitted.add(1);
@@ -91,7 +91,7 @@ export function ask() {
 }
 
 export function edge() {
-  // To just before the next second of the clock, where windows turn.
+  // Until just before the next full second, where windows start.
   sleep((1000 - (Date.now() % 1000) + 900) / 1000);
   for (let i = 0; i < 2 * LIMIT; i += 1) {
     once();
@@ -99,7 +99,7 @@ export function edge() {
 }
 
 export function honours() {
-  // A little longer than told, each by another measure: they were refused together.
+  // Add a random extra, because the clients were rejected together.
   const wait = once();
   sleep(wait > 0 ? wait + Math.random() / 2 : 0.1);
 }

@@ -1,9 +1,9 @@
-//! What every answer of the debug port says to browsers, and which host names it answers to.
+//! Protects the debug port against web pages that the operator's browser happens to load.
 //!
-//! A page of somebody else's cannot read the answers (other origin), change anything (the token) or
-//! show them in a frame. But the owner of a name can let it stand for 127.0.0.1, and then the pages
-//! of that name are of our origin: so a port of this machine answers only to names that nobody can
-//! own. Not here: the token (`operate`).
+//! The same-origin policy keeps other sites from reading responses, the token keeps them from
+//! changing anything, and response headers keep them from framing pages. DNS rebinding remains: an
+//! attacker can point a name of their own at 127.0.0.1 and become our origin. So a loopback port
+//! accepts only host names that cannot be registered.
 
 use std::net::IpAddr;
 
@@ -16,19 +16,19 @@ use axum::http::{HeaderValue, Request, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::plain;
+use super::text;
 
-/// Which host names a port answers to.
+/// Values of the `Host` header that a port accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hosts {
-    /// Addresses, `localhost`, and names without a dot: the port is this machine's alone.
+pub enum AllowedHosts {
+    /// IP addresses, `localhost`, and names without a dot. For loopback ports.
     Local,
-    /// Any: the operator has opened the port to others, and knows by which names.
+    /// Any. The operator opened the port to other machines and chose its names.
     Any,
 }
 
-/// What answers say where they do not say otherwise. Nothing in them is to be run or framed.
-const SAID: [(HeaderName, &str); 6] = [
+/// Headers of every response that does not set them itself. Browsers may run and frame nothing.
+const DEFAULT_HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-store"),
     (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
@@ -37,23 +37,23 @@ const SAID: [(HeaderName, &str); 6] = [
     (X_FRAME_OPTIONS, "DENY"),
 ];
 
-pub(super) async fn guarded(hosts: Hosts, request: Request<Body>, next: Next) -> Response {
+pub(super) async fn guard(hosts: AllowedHosts, request: Request<Body>, next: Next) -> Response {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
-    let mut response = if hosts == Hosts::Local && !host.is_none_or(is_nobodys) {
-        let why = "this port answers to localhost and to addresses only; to reach it by a name, \
-                   set --debug-host to the address that it shall listen on\n";
-        (StatusCode::FORBIDDEN, plain(why.to_owned())).into_response()
+    let mut response = if hosts == AllowedHosts::Local && !host.is_none_or(is_unregistrable) {
+        let reason = "this port accepts localhost and IP addresses only; to reach it by a name, \
+                      set --debug-host to the address that it should listen on\n";
+        (StatusCode::FORBIDDEN, text(reason.to_owned())).into_response()
     } else {
         next.run(request).await
     };
-    for (name, value) in SAID {
+    for (name, value) in DEFAULT_HEADERS {
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
 }
 
-/// Whether a `Host` names what nobody can own.
-fn is_nobodys(host: &[u8]) -> bool {
+/// Whether nobody can register the name in a `Host` header.
+fn is_unregistrable(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next(),
@@ -68,13 +68,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_somebody_can_own_is_not_answered() {
+    fn a_name_that_can_be_registered_is_rejected() {
         for host in ["localhost:6070", "127.0.0.1", "[::1]:6070", "a.localhost", "tidegate", ""] {
-            assert!(is_nobodys(host.as_bytes()), "{host}");
+            assert!(is_unregistrable(host.as_bytes()), "{host}");
         }
         for host in ["evil.example:6070", "127.0.0.1.evil.example", "localhost.", "a.b"] {
-            assert!(!is_nobodys(host.as_bytes()), "{host}");
+            assert!(!is_unregistrable(host.as_bytes()), "{host}");
         }
-        assert!(!is_nobodys(b"\xff"));
+        assert!(!is_unregistrable(b"\xff"));
     }
 }

@@ -1,7 +1,5 @@
-//! Serves routes on a listener, within bounds: connections, the time a request's head may take,
-//! the time a whole request may take, the memory of one connection.
-//!
-//! Not here: the routes.
+//! HTTP/1.1 server with bounds on the number of connections, the size and time of a request head,
+//! and the time of a whole request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,27 +18,24 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 
-use super::action_routes::DEBUG_REQUEST_MAX;
-
 /// Bounds of one port.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Open connections; one more closes the one that has been open longest.
+pub struct HttpLimits {
+    /// Open connections. One more closes the connection that has been open longest.
     pub connections: usize,
-    /// How long a client may take to send a request's head, and how long it may stay idle.
+    /// Time to send a request head, and time that a connection may stay idle.
     pub head_timeout: Duration,
-    /// How long a whole request may take, its body included.
+    /// Time of a whole request, its body included.
     pub request_timeout: Duration,
 }
 
-impl Default for Limits {
-    /// 4,096 connections: probes and scrapers need a dozen, `/json` callers a pool each; so many idle
-    /// ones cost 50 MB. Above it the longest open makes room, so that whoever holds them all, half
-    /// a head each, keeps no probe out: a probe that fails would have the process restarted. 30 s: longer than
-    /// a scraper's interval mostly is, so that its connection is still there. 10 s: longer than any
-    /// answer takes, shorter than a slow attack wants.
+impl Default for HttpLimits {
+    /// 4,096 connections: probes and scrapers need a dozen, `/json` clients a pool each; idle ones
+    /// cost 50 MB in total. The oldest is closed to make room, because a client that holds them all
+    /// must not lock out a probe: a failed probe restarts the process. 30 s exceeds the usual scrape
+    /// interval, so that scrapers keep their connection. 10 s exceeds every response time.
     fn default() -> Self {
-        Limits {
+        HttpLimits {
             connections: 4_096,
             head_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(10),
@@ -48,31 +43,25 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// Those of the debug port: a profile is waited for.
-    pub fn of_debug() -> Self {
-        Limits { request_timeout: DEBUG_REQUEST_MAX, ..Limits::default() }
-    }
-}
-
-/// Largest buffer of a connection: holds any sane head; hyper refuses longer ones with 431.
+/// Largest buffer of a connection, and so the largest request head: hyper answers longer ones with
+/// 431.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// How long to wait when a connection cannot be accepted (no more file descriptors): long enough
-/// for some to be closed, short enough that a probe does not notice.
+/// Pause after a failed accept (no file descriptors left): long enough for some connections to
+/// close, short enough that a probe does not time out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is true; requests under way are then finished, idle connections closed.
+/// Serves until `stop` is true, then finishes the requests in progress and closes idle connections.
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
-    limits: Limits,
+    limits: HttpLimits,
     mut stop: watch::Receiver<bool>,
 ) {
     let timeout = limits.request_timeout;
-    let routes = routes.layer(from_fn(move |request, next| within(timeout, request, next)));
-    let places = Arc::new(Semaphore::new(limits.connections));
-    let mut open = Open::default();
+    let routes = routes.layer(from_fn(move |request, next| with_timeout(timeout, request, next)));
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    let mut open = OpenConnections::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -82,42 +71,42 @@ pub async fn serve(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        if places.available_permits() == 0 {
-            open.close_longest();
+        if slots.available_permits() == 0 {
+            open.close_oldest();
         }
-        // The semaphore is never closed, so a place always comes.
-        let place = Arc::clone(&places).acquire_owned().await.ok();
-        let told_to_leave = open.add(limits.connections);
+        // The semaphore is never closed, so this always succeeds.
+        let slot = Arc::clone(&slots).acquire_owned().await.ok();
+        let evicted = open.add(limits.connections);
         let (routes, stop) = (routes.clone(), stop.clone());
         tokio::spawn(async move {
             tokio::select! {
                 () = connection(stream, routes, limits.head_timeout, stop) => {}
-                _ = told_to_leave => {}
+                _ = evicted => {}
             }
-            drop(place);
+            drop(slot);
         });
     }
-    // Every place is free once every connection is done.
+    // Every slot is free once every connection is closed.
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
-    let _ = places.acquire_many(all).await;
+    let _ = slots.acquire_many(all).await;
 }
 
-/// The open connections, the longest open first, and some that have closed since.
+/// Open connections, the oldest first, and some that have closed since.
 #[derive(Default)]
-struct Open(VecDeque<oneshot::Sender<()>>);
+struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
-impl Open {
-    /// A new connection; what is returned resolves when it has to make room.
+impl OpenConnections {
+    /// Registers a connection. The receiver resolves when it has to close to make room.
     fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= connections.saturating_mul(2) {
             self.0.retain(|connection| !connection.is_closed());
         }
-        let (leave, told_to_leave) = oneshot::channel();
-        self.0.push_back(leave);
-        told_to_leave
+        let (evict, evicted) = oneshot::channel();
+        self.0.push_back(evict);
+        evicted
     }
 
-    fn close_longest(&mut self) {
+    fn close_oldest(&mut self) {
         while self.0.pop_front().is_some_and(|connection| connection.send(()).is_err()) {}
     }
 }
@@ -128,8 +117,7 @@ async fn connection(
     head_timeout: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Small answers should not wait for an acknowledgement; a socket that refuses the option is
-    // served all the same.
+    // Without Nagle, small responses do not wait for an acknowledgement. Failure is harmless.
     let _ = stream.set_nodelay(true);
     let mut connection = pin!(
         http1::Builder::new()
@@ -138,7 +126,7 @@ async fn connection(
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
     );
-    // How a client's connection ends is the client's affair: nothing to do, nothing to log.
+    // Errors of the client's connection need no action and no log line.
     let _ = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopped(&mut stop) => {
@@ -148,12 +136,12 @@ async fn connection(
     };
 }
 
-/// Returns once the process is to stop (or nobody is left who could say so).
+/// Returns once the process has to stop, or the sender is gone.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn within(
+async fn with_timeout(
     timeout: Duration,
     request: Request<Body>,
     next: Next,
@@ -172,10 +160,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn connections_that_say_half_a_head_keep_no_probe_out() {
+    async fn connections_with_half_a_head_do_not_lock_out_a_probe() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let limits = Limits { connections: 3, ..Limits::default() };
+        let limits = HttpLimits { connections: 3, ..HttpLimits::default() };
         let routes = Router::new().route("/healthz", get(|| async { "alive" }));
         let (stop, stops) = watch::channel(false);
         let serving = tokio::spawn(serve(listener, routes, limits, stops));
@@ -197,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn the_closed_are_forgotten() {
-        let mut open = Open::default();
+    fn closed_connections_are_dropped() {
+        let mut open = OpenConnections::default();
         for _ in 0..1_000 {
             drop(open.add(4));
         }

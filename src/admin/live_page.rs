@@ -1,7 +1,7 @@
-//! The live page: one file, embedded, that loads nothing from anywhere else.
+//! The live page: one embedded HTML file that loads nothing from elsewhere.
 //!
-//! Browsers run of it what its Content-Security-Policy names by hash, and nothing that a value
-//! might bring in. Not here: what it shows (`live`).
+//! Its Content-Security-Policy names the style and the script by hash, so that browsers run nothing
+//! that a displayed value might inject. Its data comes from `live_page_routes`.
 
 use std::sync::LazyLock;
 
@@ -12,12 +12,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 
-use super::plain;
+use super::text;
 
 const PAGE: &str = include_str!("live_page.html");
 
-/// The policy of the page, made once.
-static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+/// Content-Security-Policy of the page.
+static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (style, script) =
         (hash(between("<style>", "</style>")), hash(between("<script>", "</script>")));
     let policy = format!(
@@ -25,18 +25,19 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
          connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'"
     );
-    // Base64 and the words above are all that it holds; were it refused, nothing would run.
+    // Base64 and the ASCII text above make a valid header value. The fallback runs nothing.
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// The page for who takes HTML, `list` for others.
-pub(super) fn page_or(headers: &HeaderMap, list: &str) -> Response {
+/// Returns the page to clients that accept HTML, and `list` to others.
+pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut response = if accepts.into_iter().any(|accepted| accepted.contains("text/html")) {
         let kind = HeaderValue::from_static("text/html; charset=utf-8");
-        ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY.clone())], PAGE).into_response()
+        ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, CONTENT_POLICY.clone())], PAGE)
+            .into_response()
     } else {
-        plain(list.to_owned())
+        text(list.to_owned())
     };
     response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
     response
@@ -47,8 +48,8 @@ fn between(start: &str, end: &str) -> &'static str {
     inside.map_or("", |(inside, _)| inside)
 }
 
-fn hash(text: &str) -> String {
-    STANDARD.encode(digest(&SHA256, text.as_bytes()))
+fn hash(inline: &str) -> String {
+    STANDARD.encode(digest(&SHA256, inline.as_bytes()))
 }
 
 #[cfg(test)]
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_one_style_one_script_and_nothing_from_elsewhere() {
+    fn the_page_has_one_style_one_script_and_loads_nothing() {
         for tag in ["<style>", "</style>", "<script>", "</script>"] {
             assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");
         }
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_never_made_into_markup() {
+    fn the_page_never_turns_values_into_markup() {
         for way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
             assert!(!PAGE.contains(way), "{way}");
         }
@@ -78,12 +79,12 @@ mod tests {
     fn browsers_get_the_page_and_others_the_list() {
         let mut headers = HeaderMap::new();
         let kind = |headers: &HeaderMap| {
-            page_or(headers, "list").headers()[CONTENT_TYPE].to_str().unwrap().to_owned()
+            page_or_text(headers, "list").headers()[CONTENT_TYPE].to_str().unwrap().to_owned()
         };
         assert!(kind(&headers).starts_with("text/plain"));
         headers.insert(ACCEPT, "text/html,application/xhtml+xml,*/*;q=0.8".parse().unwrap());
         assert!(kind(&headers).starts_with("text/html"));
-        let policy = POLICY.to_str().unwrap();
+        let policy = CONTENT_POLICY.to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     }
 }

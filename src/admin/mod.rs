@@ -1,36 +1,54 @@
-//! The HTTP side: probes, metrics and `/json` for everybody who may reach the service; listings and
-//! explanations for operators on a port of their own.
+//! HTTP ports: probes, metrics and `/json` for clients of the service, and the debug port for
+//! operators.
 //!
-//! It never decides: what it shows and what operators may change is handed in as functions. Not here: gRPC (`wire`),
-//! what the listings say (`policy`), which ports are open (`app`).
+//! This module makes no decisions. Everything it shows or changes is a function that `app` hands
+//! in. The gRPC port is in `server`.
 
 mod action_routes;
 mod browser_guard;
 mod debug_routes;
 mod http_server;
 mod live_page;
-mod page_routes;
+mod live_page_routes;
 mod public_routes;
-mod query_string;
+mod query;
 
-pub use action_routes::{Counters, Done, Operate, Order, Orders, Profiled, Profiles, Token};
-pub use browser_guard::Hosts;
-pub use debug_routes::{Debug, Explained, Explains, debug_routes};
-pub use http_server::{Limits, serve};
-pub use page_routes::{Attempt, Live, Search, Told, Tries};
-pub use public_routes::{Asks, JsonAnswer, Public, metrics_routes, public_routes};
+pub use action_routes::{ActionHandler, AdminAction, AdminHandlers, CounterHandler, TokenSource};
+pub use browser_guard::AllowedHosts;
+pub use debug_routes::{DebugHandlers, ExplainQuery, debug_routes};
+pub use http_server::{HttpLimits, serve};
+pub use live_page_routes::{LivePageHandlers, PolicyQuery, TryHandler, TryQuery};
+pub use public_routes::{JsonHandler, JsonResponse, PublicHandlers, metrics_routes, public_routes};
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
 
-/// A function that writes a page.
-pub type Page = Arc<dyn Fn() -> String + Send + Sync>;
+/// Returns the body of a page.
+pub type PageHandler = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Whether the process wants calls: a policy is loaded and it is not on its way out.
-pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
+/// The body of a response, or what is wrong with the request.
+pub type TextResult = Result<String, String>;
 
-fn plain(text: String) -> Response {
-    ([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+fn text(body: String) -> Response {
+    ([(CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
+}
+
+fn bad_request(reason: &str) -> Response {
+    (StatusCode::BAD_REQUEST, text(format!("{reason}\n"))).into_response()
+}
+
+fn text_or_bad_request(result: TextResult) -> Response {
+    result.map_or_else(|reason| bad_request(&reason), text)
+}
+
+/// A route that shows a page, in the format that `respond` gives it.
+fn page(page: PageHandler, respond: fn(String) -> Response) -> MethodRouter {
+    get(move || {
+        let body = page();
+        async move { respond(body) }
+    })
 }

@@ -1,9 +1,7 @@
-//! The routes of the HTTP port: `/healthcheck`, `/healthz`, `/readyz`, `/metrics`, `/json`.
+//! Routes of the HTTP port: `/healthcheck`, `/healthz`, `/readyz`, `/metrics`, `/json`.
 //!
-//! Not here: what a JSON call means (`wire`; the function is handed in).
+//! The meaning of a JSON request is in `wire`; `app` hands in the function.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -13,91 +11,84 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use futures_util::future::BoxFuture;
 
-use super::{Ready, plain};
+use super::text;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
 
-/// The answer to a JSON call.
+/// Response of `/json`.
 #[derive(Clone, Debug)]
-pub struct JsonAnswer {
-    /// The HTTP status: 200 OK, 429 OVER_LIMIT, 400 a bad request or a store without an answer,
-    /// as envoyproxy/ratelimit has them.
+pub struct JsonResponse {
+    /// HTTP status, as in envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid
+    /// request or an unavailable store.
     pub status: u16,
-    /// Its body: JSON where it was decided, else a line of text.
+    /// JSON for 200 and 429, otherwise a line of text.
     pub body: String,
 }
 
-/// Decides a JSON call.
-pub type Asks =
-    Arc<dyn Fn(Bytes) -> Pin<Box<dyn Future<Output = JsonAnswer> + Send>> + Send + Sync>;
+/// Decides a JSON request.
+pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
 
-/// What the HTTP port shows.
+/// Functions behind the routes of the HTTP port.
 #[derive(Clone)]
-pub struct Public {
-    /// Whether the process wants calls.
-    pub ready: Ready,
-    /// What is not as it should be though calls are answered; `None`: nothing.
+pub struct PublicHandlers {
+    /// Whether the process accepts requests: a policy is loaded and it is not shutting down.
+    pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Why requests are decided without Redis; `None` if they are not.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// The metrics.
+    /// Metrics.
     pub scrape: Arc<Scrape>,
-    /// Decides JSON calls; `None` where `/json` is off.
-    pub json: Option<Asks>,
-    /// The largest body of a JSON call, in bytes.
+    /// Decides JSON requests; `None` if `/json` is off.
+    pub json: Option<JsonHandler>,
+    /// Largest body of a JSON request, in bytes.
     pub body_bytes_max: usize,
 }
 
-impl std::fmt::Debug for Public {
+impl std::fmt::Debug for PublicHandlers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Public").field("json", &self.json.is_some()).finish_non_exhaustive()
+        f.debug_struct("PublicHandlers").field("json", &self.json.is_some()).finish_non_exhaustive()
     }
 }
 
-/// The routes of the HTTP port.
-pub fn public_routes(public: Public) -> Router {
-    let ready = Arc::clone(&public.ready);
-    let healthcheck = move || {
-        let ready = ready();
-        async move {
-            if ready { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") }
-        }
+/// Routes of the HTTP port.
+pub fn public_routes(handlers: PublicHandlers) -> Router {
+    let is_ready = Arc::clone(&handlers.is_ready);
+    let healthcheck = async move || match is_ready() {
+        true => (StatusCode::OK, "OK"),
+        false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
     };
-    let (ready, degraded) = (public.ready, public.degraded);
-    let readyz = move || {
-        let (ready, degraded) = (ready(), degraded());
-        async move {
-            match (ready, degraded) {
-                (true, None) => (StatusCode::OK, "ready\n".to_owned()),
-                // Ready all the same: a store that is away must not take every replica out at once.
-                (true, Some(why)) => (StatusCode::OK, format!("ready, {why}\n")),
-                (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n".to_owned()),
-            }
-        }
+    let (is_ready, degraded) = (handlers.is_ready, handlers.degraded);
+    let readyz = async move || match (is_ready(), degraded()) {
+        (true, None) => (StatusCode::OK, "ready\n".to_owned()),
+        // Still ready: an outage of Redis must not remove every replica at once.
+        (true, Some(reason)) => (StatusCode::OK, format!("ready, {reason}\n")),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n".to_owned()),
     };
     let routes = Router::new()
         .route("/healthcheck", get(healthcheck))
-        // Alive is: this answered. Nothing that a restart does not mend belongs here.
+        // Liveness checks nothing else: a restart would not repair it.
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
-        .merge(metrics_routes(public.scrape, "/metrics"));
-    match public.json {
+        .merge(metrics_routes(handlers.scrape, "/metrics"));
+    match handlers.json {
         None => routes.route("/json", any(json_is_off)),
-        Some(asks) => routes.route("/json", any(move |body| json(asks.clone(), body))),
+        Some(handler) => routes.route("/json", any(move |body| json(handler, body))),
     }
-    .layer(DefaultBodyLimit::max(public.body_bytes_max))
+    .layer(DefaultBodyLimit::max(handlers.body_bytes_max))
 }
 
-/// A route with the metrics: in OpenMetrics for those that ask for it, as Prometheus does, else in
-/// the older format, which every tool reads.
+/// Route of the metrics: in the OpenMetrics format for clients that accept it, as Prometheus does,
+/// otherwise in the older text format, which every tool reads.
 pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap| {
-        let wanted = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let (kind, text) = match wanted {
-            Some(wanted) if wanted.contains("openmetrics") => (OPENMETRICS, scrape.text()),
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let (content_type, body) = match accept {
+            Some(accept) if accept.contains("openmetrics") => (OPENMETRICS, scrape.text()),
             Some(_) | None => (PLAIN, scrape.plain_text()),
         };
         async move {
-            match text {
-                Ok(text) => ([(CONTENT_TYPE, kind)], text).into_response(),
+            match body {
+                Ok(body) => ([(CONTENT_TYPE, content_type)], body).into_response(),
                 Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             }
         }
@@ -105,8 +96,8 @@ pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
     Router::new().route(path, get(metrics))
 }
 
-async fn json(asks: Asks, body: Bytes) -> Response {
-    let answer = asks(body).await;
+async fn json(handler: JsonHandler, body: Bytes) -> Response {
+    let answer = handler(body).await;
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let decided = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status);
     let kind = if decided { "application/json" } else { "text/plain; charset=utf-8" };
@@ -114,6 +105,6 @@ async fn json(asks: Asks, body: Bytes) -> Response {
 }
 
 async fn json_is_off() -> Response {
-    let why = "/json is off because gRPC callers must show a certificate; --json on opens it\n";
-    (StatusCode::NOT_FOUND, plain(why.to_owned())).into_response()
+    let reason = "/json is off because gRPC callers must show a certificate; --json on opens it\n";
+    (StatusCode::NOT_FOUND, text(reason.to_owned())).into_response()
 }

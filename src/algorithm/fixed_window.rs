@@ -20,7 +20,7 @@
 
 use super::Step;
 use crate::domain::{
-    Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Span, Verdict, Window,
+    Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Verdict, Window, WindowBounds,
 };
 
 /// Hits counted in one window.
@@ -152,14 +152,14 @@ pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
 
 /// The window that holds a time. A length is at least 1 µs, so that nothing is ever divided by
 /// zero; the policy has none below a second.
-pub(crate) fn span(window: &Window, at: Micros) -> Span {
+pub(crate) fn span(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {
             let length = length.0.max(1);
             let start = Micros(at.0 - at.0 % length);
-            Span { start, end: start.saturating_add(Micros(length)) }
+            WindowBounds { start, end: start.saturating_add(Micros(length)) }
         }
-        Window::Calendar(calendar) => calendar.holding(at),
+        Window::Calendar(calendar) => calendar.window_at(at),
     }
 }
 

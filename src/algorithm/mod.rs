@@ -1,24 +1,24 @@
 //! The arithmetic of each algorithm, as pure functions: (state, limit, operation, now) → (outcome,
 //! state).
 //!
-//! Integers only; nothing here can fail, panic, wait or look at a clock. The Lua scripts compute
-//! the same formulas in doubles, which is why every product stays below 2^53 (the policy refuses
-//! limits whose products would not). `tests/vectors/` holds both to the same answers.
+//! Integers only. Nothing here can fail, panic, wait or read a clock. The Lua scripts compute the same
+//! formulas in doubles, so every product stays below 2^53: the policy rejects limits whose products
+//! would not. `tests/vectors/` holds both to the same answers.
 //!
 //! | algorithm | passes iff | the most it admits in any interval of one window | retry after |
 //! |---|---|---|---|
-//! | [`fixed_window`] | count + c ≤ L in the present window | 2 L, at a boundary | the window's end |
+//! | [`fixed_window`] | count + c ≤ L in the current window | 2 L, at a boundary | the window's end |
 //! | [`sliding_window`] | the previous window's share + count + c ≤ L | below 2 L against an adversary, about L for steady traffic | exact |
 //! | [`sliding_log`] | hits in the last window + c ≤ L | L, exactly | until enough of the oldest have left |
 //! | [`bucket`] | debt + c ≤ B | B + r · W | until enough has refilled |
 //! | [`hybrid`] | own share, then the pool above its floor | B + r · W over all classes | until both hold enough |
 //! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
 //!
-//! Not here: which counters a call touches and whether it is admitted (`store`), what limits mean
+//! Not here: which counters a call uses and whether it is admitted (`store`), the meaning of limits
 //! (`policy`).
 //!
-//! To add an algorithm: a file with `State`, `apply`, `refund` and `expires_at`, and an arm in
-//! each `match` below. A state larger than 16 bytes is boxed, so that [`State`] keeps its size.
+//! To add an algorithm, write a file with `State`, `apply`, `refund` and `expires_at`, and follow the
+//! compiler. A state larger than 16 bytes is boxed, so that [`State`] keeps its size.
 
 use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op, Outcome};
 
@@ -29,27 +29,25 @@ pub mod hybrid;
 pub mod sliding_log;
 pub mod sliding_window;
 
-/// What is stored of one counter.
-///
-/// 24 bytes: the memory store keeps ten million of them.
+/// Stored state of one counter: 24 bytes, because the memory store may hold ten million.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Hits of one window.
     FixedWindow(fixed_window::State),
-    /// A bucket's debt.
+    /// Debt of a bucket.
     Bucket(bucket::State),
-    /// Hits of two neighbouring windows.
+    /// Hits of two adjacent windows.
     SlidingWindow(sliding_window::State),
-    /// Every take that still counts.
+    /// Takes that still count.
     SlidingLog(Box<sliding_log::State>),
-    /// Shares and pool.
+    /// Buckets of the classes, and the pool.
     Hybrid(Box<hybrid::State>),
-    /// Slots and their leases.
+    /// Slots in use, with their leases.
     Concurrency(Box<concurrency::State>),
 }
 
 impl State {
-    /// Bytes on the heap beside the state itself; 0 for windows and buckets.
+    /// Returns the heap bytes of the state; 0 for windows and buckets.
     pub fn heap_bytes(&self) -> usize {
         match self {
             State::FixedWindow(_) | State::Bucket(_) | State::SlidingWindow(_) => 0,
@@ -60,27 +58,47 @@ impl State {
     }
 }
 
-const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
+/// Each returns the state of its algorithm, or `None` for another algorithm.
+impl State {
+    fn as_fixed_window(&self) -> Option<fixed_window::State> {
+        if let State::FixedWindow(state) = self { Some(*state) } else { None }
+    }
 
-/// The state, if it is of that algorithm.
-macro_rules! state_of {
-    ($algorithm:ident, $state:expr) => {
-        if let State::$algorithm(state) = $state { Some(state) } else { None }
-    };
+    fn as_sliding_window(&self) -> Option<sliding_window::State> {
+        if let State::SlidingWindow(state) = self { Some(*state) } else { None }
+    }
+
+    fn as_sliding_log(&self) -> Option<&sliding_log::State> {
+        if let State::SlidingLog(state) = self { Some(state) } else { None }
+    }
+
+    fn as_bucket(&self) -> Option<bucket::State> {
+        if let State::Bucket(state) = self { Some(*state) } else { None }
+    }
+
+    fn as_hybrid(&self) -> Option<&hybrid::State> {
+        if let State::Hybrid(state) = self { Some(state) } else { None }
+    }
+
+    fn as_concurrency(&self) -> Option<&concurrency::State> {
+        if let State::Concurrency(state) = self { Some(state) } else { None }
+    }
 }
 
-/// What one operation on one counter answers, and what it leaves behind.
+const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
+
+/// Result of one operation on one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<S = State> {
-    /// The answer. `available` and `reset_after` are those of the counter after the operation.
+    /// The outcome. `available` and `reset_after` describe the counter after the operation.
     pub outcome: Outcome,
-    /// What to store; `None` where nothing is to be written.
+    /// The state to store; `None` if nothing changes.
     ///
-    /// A refusal and a peek write only the clamp of a state from the far future: unwritten, it
-    /// would be clamped anew at every look and the counter would stay frozen.
+    /// A refusal and a peek write only the clamp of a state from the far future. Without that write
+    /// every operation would clamp it again, and the counter would stay frozen.
     pub write: Option<S>,
-    /// The state was of a later time than `now`, by more than the algorithm explains: the clock
-    /// stepped back (or, for a bucket, its capacity was lowered).
+    /// Whether the state was from a later time than `now`, by more than the algorithm explains: the
+    /// clock stepped back (or a bucket's capacity was lowered).
     pub stepped_back: bool,
 }
 
@@ -91,10 +109,10 @@ impl<S> Step<S> {
     }
 }
 
-/// Applies an operation to a counter, `None` being one that does not exist.
+/// Applies an operation to a counter; `state` is `None` for a new one.
 ///
-/// A state of another algorithm counts as absent (the algorithm is part of a counter's key, so this
-/// does not happen). A `Take` of zero hits is a peek.
+/// A state of another algorithm counts as absent; it cannot occur, because the algorithm is part of a
+/// counter's key. A `Take` of zero hits is a peek.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -122,8 +140,8 @@ pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step 
     apply_for(state, limit, op, None, now)
 }
 
-/// Applies an operation on behalf of a holder of slots; the same as [`apply`] for every limit
-/// other than concurrency.
+/// Applies an operation on behalf of a slot holder. The same as [`apply`] except for concurrency
+/// limits.
 pub fn apply_for(
     state: Option<&State>,
     limit: &Limit,
@@ -133,103 +151,77 @@ pub fn apply_for(
 ) -> Step {
     let charge = limit.charge;
     match &limit.algorithm {
-        Algorithm::FixedWindow(window) => fixed_window::apply(
-            state.and_then(|state| state_of!(FixedWindow, state)).copied(),
-            window,
-            charge,
-            op,
-            now,
-        )
-        .map(State::FixedWindow),
-        Algorithm::SlidingWindow(window) => sliding_window::apply(
-            state.and_then(|state| state_of!(SlidingWindow, state)).copied(),
-            window,
-            charge,
-            op,
-            now,
-        )
-        .map(State::SlidingWindow),
-        Algorithm::SlidingLog(log) => sliding_log::apply(
-            state.and_then(|state| state_of!(SlidingLog, state)).map(|state| &**state),
-            log,
-            charge,
-            op,
-            now,
-        )
-        .map(|state| State::SlidingLog(Box::new(state))),
-        Algorithm::Bucket(bucket) => bucket::apply(
-            state.and_then(|state| state_of!(Bucket, state)).copied(),
-            bucket,
-            charge,
-            op,
-            now,
-        )
-        .map(State::Bucket),
-        Algorithm::Hybrid(classes) => hybrid::apply(
-            state.and_then(|state| state_of!(Hybrid, state)).map(|state| &**state),
-            classes,
-            op,
-            now,
-        )
-        .map(|state| State::Hybrid(Box::new(state))),
-        Algorithm::Concurrency(slots) => concurrency::apply(
-            state.and_then(|state| state_of!(Concurrency, state)).map(|state| &**state),
-            slots,
-            op,
-            holder,
-            now,
-        )
-        .map(|state| State::Concurrency(Box::new(state))),
+        Algorithm::FixedWindow(window) => {
+            fixed_window::apply(state.and_then(State::as_fixed_window), window, charge, op, now)
+                .map(State::FixedWindow)
+        }
+        Algorithm::SlidingWindow(window) => {
+            sliding_window::apply(state.and_then(State::as_sliding_window), window, charge, op, now)
+                .map(State::SlidingWindow)
+        }
+        Algorithm::SlidingLog(log) => {
+            sliding_log::apply(state.and_then(State::as_sliding_log), log, charge, op, now)
+                .map(|state| State::SlidingLog(Box::new(state)))
+        }
+        Algorithm::Bucket(bucket) => {
+            bucket::apply(state.and_then(State::as_bucket), bucket, charge, op, now)
+                .map(State::Bucket)
+        }
+        Algorithm::Hybrid(classes) => {
+            hybrid::apply(state.and_then(State::as_hybrid), classes, op, now)
+                .map(|state| State::Hybrid(Box::new(state)))
+        }
+        Algorithm::Concurrency(slots) => {
+            concurrency::apply(state.and_then(State::as_concurrency), slots, op, holder, now)
+                .map(|state| State::Concurrency(Box::new(state)))
+        }
     }
 }
 
-/// Returns what a receipt says to the counter it was taken from (the store's contract, 16).
+/// Returns the hits of a receipt to the counter that they were charged to (the store's contract, 16).
 ///
-/// `limit` is the receipt's. The state to store, or `None` where the receipt has no effect any
-/// more. The same receipt must not be refunded twice.
+/// `limit` is the limit of the receipt. Returns the state to store, or `None` if the receipt has no
+/// effect any more. The same receipt must not be refunded twice.
 pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
     match &limit.algorithm {
-        Algorithm::FixedWindow(_) => state_of!(FixedWindow, state)
-            .and_then(|state| fixed_window::refund(*state, taken))
-            .map(State::FixedWindow),
-        Algorithm::SlidingWindow(window) => state_of!(SlidingWindow, state)
-            .and_then(|state| sliding_window::refund(*state, window, taken))
-            .map(State::SlidingWindow),
-        Algorithm::SlidingLog(log) => state_of!(SlidingLog, state)
-            .and_then(|state| sliding_log::refund(state, log, taken, now))
+        Algorithm::FixedWindow(_) => {
+            fixed_window::refund(state.as_fixed_window()?, taken).map(State::FixedWindow)
+        }
+        Algorithm::SlidingWindow(window) => {
+            sliding_window::refund(state.as_sliding_window()?, window, taken)
+                .map(State::SlidingWindow)
+        }
+        Algorithm::SlidingLog(log) => sliding_log::refund(state.as_sliding_log()?, log, taken, now)
             .map(|state| State::SlidingLog(Box::new(state))),
-        Algorithm::Bucket(bucket) => state_of!(Bucket, state)
-            .and_then(|state| bucket::refund(*state, bucket, limit.charge, taken, now))
-            .map(State::Bucket),
-        Algorithm::Hybrid(classes) => state_of!(Hybrid, state)
-            .and_then(|state| hybrid::refund(state, classes, taken, now))
+        Algorithm::Bucket(bucket) => {
+            bucket::refund(state.as_bucket()?, bucket, limit.charge, taken, now).map(State::Bucket)
+        }
+        Algorithm::Hybrid(classes) => hybrid::refund(state.as_hybrid()?, classes, taken, now)
             .map(|state| State::Hybrid(Box::new(state))),
-        Algorithm::Concurrency(_) => state_of!(Concurrency, state)
-            .and_then(|state| concurrency::refund(state, taken, now))
+        Algorithm::Concurrency(_) => concurrency::refund(state.as_concurrency()?, taken, now)
             .map(|state| State::Concurrency(Box::new(state))),
     }
 }
 
-/// From when on an absent counter means the same as this state, under this limit and under any
-/// that may take its place (a window's length is in the counter's key; a bucket's debt is time).
+/// Returns when an absent counter starts to mean the same as this state, under this limit and under
+/// any that may replace it (a window's length is part of the counter's key; a bucket's debt is time).
+/// Zero for a state of another algorithm.
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
-    let expires_at = match &limit.algorithm {
+    let expires = match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
-            state_of!(FixedWindow, state).map(|state| fixed_window::expires_at(*state, window))
+            state.as_fixed_window().map(|state| fixed_window::expires_at(state, window))
         }
         Algorithm::SlidingWindow(window) => {
-            state_of!(SlidingWindow, state).map(|state| sliding_window::expires_at(*state, window))
+            state.as_sliding_window().map(|state| sliding_window::expires_at(state, window))
         }
         Algorithm::SlidingLog(log) => {
-            state_of!(SlidingLog, state).map(|state| sliding_log::expires_at(state, log))
+            state.as_sliding_log().map(|state| sliding_log::expires_at(state, log))
         }
-        Algorithm::Bucket(_) => state_of!(Bucket, state).map(|state| bucket::expires_at(*state)),
+        Algorithm::Bucket(_) => state.as_bucket().map(bucket::expires_at),
         Algorithm::Hybrid(classes) => {
-            state_of!(Hybrid, state).map(|state| hybrid::expires_at(state, classes))
+            state.as_hybrid().map(|state| hybrid::expires_at(state, classes))
         }
-        Algorithm::Concurrency(_) => {
-            state_of!(Concurrency, state).map(|state| concurrency::expires_at(state))
-        }
+        Algorithm::Concurrency(_) => state.as_concurrency().map(concurrency::expires_at),
     };
-    expires_at.unwrap_or(Micros::ZERO)
+    expires.unwrap_or(Micros::ZERO)
 }

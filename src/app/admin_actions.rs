@@ -1,114 +1,111 @@
-//! What operators can do on the debug port, as functions over the parts.
+//! Admin actions of the debug port, as functions over the running service.
 //!
-//! Not here: routes and the token's check (`admin`), the switches themselves (`switching`).
+//! Routes and the check of the token are in `admin`, the overrides themselves in
+//! `runtime_overrides`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::descriptor_arg::descriptor;
-use super::environment::secret_file;
+use super::descriptor_arg::parse_descriptor;
 use super::exit_codes::Failure;
-use super::log_level::Levels;
-use super::profile::profile;
-use super::runtime_overrides::Switching;
-use super::wiring::store_setup::Deciding;
-use crate::admin::{Done, Operate, Order};
+use super::files_and_env::secret_file;
+use super::log_level::LogLevelControl;
+use super::offline_engine::to_entries;
+use super::runtime_overrides::RuntimeOverrides;
+use super::wiring::store_setup::ServiceDecider;
+use crate::admin::{AdminAction, AdminHandlers, TextResult};
 use crate::clock::Clock;
-use crate::decide::{Standing, Standings};
-use crate::domain::{Entry, Micros};
+use crate::decide::{CounterSnapshot, CounterSnapshots};
+use crate::domain::Micros;
 use crate::policy::RuleOverride;
-use crate::telemetry::Level;
+use crate::telemetry::Verbosity;
 
-/// The functions behind the routes.
+/// Returns the functions behind the routes.
 ///
 /// # Errors
 ///
-/// [`Failure::File`] for a token that cannot be read. It is read anew for each write; one that
-/// cannot be read at all is told at the start.
-pub(super) fn operate(
-    decider: &Arc<Deciding>,
-    switching: &Arc<Switching>,
-    levels: &Arc<Levels>,
+/// [`Failure::File`] if the token file cannot be read. It is read again for each write.
+pub(super) fn admin_handlers(
+    decider: &Arc<ServiceDecider>,
+    overrides: &Arc<RuntimeOverrides>,
+    log_level: &Arc<LogLevelControl>,
     token_file: Option<PathBuf>,
-) -> Result<Operate, Failure> {
+) -> Result<AdminHandlers, Failure> {
     if let Some(path) = &token_file {
         secret_file(path)?;
     }
     let token = move || {
-        let path = token_file.as_ref()?;
-        match secret_file(path) {
-            Ok(token) => Some(token),
-            Err(fault) => {
-                tracing::error!(%fault, "the token of the debug port cannot be read");
-                None
-            }
+        secret_file(token_file.as_ref()?)
+            .inspect_err(|error| tracing::error!(%error, "cannot read the debug token file"))
+            .ok()
+    };
+    let counters = |reset: bool| {
+        let decider = Arc::clone(decider);
+        move |domain: String, descriptor: String| {
+            let decider = Arc::clone(&decider);
+            async move { counters(&decider, &domain, &descriptor, reset).await }
         }
     };
-    let (orderly, held) = (Arc::clone(decider), Arc::clone(switching));
-    let (levels, level) = (Arc::clone(levels), Arc::clone(levels));
-    let listed = (Arc::clone(decider), Arc::clone(switching));
-    let (looks, resets) = (Arc::clone(decider), Arc::clone(decider));
-    Ok(Operate {
+    let (counter, reset) = (counters(false), counters(true));
+    let service = (Arc::clone(decider), Arc::clone(overrides), Arc::clone(log_level));
+    let listed = (Arc::clone(decider), Arc::clone(overrides));
+    let level = Arc::clone(log_level);
+    Ok(AdminHandlers {
         token: Arc::new(token),
-        orders: Arc::new(move |order| carried_out(&orderly, &held, &levels, order)),
-        switches: Arc::new(move || switches(&listed.0, &listed.1)),
-        log_level: Arc::new(move || level.told(Clock::System.now())),
-        profile: Arc::new(|lasts| Box::pin(profile(lasts))),
-        counter: Arc::new(move |domain, text| {
-            let decider = Arc::clone(&looks);
-            Box::pin(async move { counters(&decider, &domain, &text, false).await })
-        }),
-        reset: Arc::new(move |domain, text| {
-            let decider = Arc::clone(&resets);
-            Box::pin(async move { counters(&decider, &domain, &text, true).await })
-        }),
+        run: Arc::new(move |action| run(&service.0, &service.1, &service.2, action)),
+        overrides: Arc::new(move || list_overrides(&listed.0, &listed.1)),
+        log_level: Arc::new(move || level.describe(Clock::System.now())),
+        counter: Arc::new(move |domain, descriptor| Box::pin(counter(domain, descriptor))),
+        reset: Arc::new(move |domain, descriptor| Box::pin(reset(domain, descriptor))),
     })
 }
 
-fn carried_out(decider: &Deciding, switching: &Switching, levels: &Levels, order: Order) -> Done {
-    match order {
-        Order::Switch { target, to, lasts } => {
-            let switch = RuleOverride::read(&to).map_err(|fault| fault.to_string())?;
-            switching.set(&target, switch, until(lasts))?;
-            Ok(format!("{target}: {switch}; in this replica, until restart or reload\n"))
+fn run(
+    decider: &ServiceDecider,
+    overrides: &RuntimeOverrides,
+    log_level: &LogLevelControl,
+    action: AdminAction,
+) -> TextResult {
+    match action {
+        AdminAction::SetOverride { target, to, lasts } => {
+            let value = RuleOverride::read(&to).map_err(|error| error.to_string())?;
+            overrides.set(&target, value, expiry(lasts))?;
+            Ok(format!("{target}: {value}; in this replica, until restart or reload\n"))
         }
-        Order::Undo { target } => {
-            let refunded = switching.undo(target.as_deref());
-            Ok(format!("{refunded} refunded\n"))
+        AdminAction::RemoveOverrides { target } => {
+            Ok(format!("{} removed\n", overrides.remove(target.as_deref())))
         }
-        Order::LeaveStore { lasts } => {
-            let shared = decider.store().redis().ok_or("there is no Redis to leave")?;
-            shared.away().disable(until(lasts));
-            tracing::warn!(
-                seconds = lasts.map(|lasts| lasts.as_secs()),
-                "rehearsing without Redis"
-            );
-            Ok("acting as if Redis were away; in this replica\n".to_owned())
+        AdminAction::DisableStore { lasts } => {
+            let redis = decider.store().redis().ok_or("this service does not use Redis")?;
+            redis.store_override().disable(expiry(lasts));
+            tracing::warn!(seconds = lasts.map(|lasts| lasts.as_secs()), "Redis disabled by hand");
+            Ok("acting as if Redis were unavailable, in this replica\n".to_owned())
         }
-        Order::ReturnToStore => {
-            let shared = decider.store().redis().ok_or("there is no Redis to return to")?;
-            shared.away().enable();
-            tracing::warn!("the rehearsal without Redis is over");
-            Ok("asking Redis again\n".to_owned())
+        AdminAction::EnableStore => {
+            let redis = decider.store().redis().ok_or("this service does not use Redis")?;
+            redis.store_override().enable();
+            tracing::warn!("Redis enabled again");
+            Ok("using Redis again\n".to_owned())
         }
-        Order::LogLevel { to, lasts } => {
-            let level = Level::read(&to).ok_or("a level is off, error, warn, info or debug")?;
-            levels.set(level, until(lasts));
-            Ok(levels.told(Clock::System.now()))
+        AdminAction::SetLogLevel { level, lasts } => {
+            let level =
+                Verbosity::parse(&level).ok_or("levels are off, error, warn, info and debug")?;
+            log_level.set(level, expiry(lasts));
+            Ok(log_level.describe(Clock::System.now()))
         }
     }
 }
 
-fn until(lasts: Option<Duration>) -> Option<Micros> {
+fn expiry(lasts: Option<Duration>) -> Option<Micros> {
     lasts.map(|lasts| Clock::System.now().saturating_add(Micros::from_secs(lasts.as_secs())))
 }
 
-fn switches(decider: &Deciding, switching: &Switching) -> String {
+fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
     let now = Clock::System.now();
-    let mut text = switching.listed(now);
-    if decider.store().redis().is_some_and(|shared| shared.away().is_away(now)) {
+    let mut text = overrides.describe(now);
+    if decider.store().redis().is_some_and(|redis| redis.store_override().is_disabled(now)) {
         text.push_str("(store): away\n");
     }
     if text.is_empty() {
@@ -117,38 +114,40 @@ fn switches(decider: &Deciding, switching: &Switching) -> String {
     text
 }
 
-async fn counters(decider: &Deciding, domain: &str, text: &str, reset: bool) -> Done {
-    let pairs = descriptor(text).map_err(|fault| fault.to_string())?;
-    let entries: Vec<Entry<'_>> = pairs
-        .iter()
-        .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
-        .collect();
+async fn counters(
+    decider: &ServiceDecider,
+    domain: &str,
+    descriptor: &str,
+    reset: bool,
+) -> TextResult {
+    let pairs = parse_descriptor(descriptor).map_err(|error| error.to_string())?;
+    let entries = to_entries(&pairs);
     let policy = decider.policy();
     let now = Clock::System.now();
-    let Standings { each, source } = if reset {
-        let standings = decider.reset(&policy, domain, &entries, now).await;
-        // Constant but for the rule: a descriptor's values are somebody's data.
-        let rule = standings.each.first().map_or("", |standing| standing.rule);
-        tracing::warn!(rule, counters = standings.each.len(), "counters were reset by hand");
-        standings
+    let CounterSnapshots { each, source } = if reset {
+        let counters = decider.reset(&policy, domain, &entries, now).await;
+        // Logs only the rule: the values of a descriptor are personal data.
+        let rule = counters.each.first().map_or("", |counter| counter.rule);
+        tracing::warn!(rule, counters = counters.each.len(), "counters reset by hand");
+        counters
     } else {
-        decider.standings(&policy, domain, &entries, now).await
+        decider.inspect_counters(&policy, domain, &entries, now).await
     };
     if each.is_empty() {
         return Err("no rule with a limit matches this descriptor".to_owned());
     }
-    let mut shown = String::new();
-    for standing in &each {
-        line(standing, &mut shown);
+    let mut text = String::new();
+    for counter in &each {
+        describe_counter(counter, &mut text);
     }
     // Writing into a String cannot fail.
-    let _ = writeln!(shown, "by {}", source.word());
-    Ok(shown)
+    let _ = writeln!(text, "by {}", source.as_str());
+    Ok(text)
 }
 
-fn line(standing: &Standing<'_>, text: &mut String) {
-    let Standing { rule, name, rate, capacity, outcome } = standing;
-    let unit = rate.unit.map_or("", |unit| unit.word());
+fn describe_counter(counter: &CounterSnapshot<'_>, text: &mut String) {
+    let CounterSnapshot { rule, name, rate, capacity, outcome } = counter;
+    let unit = rate.unit.map_or("", |unit| unit.as_str());
     let _ = write!(text, "{rule}");
     if !name.is_empty() {
         let _ = write!(text, " ({name})");
@@ -156,12 +155,12 @@ fn line(standing: &Standing<'_>, text: &mut String) {
     let _ = match outcome {
         Some(outcome) => writeln!(
             text,
-            ": {} of {capacity} left, {} per {} {unit}, nothing used in {} s",
+            ": {} of {capacity} left, {} per {} {unit}, reset in {} s",
             outcome.available,
             rate.requests_per_unit,
             rate.unit_multiplier,
             outcome.reset_after.ceil_secs()
         ),
-        None => writeln!(text, ": the store gave no answer"),
+        None => writeln!(text, ": the store did not answer"),
     };
 }

@@ -1,16 +1,15 @@
-//! Reads descriptors as people write them, on the command line and in `/explain`: `k=v,k2=v2`.
-//!
-//! Not here: what they match.
+//! Descriptors in the form people type them, on the command line and on the debug port:
+//! `k=v,k2=v2`.
 
 use super::exit_codes::Failure;
 
-/// One descriptor: keys and values, in order. A value may be empty or absent, and may hold `=`; a
-/// comma or a backslash in a key or value is written with a backslash before it.
+/// Parses one descriptor into keys and values, in order. A value may be empty or missing and may
+/// contain `=`. A backslash escapes a comma or a backslash.
 ///
 /// # Errors
 ///
 /// [`Failure::Usage`] for an entry without a key.
-pub fn descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
+pub fn parse_descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
     let mut entries = vec![String::new()];
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -21,13 +20,9 @@ pub fn descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
             (_, None) => {}
         }
     }
-    let pair = |entry: String| {
-        let (key, value) = entry.split_once('=').unwrap_or((&entry, ""));
-        if key.is_empty() {
-            let wrong = format!("{text:?}: a descriptor is k=v,k2=v2; every entry has a key");
-            return Err(Failure::Usage(wrong));
-        }
-        Ok((key.to_owned(), value.to_owned()))
+    let pair = |entry: String| match entry.split_once('=').unwrap_or((&entry, "")) {
+        ("", _) => Err(Failure::Usage(format!("{text:?}: write k=v,k2=v2; every entry has a key"))),
+        (key, value) => Ok((key.to_owned(), value.to_owned())),
     };
     entries.into_iter().map(pair).collect()
 }
@@ -36,17 +31,14 @@ pub fn descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
 mod tests {
     use super::*;
 
-    fn pairs(text: &str) -> Vec<(String, String)> {
-        descriptor(text).unwrap()
-    }
-
     #[test]
-    fn a_descriptor_is_read_as_it_is_written() {
+    fn a_descriptor_has_keys_values_and_escapes() {
+        let pairs = |text: &str| parse_descriptor(text).unwrap();
         let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
         assert_eq!(pairs("a=1,b=2"), [pair("a", "1"), pair("b", "2")]);
         assert_eq!(pairs("a"), [pair("a", "")]);
         assert_eq!(pairs("a=x=y"), [pair("a", "x=y")]);
         assert_eq!(pairs(r"a=1\,2"), [pair("a", "1,2")]);
-        assert!(descriptor("=v").is_err() && descriptor("a=1,,b=2").is_err());
+        assert!(parse_descriptor("=v").is_err() && parse_descriptor("a=1,,b=2").is_err());
     }
 }

@@ -1,82 +1,82 @@
-//! Why the process ends otherwise than as it was asked to, and with which exit code.
-//!
-//! Not here: printing (`cli`).
+//! Failures that end the process, and their exit codes.
 
 use std::{error, fmt, io};
 
-use super::environment::FileError;
-use super::policy_files::ReadError;
-use super::settings;
+use super::files_and_env::FileError;
+use super::policy_files::PolicyFileError;
 use crate::policy;
+use crate::settings;
 use crate::wire::WireError;
 
-/// A failure. Trying again helps only where the exit code is 69.
+/// A failure that ends the process. Retrying helps only if the exit code is 69.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line asks for something that cannot be.
+    /// The command line is invalid.
     Usage(String),
-    /// Settings cannot be used.
+    /// Settings are invalid.
     Settings(Vec<settings::SettingError>),
-    /// A file that a setting names cannot be used.
+    /// A file named by a setting cannot be used.
     File(FileError),
     /// Policy files cannot be read.
-    Read(ReadError),
-    /// The policy has faults.
+    PolicyFiles(PolicyFileError),
+    /// The policy has errors.
     Policy(policy::Diagnostics),
-    /// The policy has warnings, and those were to count as faults.
+    /// The policy has warnings, which `--strict` treats as errors.
     Strict {
-        /// How many.
+        /// Number of warnings.
         warnings: usize,
     },
     /// An address cannot be listened on.
     Address {
-        /// The address as it was given.
+        /// The address as given.
         address: String,
-        /// What the system says.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// The gRPC side cannot do what it is told.
+    /// The gRPC server cannot start or run.
     Wire(WireError),
-    /// The store that the settings ask for is not to be had.
+    /// The store that the settings require is unavailable.
     Store(String),
-    /// A question was not answered.
-    Unanswered {
-        /// Who was asked.
+    /// `tidegate ask` got no answer.
+    Ask {
+        /// Address of the service.
         target: String,
         /// What went wrong.
         error: WireError,
     },
-    /// The debug port did not do what it was asked.
-    Debug {
-        /// Who was asked.
-        target: String,
-        /// What it, or the system, said.
-        said: String,
+    /// The debug port of a service was not reached or rejected a request.
+    AdminRequest {
+        /// Address of the port.
+        endpoint: String,
+        /// Its response, or the error of the operating system.
+        reason: String,
     },
-    /// The system grants no runtime or no thread.
+    /// The operating system refuses to start a thread or a runtime.
     Runtime(io::Error),
-    /// Something that cannot happen did.
+    /// A bug in Tidegate.
     Bug(&'static str),
 }
 
 impl Failure {
-    /// Flags or settings.
+    /// Invalid flags or settings.
     pub const USAGE: u8 = 64;
     const POLICY: u8 = 65;
     const UNAVAILABLE: u8 = 69;
-    /// A bug of ours.
+    /// A bug in Tidegate.
     pub const BUG: u8 = 70;
 
-    /// The exit code that says which sort of failure it is.
+    /// Returns the exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) | Failure::Settings(_) | Failure::File(_) => Failure::USAGE,
-            Failure::Read(ReadError::NoPlace) => Failure::USAGE,
-            Failure::Read(_) | Failure::Policy(_) | Failure::Strict { .. } => Failure::POLICY,
+            Failure::PolicyFiles(PolicyFileError::NotConfigured) => Failure::USAGE,
+            Failure::PolicyFiles(_) | Failure::Policy(_) | Failure::Strict { .. } => {
+                Failure::POLICY
+            }
             Failure::Address { .. }
             | Failure::Store(_)
-            | Failure::Unanswered { .. }
-            | Failure::Debug { .. }
+            | Failure::Ask { .. }
+            | Failure::AdminRequest { .. }
             | Failure::Runtime(_) => Failure::UNAVAILABLE,
             Failure::Wire(error) => match error {
                 WireError::Bind { .. }
@@ -101,31 +101,35 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(wrong) | Failure::Store(wrong) => f.write_str(wrong),
-            Failure::Settings(faults) => {
-                let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            Failure::Usage(reason) | Failure::Store(reason) => f.write_str(reason),
+            Failure::Settings(errors) => {
+                let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
                 f.write_str(&lines.join("\n"))
             }
-            Failure::File(fault) => fault.fmt(f),
-            Failure::Read(fault) => fault.fmt(f),
-            Failure::Policy(faults) => faults.fmt(f),
-            Failure::Strict { warnings: 1 } => f.write_str("1 warning, and --strict"),
-            Failure::Strict { warnings } => write!(f, "{warnings} warnings, and --strict"),
+            Failure::File(error) => error.fmt(f),
+            Failure::PolicyFiles(error) => error.fmt(f),
+            Failure::Policy(diagnostics) => diagnostics.fmt(f),
+            Failure::Strict { warnings: 1 } => {
+                f.write_str("1 warning; --strict treats it as an error")
+            }
+            Failure::Strict { warnings } => {
+                write!(f, "{warnings} warnings; --strict treats them as errors")
+            }
             Failure::Address { address, error } => {
-                write!(f, "{address}: cannot be listened on: {error}")
+                write!(f, "{address}: cannot listen: {error}")
             }
             Failure::Wire(error) => f.write_str(&with_sources(error)),
-            Failure::Unanswered { target, error } => {
-                write!(f, "{target}: {}", with_sources(error))
+            Failure::Ask { target, error } => write!(f, "{target}: {}", with_sources(error)),
+            Failure::AdminRequest { endpoint, reason } => {
+                write!(f, "{endpoint}: {}", reason.escape_debug())
             }
-            Failure::Debug { target, said } => write!(f, "{target}: {}", said.escape_debug()),
-            Failure::Runtime(error) => write!(f, "the system grants no runtime: {error}"),
+            Failure::Runtime(error) => write!(f, "cannot start a runtime: {error}"),
             Failure::Bug(what) => write!(f, "a bug in tidegate: {what}"),
         }
     }
 }
 
-/// An error and what caused it, once each.
+/// Joins an error and its causes, each once.
 fn with_sources(error: &dyn error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -142,14 +146,14 @@ fn with_sources(error: &dyn error::Error) -> String {
 impl error::Error for Failure {}
 
 impl From<FileError> for Failure {
-    fn from(fault: FileError) -> Self {
-        Failure::File(fault)
+    fn from(error: FileError) -> Self {
+        Failure::File(error)
     }
 }
 
-impl From<ReadError> for Failure {
-    fn from(fault: ReadError) -> Self {
-        Failure::Read(fault)
+impl From<PolicyFileError> for Failure {
+    fn from(error: PolicyFileError) -> Self {
+        Failure::PolicyFiles(error)
     }
 }
 

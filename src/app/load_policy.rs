@@ -1,42 +1,41 @@
-//! From policy files to a policy that can decide.
+//! Loads policy files into a [`Policy`]: at the start, at a reload, and for `check` and `explain`.
 //!
-//! Not here: finding the files (`files`), what they mean (`policy`), when they are loaded again
-//! (`reload`).
+//! Finding the files is in `policy_files`, their meaning in `policy`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::environment::secret_file;
 use super::exit_codes::Failure;
-use super::policy_files::{Fingerprint, Places};
-use super::settings::{Settings, Sources};
+use super::files_and_env::secret_file;
+use super::policy_files::{Fingerprint, PolicyFiles};
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
+use crate::settings::{Settings, Sources};
 
-/// A policy that was loaded.
+/// A compiled policy and what is known about it.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedPolicy {
     /// The policy.
     pub policy: Policy,
-    /// What works, but perhaps not as meant.
+    /// Warnings: valid configuration that is probably a mistake.
     pub warnings: Vec<Diagnostic>,
-    /// Which limits can meet in a call, and whether a Redis Cluster keeps their counters together.
+    /// Pairs of limits that one call can use, and whether Redis Cluster keeps them on one node.
     pub colocation: Vec<LimitPair>,
-    /// How many files it is from.
+    /// Number of files.
     pub files: usize,
-    /// Their content.
+    /// Hash of their content.
     pub fingerprint: Fingerprint,
 }
 
-/// How to load policies: the same way at the start and at every reload.
+/// Loads policies in the same way at the start and at every reload.
 #[derive(Clone, Debug)]
-pub(super) struct Loader {
-    pub(super) places: Places,
+pub(super) struct PolicyLoader {
+    pub(super) files: PolicyFiles,
     options: Options,
     pub(super) secret: Secret,
 }
 
-impl Loader {
-    pub(super) fn of(settings: &Settings) -> Result<Loader, Failure> {
+impl PolicyLoader {
+    pub(super) fn new(settings: &Settings) -> Result<PolicyLoader, Failure> {
         let secret = match &settings.key_secret_file {
             Some(path) => Secret::derive(&secret_file(path)?),
             None => Secret::derive(settings.key_secret.reveal()),
@@ -46,17 +45,18 @@ impl Loader {
             file_bytes_max: settings.policy_file_size,
             all_bytes_max: settings.policy_size,
         };
-        Ok(Loader { places: Places::of(settings)?, options, secret })
+        Ok(PolicyLoader { files: PolicyFiles::new(settings)?, options, secret })
     }
 
-    /// Reads and compiles; rules are numbered from `first` on.
-    pub(super) fn load(&self, first: RuleId) -> Result<Loaded, Failure> {
-        self.compile(&self.places.read()?, first)
+    /// Reads and compiles the files. Rules are numbered from `first`.
+    pub(super) fn load(&self, first: RuleId) -> Result<LoadedPolicy, Failure> {
+        self.compile(&self.files.read()?, first)
     }
 
-    pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<Loaded, Failure> {
+    /// Compiles files that were read already.
+    pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
-        Ok(Loaded {
+        Ok(LoadedPolicy {
             policy: Policy::build_numbered(compiled.domains, self.secret.clone(), first),
             warnings: compiled.warnings,
             colocation: compiled.colocation,
@@ -70,29 +70,30 @@ impl Loader {
 ///
 /// # Errors
 ///
-/// A setting that cannot be used, what cannot be read, or every fault.
-pub fn check(paths: &[PathBuf], sources: Sources) -> Result<Loaded, Failure> {
+/// An invalid setting, an unreadable file, or every error of the policy.
+pub fn check(paths: &[PathBuf], sources: Sources) -> Result<LoadedPolicy, Failure> {
     Ok(load_at(paths, sources)?.0)
 }
 
-/// The same, with the settings.
+/// Does the same as [`check`] and returns the settings too.
 pub(super) fn load_at(
     paths: &[PathBuf],
     mut sources: Sources,
-) -> Result<(Loaded, Settings), Failure> {
-    let comma = |path: &Path| path.as_os_str().as_encoded_bytes().contains(&b',');
-    if let Some(path) = paths.iter().find(|path| comma(path)) {
-        let wrong = format!("{}: a path with a comma cannot be named", path.display());
-        return Err(Failure::Usage(wrong));
+) -> Result<(LoadedPolicy, Settings), Failure> {
+    let has_comma = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().contains(&b',');
+    if let Some(path) = paths.iter().find(has_comma) {
+        // The setting separates paths with commas.
+        let reason = format!("{}: a path must not contain a comma", path.display());
+        return Err(Failure::Usage(reason));
     }
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     sources.flags.insert("policy".to_owned(), paths.join(","));
     let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
-    Ok((Loader::of(&settings)?.load(RuleId(0))?, settings))
+    Ok((PolicyLoader::new(&settings)?.load(RuleId(0))?, settings))
 }
 
-/// The JSON Schema of policy files.
+/// Returns the JSON Schema of policy files.
 pub fn schema() -> String {
-    // Printing a value that is JSON already cannot fail.
+    // Serializing a JSON value cannot fail.
     serde_json::to_string_pretty(&policy::schema()).unwrap_or_default()
 }

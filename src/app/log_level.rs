@@ -1,64 +1,67 @@
-//! From which level on logs are written: as configured, or for now as an operator wants it.
-//!
-//! Not here: writing them (`telemetry`), who may change it (`admin`).
+//! The log level: as configured, or as an operator set it for a while.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::domain::Micros;
-use crate::telemetry::{Level, Logs};
+use crate::telemetry::{LogHandle, Verbosity};
 
-/// The level in force.
+/// Changes the log level at run time.
 #[derive(Debug)]
-pub(super) struct Levels {
-    logs: Logs,
-    configured: Level,
-    held: Mutex<Held>,
+pub(super) struct LogLevelControl {
+    logs: LogHandle,
+    configured: Verbosity,
+    current: Mutex<CurrentLevel>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    level: Level,
-    /// When the configured one holds again; `None`: the level was set for good, or never.
+struct CurrentLevel {
+    level: Verbosity,
+    /// When the configured level returns; `None`: never.
     until: Option<Micros>,
 }
 
-impl Levels {
-    pub(super) fn new(logs: Logs, configured: Level) -> Levels {
-        Levels { logs, configured, held: Mutex::new(Held { level: configured, until: None }) }
+impl LogLevelControl {
+    pub(super) fn new(logs: LogHandle, configured: Verbosity) -> LogLevelControl {
+        let current = Mutex::new(CurrentLevel { level: configured, until: None });
+        LogLevelControl { logs, configured, current }
     }
 
-    /// Logs from that level on, until then or for good.
-    pub(super) fn set(&self, level: Level, until: Option<Micros>) {
-        let mut held = self.held();
-        // Said before, since afterwards it may go unheard.
-        tracing::info!(level = level.word(), until = until.map(|at| at.0), "log level set");
+    /// Sets the level until that time, or for good.
+    pub(super) fn set(&self, level: Verbosity, until: Option<Micros>) {
+        let mut current = self.current();
+        // Logged before the change, which may silence this line.
+        tracing::info!(level = level.as_str(), until = until.map(|at| at.0), "log level changed");
         self.logs.set(level);
-        *held = Held { level, until };
+        *current = CurrentLevel { level, until };
     }
 
-    /// Goes back to the configured level where its time has come.
+    /// Returns to the configured level if the time of the other one is over.
     pub(super) fn expire(&self, now: Micros) {
-        let mut held = self.held();
-        if held.until.is_some_and(|until| until <= now) {
+        let mut current = self.current();
+        if current.until.is_some_and(|until| until <= now) {
             self.logs.set(self.configured);
-            *held = Held { level: self.configured, until: None };
-            tracing::info!(level = self.configured.word(), "log level set back");
+            *current = CurrentLevel { level: self.configured, until: None };
+            tracing::info!(level = self.configured.as_str(), "log level restored");
         }
     }
 
-    /// The level and for how long, on a line.
-    pub(super) fn told(&self, now: Micros) -> String {
-        let Held { level, until } = *self.held();
+    /// The level and how long it holds, on one line.
+    pub(super) fn describe(&self, now: Micros) -> String {
+        let CurrentLevel { level, until } = *self.current();
         match until {
             Some(until) => {
                 let left = until.saturating_sub(now).ceil_secs();
-                format!("{}, for {left} s more, then {}\n", level.word(), self.configured.word())
+                format!(
+                    "{}, for {left} s more, then {}\n",
+                    level.as_str(),
+                    self.configured.as_str()
+                )
             }
-            None => format!("{}\n", level.word()),
+            None => format!("{}\n", level.as_str()),
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> MutexGuard<'_, CurrentLevel> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,85 +1,78 @@
-//! The composition root: reads what the process is told, loads the policy, builds the parts, serves
-//! and leaves in order. The only room that may name every other.
-//!
-//! Not here: decisions of any kind.
+//! Composition root: reads input, loads the policy, builds the parts and connects them, serves, and
+//! shuts down. The only module that may use every other one.
 
+mod exit_codes;
+mod files_and_env;
+mod rlimit;
+
+mod load_policy;
+mod policy_files;
+mod policy_reload;
+
+mod serve;
+mod wiring;
+
+mod admin_actions;
+mod log_level;
+mod page_data;
+mod rates;
+mod runtime_overrides;
 mod try_request;
 
 mod admin_client;
 mod descriptor_arg;
-mod environment;
-mod exit_codes;
+mod explain_offline;
 mod offline_engine;
 
-mod load_policy;
-mod log_level;
-mod page_data;
-mod policy_files;
-
-mod admin_actions;
-mod rlimit;
-
-mod profile;
-mod rates;
-
-mod explain_offline;
-mod policy_reload;
-mod serve;
-mod wiring;
-
-mod runtime_overrides;
-
-pub use crate::settings;
-pub use admin_client::order;
-pub use descriptor_arg::descriptor;
-pub use environment::{FileError, environment, read_text, settings_file, write_text};
+pub use admin_client::post_to_debug_port;
+pub use descriptor_arg::parse_descriptor;
 pub use exit_codes::Failure;
-pub use explain_offline::{Asked, explain};
-pub use load_policy::{Loaded, check, schema};
-pub use offline_engine::Engine;
-pub use policy_files::{Fingerprint, Places, ReadError};
+pub use explain_offline::{SampleRequest, explain};
+pub use files_and_env::{FileError, environment, read_text, settings_file, write_text};
+pub use load_policy::{LoadedPolicy, check, schema};
+pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
+pub use policy_files::{Fingerprint, PolicyFileError};
 pub use serve::serve;
 
-use std::future::Future;
 use std::path::Path;
 
-use settings::{Given, Notice, Settings, Sources, Texts};
+use crate::settings::{self, Notice, SettingValue, Settings, Sources, TextMap};
 
-/// Settings that were read, with where each one is from.
+/// Settings, and where each value comes from.
 #[derive(Clone, Debug)]
-pub struct Configured {
+pub struct Configuration {
     settings: Settings,
-    given: Vec<Given>,
-    environment: Texts,
+    values: Vec<SettingValue>,
+    environment: TextMap,
 }
 
-impl Configured {
-    /// Every setting with its value and where it is from; secrets hidden.
-    pub fn report(&self) -> String {
-        settings::report(&self.given)
+impl Configuration {
+    /// Reads every setting.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Settings`] with every invalid setting.
+    pub fn read(sources: Sources) -> Result<Configuration, Failure> {
+        let (settings, values) = Settings::read(&sources).map_err(Failure::Settings)?;
+        Ok(Configuration { settings, values, environment: sources.environment })
     }
 
-    /// What to know before it starts.
+    /// Lists every setting with its value and where it comes from, without secrets.
+    pub fn report(&self) -> String {
+        settings::report(&self.values)
+    }
+
+    /// Settings without effect or with a risk.
     pub fn notices(&self) -> Vec<Notice> {
         settings::notices(&self.environment, &self.settings)
     }
 }
 
-/// Reads every setting.
+/// Runs a future to completion on this thread.
 ///
 /// # Errors
 ///
-/// [`Failure::Settings`] with every fault at once.
-pub fn configure(sources: Sources) -> Result<Configured, Failure> {
-    let (settings, given) = Settings::read(&sources).map_err(Failure::Settings)?;
-    Ok(Configured { settings, given, environment: sources.environment })
-}
-
-/// Runs a future to its end on this thread.
-///
-/// # Errors
-///
-/// [`Failure::Runtime`] if the system grants no runtime.
+/// [`Failure::Runtime`] if the operating system refuses a runtime.
 pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -88,11 +81,11 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     Ok(runtime.block_on(future))
 }
 
-/// Reads a file of certificates or with a key.
+/// Reads a PEM file with certificates or a private key.
 ///
 /// # Errors
 ///
 /// [`Failure::File`].
 pub fn pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    Ok(environment::secret_file(path)?.into_bytes())
+    Ok(files_and_env::secret_file(path)?.into_bytes())
 }

@@ -1,7 +1,5 @@
-//! The engine alone: a policy and the embedded store, with the time as an argument. What `explain`
-//! and `simulate` ask.
-//!
-//! Not here: the network, files, clocks.
+//! The decision engine without a server: a policy and a memory store, with the time as an argument.
+//! `explain` and `simulate` run on it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,36 +7,50 @@ use std::task::{Context, Poll, Waker};
 
 use super::exit_codes::Failure;
 use crate::decide::{Decider, Modes};
-use crate::domain::{Decision, Micros, Request};
+use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 
-/// A decider on an embedded store of its own, on which nobody has called yet.
+/// A decider with a memory store of its own, in which no counter has been charged yet.
 #[derive(Debug)]
-pub struct Engine {
+pub struct OfflineEngine {
     policy: Arc<Policy>,
     decider: Decider<MemoryStore, ()>,
 }
 
-impl Engine {
-    /// An engine for a policy, with at most `keys_max` counters (at least 1).
-    pub fn new(policy: Arc<Policy>, keys_max: usize) -> Engine {
+impl OfflineEngine {
+    /// Creates an engine with at most `keys_max` counters (at least 1).
+    pub fn new(policy: Arc<Policy>, keys_max: usize) -> OfflineEngine {
         let store = MemoryStore::new(keys_max);
-        Engine { decider: Decider::new(Arc::clone(&policy), store, (), Modes::default()), policy }
+        let decider = Decider::new(Arc::clone(&policy), store, (), Modes::default());
+        OfflineEngine { decider, policy }
     }
 
-    /// May this pass at `now`?
+    /// Decides a request at `now`.
     ///
     /// # Errors
     ///
-    /// [`Failure::Bug`] if the embedded store does not answer at once, as it always does.
+    /// [`Failure::Bug`] if the memory store does not answer at once, as it always does.
     pub fn decide(&self, request: &Request<'_>, now: Micros) -> Result<Decision<'_>, Failure> {
         let mut decide = pin!(self.decider.decide(&self.policy, request, now));
         match decide.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(decision)) => Ok(decision),
             Poll::Ready(Err(_)) | Poll::Pending => {
-                Err(Failure::Bug("the memory store gave no answer"))
+                Err(Failure::Bug("the memory store did not answer"))
             }
         }
     }
+}
+
+/// Borrows keys and values as the entries of a descriptor.
+pub fn to_entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
+    pairs
+        .iter()
+        .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
+        .collect()
+}
+
+/// A descriptor that charges `hits`, without options.
+pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'a> {
+    Descriptor { entries, hits: Hits(hits), refund: false, limit: None, holder: None }
 }

@@ -1,8 +1,7 @@
-//! What the debug port tells as JSON, as functions over the parts: the policy in force, the keys
-//! that are refused, what goes on now.
+//! Data of the live page, as JSON: the policy in force, the keys with most refusals, current rates.
 //!
-//! The names of the fields are an interface: docs/ADMIN.md describes them. Not here: routes
-//! (`admin`), trying a request (`attempt`).
+//! Field names are an interface, described in docs/ADMIN.md. Routes are in `admin`, `/try` is in
+//! `try_request`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,52 +9,56 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::rates::{Rates, Sample};
-use super::runtime_overrides::{SwitchSet, Switching};
-use super::try_request::{attempt, written};
-use super::wiring::store_setup::{Deciding, Shared, connections};
-use crate::admin::{Live, Search};
+use super::rates::{CurrentRates, RateSampler};
+use super::runtime_overrides::{OverrideView, RuntimeOverrides};
+use super::try_request::{to_json, try_request};
+use super::wiring::store_setup::ServiceDecider;
+use crate::admin::{LivePageHandlers, PolicyQuery};
 use crate::clock::Clock;
 use crate::domain::RuleId;
 use crate::policy::{Policy, RuleView};
+use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{LimitName, Telemetry};
 
-/// The functions behind the routes.
-pub(super) fn live(
-    decider: &Arc<Deciding>,
+/// Returns the functions behind the routes.
+pub(super) fn live_page_handlers(
+    decider: &Arc<ServiceDecider>,
     telemetry: &Arc<Telemetry>,
-    switching: &Arc<Switching>,
+    overrides: &Arc<RuntimeOverrides>,
     prefix: Prefix,
-) -> Live {
-    let (listed, switches) = (Arc::clone(decider), Arc::clone(switching));
-    let (refusing, noted) = (Arc::clone(decider), Arc::clone(telemetry));
-    let (going, counted) = (Arc::clone(decider), Arc::clone(telemetry));
-    let rates = Rates::default();
-    let tried = Arc::clone(decider);
+) -> LivePageHandlers {
+    let rates = RateSampler::default();
     let prefix = Arc::new(prefix);
-    Live {
-        policy: Arc::new(move |search| {
-            let set = switches.set_now(Clock::System.now());
-            written(&policy(&listed.policy(), &set, search))
+    let policy_parts = (Arc::clone(decider), Arc::clone(overrides));
+    let top_parts = (Arc::clone(decider), Arc::clone(telemetry));
+    let now_parts = (Arc::clone(decider), Arc::clone(telemetry));
+    let try_decider = Arc::clone(decider);
+    LivePageHandlers {
+        policy: Arc::new(move |query| {
+            let (decider, overrides) = &policy_parts;
+            let overrides = overrides.list(Clock::System.now());
+            to_json(&list_rules(&decider.policy(), &overrides, query))
         }),
         top: Arc::new(move || {
-            let names = |rule, limit| limit_name(&refusing.policy(), rule, limit);
-            written(&noted.top().report(Clock::System.now(), &names))
+            let (decider, telemetry) = &top_parts;
+            let names = |rule, limit| limit_name(&decider.policy(), rule, limit);
+            to_json(&telemetry.top().report(Clock::System.now(), &names))
         }),
         now: Arc::new(move || {
-            let sample = rates.sample(Clock::System.now(), || counted.sums());
-            written(&now(&going, &counted, &sample))
+            let (decider, telemetry) = &now_parts;
+            let rates = rates.sample(Clock::System.now(), || telemetry.snapshot());
+            to_json(&current_state(decider, telemetry, &rates))
         }),
-        tries: Arc::new(move |asked| {
-            let (decider, prefix) = (Arc::clone(&tried), Arc::clone(&prefix));
-            Box::pin(async move { attempt(&decider, &prefix, &asked).await })
+        try_request: Arc::new(move |query| {
+            let (decider, prefix) = (Arc::clone(&try_decider), Arc::clone(&prefix));
+            Box::pin(async move { try_request(&decider, &prefix, query).await })
         }),
     }
 }
 
-/// How a limit of the policy in force is named.
+/// Returns the name of a limit in the policy in force.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
     let rule = policy.rule(rule)?;
     let spec = rule.limits.get(limit)?;
@@ -67,127 +70,133 @@ pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<
 }
 
 #[derive(Serialize)]
-struct Listing<'p> {
+struct RuleListing<'p> {
     rules_total: usize,
     rules_found: usize,
-    switches: &'p [SwitchSet],
-    rules: Vec<RuleInForce<'p>>,
+    switches: &'p [OverrideView],
+    rules: Vec<ListedRule<'p>>,
 }
 
-/// A rule, and the switches that are set on it or on its domain.
+/// A rule with the overrides of itself and of its domain.
 #[derive(Serialize)]
-struct RuleInForce<'p> {
+struct ListedRule<'p> {
     #[serde(flatten)]
     rule: RuleView<'p>,
     switched: Vec<&'p str>,
 }
 
-fn policy<'p>(policy: &'p Policy, switches: &'p [SwitchSet], search: &Search) -> Listing<'p> {
-    let wanted = search.text.as_ref().map(|text| text.to_lowercase());
-    let mut found = 0;
+fn list_rules<'p>(
+    policy: &'p Policy,
+    overrides: &'p [OverrideView],
+    query: &PolicyQuery,
+) -> RuleListing<'p> {
+    let search = query.search.as_ref().map(|text| text.to_lowercase());
+    let mut rules_found = 0;
     let mut rules = Vec::new();
     for rule in policy.rules() {
         let view = policy.view(rule);
-        if !wanted.as_ref().is_none_or(|text| has(&view, text)) {
+        if !search.as_ref().is_none_or(|text| contains(&view, text)) {
             continue;
         }
-        found += 1;
-        if rules.len() < search.most {
-            let meant = |set: &&SwitchSet| set.target == view.rule || set.target == view.domain;
-            let switched = switches.iter().filter(meant).map(|set| &*set.to).collect();
-            rules.push(RuleInForce { rule: view, switched });
+        rules_found += 1;
+        if rules.len() < query.rules_max {
+            let targets = |set: &&OverrideView| [view.rule, view.domain].contains(&&*set.target);
+            let switched = overrides.iter().filter(targets).map(|set| &*set.to).collect();
+            rules.push(ListedRule { rule: view, switched });
         }
     }
     let rules_total = policy.rules().len();
-    Listing { rules_total, rules_found: found, switches, rules }
+    RuleListing { rules_total, rules_found, switches: overrides, rules }
 }
 
-fn has(view: &RuleView<'_>, text: &str) -> bool {
+/// Whether the rule's path, its file or the name of one of its limits contains this text.
+fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);
-    [view.rule]
-        .into_iter()
-        .chain(view.file)
-        .chain(names)
-        .any(|name| name.to_lowercase().contains(text))
+    let mut texts = [view.rule].into_iter().chain(view.file).chain(names);
+    texts.any(|text| text.to_lowercase().contains(lowercase_text))
 }
 
 #[derive(Serialize)]
-struct Now<'a> {
+struct CurrentState<'a> {
     version: &'static str,
     time_ms: u64,
     rules_total: usize,
     #[serde(flatten)]
-    rates: &'a Sample,
-    latency: Option<Percentiles>,
-    store: StoreNow,
+    rates: &'a CurrentRates,
+    latency: Option<LatencyPercentiles>,
+    store: StoreState,
 }
 
-/// In milliseconds.
 #[derive(Serialize)]
-struct Percentiles {
+struct LatencyPercentiles {
     p50_ms: f64,
     p99_ms: f64,
     p999_ms: f64,
 }
 
 #[derive(Serialize)]
-struct StoreNow {
+struct StoreState {
     /// `memory` or `redis`.
     kind: &'static str,
-    /// Counters in this process's memory.
+    /// Counters in the memory of this process.
     keys_in_memory: u64,
-    /// Why calls are answered without Redis.
+    /// Why calls are decided without Redis.
     degraded: Option<String>,
-    /// Each Redis server that decides.
-    nodes: Vec<NodeNow>,
+    /// Redis servers that hold counters.
+    nodes: Vec<NodeState>,
 }
 
 #[derive(Serialize)]
-struct NodeNow {
+struct NodeState {
     address: String,
     connections: u64,
-    /// Breakers of its connections that are open or half-open.
+    /// Circuit breakers that are open or half-open.
     open_breakers: u64,
-    /// Script calls that were written to it, since the start.
+    /// Script calls sent since the start.
     calls: u64,
-    /// Connections that were lost or dropped, since the start.
+    /// Connections lost since the start.
     losses: u64,
 }
 
-fn now<'a>(decider: &Deciding, telemetry: &Telemetry, rates: &'a Sample) -> Now<'a> {
-    let at = Clock::System.now();
-    let memory = decider.store().memory().counters();
-    let shared = decider.store().redis();
-    let outage = |shared: &Shared| shared.degraded().outage(at).map(|outage| outage.to_string());
+fn current_state<'a>(
+    decider: &ServiceDecider,
+    telemetry: &Telemetry,
+    rates: &'a CurrentRates,
+) -> CurrentState<'a> {
+    let now = Clock::System.now();
+    let memory = decider.store().memory().stats();
+    let redis = decider.store().redis();
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-    Now {
+    CurrentState {
         version: env!("CARGO_PKG_VERSION"),
-        time_ms: at.0 / 1_000,
+        time_ms: now.0 / 1_000,
         rules_total: decider.policy().rules().len(),
         rates,
-        latency: telemetry.latency().map(|latency| Percentiles {
+        latency: telemetry.latency().map(|latency| LatencyPercentiles {
             p50_ms: ms(latency.p50),
             p99_ms: ms(latency.p99),
             p999_ms: ms(latency.p999),
         }),
-        store: StoreNow {
-            kind: if shared.is_some() { "redis" } else { "memory" },
+        store: StoreState {
+            kind: if redis.is_some() { "redis" } else { "memory" },
             keys_in_memory: memory.live.load(Ordering::Relaxed),
-            degraded: shared.and_then(outage),
-            nodes: shared.map_or_else(Vec::new, |shared| {
-                connections(shared).report().into_iter().map(node).collect()
+            degraded: redis
+                .and_then(|redis| redis.outages().outage(now))
+                .map(|outage| outage.to_string()),
+            nodes: redis.map_or_else(Vec::new, |redis| {
+                redis.remote().nodes().into_iter().map(node_state).collect()
             }),
         },
     }
 }
 
-fn node(report: NodeReport) -> NodeNow {
-    let counters = &report.counters;
-    NodeNow {
-        connections: counters.connected.get(),
-        open_breakers: counters.open_now.get(),
-        calls: counters.items.get(),
-        losses: counters.losses.get(),
+fn node_state(report: NodeReport) -> NodeState {
+    let stats = &report.stats;
+    NodeState {
+        connections: stats.connected.get(),
+        open_breakers: stats.breaker_open.get(),
+        calls: stats.script_calls.get(),
+        losses: stats.losses.get(),
         address: report.address,
     }
 }

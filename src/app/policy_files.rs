@@ -1,8 +1,8 @@
-//! Reads policy files: the ones that are named, and those in directories, in an order that does
-//! not depend on the file system.
+//! Finds and reads policy files: those named in the settings and those in directories, in an order
+//! that does not depend on the file system.
 //!
-//! Symbolic links are followed, since Kubernetes mounts a ConfigMap as links that it swaps. Not
-//! here: what the files mean (`policy`), when they are read again (`reload`).
+//! Follows symbolic links, because Kubernetes mounts a ConfigMap as links that it swaps. Reloading
+//! is in `policy_reload`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -11,146 +11,147 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
-use super::settings::Settings;
 use crate::domain::escaped;
 use crate::policy::Source;
+use crate::settings::Settings;
 
-/// Files that one policy may have: more is a directory that was named by mistake.
+/// Most files of one policy. More means that a wrong directory was named.
 const FILES_MAX: usize = 10_000;
-/// How deep directories may be nested: deeper is a loop of links.
+/// Deepest nesting of directories. Deeper means a loop of links.
 const DEPTH_MAX: usize = 16;
 
-/// Where policies are, and how large they may be.
+/// Where the policy files are, and how large they may be.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub(super) struct PolicyFiles {
     paths: Vec<PathBuf>,
-    /// Whether every file of a directory counts (envoyproxy/ratelimit) or only `.yaml` and `.yml`.
+    /// Reads every file of a directory, as envoyproxy/ratelimit does, not only `.yaml` and `.yml`.
     any_extension: bool,
-    /// Whether names that begin with a dot are left out of directories.
+    /// Skips names with a leading dot in directories.
     skip_dots: bool,
     file_bytes_max: usize,
     bytes_max: usize,
 }
 
-/// Why policy files cannot be read.
+/// An error when policy files are read.
 #[derive(Debug)]
-pub enum ReadError {
-    /// Nothing says where policies are.
-    NoPlace,
+pub enum PolicyFileError {
+    /// No setting names a policy.
+    NotConfigured,
     /// A file or directory cannot be read.
     Unreadable {
-        /// Which one.
+        /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// It is a pipe, a socket or a device: reading it may never end, and it cannot be read again.
+    /// A pipe, a socket or a device: reading it may never end, and it cannot be read again.
     NotAFile {
-        /// Which one.
+        /// Its path.
         path: PathBuf,
     },
-    /// There are directories, but no policy file in them.
+    /// The directories contain no policy file.
     Empty {
         /// The directories.
         paths: Vec<PathBuf>,
-        /// Whether only `.yaml` and `.yml` count.
+        /// Only `.yaml` and `.yml` files are read.
         yaml_only: bool,
     },
-    /// A file, or all files together, are larger than the settings allow.
+    /// A file or the sum of all files exceeds the size in the settings.
     TooLarge {
-        /// The file at which the bound was passed.
+        /// The file that exceeds it.
         path: PathBuf,
-        /// The bound, in bytes.
+        /// The maximum, in bytes.
         bytes_max: usize,
-        /// The setting that holds it.
+        /// The setting with this maximum.
         setting: &'static str,
     },
     /// Too many files, or directories nested too deep.
     TooMany {
-        /// Where it became too many.
+        /// The file or directory that exceeds the maximum.
         path: PathBuf,
     },
 }
 
-impl fmt::Display for ReadError {
+impl fmt::Display for PolicyFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReadError::NoPlace => f.write_str(
-                "no policy is named: give --policy FILE|DIR (or RUNTIME_ROOT, as envoyproxy/\
-                 ratelimit has it)",
+            PolicyFileError::NotConfigured => f.write_str(
+                "no policy is configured: give --policy FILE|DIR, or RUNTIME_ROOT as in \
+                 envoyproxy/ratelimit",
             ),
-            ReadError::Unreadable { path, error } => write!(f, "{}: {error}", named(path)),
-            ReadError::NotAFile { path } => {
-                write!(f, "{}: neither a file nor a directory", named(path))
+            PolicyFileError::Unreadable { path, error } => {
+                write!(f, "{}: {error}", printable(path))
             }
-            ReadError::Empty { paths, yaml_only } => {
-                let paths: Vec<_> = paths.iter().map(|path| named(path)).collect();
+            PolicyFileError::NotAFile { path } => {
+                write!(f, "{}: neither a file nor a directory", printable(path))
+            }
+            PolicyFileError::Empty { paths, yaml_only } => {
+                let paths: Vec<_> = paths.iter().map(|path| printable(path)).collect();
                 let which = if *yaml_only { "no .yaml or .yml file" } else { "no file" };
                 write!(
                     f,
-                    "{}: {which} in it; names with a leading dot are left out",
+                    "{}: {which} in it; names with a leading dot are skipped",
                     paths.join(", ")
                 )
             }
-            ReadError::TooLarge { path, bytes_max, setting } => {
-                write!(f, "{}: more than {bytes_max} bytes (--{setting})", named(path))
+            PolicyFileError::TooLarge { path, bytes_max, setting } => {
+                write!(f, "{}: more than {bytes_max} bytes (--{setting})", printable(path))
             }
-            ReadError::TooMany { path } => write!(
+            PolicyFileError::TooMany { path } => write!(
                 f,
                 "{}: more than {FILES_MAX} files or {DEPTH_MAX} directories deep; is this the \
                  right directory?",
-                named(path)
+                printable(path)
             ),
         }
     }
 }
 
-impl error::Error for ReadError {}
+impl error::Error for PolicyFileError {}
 
-impl Places {
-    /// Where the settings say that policies are: `policy`, else `runtime-root` with its
-    /// subdirectories.
+impl PolicyFiles {
+    /// Takes the paths from `policy`, otherwise from `runtime-root` and its subdirectories.
     ///
     /// # Errors
     ///
-    /// [`ReadError::NoPlace`].
-    pub fn of(settings: &Settings) -> Result<Places, ReadError> {
-        let theirs = settings.policy.is_empty();
+    /// [`PolicyFileError::NotConfigured`].
+    pub(super) fn new(settings: &Settings) -> Result<PolicyFiles, PolicyFileError> {
+        let is_runtime_root = settings.policy.is_empty();
         let paths = match &settings.runtime_root {
-            _ if !theirs => settings.policy.clone(),
+            _ if !is_runtime_root => settings.policy.clone(),
             Some(root) => {
                 vec![root.join(&settings.runtime_subdirectory).join(&settings.runtime_appdirectory)]
             }
-            None => return Err(ReadError::NoPlace),
+            None => return Err(PolicyFileError::NotConfigured),
         };
-        Ok(Places {
+        Ok(PolicyFiles {
             paths,
-            any_extension: theirs,
-            skip_dots: !theirs || settings.runtime_ignoredotfiles,
+            any_extension: is_runtime_root,
+            skip_dots: !is_runtime_root || settings.runtime_ignoredotfiles,
             file_bytes_max: settings.policy_file_size,
             bytes_max: settings.policy_size,
         })
     }
 
-    /// The files, named ones in the order given, those of a directory by path.
-    fn find(&self) -> Result<Vec<(PathBuf, Metadata)>, ReadError> {
+    /// Finds the files: named ones in the given order, those of a directory sorted by path.
+    fn find(&self) -> Result<Vec<(PathBuf, Metadata)>, PolicyFileError> {
         let mut found = Vec::new();
         for path in &self.paths {
-            let metadata = look(path)?;
+            let metadata = metadata_of(path)?;
             if metadata.is_dir() {
                 self.walk(path, 0, &mut found)?;
             } else if metadata.is_file() {
                 found.push((path.clone(), metadata));
             } else {
-                return Err(ReadError::NotAFile { path: path.clone() });
+                return Err(PolicyFileError::NotAFile { path: path.clone() });
             }
         }
-        // A file that is named twice, or named and in a directory, is one file.
+        // A file may be named twice, or be named and lie in a named directory.
         let mut seen = BTreeSet::new();
         found.retain(|(path, _)| seen.insert(path.clone()));
         if found.is_empty() {
             let paths = self.paths.clone();
-            return Err(ReadError::Empty { paths, yaml_only: !self.any_extension });
+            return Err(PolicyFileError::Empty { paths, yaml_only: !self.any_extension });
         }
         Ok(found)
     }
@@ -160,8 +161,8 @@ impl Places {
         directory: &Path,
         depth: usize,
         found: &mut Vec<(PathBuf, Metadata)>,
-    ) -> Result<(), ReadError> {
-        let unreadable = |error| ReadError::Unreadable { path: directory.to_owned(), error };
+    ) -> Result<(), PolicyFileError> {
+        let unreadable = |error| PolicyFileError::Unreadable { path: directory.to_owned(), error };
         let mut paths = Vec::new();
         for entry in fs::read_dir(directory).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
@@ -171,15 +172,15 @@ impl Places {
         }
         paths.sort();
         for path in paths {
-            let metadata = look(&path)?;
+            let metadata = metadata_of(&path)?;
             if metadata.is_dir() {
                 if depth + 1 >= DEPTH_MAX {
-                    return Err(ReadError::TooMany { path });
+                    return Err(PolicyFileError::TooMany { path });
                 }
                 self.walk(&path, depth + 1, found)?;
-            } else if metadata.is_file() && self.counts(&path) {
+            } else if metadata.is_file() && self.is_policy_file(&path) {
                 if found.len() >= FILES_MAX {
-                    return Err(ReadError::TooMany { path });
+                    return Err(PolicyFileError::TooMany { path });
                 }
                 found.push((path, metadata));
             }
@@ -187,7 +188,7 @@ impl Places {
         Ok(())
     }
 
-    fn counts(&self, path: &Path) -> bool {
+    fn is_policy_file(&self, path: &Path) -> bool {
         self.any_extension
             || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
     }
@@ -196,8 +197,8 @@ impl Places {
     ///
     /// # Errors
     ///
-    /// The first file or directory that cannot be read, or a bound that is passed.
-    pub fn read(&self) -> Result<Vec<Source>, ReadError> {
+    /// The first file or directory that cannot be read or is too large.
+    pub(super) fn read(&self) -> Result<Vec<Source>, PolicyFileError> {
         let mut files = Vec::new();
         let mut left = self.bytes_max;
         for (path, _) in self.find()? {
@@ -206,21 +207,21 @@ impl Places {
                 let of_all = bytes_max < self.file_bytes_max;
                 let setting = if of_all { "policy-size" } else { "policy-file-size" };
                 let bytes_max = if of_all { self.bytes_max } else { self.file_bytes_max };
-                ReadError::TooLarge { path: path.clone(), bytes_max, setting }
+                PolicyFileError::TooLarge { path: path.clone(), bytes_max, setting }
             })?;
             left -= bytes.len();
-            files.push(Source { name: named(&path), text: bytes });
+            files.push(Source { name: printable(&path), text: bytes });
         }
         Ok(files)
     }
 
-    /// What the file system says about the files: it changes when a file is written, added,
-    /// removed, or a link to it or above it is swapped.
+    /// Hashes the metadata of the files. The result changes when a file is written, added or
+    /// removed, or when a link on its path is swapped.
     ///
     /// # Errors
     ///
-    /// As [`Places::read`].
-    pub fn stamp(&self) -> Result<Stamp, ReadError> {
+    /// As [`PolicyFiles::read`].
+    pub(super) fn stamp(&self) -> Result<MetadataStamp, PolicyFileError> {
         let mut hasher = blake3::Hasher::new();
         for (path, metadata) in self.find()? {
             let path = path.as_os_str().as_encoded_bytes();
@@ -233,21 +234,21 @@ impl Places {
                 hasher.update(&number.to_le_bytes());
             }
         }
-        Ok(Stamp(hasher.finalize()))
+        Ok(MetadataStamp(hasher.finalize()))
     }
 }
 
-/// The file system's word on the files.
+/// Hash of the metadata of all files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp(blake3::Hash);
+pub(super) struct MetadataStamp(blake3::Hash);
 
-/// The content of all files: equal where names and bytes are.
+/// Hash of the names and the content of all files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
-    /// Of these files.
-    pub fn of(files: &[Source]) -> Fingerprint {
+    /// Hashes these files.
+    pub(super) fn of(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {
             for part in [file.name.as_bytes(), &file.text] {
@@ -259,25 +260,25 @@ impl Fingerprint {
 }
 
 impl fmt::Display for Fingerprint {
-    /// Sixteen hexadecimal digits: enough to compare replicas by eye.
+    /// Writes sixteen hexadecimal digits, enough to compare replicas by eye.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.to_hex()[..16])
     }
 }
 
-/// The path as it is printed: a name may hold line breaks and control characters, and must not
-/// write a second line into a log nor steer a terminal.
-pub(super) fn named(path: &Path) -> String {
+/// Escapes a path for logs and terminals: line breaks in a name must not forge a log line, nor
+/// control characters steer a terminal.
+pub(super) fn printable(path: &Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
 
-fn look(path: &Path) -> Result<Metadata, ReadError> {
-    fs::metadata(path).map_err(|error| ReadError::Unreadable { path: path.to_owned(), error })
+fn metadata_of(path: &Path) -> Result<Metadata, PolicyFileError> {
+    fs::metadata(path).map_err(|error| PolicyFileError::Unreadable { path: path.to_owned(), error })
 }
 
-/// The file's bytes; `None` where there are more than `bytes_max`.
-fn read_up_to(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, ReadError> {
-    let unreadable = |error| ReadError::Unreadable { path: path.to_owned(), error };
+/// Reads a file; `None` if it has more than `bytes_max` bytes.
+fn read_up_to(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, PolicyFileError> {
+    let unreadable = |error| PolicyFileError::Unreadable { path: path.to_owned(), error };
     let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -289,8 +290,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_write_a_line_of_its_own() {
-        let name = named(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
+    fn a_file_name_cannot_forge_a_log_line() {
+        let name = printable(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
         assert_eq!(name, "a\\n{\"level\":\"ERROR\"}\\u{1b}[31m/é.yaml");
     }
 }

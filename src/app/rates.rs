@@ -1,7 +1,7 @@
-//! Rates, made of the difference between two readings of the sums. Whoever looks makes a reading if
-//! the last one is old enough; while nobody looks nothing is read.
+//! Current rates for the live page, from the difference between two snapshots of the counters.
 //!
-//! Not here: the sums (`telemetry`), how they are shown (`live`).
+//! A request for the rates takes a new snapshot if the last one is old enough. Without requests
+//! nothing is read.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,41 +12,40 @@ use serde::Serialize;
 use crate::domain::Micros;
 use crate::telemetry::{RuleName, RuleSnapshot, Snapshot};
 
-/// A reading holds so long for everybody who looks: a page looks once a second.
-const FRESH: Micros = Micros(900_000);
+/// Age up to which a snapshot is reused for every viewer. A page polls once a second.
+const REUSE_MAX: Micros = Micros(900_000);
 
-/// Two readings further apart make no rate of now: the first look after a while has none.
-const STALE: Micros = Micros::from_secs(15);
+/// Largest distance of two snapshots that give a current rate. The first request after a while gets
+/// no rates.
+const DISTANCE_MAX: Micros = Micros::from_secs(15);
 
-/// Rules whose rates are told, those that are asked most first; nobody reads more, and a policy may
-/// have 100,000.
+/// Rules with rates, the busiest first. A policy may have 100,000 rules.
 const RULES_MAX: usize = 50;
 
-/// The readings.
+/// Computes current rates.
 #[derive(Debug, Default)]
-pub(super) struct Rates(Mutex<Readings>);
+pub(super) struct RateSampler(Mutex<LastSample>);
 
 #[derive(Debug, Default)]
-struct Readings {
-    latest: Option<(Micros, Snapshot)>,
-    sample: Sample,
+struct LastSample {
+    snapshot: Option<(Micros, Snapshot)>,
+    rates: CurrentRates,
 }
 
-/// Rates of now.
+/// Current rates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Sample {
-    /// The seconds that the rates are an average over; none: nobody has looked for a while, look
-    /// again in a second.
+pub(super) struct CurrentRates {
+    /// Seconds between the two snapshots; `None` after a while without requests.
     pub(super) over_seconds: Option<f64>,
-    /// Calls admitted each second.
+    /// Calls admitted per second.
     pub(super) admitted_per_second: Option<f64>,
-    /// Calls refused each second.
+    /// Calls rejected per second.
     pub(super) refused_per_second: Option<f64>,
-    /// Rules that were asked meanwhile.
+    /// Rules with traffic.
     pub(super) rules: Vec<RuleRate>,
 }
 
-/// A rule's rates, in hits each second.
+/// Rates of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct RuleRate {
     pub(super) domain: String,
@@ -55,52 +54,52 @@ pub(super) struct RuleRate {
     pub(super) refused_hits_per_second: f64,
 }
 
-impl Rates {
-    /// The rates of now; `read` is called if the last reading is not of now.
-    pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> Sample {
-        let mut readings = self.readings();
-        let age = readings.latest.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
-        if age.is_some_and(|age| age < FRESH) {
-            return readings.sample.clone();
+impl RateSampler {
+    /// Returns the current rates. Calls `read` if the last snapshot is too old to reuse.
+    pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> CurrentRates {
+        let mut last = self.last();
+        let age = last.snapshot.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
+        if age.is_some_and(|age| age < REUSE_MAX) {
+            return last.rates.clone();
         }
-        let sums = read();
-        readings.sample = match (&readings.latest, age) {
-            (Some((_, before)), Some(age)) if age < STALE => between(before, &sums, age),
-            _ => Sample::default(),
+        let snapshot = read();
+        last.rates = match (&last.snapshot, age) {
+            (Some((_, before)), Some(age)) if age < DISTANCE_MAX => rates(before, &snapshot, age),
+            _ => CurrentRates::default(),
         };
-        readings.latest = Some((now, sums));
-        readings.sample.clone()
+        last.snapshot = Some((now, snapshot));
+        last.rates.clone()
     }
 
-    fn readings(&self) -> MutexGuard<'_, Readings> {
+    fn last(&self) -> MutexGuard<'_, LastSample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Snapshot that a reload has set back count from zero.
-fn between(before: &Snapshot, after: &Snapshot, apart: Micros) -> Sample {
-    // Fractions of a second; sums of a second are far below 2^52.
-    let seconds = apart.0 as f64 / 1e6;
+/// Rates between two snapshots. A counter that a reload has reset counts from zero.
+fn rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
+    // Exact: counts within 15 seconds are far below 2^52.
+    let seconds = distance.0 as f64 / 1e6;
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
     let former: BTreeMap<&RuleName, &RuleSnapshot> =
         before.rules.iter().map(|(name, sums)| (name, sums)).collect();
     let rules = after.rules.iter().filter_map(|(name, sums)| {
         let former = former.get(name).copied().copied().unwrap_or_default();
-        let asked = sums.asked.saturating_sub(former.asked);
-        (asked > 0).then(|| {
+        let hits = sums.asked.saturating_sub(former.asked);
+        (hits > 0).then(|| {
             let rate = RuleRate {
                 domain: name.domain.to_string(),
                 rule: name.path.to_string(),
                 hits_per_second: rate(former.asked, sums.asked),
                 refused_hits_per_second: rate(former.refused, sums.refused),
             };
-            (asked, rate)
+            (hits, rate)
         })
     });
     let mut rules: Vec<(u64, RuleRate)> = rules.collect();
-    rules.sort_by_key(|(asked, _)| Reverse(*asked));
+    rules.sort_by_key(|(hits, _)| Reverse(*hits));
     rules.truncate(RULES_MAX);
-    Sample {
+    CurrentRates {
         over_seconds: Some(seconds),
         admitted_per_second: Some(rate(before.admitted, after.admitted)),
         refused_per_second: Some(rate(before.refused, after.refused)),
@@ -122,8 +121,8 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_the_difference_of_two_readings() {
-        let rates = Rates::default();
+    fn a_rate_is_the_difference_of_two_snapshots() {
+        let rates = RateSampler::default();
         let at = |ms: u64| Micros(1_000_000_000 + ms * 1_000);
         assert_eq!(rates.sample(at(0), || sums(10, 10)).over_seconds, None);
         let sample = rates.sample(at(2_000), || sums(30, 50));
@@ -131,16 +130,16 @@ mod tests {
         assert_eq!(sample.rules[0].hits_per_second, 20.0);
         assert_eq!(sample.rules[0].refused_hits_per_second, 10.0);
         let again = rates.sample(at(2_500), || panic!("read again too soon"));
-        assert_eq!(again, sample, "everybody who looks sees the same");
+        assert_eq!(again, sample, "every viewer gets the same");
         let idle = rates.sample(at(4_000), || sums(30, 50));
         assert_eq!((idle.admitted_per_second, idle.rules.len()), (Some(0.0), 0));
     }
 
     #[test]
-    fn readings_far_apart_make_no_rate() {
-        let rates = Rates::default();
+    fn snapshots_far_apart_give_no_rates() {
+        let rates = RateSampler::default();
         rates.sample(Micros::from_secs(1), || sums(0, 0));
         let sample = rates.sample(Micros::from_secs(600), || sums(1_000_000, 1));
-        assert_eq!(sample, Sample::default());
+        assert_eq!(sample, CurrentRates::default());
     }
 }

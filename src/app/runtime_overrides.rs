@@ -1,163 +1,157 @@
-//! The switches that operators set at run time: which are set, until when, and the policy that
-//! comes of them. A switch holds in this process until it is refunded, its time is up, the process
-//! ends or the policy is reloaded: the policy wins.
+//! Overrides that operators set at run time with `tidegate switch` or `POST /switch`.
 //!
-//! Not here: what a switch makes of a rule (`policy`), who may set one (`admin`).
+//! An override holds in this process until it is removed or expires, the process ends, or the
+//! policy is reloaded: the policy wins. Its effect on a rule is in `policy`, access control in
+//! `admin`.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::wiring::store_setup::Deciding;
+use super::wiring::store_setup::ServiceDecider;
 use crate::domain::Micros;
-use crate::policy::{Policy, RuleOverride, RuleOverrideError};
+use crate::policy::{Policy, RuleOverride};
 
-/// Switches set at a time; each makes a change of the policy a little dearer, and nobody oversees
-/// more.
-const SWITCHES_MAX: usize = 64;
+/// Overrides in force at a time. Each makes a change of the policy a little slower, and nobody can
+/// keep track of more.
+const OVERRIDES_MAX: usize = 64;
 
-/// The switches of this process.
+/// The overrides of this process.
 #[derive(Debug)]
-pub(super) struct Switching {
-    decider: Arc<Deciding>,
-    held: Mutex<Held>,
+pub(super) struct RuntimeOverrides {
+    decider: Arc<ServiceDecider>,
+    state: Mutex<OverrideState>,
 }
 
 #[derive(Debug)]
-struct Held {
-    /// The policy as it was loaded.
-    written: Arc<Policy>,
-    set: Vec<Set>,
-}
-
-/// A switch as listings show it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct SwitchSet {
-    /// A domain or a rule's path.
-    pub(super) target: String,
-    /// `shadow`, `allow`, `deny`, `20%`.
-    pub(super) to: String,
-    /// `None`: until it is refunded.
-    pub(super) seconds_left: Option<u64>,
+struct OverrideState {
+    /// The policy as loaded, without overrides.
+    loaded: Arc<Policy>,
+    active: Vec<ActiveOverride>,
 }
 
 #[derive(Debug)]
-struct Set {
+struct ActiveOverride {
     target: String,
-    switch: RuleOverride,
-    /// `None`: until it is refunded.
+    value: RuleOverride,
+    /// `None`: until it is removed.
     until: Option<Micros>,
 }
 
-impl Switching {
-    /// No switch is set; the decider's policy is the one that was loaded.
-    pub(super) fn new(decider: Arc<Deciding>) -> Switching {
-        let written = Arc::clone(&decider.policy());
-        Switching { decider, held: Mutex::new(Held { written, set: Vec::new() }) }
+/// An override as the live page shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct OverrideView {
+    /// A domain or a rule's path.
+    pub(super) target: String,
+    /// `shadow`, `allow`, `deny`, or a percentage such as `20%`.
+    pub(super) to: String,
+    /// `None`: until it is removed.
+    pub(super) seconds_left: Option<u64>,
+}
+
+impl RuntimeOverrides {
+    /// Starts without overrides; the decider's policy is the loaded one.
+    pub(super) fn new(decider: Arc<ServiceDecider>) -> RuntimeOverrides {
+        let loaded = Arc::clone(&decider.policy());
+        let state = Mutex::new(OverrideState { loaded, active: Vec::new() });
+        RuntimeOverrides { decider, state }
     }
 
-    /// Sets a switch on a domain or a rule's path; it takes the place of the one that is set there.
+    /// Sets the override of a domain or a rule's path, in place of an earlier one.
     ///
     /// # Errors
     ///
-    /// Why it cannot be set, in words.
+    /// The reason why it cannot be set.
     pub(super) fn set(
         &self,
         target: &str,
-        switch: RuleOverride,
+        value: RuleOverride,
         until: Option<Micros>,
     ) -> Result<(), String> {
-        let mut held = self.held();
-        let refused = |fault: RuleOverrideError| fault.to_string();
-        held.written.accepts(target, switch).map_err(refused)?;
-        held.set.retain(|set| set.target != target);
-        if held.set.len() >= SWITCHES_MAX {
-            return Err(format!("{SWITCHES_MAX} switches are set already; undo some"));
+        let mut state = self.state();
+        state.loaded.accepts(target, value).map_err(|error| error.to_string())?;
+        state.active.retain(|active| active.target != target);
+        if state.active.len() >= OVERRIDES_MAX {
+            return Err(format!("{OVERRIDES_MAX} switches are set already; undo some first"));
         }
-        held.set.push(Set { target: target.to_owned(), switch, until });
-        tracing::warn!(target, switch = %switch, until = until.map(|at| at.0), "a switch is set");
-        self.put_in_force(&held);
+        state.active.push(ActiveOverride { target: target.to_owned(), value, until });
+        tracing::warn!(target, switch = %value, until = until.map(|at| at.0), "switch set");
+        self.put_in_force(&state);
         Ok(())
     }
 
-    /// Undoes the switch on a target, or every one; how many there were.
-    pub(super) fn undo(&self, target: Option<&str>) -> usize {
-        self.drop_those("a switch is refunded", |set| target.is_none_or(|only| set.target == only))
+    /// Removes the override of a target, or every override. Returns how many were removed.
+    pub(super) fn remove(&self, target: Option<&str>) -> usize {
+        self.remove_where("undone", |active| target.is_none_or(|only| active.target == only))
     }
 
-    /// Undoes the switches whose time is up.
+    /// Removes expired overrides.
     pub(super) fn expire(&self, now: Micros) {
-        self.drop_those("a switch has expired", |set| set.until.is_some_and(|until| until <= now));
+        self.remove_where("expired", |active| active.until.is_some_and(|until| until <= now));
     }
 
-    /// A policy was loaded: it is in force as it is written.
-    pub(super) fn replaced(&self, policy: Arc<Policy>) {
-        let mut held = self.held();
-        if !held.set.is_empty() {
-            tracing::warn!(switches = held.set.len(), "the new policy undoes every switch");
+    /// Replaces the policy after a reload, which removes every override.
+    pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
+        let mut state = self.state();
+        if !state.active.is_empty() {
+            tracing::warn!(
+                switches = state.active.len(),
+                "all switches removed by a policy reload"
+            );
         }
-        *held = Held { written: policy, set: Vec::new() };
-        self.put_in_force(&held);
+        *state = OverrideState { loaded: policy, active: Vec::new() };
+        self.put_in_force(&state);
     }
 
-    /// Every switch that is set now.
-    pub(super) fn set_now(&self, now: Micros) -> Vec<SwitchSet> {
-        let held = self.held();
-        let set = held.set.iter().map(|set| SwitchSet {
-            target: set.target.clone(),
-            to: set.switch.to_string(),
-            seconds_left: set.until.map(|until| until.saturating_sub(now).ceil_secs()),
-        });
-        set.collect()
+    /// Every override in force.
+    pub(super) fn list(&self, now: Micros) -> Vec<OverrideView> {
+        let view = |active: &ActiveOverride| OverrideView {
+            target: active.target.clone(),
+            to: active.value.to_string(),
+            seconds_left: active.until.map(|until| until.saturating_sub(now).ceil_secs()),
+        };
+        self.state().active.iter().map(view).collect()
     }
 
-    /// Every switch on a line: target, switch, seconds left.
-    pub(super) fn listed(&self, now: Micros) -> String {
+    /// Every override in force, each on a line with its target and its remaining seconds.
+    pub(super) fn describe(&self, now: Micros) -> String {
         let mut text = String::new();
-        for Set { target, switch, until } in &self.held().set {
+        for OverrideView { target, to, seconds_left } in self.list(now) {
             // Writing into a String cannot fail.
-            let _ = match until {
-                Some(until) => {
-                    let left = until.saturating_sub(now).ceil_secs();
-                    writeln!(text, "{target}: {switch}, for {left} s more")
-                }
-                None => writeln!(text, "{target}: {switch}"),
+            let _ = match seconds_left {
+                Some(seconds) => writeln!(text, "{target}: {to}, for {seconds} s more"),
+                None => writeln!(text, "{target}: {to}"),
             };
         }
         text
     }
 
-    fn drop_those(&self, what: &str, goes: impl Fn(&Set) -> bool) -> usize {
-        let mut held = self.held();
-        let before = held.set.len();
-        held.set.retain(|set| {
-            let goes = goes(set);
-            if goes {
-                tracing::warn!(target = set.target, switch = %set.switch, what, "a switch is gone");
-            }
-            !goes
-        });
-        let gone = before - held.set.len();
-        if gone > 0 {
-            self.put_in_force(&held);
+    fn remove_where(&self, reason: &str, ends: impl Fn(&ActiveOverride) -> bool) -> usize {
+        let mut state = self.state();
+        let removed: Vec<_> = state.active.extract_if(.., |active| ends(active)).collect();
+        for ActiveOverride { target, value, .. } in &removed {
+            tracing::warn!(target, switch = %value, reason, "switch removed");
         }
-        gone
+        if !removed.is_empty() {
+            self.put_in_force(&state);
+        }
+        removed.len()
     }
 
-    /// Under the lock, so that a reload and a switch do not overtake each other.
-    fn put_in_force(&self, held: &Held) {
-        let policy = if held.set.is_empty() {
-            Arc::clone(&held.written)
+    /// Called with the lock held, so that a reload and an override cannot overtake each other.
+    fn put_in_force(&self, state: &OverrideState) {
+        let policy = if state.active.is_empty() {
+            Arc::clone(&state.loaded)
         } else {
-            let switches = held.set.iter().map(|set| (set.target.as_str(), set.switch));
-            Arc::new(held.written.switched(switches))
+            let overrides = state.active.iter().map(|active| (&*active.target, active.value));
+            Arc::new(state.loaded.with_overrides(overrides))
         };
         self.decider.replace_policy(policy);
-        self.decider.store().forget();
+        self.decider.store().clear_refusals();
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, OverrideState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

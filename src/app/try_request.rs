@@ -1,46 +1,46 @@
-//! What a request would be answered now, with the explanation, as JSON. It charges nothing.
+//! `/try` on the debug port: predicts the answer to a request and explains it, as JSON. Charges
+//! nothing.
 //!
-//! Not here: the foreseeing (`decide`), the explaining (`policy`).
+//! The prediction is in `decide`, the explanation in `policy`.
 
 use serde::Serialize;
 
-use super::descriptor_arg::descriptor;
-use super::explain_offline;
-use super::explain_offline::Asked;
-use super::explain_offline::entries;
-use super::wiring::store_setup::Deciding;
-use crate::admin::{Attempt, Told};
+use super::descriptor_arg::parse_descriptor;
+use super::explain_offline::{SampleRequest, code_name, explain_descriptor};
+use super::offline_engine::{plain_descriptor, to_entries};
+use super::wiring::store_setup::ServiceDecider;
+use crate::admin::{TextResult, TryQuery};
 use crate::clock::Clock;
-use crate::decide::{Foreseen, ForeseenLimit};
-use crate::domain::{Code, Descriptor, Entry, Hits, Micros, Request, Status};
+use crate::decide::{DryRun, DryRunLimit};
+use crate::domain::{Code, Descriptor, Entry, Micros, Request, Status};
 use crate::policy::Policy;
 use crate::store::redis::keys::Prefix;
 
 #[derive(Serialize)]
-struct Answered<'a> {
+struct TryResponse<'a> {
     charges_nothing: bool,
-    /// OK, OVER_LIMIT, or UNAVAILABLE where the store gives no answer and a rule wants an error.
+    /// OK, OVER_LIMIT, or UNAVAILABLE if the store does not answer and a rule requires an error.
     code: &'static str,
     source: Option<&'static str>,
-    /// Over the limit, and global shadow mode lets it pass.
+    /// The call is over the limit, and the global shadow mode admits it.
     shadowed: bool,
     limited_by: Option<&'a str>,
     retry_after_ms: Option<u64>,
-    descriptors: Vec<Answer<'a>>,
+    descriptors: Vec<DescriptorPrediction<'a>>,
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct DescriptorPrediction<'a> {
     code: &'static str,
-    /// The path of the rule that matched.
+    /// Path of the rule that matched.
     rule: Option<&'a str>,
     remaining: Option<u32>,
     explanation: String,
-    limits: Vec<LimitAnswer<'a>>,
+    limits: Vec<LimitPrediction<'a>>,
 }
 
 #[derive(Serialize)]
-struct LimitAnswer<'a> {
+struct LimitPrediction<'a> {
     name: Option<&'a str>,
     capacity: u64,
     cost: u64,
@@ -49,37 +49,30 @@ struct LimitAnswer<'a> {
     shadow: bool,
 }
 
-/// Tries a request.
-pub(super) async fn attempt(decider: &Deciding, prefix: &Prefix, attempt: &Attempt) -> Told {
-    let descriptors = attempt.descriptors.iter().map(|text| descriptor(text));
-    let asked = Asked {
-        domain: attempt.domain.clone(),
-        descriptors: descriptors.collect::<Result<_, _>>().map_err(|fault| fault.to_string())?,
-        hits: attempt.hits,
+/// Predicts the answer to a request.
+pub(super) async fn try_request(
+    decider: &ServiceDecider,
+    prefix: &Prefix,
+    query: TryQuery,
+) -> TextResult {
+    let descriptors = query.descriptors.iter().map(|text| parse_descriptor(text));
+    let sample = SampleRequest {
+        domain: query.domain,
+        descriptors: descriptors.collect::<Result<_, _>>().map_err(|error| error.to_string())?,
+        hits: query.hits,
     };
-    explain_offline::within_bounds(&asked)?;
+    sample.check_bounds()?;
     let policy = decider.policy();
-    let entries: Vec<Vec<Entry<'_>>> = asked.descriptors.iter().map(|d| entries(d)).collect();
-    let plain = |entries| Descriptor {
-        entries,
-        hits: Hits(asked.hits),
-        refund: false,
-        limit: None,
-        holder: None,
-    };
-    let descriptors: Vec<Descriptor<'_>> = entries.iter().map(|e| plain(e)).collect();
-    let request = Request { domain: &asked.domain, descriptors: &descriptors };
-    let explained: Vec<String> = asked
-        .descriptors
-        .iter()
-        .map(|descriptor| {
-            explain_offline::explained_one(&policy, prefix, &asked.domain, descriptor)
-        })
-        .collect();
-    let foreseen = decider.foresee(&policy, &request, Clock::System.now()).await;
-    Ok(match &foreseen {
-        Ok(foreseen) => written(&answered(&policy, foreseen, explained)),
-        Err(_) => written(&Answered {
+    let entries: Vec<Vec<Entry<'_>>> =
+        sample.descriptors.iter().map(|pairs| to_entries(pairs)).collect();
+    let descriptors: Vec<Descriptor<'_>> =
+        entries.iter().map(|entries| plain_descriptor(entries, sample.hits)).collect();
+    let explain = |pairs: &Vec<_>| explain_descriptor(&policy, prefix, &sample.domain, pairs);
+    let explanations: Vec<String> = sample.descriptors.iter().map(explain).collect();
+    let request = Request { domain: &sample.domain, descriptors: &descriptors };
+    let response = match &decider.dry_run(&policy, &request, Clock::System.now()).await {
+        Ok(prediction) => to_json(&response(&policy, prediction, explanations)),
+        Err(_) => to_json(&TryResponse {
             charges_nothing: true,
             code: "UNAVAILABLE",
             source: None,
@@ -88,26 +81,28 @@ pub(super) async fn attempt(decider: &Deciding, prefix: &Prefix, attempt: &Attem
             retry_after_ms: None,
             descriptors: Vec::new(),
         }),
-    })
+    };
+    Ok(response)
 }
 
-fn answered<'a>(
+fn response<'a>(
     policy: &'a Policy,
-    Foreseen { decision, limits }: &Foreseen<'a>,
-    explained: Vec<String>,
-) -> Answered<'a> {
-    let each = decision.statuses.iter().zip(limits).zip(explained);
-    let answer = |((status, limits), explanation): ((&Status<'a>, &Vec<_>), String)| Answer {
-        code: explain_offline::word(status.code),
-        rule: status.rule.and_then(|id| policy.rule(id)).map(|rule| &*rule.path),
-        remaining: status.shown.is_some().then_some(status.remaining),
-        explanation,
-        limits: limits.iter().map(limit).collect(),
-    };
-    Answered {
+    DryRun { decision, limits }: &DryRun<'a>,
+    explanations: Vec<String>,
+) -> TryResponse<'a> {
+    let each = decision.statuses.iter().zip(limits).zip(explanations);
+    let descriptor =
+        |((status, limits), explanation): ((&Status<'a>, &Vec<_>), String)| DescriptorPrediction {
+            code: code_name(status.code),
+            rule: status.rule.and_then(|id| policy.rule(id)).map(|rule| &*rule.path),
+            remaining: status.shown.is_some().then_some(status.remaining),
+            explanation,
+            limits: limits.iter().map(limit).collect(),
+        };
+    TryResponse {
         charges_nothing: true,
-        code: explain_offline::word(decision.code),
-        source: Some(decision.source.word()),
+        code: code_name(decision.code),
+        source: Some(decision.source.as_str()),
         shadowed: decision.shadowed,
         limited_by: decision.limited_by.map(|by| by.name),
         retry_after_ms: decision
@@ -115,12 +110,12 @@ fn answered<'a>(
             .and_then(|by| by.retry_after)
             .map(Micros::ceil_millis)
             .filter(|_| decision.code == Code::OverLimit),
-        descriptors: each.map(answer).collect(),
+        descriptors: each.map(descriptor).collect(),
     }
 }
 
-fn limit<'a>(limit: &ForeseenLimit<'a>) -> LimitAnswer<'a> {
-    LimitAnswer {
+fn limit<'a>(limit: &DryRunLimit<'a>) -> LimitPrediction<'a> {
+    LimitPrediction {
         name: Some(limit.name).filter(|name| !name.is_empty()),
         capacity: limit.capacity.0,
         cost: limit.cost.0,
@@ -130,7 +125,7 @@ fn limit<'a>(limit: &ForeseenLimit<'a>) -> LimitAnswer<'a> {
     }
 }
 
-/// JSON. Writing values that are JSON already cannot fail.
-pub(super) fn written(value: &impl Serialize) -> String {
+/// Serializes a response. This cannot fail: its maps have string keys only.
+pub(super) fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }

@@ -1,6 +1,7 @@
-//! `tidegate reset` and `tidegate switch`: unblock one customer; switch a rule or a domain for now.
+//! `tidegate reset` and `tidegate switch`: reset the counters of one caller, and override a rule or a
+//! domain for a while.
 //!
-//! Not here: how the service is asked (`app`), what it does then.
+//! The debug port of a running service does the work; `app::admin_client` sends the request.
 
 use std::path::PathBuf;
 
@@ -9,22 +10,29 @@ use clap::Args;
 use super::terminal;
 use crate::app::{self, Failure};
 
-/// Where the service is asked, and by what right.
+/// The debug port of a service, and the token for it.
 #[derive(Args, Debug)]
-struct Side {
+struct DebugPort {
     /// The service's debug port
     #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
     debug: String,
-    /// File with the token that the service has as --debug-token-file
+    /// File with the token, the same as the service's --debug-token-file
     #[arg(long, env = "TIDEGATE_DEBUG_TOKEN_FILE", value_name = "FILE")]
     debug_token_file: PathBuf,
+}
+
+impl DebugPort {
+    fn post(&self, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
+        let token_file = &self.debug_token_file;
+        terminal::out(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
+    }
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = RESET_HELP)]
 pub(super) struct Reset {
     #[command(flatten)]
-    side: Side,
+    port: DebugPort,
     /// The domain
     domain: String,
     /// The descriptor, as k=v,k2=v2 (a comma inside a value: \,)
@@ -36,13 +44,13 @@ const RESET_HELP: &str = "\
 Examples:
   tidegate reset edge api_token=t1 --debug-token-file token
 
-With Redis the counters are every replica's; what a replica remembers of a refusal ends within a
-second. Without, they are one replica's. Slots of concurrency stay with their holders.";
+With Redis, this resets the counters of every replica; cached refusals on other replicas expire
+within a second. Without Redis, it resets one replica. Concurrency slots stay with their holders.";
 
 impl Reset {
     pub(super) fn run(self) -> Result<(), Failure> {
         let parameters = [("domain", &*self.domain), ("descriptor", &*self.descriptor)];
-        ordered(&self.side, "/reset", &parameters)
+        self.port.post("/reset", &parameters)
     }
 }
 
@@ -50,12 +58,12 @@ impl Reset {
 #[command(after_help = SWITCH_HELP)]
 pub(super) struct Switch {
     #[command(flatten)]
-    side: Side,
+    port: DebugPort,
     /// A domain, or a rule's path as /rlconfig lists it; `all` with `undo`
     target: String,
-    /// shadow, allow, deny, a per cent such as 20%, or undo
+    /// shadow, allow, deny, a percentage such as 20%, or undo
     to: String,
-    /// For so many seconds; else until it is refunded
+    /// Undo the switch after this many seconds
     #[arg(long, value_name = "SECONDS")]
     r#for: Option<u64>,
 }
@@ -66,8 +74,8 @@ Examples:
   tidegate switch edge.api_token shadow --debug-token-file token
   tidegate switch all undo --debug-token-file token
 
-A switch holds in one replica, until it is refunded, its time is up, the replica ends or the policy is
-reloaded: the policy wins.";
+A switch applies to one replica, until it is undone or expires, the replica restarts, or the policy
+is reloaded: the policy wins.";
 
 impl Switch {
     pub(super) fn run(self) -> Result<(), Failure> {
@@ -78,14 +86,10 @@ impl Switch {
             parameters.push(("target", &*self.target));
         }
         if undo {
-            return ordered(&self.side, "/undo", &parameters);
+            return self.port.post("/undo", &parameters);
         }
         parameters.push(("to", &self.to));
         parameters.extend(seconds.as_deref().map(|seconds| ("for", seconds)));
-        ordered(&self.side, "/switch", &parameters)
+        self.port.post("/switch", &parameters)
     }
-}
-
-fn ordered(side: &Side, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
-    terminal::out(&app::order(&side.debug, path, parameters, &side.debug_token_file)?)
 }

@@ -1,6 +1,6 @@
-//! `tidegate ask`: asks a running service, as Envoy would, and shows what it was told.
+//! `tidegate ask`: sends a request to a running service, as Envoy would, and shows the response.
 //!
-//! Not here: the protocol (`wire::client`).
+//! The protocol is in `wire::client`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,14 +8,16 @@ use std::time::Duration;
 use clap::Args;
 
 use super::terminal;
-use super::terminal::Paint;
+use super::terminal::Color;
 use crate::app::{self, Failure};
-use crate::wire::client::{Client, ClientSettings, ClientTls, Question, QuestionDescriptor, Told};
+use crate::wire::client::{
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
+};
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Ask {
-    /// Where the service listens
+    /// Address of the gRPC port
     #[arg(value_name = "HOST:PORT")]
     target: String,
     /// The domain
@@ -23,85 +25,85 @@ pub(super) struct Ask {
     /// Descriptors, each as k=v,k2=v2 (a comma inside a value: \,)
     #[arg(required = true, value_name = "K=V,K2=V2")]
     descriptors: Vec<String>,
-    /// Hits of the request; 0 asks without taking
+    /// Hits of the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]
     hits: u32,
-    /// Return the hits instead of asking for them
+    /// Refund the hits instead of charging them
     #[arg(long)]
     refund: bool,
-    /// Ask that often
+    /// Send the request this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=REPEAT_MAX))]
     repeat: u32,
-    /// Print each answer as a line of JSON
+    /// Print each response as a line of JSON
     #[arg(long)]
     json: bool,
-    /// Milliseconds that an answer may take
+    /// Timeout in milliseconds
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     timeout_ms: u64,
-    /// CA of the service's certificate, PEM: asks over TLS
+    /// CA of the service's certificate, PEM; enables TLS
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Our certificate, PEM
+    /// Client certificate, PEM
     #[arg(long, value_name = "FILE", requires = "ca", requires = "key")]
     cert: Option<PathBuf>,
-    /// Its private key, PEM
+    /// Private key of the client certificate, PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// The name in the service's certificate, where it is not the host's
+    /// Name in the service's certificate, if it is not the host name
     #[arg(long, value_name = "NAME", requires = "ca")]
     server_name: Option<String>,
 }
 
-/// Enough to fill any limit by hand; more is a load test, which this is not.
+/// Enough to use up any limit by hand. Load tests need another tool.
 const REPEAT_MAX: i64 = 1_000_000;
 
 const AFTER_HELP: &str = "\
 Examples:
   tidegate ask localhost:8081 edge remote_address=10.0.0.1
   tidegate ask localhost:8081 edge user=ann plan=free --repeat 5
-  tidegate ask localhost:8081 edge user=ann --hits 0 --json      look without taking
+  tidegate ask localhost:8081 edge user=ann --hits 0 --json      only check the limits
 
-The exit code is 0 whatever the answer; 69 if there is none.";
+The exit code is 0 for every response, and 69 without one.";
 
 impl Ask {
     pub(super) fn run(self) -> Result<(), Failure> {
         if !is_host_and_port(&self.target) {
-            let wrong = format!("{:?} is not HOST:PORT, such as localhost:8081", self.target);
-            return Err(Failure::Usage(wrong));
+            let reason = format!("{:?} is not HOST:PORT, such as localhost:8081", self.target);
+            return Err(Failure::Usage(reason));
         }
-        let question = self.question()?;
+        let request = self.request()?;
         let settings = ClientSettings {
             target: self.target.clone(),
             timeout: Some(Duration::from_millis(self.timeout_ms)),
             tls: self.tls()?,
         };
         app::block_on(async {
-            let unanswered = |error| Failure::Unanswered { target: self.target.clone(), error };
-            let mut client = Client::connect(&settings).await.map_err(unanswered)?;
+            let failed = |error| Failure::Ask { target: self.target.clone(), error };
+            let mut client = Client::connect(&settings).await.map_err(failed)?;
             for _ in 0..self.repeat {
-                let told = client.ask(&question).await.map_err(unanswered)?;
+                let response = client.ask(&request).await.map_err(failed)?;
                 if self.json {
-                    terminal::out(&format!("{}\n", told.json))?;
+                    terminal::out(&format!("{}\n", response.json))?;
                 } else {
-                    terminal::out(&self.shown(&told))?;
+                    terminal::out(&self.format_response(&response))?;
                 }
             }
             Ok(())
         })?
     }
 
-    fn question(&self) -> Result<Question, Failure> {
+    fn request(&self) -> Result<CallRequest, Failure> {
         let bytes = |(key, value): (String, String)| (key.into_bytes(), value.into_bytes());
         let descriptor = |text: &String| {
-            Ok(QuestionDescriptor {
-                entries: app::descriptor(text)?.into_iter().map(bytes).collect(),
-                // A request's 0 means 1; only a descriptor's own 0 asks without taking.
+            Ok(CallDescriptor {
+                entries: app::parse_descriptor(text)?.into_iter().map(bytes).collect(),
+                // In a request, 0 means 1. In a descriptor, 0 only checks the limits.
                 hits: (self.hits == 0).then_some(0),
                 refund: self.refund,
                 limit: None,
             })
         };
-        Ok(Question {
+        Ok(CallRequest {
             domain: self.domain.clone(),
             descriptors: self.descriptors.iter().map(descriptor).collect::<Result<_, Failure>>()?,
             hits: self.hits,
@@ -118,12 +120,12 @@ impl Ask {
         Ok(Some(ClientTls { authority: app::pem_file(ca)?, identity, server_name }))
     }
 
-    /// The answer for people: the code, then a line for each descriptor, then what else came.
-    fn shown(&self, told: &Told) -> String {
-        let paint = if told.refused { Paint::Fault } else { Paint::Good };
-        let mut text = paint.on(told.code, terminal::colour());
+    /// Formats the response: the code, a line for each descriptor, headers, body.
+    fn format_response(&self, response: &CallResponse) -> String {
+        let color = if response.refused { Color::Red } else { Color::Green };
+        let mut text = color.paint(response.code, terminal::stdout_is_terminal());
         text.push('\n');
-        for (descriptor, status) in self.descriptors.iter().zip(&told.statuses) {
+        for (descriptor, status) in self.descriptors.iter().zip(&response.statuses) {
             let code = if status.refused { "OVER_LIMIT" } else { "OK" };
             text.push_str(&format!("  {descriptor}: {code}"));
             match &status.limit {
@@ -149,17 +151,17 @@ impl Ask {
             }
             text.push('\n');
         }
-        for (name, value) in &told.headers {
+        for (name, value) in &response.headers {
             text.push_str(&format!("  {}: {}\n", name.escape_debug(), value.escape_debug()));
         }
-        if !told.body.is_empty() {
-            text.push_str(&format!("  {}\n", told.body.escape_ascii()));
+        if !response.body.is_empty() {
+            text.push_str(&format!("  {}\n", response.body.escape_ascii()));
         }
         text
     }
 }
 
-/// Whether that could be somewhere that a service listens.
+/// Whether the text is a host and a port.
 fn is_host_and_port(target: &str) -> bool {
     target.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty()

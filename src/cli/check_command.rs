@@ -1,16 +1,15 @@
-//! `tidegate check`: every fault and warning of a policy, before it is served.
-//!
-//! Not here: what is a fault (`policy`).
+//! `tidegate check`: reports every error and warning of a policy before it is served.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::flags::{Reading, Told};
+use super::flags::{PolicyFlags, SettingFlags};
 use super::terminal;
-use super::terminal::Paint;
-use crate::app::settings::Texts;
-use crate::app::{self, Failure};
+use super::terminal::Color;
+use crate::app::{self, Failure, LoadedPolicy};
+use crate::policy::Colocation;
+use crate::settings::TextMap;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
@@ -18,42 +17,67 @@ pub(super) struct Check {
     /// Policy files, or directories with .yaml and .yml files
     #[arg(required = true, value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
-    /// Treat warnings as faults
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
+    /// List pairs of limits that one call can use, with their place on a Redis Cluster
+    #[arg(long)]
+    cluster: bool,
     #[command(flatten)]
-    told: Told<Reading>,
+    settings: SettingFlags<PolicyFlags>,
 }
 
 const AFTER_HELP: &str = "\
 Examples:
   tidegate check limits.yaml
-  tidegate check --strict limits/        in CI: warnings fail too (exit code 65)
+  tidegate check --strict limits/        for CI: warnings fail too (exit code 65)
+  tidegate check --cluster limits/       list which limits share a node of a Redis Cluster
 
-Of each two limits that can meet in a call it says whether a Redis Cluster keeps their counters
-on one node: joined (a call over both is one step), joinable (by naming one of these entries as
-hash_tag), or not joinable (both stay exact; a call over both takes up to two rounds).";
+A Redis Cluster decides a call in one step if its counters are on one node. Two limits are
+  joined         always on one node
+  joinable       on one node if hash_tag names one of these entries
+  not joinable   on any node: exact all the same, but a call may take two round trips";
 
 impl Check {
-    pub(super) fn run(self, environment: &Texts) -> Result<(), Failure> {
-        let loaded = app::check(&self.paths, self.told.own_sources(environment)?)?;
+    pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
+        let loaded = app::check(&self.paths, self.settings.own_sources(environment)?)?;
         for warning in &loaded.warnings {
             terminal::warning(warning);
         }
         if self.strict && !loaded.warnings.is_empty() {
             return Err(Failure::Strict { warnings: loaded.warnings.len() });
         }
-        for meeting in &loaded.colocation {
-            terminal::out(&format!("on a Redis Cluster: {meeting}\n"))?;
+        if self.cluster {
+            for pair in &loaded.colocation {
+                terminal::out(&format!("on a Redis Cluster: {pair}\n"))?;
+            }
+        } else if !loaded.colocation.is_empty() {
+            terminal::out(&cluster_summary(&loaded))?;
         }
-        let word = Paint::Good.on("ok", terminal::colour());
-        let (files, rules) = (loaded.files, loaded.policy.rules().len());
-        let warnings = loaded.warnings.len();
-        let counted = |count: usize, what: &str| match count {
-            1 => format!("1 {what}"),
-            _ => format!("{count} {what}s"),
+        let count = |count: usize, noun: &str| match count {
+            1 => format!("1 {noun}"),
+            _ => format!("{count} {noun}s"),
         };
-        let all = [counted(files, "file"), counted(rules, "rule"), counted(warnings, "warning")];
-        terminal::out(&format!("{word}: {}\n", all.join(", ")))
+        let files = count(loaded.files, "file");
+        let rules = count(loaded.policy.rules().len(), "rule");
+        let warnings = count(loaded.warnings.len(), "warning");
+        let ok = Color::Green.paint("ok", terminal::stdout_is_terminal());
+        terminal::out(&format!("{ok}: {files}, {rules}, {warnings}\n"))
     }
+}
+
+fn cluster_summary(loaded: &LoadedPolicy) -> String {
+    let (mut joined, mut joinable, mut not_joinable) = (0, 0, 0);
+    for pair in &loaded.colocation {
+        match pair.joint {
+            Colocation::Joined => joined += 1,
+            Colocation::JoinableBy(_) => joinable += 1,
+            Colocation::NotJoinable => not_joinable += 1,
+        }
+    }
+    let pairs = loaded.colocation.len();
+    format!(
+        "on a Redis Cluster: {pairs} pairs of limits, {joined} joined, {joinable} joinable, \
+         {not_joinable} not joinable (--cluster lists them)\n"
+    )
 }

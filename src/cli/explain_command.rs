@@ -1,16 +1,13 @@
-//! `tidegate explain`: which rule a request meets, by which step, on which counter, and what it
-//! would be answered.
-//!
-//! Not here: the matching (`policy`), the deciding (`decide`).
+//! `tidegate explain`: shows which rule a request matches, how, on which counter, and its answer.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::flags::{Naming, Told};
+use super::flags::{CounterFlags, SettingFlags};
 use super::terminal;
-use crate::app::settings::Texts;
-use crate::app::{self, Asked, Failure};
+use crate::app::{self, Failure, SampleRequest};
+use crate::settings::TextMap;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
@@ -23,11 +20,11 @@ pub(super) struct Explain {
     /// Descriptors, each as k=v,k2=v2 (a comma inside a value: \,)
     #[arg(required = true, value_name = "K=V,K2=V2")]
     descriptors: Vec<String>,
-    /// Hits of the request; 0 asks without taking
+    /// Hits of the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]
     hits: u64,
     #[command(flatten)]
-    told: Told<Naming>,
+    settings: SettingFlags<CounterFlags>,
 }
 
 const AFTER_HELP: &str = "\
@@ -36,14 +33,14 @@ Examples:
   tidegate explain --policy limits/ edge api_token=t1,remote_address=10.0.0.1 plan=free";
 
 impl Explain {
-    pub(super) fn run(self, environment: &Texts) -> Result<(), Failure> {
-        let descriptors = self.descriptors.iter().map(|text| app::descriptor(text));
-        let asked = Asked {
+    pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
+        let descriptors = self.descriptors.iter().map(|text| app::parse_descriptor(text));
+        let request = SampleRequest {
             domain: self.domain,
             descriptors: descriptors.collect::<Result<_, _>>()?,
             hits: self.hits,
         };
-        let sources = self.told.own_sources(environment)?;
-        terminal::out(&app::explain(&self.policy, sources, &asked)?)
+        let sources = self.settings.own_sources(environment)?;
+        terminal::out(&app::explain(&self.policy, sources, &request)?)
     }
 }

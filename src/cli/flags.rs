@@ -1,129 +1,128 @@
-//! Flags made from the table of settings: all of them for `serve`, those of the policy for `check` and
-//! `explain`, so that a setting is named, given and read the same way wherever it counts.
-//!
-//! Not here: what a setting means (`app::settings`), flags of one subcommand alone (its own file).
+//! Turns the table of settings into flags: all of them for `serve`, those that affect the policy for
+//! `check` and `explain`. So a setting has the same name and the same sources in every subcommand.
 
 use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::app::settings::{Row, Sources, TABLE, Texts};
 use crate::app::{self, Failure};
+use crate::settings::{SettingRow, Sources, TABLE, TextMap};
 
-/// Which rows of the table a subcommand has.
-pub(super) trait Pick {
-    /// Paths may follow, so that only `=` tells the value of a switch from the first of them.
+/// The rows of the table that a subcommand has as flags.
+pub(super) trait FlagSet {
+    /// Paths follow the flags, so a boolean flag needs `=` before its value.
     const PATHS_FOLLOW: bool = true;
 
-    fn picks(row: &Row) -> bool;
+    fn contains(row: &SettingRow) -> bool;
 }
 
-/// All of them.
+/// Every setting.
 #[derive(Debug)]
-pub(super) struct Every;
+pub(super) struct AllFlags;
 
-/// What decides how policy files are read.
+/// Settings that affect how policy files are read.
 #[derive(Debug)]
-pub(super) struct Reading;
+pub(super) struct PolicyFlags;
 
-/// That, and what decides how counters are named.
+/// Those, and settings that affect the names of counters.
 #[derive(Debug)]
-pub(super) struct Naming;
+pub(super) struct CounterFlags;
 
-impl Pick for Every {
+impl FlagSet for AllFlags {
     const PATHS_FOLLOW: bool = false;
 
-    fn picks(_: &Row) -> bool {
+    fn contains(_: &SettingRow) -> bool {
         true
     }
 }
 
-impl Pick for Reading {
-    fn picks(row: &Row) -> bool {
+impl FlagSet for PolicyFlags {
+    fn contains(row: &SettingRow) -> bool {
         ["merge-domain-config", "policy-file-size", "policy-size"].contains(&row.name)
     }
 }
 
-impl Pick for Naming {
-    fn picks(row: &Row) -> bool {
+impl FlagSet for CounterFlags {
+    fn contains(row: &SettingRow) -> bool {
         let own = ["key-secret", "key-secret-file", "cache-key-prefix"];
-        Reading::picks(row) || own.contains(&row.name)
+        PolicyFlags::contains(row) || own.contains(&row.name)
     }
 }
 
-/// The settings that were given as flags, and the file with others.
+/// Settings given as flags, and the settings file.
 #[derive(Args, Debug)]
-pub(super) struct Told<P: Pick> {
+pub(super) struct SettingFlags<S: FlagSet> {
     /// A file with settings: YAML, `name: value` with the names of the flags
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     #[command(flatten)]
-    flags: Flags<P>,
+    flags: Flags<S>,
 }
 
-impl<P: Pick> Told<P> {
-    /// All that was given, wherever it was.
+impl<S: FlagSet> SettingFlags<S> {
+    /// Reads the settings file and returns every source.
     ///
     /// # Errors
     ///
-    /// The settings file cannot be used.
-    pub(super) fn sources(self, environment: &Texts) -> Result<Sources, Failure> {
+    /// The settings file cannot be read.
+    pub(super) fn sources(self, environment: &TextMap) -> Result<Sources, Failure> {
         let file = match &self.settings {
             Some(path) => app::settings_file(path)?,
-            None => Texts::new(),
+            None => TextMap::new(),
         };
-        Ok(Sources { flags: self.flags.given, environment: environment.clone(), file })
+        Ok(Sources { flags: self.flags.values, environment: environment.clone(), file })
     }
 
-    /// The same without what is none of the subcommand's business: a port that is none keeps a
-    /// service from starting, not its policy from being looked at.
+    /// Does the same without settings that the subcommand does not use: an invalid port must stop
+    /// the service from starting, but not the check of its policy.
     ///
     /// # Errors
     ///
-    /// The settings file cannot be used.
-    pub(super) fn own_sources(self, environment: &Texts) -> Result<Sources, Failure> {
+    /// The settings file cannot be read.
+    pub(super) fn own_sources(self, environment: &TextMap) -> Result<Sources, Failure> {
         let mut sources = self.sources(environment)?;
         sources.environment.retain(|name, _| {
-            picked::<P>().any(|row| row.variable() == *name || row.theirs.contains(&name.as_str()))
+            rows::<S>()
+                .any(|row| row.variable() == *name || row.compat_names.contains(&name.as_str()))
         });
-        // A name that is no setting stays, to be told.
-        let is_others = |name: &str| TABLE.iter().any(|row| row.name == name && !P::picks(row));
-        sources.file.retain(|name, _| !is_others(name));
+        // Unknown names stay, so that they are reported.
+        let is_unused = |name: &str| TABLE.iter().any(|row| row.name == name && !S::contains(row));
+        sources.file.retain(|name, _| !is_unused(name));
         Ok(sources)
     }
 }
 
-/// The flags that were given, by name.
+/// Values of the given flags, by name.
 #[derive(Debug)]
-struct Flags<P> {
-    given: Texts,
-    of: PhantomData<P>,
+struct Flags<S> {
+    values: TextMap,
+    set: PhantomData<S>,
 }
 
-fn picked<P: Pick>() -> impl Iterator<Item = &'static Row> {
-    TABLE.iter().filter(|row| P::picks(row))
+fn rows<S: FlagSet>() -> impl Iterator<Item = &'static SettingRow> {
+    TABLE.iter().filter(|row| S::contains(row))
 }
 
-impl<P: Pick> Args for Flags<P> {
+impl<S: FlagSet> Args for Flags<S> {
     fn augment_args(command: Command) -> Command {
-        picked::<P>().fold(command, |command, row| {
+        rows::<S>().fold(command, |command, row| {
             let shown = if row.default.is_empty() { "none" } else { row.default };
             let mut names = row.variable();
-            for theirs in row.theirs {
-                names = format!("{names}, {theirs}");
+            for compat in row.compat_names {
+                names = format!("{names}, {compat}");
             }
             let flag = Arg::new(row.name)
                 .long(row.name)
                 .value_name("VALUE")
                 .help(row.help.trim().trim_end_matches('.'))
                 .long_help(format!("{}\n[default: {shown}] [env: {names}]", row.help.trim()));
-            // A list may be written with blanks, as a shell spreads it.
+            // A shell expands a glob into several arguments.
             command.arg(if row.name == "policy" {
                 flag.num_args(1..).action(ArgAction::Append).value_name("FILE|DIR")
             } else if row.default == "false" {
-                let switch = flag.num_args(0..=1).default_missing_value("true");
-                switch.require_equals(P::PATHS_FOLLOW)
+                let boolean = flag.num_args(0..=1).default_missing_value("true");
+                boolean.require_equals(S::PATHS_FOLLOW)
             } else {
                 flag
             })
@@ -135,14 +134,14 @@ impl<P: Pick> Args for Flags<P> {
     }
 }
 
-impl<P: Pick> FromArgMatches for Flags<P> {
+impl<S: FlagSet> FromArgMatches for Flags<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = picked::<P>().filter_map(|row| {
+        let values = rows::<S>().filter_map(|row| {
             let texts: Vec<&str> =
                 matches.get_many::<String>(row.name)?.map(String::as_str).collect();
             Some((row.name.to_owned(), texts.join(",")))
         });
-        Ok(Flags { given: given.collect(), of: PhantomData })
+        Ok(Flags { values: values.collect(), set: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

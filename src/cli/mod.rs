@@ -1,7 +1,7 @@
-//! The command line: what can be asked for, and one file per subcommand.
+//! The command line, with a file per subcommand.
 //!
-//! Exit codes: 0 fine · 64 flags or settings · 65 policy · 69 an address or the store is not to be
-//! had · 70 a bug of ours. Not here: what the subcommands do (`app`, `policy`, `wire::client`).
+//! Exit codes: 0 success · 64 flags or settings · 65 policy · 69 address or store unavailable · 70 a
+//! bug in Tidegate. `app` does the work.
 
 mod admin_commands;
 mod ask_command;
@@ -21,7 +21,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::app::{self, Failure};
 
-/// Decides whether requests may pass: a rate limit service for Envoy and for microservices.
+/// A rate limit service for Envoy and for microservices
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -31,32 +31,32 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  tidegate check config/                         every fault and warning of a policy
-  tidegate serve --policy config/first.yaml      serve it on ports 8081 (gRPC), 8080, 6070
-  tidegate ask localhost:8081 edge user=ann      ask as Envoy would
-  tidegate explain --policy config/ edge user=ann    why that answer
+  tidegate check config/                           report errors and warnings of a policy
+  tidegate serve --policy config/first.yaml        serve on ports 8081 (gRPC), 8080, 6070
+  tidegate ask localhost:8081 edge user=ann        send a request as Envoy would
+  tidegate explain --policy config/ edge user=ann  explain the answer
 
-Exit codes: 64 flags or settings, 65 policy, 69 address or store unavailable, 70 a bug of ours.";
+Exit codes: 64 flags or settings, 65 policy, 69 address or store unavailable, 70 a bug.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer calls until told to stop
+    /// Run the service
     Serve(Box<serve_command::Serve>),
-    /// Find every fault and warning of a policy
+    /// Report every error and warning of a policy
     Check(check_command::Check),
-    /// Show which rule a request meets, how it was found, and what it would be answered
+    /// Explain which rule a request matches, and predict its answer
     Explain(explain_command::Explain),
-    /// Ask a running service, as Envoy would
+    /// Send a request to a running service, as Envoy would
     Ask(ask_command::Ask),
-    /// Make the counters of one descriptor as good as new: unblock a customer
+    /// Reset the counters of one descriptor, to unblock a caller
     Reset(admin_commands::Reset),
-    /// Switch a rule or a domain of a running service for now
+    /// Override a rule or a domain of a running service for a while
     Switch(admin_commands::Switch),
-    /// Try a policy on generated traffic, on simulated time
+    /// Run a policy on generated traffic, in simulated time
     Simulate(simulate::Simulate),
     /// Print the JSON Schema of policy files, for editors
     Schema,
-    /// Print completions for a shell
+    /// Print shell completions
     Completions {
         /// bash, elvish, fish, powershell or zsh
         shell: clap_complete::Shell,
@@ -65,22 +65,22 @@ enum Command {
 
 /// Runs the program with these arguments (the first is its name) and returns its exit code.
 ///
-/// A panic is a bug of ours: it ends the process with 70 and the place that the panic printed.
+/// A panic is a bug: it prints its location and ends the process with exit code 70.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = arguments.into_iter().collect();
-    let ran = panic::catch_unwind(|| parse_and_run(arguments));
-    ran.unwrap_or_else(|_| ExitCode::from(Failure::BUG))
+    panic::catch_unwind(|| parse_and_run(arguments))
+        .unwrap_or_else(|_| ExitCode::from(Failure::BUG))
 }
 
 fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     let environment = app::environment();
-    let root = environment.get("RUNTIME_ROOT").is_some_and(|root| !root.is_empty());
-    let arguments = as_their_name_asks(arguments, root);
+    let has_root = environment.get("RUNTIME_ROOT").is_some_and(|root| !root.is_empty());
+    let arguments = add_serve(arguments, has_root);
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version go to standard output and are no faults; the rest is told on
-            // standard error. If nobody can be told, the exit code still tells.
+            // clap prints help and version to standard output, errors to standard error. If that
+            // fails, the exit code still tells.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(Failure::USAGE)
@@ -90,7 +90,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         }
     };
     let is_service = matches!(cli.command, Command::Serve(_));
-    let done = match cli.command {
+    let result = match cli.command {
         Command::Serve(serve) => serve.run(&environment),
         Command::Check(check) => check.run(&environment),
         Command::Explain(explain) => explain.run(&environment),
@@ -101,7 +101,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Schema => terminal::out(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // A service's standard error is its log.
@@ -121,20 +121,20 @@ fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     terminal::out(&String::from_utf8_lossy(&script))
 }
 
-/// Called as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set, it serves: swapping
-/// the image of envoyproxy/ratelimit is enough.
-fn as_their_name_asks(mut arguments: Vec<OsString>, runtime_root: bool) -> Vec<OsString> {
-    let called = arguments.first().and_then(|name| Path::new(name).file_name());
-    let theirs = called.is_some_and(|name| name == "ratelimit");
+/// Inserts `serve` if the program is called as `ratelimit`, or without a subcommand while RUNTIME_ROOT
+/// is set. So it can replace the image of envoyproxy/ratelimit as it is.
+fn add_serve(mut arguments: Vec<OsString>, has_runtime_root: bool) -> Vec<OsString> {
+    let name = arguments.first().and_then(|name| Path::new(name).file_name());
+    let is_ratelimit = name.is_some_and(|name| name == "ratelimit");
     let first = arguments.get(1).and_then(|first| first.to_str());
     let is_command = |word: &str| Cli::command().find_subcommand(word).is_some() || word == "help";
-    let asks_for_something = match first {
+    let has_command = match first {
         Some("--help" | "-h" | "--version" | "-V") => true,
-        Some(word) if !word.starts_with('-') => !theirs || is_command(word),
+        Some(word) if !word.starts_with('-') => !is_ratelimit || is_command(word),
         Some(_) | None => false,
     };
-    if (theirs || runtime_root) && !asks_for_something {
-        arguments.insert(1.min(arguments.len()), "serve".into());
+    if (is_ratelimit || has_runtime_root) && !has_command {
+        arguments.insert(arguments.len().min(1), "serve".into());
     }
     arguments
 }
@@ -143,10 +143,10 @@ fn as_their_name_asks(mut arguments: Vec<OsString>, runtime_root: bool) -> Vec<O
 mod tests {
     use super::*;
 
-    fn becomes(given: &[&str], root: bool) -> Vec<String> {
-        let given = given.iter().map(OsString::from).collect();
-        let become_ = as_their_name_asks(given, root).into_iter();
-        become_.map(|argument| argument.into_string().unwrap()).collect()
+    fn run_as(arguments: &[&str], has_root: bool) -> Vec<String> {
+        let arguments = arguments.iter().map(OsString::from).collect();
+        let arguments = add_serve(arguments, has_root).into_iter();
+        arguments.map(|argument| argument.into_string().unwrap()).collect()
     }
 
     #[test]
@@ -156,16 +156,16 @@ mod tests {
 
     #[test]
     fn called_as_ratelimit_it_serves() {
-        assert_eq!(becomes(&["/bin/ratelimit"], false), ["/bin/ratelimit", "serve"]);
-        assert_eq!(becomes(&["ratelimit", "--json", "on"], false)[1], "serve");
-        assert_eq!(becomes(&["ratelimit", "check", "x"], false)[1], "check");
-        assert_eq!(becomes(&["ratelimit", "--version"], false)[1], "--version");
+        assert_eq!(run_as(&["/bin/ratelimit"], false), ["/bin/ratelimit", "serve"]);
+        assert_eq!(run_as(&["ratelimit", "--json", "on"], false)[1], "serve");
+        assert_eq!(run_as(&["ratelimit", "check", "x"], false)[1], "check");
+        assert_eq!(run_as(&["ratelimit", "--version"], false)[1], "--version");
     }
 
     #[test]
     fn without_a_subcommand_but_with_a_runtime_root_it_serves() {
-        assert_eq!(becomes(&["tidegate"], true), ["tidegate", "serve"]);
-        assert_eq!(becomes(&["tidegate"], false), ["tidegate"]);
-        assert_eq!(becomes(&["tidegate", "check", "x"], true)[1], "check");
+        assert_eq!(run_as(&["tidegate"], true), ["tidegate", "serve"]);
+        assert_eq!(run_as(&["tidegate"], false), ["tidegate"]);
+        assert_eq!(run_as(&["tidegate", "check", "x"], true)[1], "check");
     }
 }

@@ -1,28 +1,26 @@
-//! `tidegate serve`: every setting of the table.
-//!
-//! Not here: the flags (`flags`), serving (`app`).
+//! `tidegate serve`: runs the service with every setting of the table as a flag.
 
 use clap::Args;
 
-use super::flags::{Every, Told};
+use super::flags::{AllFlags, SettingFlags};
 use super::terminal;
-use crate::app::settings::Texts;
-use crate::app::{self, Failure};
+use crate::app::{self, Configuration, Failure};
+use crate::settings::TextMap;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Serve {
-    /// Print every setting with its value and where it is from, and exit
+    /// Print every setting with its value and where it comes from, and exit
     #[arg(long)]
     print_settings: bool,
     #[command(flatten)]
-    told: Told<Every>,
+    settings: SettingFlags<AllFlags>,
 }
 
 const AFTER_HELP: &str = "\
-Every setting can also come from the environment as TIDEGATE_ and its name (--grpc-port:
-TIDEGATE_GRPC_PORT), or under the name that envoyproxy/ratelimit gives it. A flag goes before the
-environment, the environment before the settings file.
+Every setting can also be set in the environment, as TIDEGATE_ and its name (--grpc-port:
+TIDEGATE_GRPC_PORT) or under its name in envoyproxy/ratelimit, or in a settings file. Flags override
+the environment, and the environment overrides the file.
 
 Examples:
   tidegate serve --policy config/first.yaml
@@ -30,11 +28,11 @@ Examples:
   RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit tidegate";
 
 impl Serve {
-    pub(super) fn run(self, environment: &Texts) -> Result<(), Failure> {
-        let configured = app::configure(self.told.sources(environment)?)?;
+    pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
+        let configuration = Configuration::read(self.settings.sources(environment)?)?;
         if self.print_settings {
-            return terminal::out(&configured.report());
+            return terminal::out(&configuration.report());
         }
-        app::serve(configured)
+        app::serve(configuration)
     }
 }

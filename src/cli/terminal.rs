@@ -1,7 +1,5 @@
-//! What goes to the terminal: results to standard output, everything else to standard error;
-//! colour only where somebody looks at it.
-//!
-//! Not here: what is printed.
+//! Terminal output: results on standard output, everything else on standard error, with colors only
+//! on a terminal.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -14,7 +12,8 @@ use crate::policy::Diagnostic;
 ///
 /// # Errors
 ///
-/// None in effect: a reader that went away (`| head`) has what it wanted.
+/// Never fails: a reader that closed the pipe (`| head`) wants no more. It returns a `Result` because
+/// most subcommands end with it.
 pub(super) fn out(text: &str) -> Result<(), Failure> {
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Ok(())
@@ -23,8 +22,8 @@ pub(super) fn out(text: &str) -> Result<(), Failure> {
 /// Prints a failure; a policy's diagnostics with their source lines.
 pub(super) fn failure(failure: &Failure) {
     match failure {
-        Failure::Policy(faults) => {
-            faults.0.iter().for_each(|fault| diagnostic(Paint::Fault, "error", fault));
+        Failure::Policy(errors) => {
+            errors.0.iter().for_each(|error| diagnostic(Color::Red, "error", error));
         }
         _ => failure_in_lines(failure),
     }
@@ -33,49 +32,50 @@ pub(super) fn failure(failure: &Failure) {
 /// Prints a failure with one line for each diagnostic, for logs. Each line begins with `error`; text
 /// from files and flags is escaped, so that it can neither add lines nor steer the terminal.
 pub(super) fn failure_in_lines(failure: &Failure) {
-    let word = Paint::Fault.on("error", io::stderr().is_terminal());
+    let severity = Color::Red.paint("error", io::stderr().is_terminal());
     for line in failure.to_string().lines() {
-        err(&format!("{word}: {}\n", escaped(line)));
+        err(&format!("{severity}: {}\n", escaped(line)));
     }
 }
 
 /// Prints a warning about a policy with its source line.
 pub(super) fn warning(warning: &Diagnostic) {
-    diagnostic(Paint::Warning, "warning", warning);
+    diagnostic(Color::Yellow, "warning", warning);
 }
 
-fn diagnostic(paint: Paint, severity: &str, fault: &Diagnostic) {
-    err(&format!("{}\n", fault.report(&paint.on(severity, io::stderr().is_terminal()))));
+fn diagnostic(color: Color, severity: &str, diagnostic: &Diagnostic) {
+    let severity = color.paint(severity, io::stderr().is_terminal());
+    err(&format!("{}\n", diagnostic.report(&severity)));
 }
 
 fn err(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Whether results go to somebody who sees colours.
-pub(super) fn colour() -> bool {
+/// Whether standard output is a terminal.
+pub(super) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// What a colour stands for.
+/// A terminal color.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Paint {
-    Good,
-    Warning,
-    Fault,
+pub(super) enum Color {
+    Green,
+    Yellow,
+    Red,
 }
 
-impl Paint {
-    /// The text in this colour, if there is a terminal and NO_COLOR does not object.
-    pub(super) fn on(self, text: &str, terminal: bool) -> String {
-        let wanted = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        if !(terminal && wanted) {
+impl Color {
+    /// Colors the text, on a terminal and without NO_COLOR.
+    pub(super) fn paint(self, text: &str, is_terminal: bool) -> String {
+        let allowed = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        if !(is_terminal && allowed) {
             return text.to_owned();
         }
         let code = match self {
-            Paint::Good => 32,
-            Paint::Warning => 33,
-            Paint::Fault => 31,
+            Color::Green => 32,
+            Color::Yellow => 33,
+            Color::Red => 31,
         };
         format!("\x1b[1;{code}m{text}\x1b[0m")
     }

@@ -1,164 +1,125 @@
-//! What a call would be answered now, without making it: every check becomes a look at its counter,
-//! and the answer is combined from what is there. A look knows the wait for one hit; for more the check is
-//! made in a call that cannot be admitted. Charges nothing; no observer is
-//! told.
+//! Dry run of a request: the decision it would get now, without charging anything or notifying the
+//! observer.
 //!
-//! Not here: how it is shown (`app`).
+//! Every check becomes a peek, and the decision is combined from the peeks. A peek knows the wait for
+//! one hit only.
+//!
+//! Not here: how the result is shown (`app`).
 
-use super::{Decider, Unavailable, combine, correct_roles, cost};
+use super::{Decider, Unavailable, assign_quota_roles, combine, is_admitted};
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Charge, Check, Code, Decision, Hits, Key, Micros, Observer,
-    Op, Outcome, Request, Role, Source, Verdict,
+    Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
+    Role, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// What a call would be answered.
+/// Result of a dry run.
 #[derive(Clone, Debug)]
-pub struct Foreseen<'p> {
-    /// The answer.
+pub struct DryRun<'p> {
+    /// The decision.
     pub decision: Decision<'p>,
-    /// For each descriptor the limits that it would be checked against.
-    pub limits: Vec<Vec<ForeseenLimit<'p>>>,
+    /// For each descriptor, the limits that would be checked.
+    pub limits: Vec<Vec<DryRunLimit<'p>>>,
 }
 
-/// One check, as it would go.
+/// Result of one check in a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForeseenLimit<'p> {
+pub struct DryRunLimit<'p> {
     /// The limit's own name; empty where it has none.
     pub name: &'p str,
-    /// The most hits that can be taken at once.
+    /// Largest cost that can pass.
     pub capacity: Hits,
-    /// The hits that the call would take.
+    /// Hits that the request would take.
     pub cost: Hits,
-    /// The hits that are there now; `None` if the store did not answer.
+    /// Hits available now; `None` if the store did not answer.
     pub available: Option<Hits>,
     /// Whether the check would pass.
     pub passes: bool,
-    /// Whether it has no say.
+    /// Whether the check has no effect on admission.
     pub shadow: bool,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// What the call would be answered at `now`. What is charged always would be charged by finding
-    /// out the wait for more than one hit: such waits read `None`, and of several limits that refuse
-    /// another one may be named than the call would name.
+    /// Returns the decision that a request would get at `now`.
+    ///
+    /// If a refused check costs more than one hit, its wait is unknown: `retry_after` is `None`, and
+    /// `limited_by` may name another limit than the request would get.
     ///
     /// # Errors
     ///
     /// [`Unavailable`] as [`decide`](Self::decide).
-    pub async fn foresee<'p>(
+    pub async fn dry_run<'p>(
         &self,
         policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-    ) -> Result<Foreseen<'p>, Unavailable> {
+    ) -> Result<DryRun<'p>, Unavailable> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        correct_roles(&mut checks, &matches, self.modes);
-        // Each for itself: what one says must not depend on another.
-        let looks = checks.each.iter();
-        let looks: Vec<Check<'_>> =
-            looks.map(|check| Check { op: Op::Peek, role: Role::Shadow, ..*check }).collect();
-        let mut answers = if looks.is_empty() {
-            Answers { each: Vec::new(), source: Source::Policy }
-        } else {
-            let accounting = Accounting::Independent;
-            self.store.apply(&Call { checks: &looks, accounting, now, deadline: None }).await
-        };
+        assign_quota_roles(&mut checks, &matches, self.modes);
+        // Independent shadow checks, so that no answer depends on another check.
+        let peeks: Vec<Check<'_>> = checks
+            .each
+            .iter()
+            .map(|check| Check { op: Op::Peek, role: Role::Shadow, ..*check })
+            .collect();
+        let mut answers = self.apply(&peeks, Accounting::Independent, now, None).await;
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
-        let there: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
+        let available_now: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
         for at in 0..checks.each.len().min(answers.each.len()) {
-            let before = taken(&checks.each[..at], &answers.each, checks.each[at].key);
+            let before = hits_taken(&checks.each[..at], &answers.each, checks.each[at].key);
             if let Answer::Decided(outcome) = &mut answers.each[at] {
                 let Outcome { verdict, retry_after, .. } =
-                    match self.tried(&checks.each[..=at], now).await {
-                        Some(tried) => tried,
-                        None => taken_from(outcome, &checks.each[at], before),
-                    };
+                    outcome_from_peek(outcome, &checks.each[at], before);
                 *outcome = Outcome { verdict, retry_after, ..*outcome };
             }
         }
         let decision = combine(&matches, &checks, &answers, self.modes)?;
-        let charges = matches.accounting == Accounting::Independent
-            || (decision.code == Code::Ok && !decision.shadowed);
+        let charges = matches.accounting == Accounting::Independent || is_admitted(&decision);
         for at in 0..checks.each.len().min(answers.each.len()) {
-            let all = taken(&checks.each, &answers.each, checks.each[at].key);
-            if let (Answer::Decided(outcome), Some(there)) = (&mut answers.each[at], there[at]) {
-                let gone = if charges { all } else { Hits::ZERO };
-                outcome.available = Hits(there.0.saturating_sub(gone.0));
+            let all = hits_taken(&checks.each, &answers.each, checks.each[at].key);
+            if let (Answer::Decided(outcome), Some(now)) =
+                (&mut answers.each[at], available_now[at])
+            {
+                let charged = if charges { all } else { Hits::ZERO };
+                outcome.available = Hits(now.0.saturating_sub(charged.0));
             }
         }
         let decision = combine(&matches, &checks, &answers, self.modes)?;
         let limit = |at: usize| {
             let (check, answer) = (&checks.each[at], answers.each.get(at));
             let outcome = answer.and_then(Answer::outcome);
-            ForeseenLimit {
+            DryRunLimit {
                 name: checks.names[at],
                 capacity: check.limit.capacity(),
-                cost: cost(check),
-                available: there.get(at).copied().flatten(),
+                cost: check.cost(),
+                available: available_now.get(at).copied().flatten(),
                 passes: outcome.is_some_and(|outcome| outcome.verdict == Verdict::Pass),
                 shadow: check.role == Role::Shadow,
             }
         };
         let limits = checks.spans.iter().map(|span| span.clone().map(limit).collect());
-        Ok(Foreseen { decision, limits: limits.collect() })
+        Ok(DryRun { decision, limits: limits.collect() })
     }
 }
 
-impl<S: Store, O: Observer> Decider<S, O> {
-    /// What the last of these checks would meet, after those before it on its counter. They are made
-    /// beside one that asks for more than the limit ever holds, which refuses the call and so leaves
-    /// the counter as it is (the store's contract, 4 and 10); all are of one counter, so that no store
-    /// parts them.
-    ///
-    /// `None` where a look at the counter says as much, and where a check would have an effect all
-    /// the same.
-    async fn tried(&self, checks: &[Check<'_>], now: Micros) -> Option<Outcome> {
-        let last = checks.last()?;
-        let cost_max = Hits(last.limit.capacity().0.saturating_add(1));
-        let never = Check { op: Op::Take { cost: cost_max }, role: Role::Required, ..*last };
-        let same = checks.iter().filter(|check| check.key == last.key);
-        let all: Vec<Check<'_>> = std::iter::once(never)
-            .chain(same.map(|check| Check { role: Role::Shadow, ..*check }))
-            .collect();
-        let is_free = |check: &Check<'_>| {
-            check.limit.charge == Charge::Admitted && !matches!(check.op, Op::Refund { .. })
-        };
-        let is_alone_and_single = all.len() == 2 && cost(last) <= Hits::ONE;
-        if is_alone_and_single || !all.iter().all(is_free) {
-            return None;
-        }
-        let accounting = Accounting::AllOrNothing;
-        let call = Call { checks: &all, accounting, now, deadline: None };
-        self.store.apply(&call).await.each.last()?.outcome().copied()
-    }
-}
-
-/// What these checks take from a counter, those of them that pass.
-fn taken(checks: &[Check<'_>], answers: &[Answer], counter: Key) -> Hits {
-    let passes =
-        |answer: &Answer| answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Pass);
-    let taking = checks.iter().zip(answers).filter(|(check, answer)| {
-        check.key == counter && matches!(check.op, Op::Take { .. }) && passes(answer)
+/// Returns the hits that the passing ones of these checks take from a counter.
+fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
+    let takes = checks.iter().zip(answers).filter(|(check, answer)| {
+        check.key == counter && !check.is_refund() && answer.verdict() == Some(Verdict::Pass)
     });
-    Hits(taking.fold(0, |sum, (check, _)| sum.saturating_add(cost(check).0)))
+    Hits(takes.fold(0, |sum, (check, _)| sum.saturating_add(check.cost().0)))
 }
 
-/// A look at a counter as the verdict on taking from it. A look passes where one hit is there.
-fn taken_from(look: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
-    let available = Hits(look.available.0.saturating_sub(before.0));
-    let fits = match check.op {
-        Op::Take { cost } => cost <= available,
-        Op::Peek => available > Hits::ZERO,
-        Op::Refund { .. } => true,
-    };
-    let (verdict, retry_after) = if fits {
+/// Turns a peek into the outcome of a check, after earlier checks have taken `before` hits.
+fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
+    let available = Hits(peek.available.0.saturating_sub(before.0));
+    let (verdict, retry_after) = if check.hits_needed() <= available {
         (Verdict::Pass, None)
     } else {
-        // The wait that a look tells is the one for a single hit.
-        (Verdict::Refuse, look.retry_after.filter(|_| cost(check) <= Hits::ONE))
+        // A peek's wait is that for a single hit.
+        (Verdict::Refuse, peek.retry_after.filter(|_| check.cost() <= Hits::ONE))
     };
-    Outcome { verdict, retry_after, available, ..*look }
+    Outcome { verdict, retry_after, available, ..*peek }
 }

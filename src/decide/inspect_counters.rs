@@ -1,60 +1,60 @@
-//! Counters looked at, and reset, for operators. No observer is told: nobody called.
+//! Inspects and resets counters for operators, without notifying the observer.
 //!
-//! Not here: who may ask (`admin`), how it is shown (`app`).
+//! Not here: who is authorized (`admin`), how the result is shown (`app`).
 
 use super::Decider;
 use crate::domain::{
-    Accounting, Answer, Call, Check, Descriptor, Entry, Hits, Micros, Observer, Op, Outcome, Rate,
+    Accounting, Answer, Check, Descriptor, Entry, Hits, Micros, Observer, Op, Outcome, Rate,
     Request, Role, Source,
 };
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// How a counter stands.
+/// Present state of a counter.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing<'p> {
-    /// Its rule's path.
+pub struct CounterSnapshot<'p> {
+    /// Path of the counter's rule.
     pub rule: &'p str,
     /// The limit's own name; empty where it has none.
     pub name: &'p str,
     /// The rate as written.
     pub rate: Rate,
-    /// The most hits that can be taken at once.
+    /// Largest cost that can pass.
     pub capacity: Hits,
-    /// What the store says; `None` if it did not answer.
+    /// Outcome of a peek; `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 
-/// The counters of one descriptor.
+/// Present states of a descriptor's counters.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standings<'p> {
-    /// In the policy's order; none where no rule with limits matches.
-    pub each: Vec<Standing<'p>>,
-    /// Who said so: with [`Source::Local`] other replicas may say otherwise.
+pub struct CounterSnapshots<'p> {
+    /// In the policy's order; empty if no rule with limits matches.
+    pub each: Vec<CounterSnapshot<'p>>,
+    /// Which component answered. With [`Source::Local`], other replicas may count differently.
     pub source: Source,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// Looks at the counters of a descriptor. Charges nothing.
-    pub async fn standings<'p>(
+    /// Returns the state of a descriptor's counters. Charges nothing.
+    pub async fn inspect_counters<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,
         entries: &[Entry<'_>],
         now: Micros,
-    ) -> Standings<'p> {
+    ) -> CounterSnapshots<'p> {
         self.apply_to_all(policy, domain, entries, Op::Peek, now).await
     }
 
-    /// Makes the counters of a descriptor as good as new, by refunding all that can be used; says
-    /// how they stand then. Slots of concurrency stay with their holders.
+    /// Resets a descriptor's counters by refunding their whole capacity, and returns their state
+    /// afterwards. Concurrency slots stay with their holders.
     pub async fn reset<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,
         entries: &[Entry<'_>],
         now: Micros,
-    ) -> Standings<'p> {
+    ) -> CounterSnapshots<'p> {
         let everything = Op::Refund { cost: Hits(u64::MAX) };
         self.apply_to_all(policy, domain, entries, everything, now).await
     }
@@ -66,7 +66,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         entries: &[Entry<'_>],
         op: Op,
         now: Micros,
-    ) -> Standings<'p> {
+    ) -> CounterSnapshots<'p> {
         let descriptor =
             Descriptor { entries, hits: Hits::ONE, refund: false, limit: None, holder: None };
         let descriptors = [descriptor];
@@ -74,25 +74,21 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let matches = policy.find(&request);
         let checks = policy.checks(&request, &matches);
         let Some(rule) = matches.found.first().and_then(super::rule_of) else {
-            return Standings { each: Vec::new(), source: Source::Policy };
+            return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         };
-        // Each for itself: what one says must not depend on another.
-        let asked: Vec<Check<'_>> =
+        // Independent shadow checks, so that no answer depends on another check.
+        let checks_of_op: Vec<Check<'_>> =
             checks.each.iter().map(|check| Check { op, role: Role::Shadow, ..*check }).collect();
-        if asked.is_empty() {
-            return Standings { each: Vec::new(), source: Source::Policy };
-        }
-        let accounting = Accounting::Independent;
-        let call = Call { checks: &asked, accounting, now, deadline: None };
-        let answers = self.store.apply(&call).await;
-        let standing = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| Standing {
+        let answers = self.apply(&checks_of_op, Accounting::Independent, now, None).await;
+        let snapshot = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| CounterSnapshot {
             rule: &rule.path,
             name,
             rate: check.limit.rate,
             capacity: check.limit.capacity(),
             outcome: Answer::outcome(answer).copied(),
         };
-        let each = asked.iter().zip(&checks.names).zip(&answers.each).map(standing).collect();
-        Standings { each, source: answers.source }
+        let each =
+            checks_of_op.iter().zip(&checks.names).zip(&answers.each).map(snapshot).collect();
+        CounterSnapshots { each, source: answers.source }
     }
 }

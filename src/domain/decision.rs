@@ -1,131 +1,133 @@
-//! The decision: what the caller is told, as plain values borrowed from the policy.
+//! The decision on a request, as plain values borrowed from the policy, and the observer of decisions.
 //!
-//! Not here: how it is reached (`decide`), how it is put on the wire (`wire::encode`).
+//! Not here: how a decision is made (`decide`), how it is encoded (`wire`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, Hits, HolderToken, Key, Micros, Outcome, Parent, Rate, Source, Trace};
+use super::{
+    CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Source, Trace, TraceParent,
+};
 
-/// The answer's code, for the call and for each descriptor.
+/// Code of the whole response and of each descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// May pass.
+    /// The request may pass.
     Ok,
-    /// May not.
+    /// The request may not pass.
     OverLimit,
 }
 
-/// A rule's number: the first of its policy's rules has that policy's first number, the others
-/// follow without a gap. While the process lives no two of its policies share a number.
+/// Number of a rule. The rules of one policy are numbered without gaps, and no number is used twice
+/// while the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 
-/// The limit that a status shows.
+/// Limit shown in a status.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StatusLimit<'p> {
     /// The rate as written.
     pub rate: Rate,
     /// The limit's own name; empty where it has none.
     pub name: &'p str,
-    /// The capacity: what headers of ours show as the limit where it exceeds the rate's number.
+    /// The capacity; our response headers show it if it exceeds the rate's number.
     pub capacity: Hits,
 }
 
-/// One descriptor's status.
+/// Status of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'p> {
-    /// OVER_LIMIT iff an unshadowed check of this descriptor refused.
+    /// OVER_LIMIT iff a check of this descriptor refused that is not in shadow mode.
     pub code: Code,
-    /// The limit; `None` where no rule matched, the rule is unlimited or replaced, or the
-    /// descriptor was not asked.
+    /// The limit; `None` if no rule matched, the rule is unlimited or replaced, or the descriptor's
+    /// checks were skipped.
     pub shown: Option<StatusLimit<'p>>,
-    /// What `limit_remaining` says: 0 on OVER_LIMIT, 4,294,967,295 where unlimited.
+    /// `limit_remaining`: 0 on OVER_LIMIT, 4,294,967,295 if unlimited.
     pub remaining: u32,
-    /// On OVER_LIMIT the retry-after (`None` if waiting does not help), on OK the time until
-    /// nothing is used any more; `None` without a limit.
+    /// On OVER_LIMIT the wait until a retry may pass (`None` if waiting does not help), on OK the time
+    /// until the counter is unused. `None` without a limit.
     pub reset: Option<Micros>,
     /// The rule that matched, for metadata and bodies.
     pub rule: Option<RuleId>,
-    /// Whether the status has a say only together with the other quota descriptors.
+    /// Whether this is a quota descriptor, which counts only together with the others.
     pub quota: bool,
 }
 
-/// What refused the call.
+/// Limit that rejected the request.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitedBy<'p> {
-    /// The limit's name or, where it has none, the rule's path in the policy.
+    /// The limit's name or, if it has none, the rule's path in the policy.
     pub name: &'p str,
-    /// The rule; `None` for a limit that the caller brought along.
+    /// The rule; `None` for a request override.
     pub rule: Option<RuleId>,
-    /// How long to wait; `None` if waiting does not help.
+    /// Wait until a retry may pass; `None` if waiting does not help.
     pub retry_after: Option<Micros>,
 }
 
-/// The answer to a request.
+/// Decision on a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'p> {
-    /// May it pass?
+    /// Whether the request may pass.
     pub code: Code,
     /// One per descriptor, in order.
     ///
-    /// A `Vec`: the encoder sends as many, and the domain has no dependencies.
+    /// A `Vec`, because `domain` has no dependencies.
     pub statuses: Vec<Status<'p>>,
-    /// On a refusal: the refusing limit with the longest wait (waiting that never helps is the
-    /// longest); ties in the caller's order.
+    /// If the request was rejected, the refusing limit with the longest wait, where `None` is the
+    /// longest. On a tie, the first in the caller's order.
     pub limited_by: Option<LimitedBy<'p>>,
-    /// Who decided.
+    /// Which component decided.
     pub source: Source,
-    /// The decision was OVER_LIMIT, and global shadow mode let it pass.
+    /// Whether the request was rejected, and global shadow mode let it pass.
     pub shadowed: bool,
-    /// The policy has the domain that the caller names.
+    /// Whether the policy has the request's domain.
     pub domain_known: bool,
-    /// The holder that was made up for the slots this call took: only where it was admitted, took a
-    /// slot, and the caller named no holder of its own. The caller names it to return them.
+    /// Generated holder of the concurrency slots that the request took, if it was admitted and named
+    /// no holder of its own. The caller sends it to return the slots.
     pub slot: Option<HolderToken>,
 }
 
-/// What an observer is told of one check: numbers only, and the rule's id.
+/// Event of one decided check.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckEvent {
-    /// The rule; `None` for a limit that the caller brought along.
+    /// The rule; `None` for a request override.
     pub rule: Option<RuleId>,
-    /// The hits asked for.
+    /// Hits that the check takes or refunds.
     pub hits: Hits,
     /// The limit's capacity.
     pub capacity: Hits,
-    /// What the store said.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The check had no say.
+    /// Whether the rule is in shadow mode.
     pub shadow: bool,
-    /// The call was admitted.
+    /// Whether the call was admitted.
     pub admitted: bool,
-    /// The hits were returned, not asked for.
+    /// Whether the hits are refunded rather than taken.
     pub is_refund: bool,
-    /// Who decided.
+    /// Which component decided.
     pub source: Source,
 }
 
-/// How a call ended.
+/// Outcome of an RPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RpcOutcome {
-    /// With a decision, whichever.
+    /// It was answered with a decision.
     Decided,
-    /// It asked for what cannot be decided.
+    /// The request was invalid.
     Invalid,
-    /// Its deadline was over first.
+    /// Its deadline passed.
     Late,
-    /// The store gave no answer, and nothing stood in for it.
+    /// The store did not answer, and no fallback decided the call.
     Unavailable,
 }
 
 impl RpcOutcome {
-    /// All of them, in the order of their numbers.
+    /// All outcomes, in the order of their discriminants.
     pub const ALL: [RpcOutcome; 4] =
         [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
 
-    /// The word used in metrics: the gRPC status that the caller gets.
-    pub const fn word(self) -> &'static str {
+    /// The word used in metrics: the gRPC status of the response.
+    pub const fn as_str(self) -> &'static str {
         match self {
             RpcOutcome::Decided => "ok",
             RpcOutcome::Invalid => "invalid_argument",
@@ -135,84 +137,86 @@ impl RpcOutcome {
     }
 }
 
-/// What an observer is told of a check that refused.
+/// Event of a check that refused.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalEvent<'a> {
-    /// The rule; `None` for a limit that the caller brought along.
+    /// The rule; `None` for a request override.
     pub rule: Option<RuleId>,
-    /// The limit's position among those of the rule.
+    /// Position of the limit among those of the rule.
     pub limit: usize,
     /// The counter.
-    pub counter: Key,
-    /// The entries that make the counter, as the caller sent them; where a pattern's values share
-    /// a counter, the pattern stands for the value.
+    pub counter: CounterKey,
+    /// The entries that select the counter, as the caller sent them. Where all values of a pattern
+    /// share a counter, the pattern replaces the value.
     pub entries: &'a [Entry<'a>],
-    /// The refusal has no say: the rule is in shadow mode, or another quota descriptor passes.
+    /// Whether the refusal has no effect: the rule is in shadow mode, or another quota descriptor
+    /// is certain to pass.
     pub shadow: bool,
 }
 
-/// Somebody who is told of every decision and alters none (metrics, traces).
+/// Observes decisions, for metrics and traces, without changing them.
 ///
 /// Called on the request path: an implementation must not allocate, lock or log.
 pub trait Observer: Send + Sync + 'static {
-    /// One check was decided.
-    fn checked(&self, facts: &CheckEvent);
-    /// One check refused; told before [`checked`](Self::checked), also where it has no say.
-    fn refused(&self, _: &RefusalEvent<'_>) {}
-    /// A return of concurrency slots named no holder, so that it freed nothing.
+    /// Called for each decided check.
+    fn on_check(&self, event: &CheckEvent);
+    /// Called for each check that refused, shadow checks included, before
+    /// [`on_check`](Self::on_check).
+    fn on_refusal(&self, _: &RefusalEvent<'_>) {}
+    /// Called if a refund of concurrency slots named no holder, so that it freed nothing.
     fn release_without_holder(&self) {}
-    /// A call was decided.
-    fn decided(&self, decision: &Decision<'_>);
-    /// Whether [`answered`](Self::answered) wants to know; else nobody asks for the time.
-    fn times(&self) -> bool {
+    /// Called for each decision.
+    fn on_decision(&self, decision: &Decision<'_>);
+    /// Whether [`on_response`](Self::on_response) is used. If not, the clock is not read for it.
+    fn wants_timing(&self) -> bool {
         false
     }
-    /// A call was answered, so long after it had been read.
-    fn answered(&self, _: RpcOutcome, _: Duration) {}
-    /// Whether any call may be traced; else nobody looks for its caller's place in a trace.
-    fn traces(&self) -> bool {
+    /// Called for each response, with the time since the request was read.
+    fn on_response(&self, _: RpcOutcome, _: Duration) {}
+    /// Whether any request may be traced. If not, trace headers are not parsed.
+    fn tracing_enabled(&self) -> bool {
         false
     }
-    /// Whether a call is to be traced, by its caller's place in a trace: asked before anything is
-    /// written down of it.
-    fn samples(&self, _: Option<&Parent>) -> bool {
+    /// Whether to trace a request, given its trace context.
+    fn should_sample(&self, _: Option<&TraceParent>) -> bool {
         false
     }
-    /// A traced call was answered. The one that may take its time, since few calls are.
-    fn traced(&self, _: &Trace, _: RpcOutcome) {}
+    /// Called for the response to a traced request. May allocate and lock, because few requests are
+    /// traced.
+    fn on_trace(&self, _: &Trace, _: RpcOutcome) {}
 }
 
 impl<T: Observer> Observer for Arc<T> {
-    fn checked(&self, facts: &CheckEvent) {
-        T::checked(self, facts);
+    fn on_check(&self, event: &CheckEvent) {
+        T::on_check(self, event);
     }
-    fn refused(&self, refused: &RefusalEvent<'_>) {
-        T::refused(self, refused);
+    fn on_refusal(&self, event: &RefusalEvent<'_>) {
+        T::on_refusal(self, event);
     }
     fn release_without_holder(&self) {
         T::release_without_holder(self);
     }
-    fn decided(&self, decision: &Decision<'_>) {
-        T::decided(self, decision);
+    fn on_decision(&self, decision: &Decision<'_>) {
+        T::on_decision(self, decision);
     }
-    fn times(&self) -> bool {
-        T::times(self)
+    fn wants_timing(&self) -> bool {
+        T::wants_timing(self)
     }
-    fn answered(&self, ending: RpcOutcome, took: Duration) {
-        T::answered(self, ending, took);
+    fn on_response(&self, outcome: RpcOutcome, took: Duration) {
+        T::on_response(self, outcome, took);
     }
-    fn traces(&self) -> bool {
-        T::traces(self)
+    fn tracing_enabled(&self) -> bool {
+        T::tracing_enabled(self)
     }
-    fn samples(&self, parent: Option<&Parent>) -> bool {
-        T::samples(self, parent)
+    fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
+        T::should_sample(self, parent)
     }
-    fn traced(&self, trace: &Trace, ending: RpcOutcome) {
-        T::traced(self, trace, ending);
+    fn on_trace(&self, trace: &Trace, outcome: RpcOutcome) {
+        T::on_trace(self, trace, outcome);
     }
 }
 
 impl Observer for () {
-    fn checked(&self, _: &CheckEvent) {}
-    fn decided(&self, _: &Decision<'_>) {}
+    fn on_check(&self, _: &CheckEvent) {}
+    fn on_decision(&self, _: &Decision<'_>) {}
 }

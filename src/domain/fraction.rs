@@ -1,18 +1,18 @@
-//! A part of a limit: what one of several replicas may admit alone, or what an operator scales a
-//! rule down to.
+//! Fractions of a limit: the share that one of several replicas may admit on its own, or the
+//! percentage to which an operator scales a rule down.
 //!
-//! Not here: when a part takes the whole's place (`resilience`, `policy`).
+//! Not here: when a fraction applies (`resilience`, `policy`).
 
 use super::{
     Algorithm, Bucket, Concurrency, FixedWindow, Hits, Hybrid, Limit, Micros, Refill, SlidingLog,
     SlidingWindow,
 };
 
-/// The longest that a whole bucket may take to refill: 2^51 µs, seventy years. Half of what the
-/// arithmetic of buckets bears, because a bucket that is charged always may owe two capacities.
+/// Longest time in which a bucket may refill: 2^51 µs, 71 years. Half of what the arithmetic of
+/// buckets allows, because a bucket with `charge: always` may owe two capacities.
 const REFILL_MAX: u64 = 1 << 51;
 
-/// A part of a whole, greater than none of it and not more than all of it.
+/// A fraction above 0 and at most 1.
 ///
 /// ```
 /// use tidegate::domain::{Hits, Fraction};
@@ -27,30 +27,30 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// All of it.
+    /// The fraction 1.
     pub const WHOLE: Fraction = Fraction { numerator: 1, denominator: 1 };
 
-    /// One of so many equal parts; one of none is all of it.
+    /// One of `parts` equal parts. 0 parts count as 1.
     pub const fn one_of(parts: u32) -> Fraction {
         Fraction { numerator: 1, denominator: if parts == 0 { 1 } else { parts } }
     }
 
-    /// So many per cent, clamped to 1 to 100.
+    /// A percentage, clamped to 1 to 100.
     pub const fn percent(percent: u32) -> Fraction {
         let numerator = match percent {
             0 => 1,
             1..=100 => percent,
-            _ => 100,
+            101.. => 100,
         };
         Fraction { numerator, denominator: 100 }
     }
 
-    /// It is all of it.
+    /// Whether the fraction is 1.
     pub const fn is_whole(self) -> bool {
         self.numerator == self.denominator
     }
 
-    /// That part of so many hits, rounded down, but at least one hit of any.
+    /// Returns the fraction of a number of hits, rounded down, but at least 1 unless that number is 0.
     pub fn of_hits(self, whole: Hits) -> Hits {
         let part = u128::from(whole.0) * u128::from(self.numerator) / u128::from(self.denominator);
         // Not more than the whole, which was a u64.
@@ -58,7 +58,8 @@ impl Fraction {
         Hits(part.max(1).min(whole.0))
     }
 
-    /// How long the part takes for what the whole does in `whole`; rounded up.
+    /// Returns a duration divided by the fraction: rounded up, at most `at_most`, and not below the
+    /// duration itself.
     fn stretch(self, whole: Micros, at_most: u64) -> Micros {
         let longer = (u128::from(whole.0) * u128::from(self.denominator))
             .div_ceil(u128::from(self.numerator));
@@ -67,13 +68,13 @@ impl Fraction {
 }
 
 impl Limit {
-    /// That part of this limit: its capacity rounded down, but at least one hit unless the whole is
-    /// 0; a bucket refills at that part of its rate, rounded down. The rate that statuses show, the
-    /// window and whatever else makes the counter stay.
+    /// Returns the limit scaled by a fraction. The capacity is rounded down, but is at least 1 unless
+    /// the limit is 0, and a bucket's refill rate is rounded down. The rate that statuses show, the
+    /// window and everything else that selects the counter stay.
     ///
-    /// So `n` replicas with a part of `1/n` each admit no more than the larger of the limit and `n`.
+    /// So `n` replicas with `1/n` of a limit each admit at most the larger of the limit and `n`.
     #[must_use]
-    pub fn fraction(&self, fraction: Fraction) -> Limit {
+    pub fn scaled_by(&self, fraction: Fraction) -> Limit {
         if fraction.is_whole() {
             return self.clone();
         }
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_all_replicas_are_the_limit_or_one_hit_each() {
+    fn the_shares_of_all_replicas_sum_to_the_limit_or_one_hit_each() {
         for whole in [0, 1, 2, 7, 99, 100, u64::from(u32::MAX), u64::MAX] {
             for replicas in [1, 2, 3, 7, 1_000] {
                 let part = Fraction::one_of(replicas).of_hits(Hits(whole)).0;
@@ -150,7 +151,7 @@ mod tests {
     fn a_window_keeps_its_length_and_a_bucket_slows_down() {
         let window = Window::Epoch { length: Micros::SECOND };
         let whole = limit(Algorithm::FixedWindow(FixedWindow { hits: Hits(7), window }));
-        let part = whole.fraction(Fraction::one_of(2));
+        let part = whole.scaled_by(Fraction::one_of(2));
         assert_eq!(part.capacity(), Hits(3));
         assert_eq!((part.rate, part.limit_id), (whole.rate, whole.limit_id));
 
@@ -162,7 +163,7 @@ mod tests {
             floor: Hits::ZERO,
             leaky: false,
         }));
-        let Algorithm::Bucket(part) = whole.fraction(Fraction::percent(30)).algorithm else {
+        let Algorithm::Bucket(part) = whole.scaled_by(Fraction::percent(30)).algorithm else {
             panic!()
         };
         assert_eq!(part.burst, Hits(3));
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parts_refill_stays_within_the_arithmetic() {
+    fn a_scaled_refill_stays_within_the_arithmetic() {
         let window = Micros::from_secs(10 * 365 * 86_400);
         let refill = Refill::Credits { hits: Hits(1), window };
         let whole = limit(Algorithm::Bucket(Bucket {
@@ -179,7 +180,7 @@ mod tests {
             floor: Hits::ZERO,
             leaky: false,
         }));
-        let Algorithm::Bucket(part) = whole.fraction(Fraction::one_of(10_000)).algorithm else {
+        let Algorithm::Bucket(part) = whole.scaled_by(Fraction::one_of(10_000)).algorithm else {
             panic!()
         };
         let Refill::Credits { window, .. } = part.refill else { panic!() };

@@ -1,120 +1,119 @@
-//! Numbers sorted into buckets, so that a share of them can be told without keeping each.
+//! Histograms with fixed buckets, for quantiles without storing every value.
 //!
-//! Not here: what is measured, and under which name it is shown (`telemetry`).
+//! Not here: what is measured, and the names of metrics (`telemetry`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of waiting times, in microseconds. Close together around the two budgets that a
-/// decision has, 6 ms for the store and Envoy's 20 ms for all of it, so that the share of calls
-/// beyond either can be read off; wide elsewhere, since each bound is a series for each node.
-pub const WAITS_US: [u64; 25] = [
+/// Upper bounds of the buckets for durations, in microseconds. Narrow around the two budgets of a
+/// decision, 6 ms for the store and Envoy's 20 ms in total, so that the share of calls beyond either
+/// can be read off; wide elsewhere, because each bound is a time series per node.
+pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
-/// Upper bounds of how many items one write carries; a connection never writes more than 128.
-pub const SIZES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Upper bounds of the buckets for commands per write; a connection writes at most 128.
+pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// Counts per bucket. Noting is two relaxed additions: no lock, no allocation.
+/// Histogram. Recording a value is two relaxed additions: no lock, no allocation.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
     counts: [AtomicU64; N],
-    /// Above the last bound.
+    /// Values above the last bound.
     above: AtomicU64,
     sum: AtomicU64,
 }
 
-/// Waiting times.
-pub type Waits = Histogram<{ WAITS_US.len() }>;
+/// Histogram of durations.
+pub type DurationHistogram = Histogram<{ DURATION_BOUNDS_US.len() }>;
 
-/// Sizes of writes.
-pub type Sizes = Histogram<{ SIZES.len() }>;
+/// SizeHistogram of writes.
+pub type SizeHistogram = Histogram<{ SIZE_BOUNDS.len() }>;
 
-impl Default for Waits {
+impl Default for DurationHistogram {
     fn default() -> Self {
-        Histogram::new(&WAITS_US)
+        Histogram::new(&DURATION_BOUNDS_US)
     }
 }
 
-impl Default for Sizes {
+impl Default for SizeHistogram {
     fn default() -> Self {
-        Histogram::new(&SIZES)
+        Histogram::new(&SIZE_BOUNDS)
     }
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Empty buckets with these upper bounds, which ascend.
+    /// Creates an empty histogram. The upper bounds must be ascending.
     pub fn new(bounds: &'static [u64; N]) -> Self {
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
         Histogram { bounds, counts, above: AtomicU64::new(0), sum: AtomicU64::new(0) }
     }
 
-    /// One more number. A bound belongs to the bucket below it.
-    pub fn note(&self, number: u64) {
-        self.note_as(number, false);
+    /// Records a value. A value equal to a bound belongs to that bound's bucket.
+    pub fn record(&self, number: u64) {
+        self.record_with(number, false);
     }
 
-    /// The same; `alone`: no other thread notes anything, see [`add_to`].
-    fn note_as(&self, number: u64, alone: bool) {
+    /// Records a value; see [`add_relaxed`] for `single_writer`.
+    fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
-        add_to(self.counts.get(at).unwrap_or(&self.above), 1, alone);
-        add_to(&self.sum, number, alone);
+        add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
+        add_relaxed(&self.sum, number, single_writer);
     }
 
-    /// What was noted so far. Not one moment: a number that is noted meanwhile may be in the sum
-    /// and not in its bucket.
-    pub fn read(&self) -> Distribution {
-        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let counts = self.counts.iter().chain([&self.above]).map(read).collect();
-        Distribution { bounds: self.bounds, counts, sum: read(&self.sum) }
-    }
-}
-
-impl Waits {
-    /// One more wait, to the microsecond, rounded down.
-    pub fn took(&self, wait: Duration) {
-        self.took_as(wait, false);
-    }
-
-    /// The same; `alone`: no other thread notes anything, see [`add_to`].
-    pub fn took_as(&self, wait: Duration, alone: bool) {
-        self.note_as(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), alone);
+    /// Returns the present counts. Not atomic: a value recorded meanwhile may be in the sum and not yet
+    /// in its bucket.
+    pub fn snapshot(&self) -> HistogramSnapshot {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = self.counts.iter().chain([&self.above]).map(load).collect();
+        HistogramSnapshot { bounds: self.bounds, counts, sum: load(&self.sum) }
     }
 }
 
-/// Adds to a cell. `alone`: no other thread ever writes it, so that a load and a store do, which cost
-/// less than an addition that every thread may make; others may read it.
-pub fn add_to(cell: &AtomicU64, number: u64, alone: bool) {
-    if alone {
-        cell.store(cell.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+impl DurationHistogram {
+    /// Records a duration in whole microseconds, rounded down.
+    pub fn record_duration(&self, wait: Duration) {
+        self.record_duration_with(wait, false);
+    }
+
+    /// Records a duration; see [`add_relaxed`] for `single_writer`.
+    pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
+        self.record_with(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), single_writer);
+    }
+}
+
+/// Adds to a counter. With `single_writer`, no other thread may write to it, and a load and a store
+/// replace the more expensive atomic addition; other threads may still read it.
+pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
+    if single_writer {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
     } else {
-        cell.fetch_add(number, Ordering::Relaxed);
+        counter.fetch_add(number, Ordering::Relaxed);
     }
 }
 
-/// What a histogram held when it was read.
+/// Counts of a histogram at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Distribution {
-    /// Upper bounds, ascending; each belongs to its bucket.
+pub struct HistogramSnapshot {
+    /// Upper bounds, ascending and inclusive.
     pub bounds: &'static [u64],
-    /// Per bucket, and at the end what was above the last bound: one more than bounds.
+    /// Values per bucket, and last the values above the last bound: one more than `bounds`.
     pub counts: Vec<u64>,
-    /// Of all numbers.
+    /// Sum of all values.
     pub sum: u64,
 }
 
-impl Distribution {
-    /// How many numbers.
+impl HistogramSnapshot {
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The lowest bound that at least this share (0 to 1) of the numbers does not exceed: a true
-    /// upper bound of the quantile, above it by less than one bucket. `None` where there are no
-    /// numbers, or where only the bucket without an upper bound would do.
-    pub fn below(&self, share: f64) -> Option<u64> {
+    /// Returns an upper bound of a quantile (0 to 1): the bound of its bucket. `None` without values, or
+    /// if the quantile is above the last bound.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
             return None;
@@ -129,8 +128,8 @@ impl Distribution {
         bound.copied()
     }
 
-    /// Adds what another histogram of the same bounds held.
-    pub fn add(&mut self, other: &Distribution) {
+    /// Adds the counts of another histogram with the same bounds.
+    pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
@@ -143,53 +142,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_below_it() {
-        let sizes = Sizes::default();
+    fn a_bound_is_inclusive() {
+        let sizes = SizeHistogram::default();
         for size in [0, 1, 2, 3, 128, 129] {
-            sizes.note(size);
+            sizes.record(size);
         }
-        let read = sizes.read();
+        let read = sizes.snapshot();
         assert_eq!(read.counts, [2, 1, 1, 0, 0, 0, 0, 1, 1]);
         assert_eq!((read.count(), read.sum), (6, 263));
     }
 
     #[test]
-    fn a_quantile_is_the_bound_that_it_does_not_exceed() {
-        let sizes = Sizes::default();
-        assert_eq!(sizes.read().below(0.5), None);
+    fn a_quantile_is_the_upper_bound_of_its_bucket() {
+        let sizes = SizeHistogram::default();
+        assert_eq!(sizes.snapshot().quantile(0.5), None);
         for size in 1..=100 {
-            sizes.note(size);
+            sizes.record(size);
         }
-        let read = sizes.read();
+        let read = sizes.snapshot();
         assert_eq!(
-            [0.0, 0.5, 0.64, 0.65, 1.0].map(|share| read.below(share)),
+            [0.0, 0.5, 0.64, 0.65, 1.0].map(|share| read.quantile(share)),
             [1, 64, 64, 128, 128].map(Some)
         );
-        sizes.note(1_000);
-        assert_eq!(sizes.read().below(1.0), None, "above every bound");
+        sizes.record(1_000);
+        assert_eq!(sizes.snapshot().quantile(1.0), None, "above every bound");
     }
 
     #[test]
     fn bounds_ascend_and_both_budgets_are_among_them() {
-        assert!(WAITS_US.is_sorted() && SIZES.is_sorted());
-        assert!(WAITS_US.contains(&6_000) && WAITS_US.contains(&20_000));
+        assert!(DURATION_BOUNDS_US.is_sorted() && SIZE_BOUNDS.is_sorted());
+        assert!(DURATION_BOUNDS_US.contains(&6_000) && DURATION_BOUNDS_US.contains(&20_000));
     }
 
     #[test]
     fn a_wait_beyond_every_bound_is_counted_above_them() {
-        let waits = Waits::default();
-        waits.took(Duration::from_secs(3_600));
-        assert_eq!(waits.read().counts.last(), Some(&1));
+        let waits = DurationHistogram::default();
+        waits.record_duration(Duration::from_secs(3_600));
+        assert_eq!(waits.snapshot().counts.last(), Some(&1));
     }
 
     #[test]
     fn distributions_of_the_same_bounds_add_up() {
-        let (one, other) = (Sizes::default(), Sizes::default());
-        one.note(1);
-        other.note(1);
-        other.note(100);
-        let mut both = one.read();
-        both.add(&other.read());
+        let (one, other) = (SizeHistogram::default(), SizeHistogram::default());
+        one.record(1);
+        other.record(1);
+        other.record(100);
+        let mut both = one.snapshot();
+        both.merge(&other.snapshot());
         assert_eq!((both.count(), both.sum, both.counts[0]), (3, 102, 2));
     }
 }

@@ -1,11 +1,11 @@
-//! A limit, compiled: the numbers that an algorithm needs, already checked against its bounds.
+//! Compiled limits: the numbers that each algorithm needs, within its bounds.
 //!
-//! Not here: where the numbers come from (`policy`), what is done with them (`algorithm`, `lua`).
+//! Not here: parsing and validation (`policy`), the arithmetic (`algorithm`, `lua`).
 
 use super::{Calendar, Hits, Micros};
 
-/// The unit of a rate, as in policy files and on the wire. Months and years are fixed lengths (30
-/// and 365 days), as envoyproxy/ratelimit has them.
+/// Unit of a rate, as in policy files and on the wire. As in envoyproxy/ratelimit, months and years
+/// have fixed lengths (30 and 365 days).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 second.
@@ -25,7 +25,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The unit's length in seconds.
+    /// Returns the unit's length in seconds.
     pub const fn seconds(self) -> u64 {
         match self {
             Unit::Second => 1,
@@ -38,8 +38,8 @@ impl Unit {
         }
     }
 
-    /// The word that policy files use, in lower case.
-    pub const fn word(self) -> &'static str {
+    /// Returns the word used in policy files, in lower case.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Unit::Second => "second",
             Unit::Minute => "minute",
@@ -52,19 +52,19 @@ impl Unit {
     }
 }
 
-/// A rate as it was written: what a status shows as `current_limit`. Burst is not part of it.
+/// Rate as written in the policy, without the burst; a status shows it as `current_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Hits per window; for concurrency the number of slots.
     pub requests_per_unit: u32,
     /// The window's unit; `None` for concurrency, which has none (UNKNOWN on the wire).
     pub unit: Option<Unit>,
-    /// The window is that many units; at least 1.
+    /// Units per window; at least 1.
     pub unit_multiplier: u32,
 }
 
 impl Rate {
-    /// The window's length; zero where there is no unit.
+    /// Returns the window's length; zero without a unit.
     pub fn window(&self) -> Micros {
         self.unit.map_or(Micros::ZERO, |unit| {
             Micros::from_secs(unit.seconds().saturating_mul(u64::from(self.unit_multiplier)))
@@ -72,24 +72,25 @@ impl Rate {
     }
 }
 
-/// A limit, ready to be counted against.
+/// A compiled limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What is counted and how.
+    /// The algorithm, with its numbers.
     pub algorithm: Algorithm,
     /// The rate as written.
     pub rate: Rate,
-    /// Whether hits are counted only when admitted.
+    /// When hits are charged.
     pub charge: Charge,
-    /// What to answer when the store cannot be asked in time.
+    /// The answer if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// The same number for all counters of one rule and window, and for no other. It groups the
-    /// shared overflow counters of a full memory store.
+    /// Identifies the rule and window; the same for all their counters. Selects the overflow counter in
+    /// a full memory store.
     pub limit_id: u64,
 }
 
 impl Limit {
-    /// The most hits that can ever be taken at once: the window's limit, or a bucket's burst.
+    /// Returns the largest cost that can pass: a window's limit, a bucket's burst, or the number of
+    /// slots.
     pub fn capacity(&self) -> Hits {
         match &self.algorithm {
             Algorithm::FixedWindow(w) => w.hits,
@@ -102,33 +103,33 @@ impl Limit {
     }
 }
 
-/// The algorithm with its numbers. ALGORITHMS in the README states what each one promises.
+/// Algorithm with its numbers; docs/ALGORITHMS.md states the guarantees of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// So many hits in each window; a window ends for everybody at the same time.
+    /// Hits per window; windows are aligned, not per client.
     FixedWindow(FixedWindow),
-    /// The two-window counter.
+    /// Hits of the current window and a share of the previous one's.
     SlidingWindow(SlidingWindow),
-    /// Every hit remembered.
+    /// The time of every take.
     SlidingLog(SlidingLog),
     /// Token bucket, or leaky bucket: the same bucket seen as a level.
     Bucket(Bucket),
-    /// A bucket divided among classes: a share each, and a common pool with floors.
+    /// A bucket per consumer class, and a common pool with floors.
     Hybrid(Hybrid),
-    /// So many in flight.
+    /// Requests in flight.
     Concurrency(Concurrency),
 }
 
-/// Fixed window: `hits` in each window.
+/// Fixed window: at most `hits` in each window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     /// Hits per window, at most `u32::MAX`; 0 refuses everything.
     pub hits: Hits,
-    /// Where windows begin and end.
+    /// The windows.
     pub window: Window,
 }
 
-/// Where windows begin and end.
+/// How windows are aligned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
     /// Windows of one length, aligned to the Unix epoch; the length is at least one second.
@@ -136,26 +137,25 @@ pub enum Window {
         /// Length of each window.
         length: Micros,
     },
-    /// Days, weeks, months or years as a time zone has them.
+    /// Days, weeks, months or years in a time zone.
     Calendar(Calendar),
 }
 
-/// A bucket: `burst` hits fit in; it refills evenly.
+/// Bucket of `burst` hits that refills evenly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Capacity B in hits; 0 refuses everything.
     pub burst: Hits,
-    /// How it refills, which also says what its state is.
+    /// Refill rate, which also selects the form of the state.
     pub refill: Refill,
-    /// A hit passes only while at least so many are there before it is taken: the threshold of a
-    /// consumer class that shares the bucket with others. 0 for a bucket without classes; at most
-    /// `burst`.
+    /// Threshold of a consumer class that shares the bucket with others: a hit passes only if at least
+    /// this many hits are available before it is taken. At most `burst`; 0 without classes.
     pub floor: Hits,
-    /// Written as a leaky bucket: the same arithmetic, under its own name in keys and listings.
+    /// Whether the policy calls it a leaky bucket: same arithmetic, another name in keys and listings.
     pub leaky: bool,
 }
 
-/// Sliding window: `hits` in about any interval of `length`.
+/// Sliding window: approximately `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     /// Hits per window; `hits * window_ticks < 2^53`. 0 refuses everything.
@@ -164,7 +164,7 @@ pub struct SlidingWindow {
     pub length: Micros,
 }
 
-/// Sliding log: `hits` in any interval of `length`, exactly.
+/// Sliding log: at most `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
     /// Hits per window, at most 10,000; 0 refuses everything.
@@ -173,78 +173,78 @@ pub struct SlidingLog {
     pub length: Micros,
 }
 
-/// Concurrency: `slots` in flight.
+/// Concurrency: at most `slots` requests in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Concurrency {
-    /// How many may be in flight, at most 10,000; 0 refuses everything.
+    /// Requests in flight, at most 10,000; 0 refuses everything.
     pub slots: Hits,
-    /// A slot that is not returned frees itself after this long.
+    /// Time after which a slot that was not returned becomes free.
     pub lease: Micros,
 }
 
-/// One class's view of a bucket that is divided among classes: each has a share of its own, and
-/// what a full share would get, and what the shares leave over, flows into a common pool. All
-/// classes of a rule count on one state.
+/// Hybrid limit as it applies to one consumer class. Each class has a guaranteed share of the bucket.
+/// The refill of a full share, and the part of the refill that belongs to no share, go to a common
+/// pool. All classes of a rule use one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hybrid {
     /// B: the capacity of shares and pool together, in hits.
     pub burst: Hits,
-    /// L: hits that come back in each window, shares and pool together; at least 1.
+    /// L: hits refilled per window, shares and pool together; at least 1.
     pub hits: Hits,
     /// W: the window. `100 * burst * window_ticks < 2^51`.
     pub window: Micros,
-    /// The classes' guaranteed shares of B and of L, in per cent; together at most 100.
+    /// Guaranteed shares of B and of L per class, in per cent; at most 100 in total.
     pub shares: std::sync::Arc<[u32]>,
-    /// Which of them this class is.
+    /// Index of this class in `shares`.
     pub class: usize,
-    /// The class may take from the pool only while it holds at least this part of what it can hold,
-    /// in per cent, rounded up to a whole hit.
+    /// The class may take from the pool only while the pool holds at least this percentage of its
+    /// capacity, rounded up to a whole hit.
     pub floor_percent: u32,
 }
 
-/// How a bucket refills.
+/// Refill of a bucket.
 ///
-/// The bounds stated below keep every product exact in doubles, which is what Lua computes with.
-/// Under [`Charge::Always`] the debt may be twice as long, so there half of each bound applies.
+/// The bounds below keep every product exact in doubles, Lua's numbers. Under [`Charge::Always`] the
+/// debt may be twice as large, so half of each bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
     /// One hit every `emission`: the state is a single integer, the theoretical arrival time.
-    /// Chosen where the window divides evenly by the hits, or rounding the emission interval *up*
+    /// Used if the window divides evenly by the hits, or if rounding the emission interval *up*
     /// to a whole microsecond changes the rate by less than 0.1 %. `burst * emission < 2^52`.
     Arrival {
         /// Microseconds per hit, at least 1.
         emission: Micros,
     },
     /// `hits` per `window`, exactly: the state is integer credits (one hit = `window` credits in
-    /// microseconds, `hits` credits come back each microsecond). `burst * window < 2^53`.
+    /// microseconds; `hits` credits are refilled per microsecond). `burst * window < 2^53`.
     Credits {
-        /// L: hits that come back in each window; at least 1.
+        /// L: hits refilled per window; at least 1.
         hits: Hits,
         /// W: the window.
         window: Micros,
     },
 }
 
-/// When hits are counted.
+/// When hits are charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
-    /// Only when the check passes (and, under all-or-nothing, the call is admitted).
+    /// Only if the check passes and, under all-or-nothing, the call is admitted.
     #[default]
     Admitted,
-    /// Always, even beyond the limit and whatever becomes of the call: the hits were used already.
+    /// Always, even beyond the limit and if the call is rejected: the hits have been used already.
     Always,
 }
 
-/// What a rule answers when the store cannot be asked in time.
+/// Answer of a rule if the store does not respond in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
-    /// Decide on the local memory store, with this replica's share of the limit.
+    /// Decide on the local store, with this replica's share of the limit.
     #[default]
     Local,
-    /// Let pass.
+    /// Pass.
     Allow,
-    /// Refuse: OVER_LIMIT.
+    /// Refuse.
     Deny,
-    /// Answer UNAVAILABLE, so that the caller's own failure mode decides.
+    /// Answer the call with UNAVAILABLE, so that the caller's own failure mode applies.
     Error,
 }

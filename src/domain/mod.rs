@@ -1,37 +1,43 @@
-//! The words of the trade as plain values: what is asked, which limits apply, what a store
-//! answers, what the caller is told.
+//! The shared vocabulary as plain values: requests, limits, checks, outcomes, decisions.
 //!
-//! Not here: how anything is counted, matched, stored, encoded or configured. This room uses the
-//! standard library only and imports nothing else of ours.
+//! Not here: counting, matching, storage, encoding, configuration. This module imports only the
+//! standard library.
 
+mod admission;
+mod bounds;
 mod calendar;
 mod check;
 mod decision;
 mod escaping;
 mod fraction;
 mod histogram;
-mod holder_token;
 mod limit;
 mod outcome;
 mod request;
 mod time;
 mod trace;
 
-pub use calendar::{Calendar, Span, Windows};
-pub use check::{Accounting, Call, Check, Holder, Key, Op, Role};
+pub use admission::Admission;
+pub use bounds::Bounds;
+pub use calendar::{Calendar, CalendarWindows, WindowBounds};
+pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
 pub use decision::{
     CheckEvent, Code, Decision, LimitedBy, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
     StatusLimit,
 };
 pub use escaping::{escaped, needs_escape};
 pub use fraction::Fraction;
-pub use histogram::{Distribution, Histogram, SIZES, Sizes, WAITS_US, Waits, add_to};
-pub use holder_token::HolderToken;
+pub use histogram::{
+    DURATION_BOUNDS_US, DurationHistogram, Histogram, HistogramSnapshot, SIZE_BOUNDS,
+    SizeHistogram, add_relaxed,
+};
 pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
-pub use outcome::{Answer, Answers, ChargeRecord, Executed, Outcome, Receipt, Source, Verdict};
+pub use outcome::{
+    Answer, Answers, ChargeRecord, ExecutionStatus, Outcome, Receipt, Source, Verdict,
+};
 pub use request::{Descriptor, Entry, Override, Request};
 pub use time::{Hits, Micros};
-pub use trace::{NodeCall, Parent, Trace, TraceRecord, TracedDecision};
+pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};

@@ -1,42 +1,66 @@
-//! What a store answers: one outcome per check, and the receipts of what was taken.
+//! Answers of a store: one per check, with receipts for what was charged.
 //!
-//! Not here: what it means for the caller (`decide`).
+//! Not here: what the answers mean for the caller (`decide`).
 
 use std::sync::Arc;
 
-use super::{Check, Hits, Key, Limit, Micros};
+use super::{Check, CounterKey, Hits, Limit, Micros};
 
 /// Whether a check passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The hits are there (for a peek: one hit is).
+    /// The hits are available (for a peek: one hit is).
     Pass,
     /// They are not.
     Refuse,
 }
 
-/// One check's result.
+/// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether the check passes.
     pub verdict: Verdict,
-    /// How many hits this call took from the counter; 0 for a refusal, a peek, a refund, and a
-    /// passing check of a refused all-or-nothing call.
+    /// Hits charged to the counter; 0 for a refusal, a peek, a refund, and a passing check of a
+    /// rejected all-or-nothing call.
     pub charged: Hits,
-    /// How many single hits could be taken next, after this call; rounded down.
+    /// Single hits that could be taken next, after this call; rounded down.
     pub available: Hits,
-    /// On a refusal: after how long the same check would pass if nobody else called; rounded up to
-    /// the algorithm's tick. `None` where it passes, and where waiting does not help.
+    /// On a refusal, the wait after which the same check would pass if nobody else called; rounded
+    /// up to the algorithm's tick. `None` if the check passes or if waiting does not help.
     pub retry_after: Option<Micros>,
-    /// Time until nothing is used any more: the window's end, or the bucket full. Rounded up.
+    /// Time until the counter is unused: the window's end, or a full bucket. Rounded up.
     pub reset_after: Micros,
-    /// What was taken, where `charged` is not 0; with it the hits can be refunded once.
+    /// What was charged, if `charged` is not 0.
     pub taken: Option<ChargeRecord>,
 }
 
 impl Outcome {
-    /// The outcome once its charge is on its way back. `reset_after` stays: for a moment it is
-    /// longer than the truth, never shorter.
+    /// A pass that charges nothing and leaves `available` hits.
+    pub fn pass(available: Hits) -> Outcome {
+        Outcome {
+            verdict: Verdict::Pass,
+            charged: Hits::ZERO,
+            available,
+            retry_after: None,
+            reset_after: Micros::ZERO,
+            taken: None,
+        }
+    }
+
+    /// A refusal that does not depend on a counter: nothing is available for `wait`.
+    pub fn refuse_for(wait: Micros) -> Outcome {
+        Outcome {
+            verdict: Verdict::Refuse,
+            charged: Hits::ZERO,
+            available: Hits::ZERO,
+            retry_after: Some(wait),
+            reset_after: wait,
+            taken: None,
+        }
+    }
+
+    /// The outcome after its charge has been refunded. `reset_after` stays: it may be too long for
+    /// a moment, never too short.
     #[must_use]
     pub fn refunded(&self, capacity: Hits) -> Outcome {
         let left = self.available.0.saturating_add(self.charged.0);
@@ -45,90 +69,115 @@ impl Outcome {
     }
 }
 
-/// The part of a receipt that the store knows.
+/// What a store charged to one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeRecord {
-    /// How many hits.
+    /// Hits charged; at least 1.
     pub hits: Hits,
     /// When, by the store's clock.
     pub at: Micros,
-    /// In which window (its beginning); zero where the algorithm has none.
+    /// Start of the window that was charged; zero if the algorithm has no windows.
     pub window: Micros,
-    /// Under which entry of a log or slot table; zero elsewhere.
+    /// Entry of a log or slot table, or class of a hybrid limit; zero otherwise.
     pub entry: u128,
 }
 
-/// Proof of a charge: what `Store::refund` returns to the counter, once.
+/// Proof of a charge. `Store::refund` returns the hits to the counter; each receipt must be used at
+/// most once.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     /// The counter.
-    pub key: Key,
-    /// The limit it was charged under.
+    pub key: CounterKey,
+    /// The limit that the hits were charged under.
     pub limit: Arc<Limit>,
-    /// What was taken.
+    /// What was charged.
     pub taken: ChargeRecord,
 }
 
 impl Receipt {
-    /// The receipt of a check, or `None` if it charged nothing.
+    /// Returns the receipt of a check, or `None` if it charged nothing.
     pub fn of(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {
         outcome.taken.map(|taken| Receipt { key: check.key, limit: Arc::clone(check.limit), taken })
     }
+
+    /// Undoes the charges of a rejected all-or-nothing call: returns the receipts to refund and
+    /// changes the answers to what they are after the refund. Debts stay charged.
+    ///
+    /// Call this only with answers of the store that will get the refund.
+    pub fn of_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
+        let mut receipts = Vec::new();
+        for (check, answer) in checks.iter().zip(answers) {
+            let Answer::Decided(outcome) = answer else { continue };
+            if check.applies_when_rejected() {
+                continue;
+            }
+            if let Some(receipt) = Receipt::of(check, outcome) {
+                receipts.push(receipt);
+                *outcome = outcome.refunded(check.limit.capacity());
+            }
+        }
+        receipts
+    }
 }
 
-/// Whether a call that brought no answer was carried out.
+/// Whether a call without an answer was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Executed {
-    /// It was not: it may be sent again.
-    No,
-    /// Nobody knows: a consuming call must never be sent again.
+pub enum ExecutionStatus {
+    /// It was not; it may be sent again.
+    NotExecuted,
+    /// Unknown. A call that charges must not be sent again.
     Unknown,
 }
 
-/// What a store says of one check.
+/// Answer of a store to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was decided.
+    /// The check was decided.
     Decided(Outcome),
-    /// It was not asked, because another check had refused the call already.
+    /// The check was skipped, because another one had already rejected the call.
     NotAsked,
-    /// The store gave no answer in time.
+    /// The store did not answer in time.
     Unanswered {
-        /// Whether it may have been carried out.
-        executed: Executed,
+        /// Whether the check may have been executed.
+        executed: ExecutionStatus,
     },
 }
 
 impl Answer {
-    /// The outcome, if the check was decided.
+    /// Returns the outcome, if the check was decided.
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
             Answer::Decided(outcome) => Some(outcome),
             Answer::NotAsked | Answer::Unanswered { .. } => None,
         }
     }
+
+    /// Returns the verdict, if the check was decided.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.outcome().map(|outcome| outcome.verdict)
+    }
 }
 
-/// Who decided.
+/// Which component decided a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The embedded memory store, as configured.
+    /// The memory store, as configured.
     Memory,
     /// Redis.
     Redis,
-    /// The local store, because Redis could not be asked in time.
+    /// The local store, because Redis did not answer in time.
     Local,
-    /// The local store, because too many calls waited for Redis already.
+    /// The local store, because too many calls were waiting for Redis.
     Shed,
-    /// A refusal that was remembered.
+    /// The refusal cache.
     Cached,
-    /// No limit applied: no store was asked.
+    /// No store: no limit applied.
     Policy,
 }
 
 impl Source {
     /// The word used in metadata, metrics and logs.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Source::Memory => "memory",
             Source::Redis => "redis",
@@ -140,14 +189,14 @@ impl Source {
     }
 }
 
-/// A store's answer to a call.
+/// Answer of a store to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     /// One per check, in the call's order.
     ///
-    /// A `Vec`: its one allocation (20 ns of a decision's 5,000) buys a domain without
-    /// dependencies.
+    /// A `Vec`, because `domain` has no dependencies; its allocation costs 20 ns of a decision's
+    /// 5,000.
     pub each: Vec<Answer>,
-    /// Who decided.
+    /// Which component decided.
     pub source: Source,
 }

@@ -1,14 +1,13 @@
-//! The two units that everything is counted in: microseconds and hits.
+//! The two units of measurement: microseconds and hits.
 //!
-//! Not here: reading a clock (`clock`), arithmetic of limits (`algorithm`).
+//! Not here: reading a clock (`clock`), the arithmetic of limits (`algorithm`).
 
 use std::fmt;
 
-/// Microseconds: a length of time, or a point in time counted from the Unix epoch.
+/// Microseconds: a duration, or a point in time since the Unix epoch.
 ///
-/// Range: whole microseconds, `0..=u64::MAX`; every product the algorithms form stays below 2^53
-/// because the policy refuses larger limits. Conversions to coarser units round *up*, so that a
-/// wait told to a caller is never shorter than the truth.
+/// Conversions to coarser units round *up*, so that a wait is never reported too short. The policy
+/// bounds limits so that every product in `algorithm` stays below 2^53.
 ///
 /// ```
 /// use tidegate::domain::Micros;
@@ -19,48 +18,46 @@ use std::fmt;
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// Nothing: the epoch, or no wait at all.
+    /// Zero: the epoch, or no wait.
     pub const ZERO: Micros = Micros(0);
     /// One second.
     pub const SECOND: Micros = Micros(1_000_000);
 
-    /// That many whole seconds; saturates at the largest value.
+    /// Converts whole seconds; saturates at `u64::MAX`.
     pub const fn from_secs(seconds: u64) -> Self {
         Micros(seconds.saturating_mul(1_000_000))
     }
 
-    /// Whole seconds, rounded up.
+    /// Returns whole seconds, rounded up.
     pub const fn ceil_secs(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Whole milliseconds, rounded up.
+    /// Returns whole milliseconds, rounded up.
     pub const fn ceil_millis(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// The sum, or the largest value.
+    /// Adds; saturates at `u64::MAX`.
     pub const fn saturating_add(self, other: Micros) -> Self {
         Micros(self.0.saturating_add(other.0))
     }
 
-    /// The difference, or zero where `other` is later: a clock that stepped back counts as one
-    /// that stood still.
+    /// Subtracts; zero if `other` is later, so that a clock that stepped back counts as one that stood
+    /// still.
     pub const fn saturating_sub(self, other: Micros) -> Self {
         Micros(self.0.saturating_sub(other.0))
     }
 }
 
-/// Hits: what limits count. One request of a caller is one hit unless it says otherwise.
-///
-/// Range: `0..=u64::MAX` on the wire; a store never sees more than its limit's capacity charged.
+/// Hits, the unit that limits count. A request is one hit unless it says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hits(pub u64);
 
 impl Hits {
-    /// No hits: as a cost, a peek.
+    /// No hits; a cost of zero is a peek.
     pub const ZERO: Hits = Hits(0);
-    /// A single hit.
+    /// One hit.
     pub const ONE: Hits = Hits(1);
 }
 
@@ -75,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_rounded_up_never_down() {
+    fn conversions_round_up() {
         assert_eq!(Micros(1).ceil_secs(), 1);
         assert_eq!(Micros(1_000_000).ceil_secs(), 1);
         assert_eq!(Micros(0).ceil_secs(), 0);
@@ -83,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_back_in_time_counts_as_no_time() {
+    fn a_clock_that_steps_back_counts_as_one_that_stands_still() {
         assert_eq!(Micros(3).saturating_sub(Micros(5)), Micros::ZERO);
     }
 }

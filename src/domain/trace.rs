@@ -1,104 +1,103 @@
-//! What is written down of a call that is traced, and where its caller stands in the trace.
+//! Trace of a sampled request, and the trace context of its caller.
 //!
-//! Only sampled calls have a [`Trace`]; all others pay a look at one header. Not here: which calls
-//! are sampled, and sending spans (`telemetry`), reading headers (`wire`).
+//! Only sampled requests have a [`Trace`]; for all others only one header is read. Not here: sampling
+//! and export (`telemetry`), parsing headers (`wire`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Code, Decision, Micros, Source};
 
-/// The caller's place in a trace, as W3C's `traceparent` tells it.
+/// Trace context of the caller, from the W3C header `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parent {
-    /// The trace's id; not zero.
+pub struct TraceParent {
+    /// Id of the trace; not zero.
     pub trace: [u8; 16],
-    /// The id of the caller's span; not zero.
+    /// Id of the caller's span; not zero.
     pub span: [u8; 8],
-    /// The caller records its own part.
+    /// Whether the caller records its span.
     pub sampled: bool,
 }
 
-/// Node calls that are written down of one call. A call touches a node or a few; what comes beyond
-/// is counted in the trace's own metrics only.
+/// Node calls recorded per trace. A request calls one node or a few; further ones are dropped.
 const NODE_CALLS_MAX: usize = 64;
 
-/// One script call at one node.
+/// One script call to one Redis node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCall {
     /// The node's address.
     pub node: String,
-    /// How long the caller waited.
+    /// How long Tidegate waited.
     pub took: Micros,
-    /// When it ended, by the wall clock.
+    /// End of the call, by the wall clock.
     pub ended: Micros,
-    /// Why it brought nothing; `None` if it was answered.
+    /// Why there was no answer; `None` if there was one.
     pub fault: Option<&'static str>,
 }
 
-/// What was decided, without anything that the caller sent.
+/// Summary of a decision, without any text that the caller sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedDecision {
-    /// The domain, if the policy knows it.
+    /// The domain, if the policy has it.
     pub domain: Option<String>,
-    /// How many descriptors were asked for.
+    /// Number of descriptors.
     pub descriptors: usize,
     /// The code.
     pub code: Code,
-    /// Who decided.
+    /// Which component decided.
     pub source: Source,
-    /// The limit that refused.
+    /// The limit that rejected the request.
     pub limited_by: Option<String>,
-    /// How long to wait, after a refusal where waiting helps.
+    /// Wait until a retry may pass, if waiting helps.
     pub retry_after: Option<Micros>,
 }
 
-/// A sampled call: written to on its way, read when it is over. A lock, because what writes and
-/// what reads may be two threads; sampled calls are few.
+/// Trace of one sampled request. Uses a lock, because writer and reader may be on different threads;
+/// sampled requests are few.
 pub struct Trace {
-    parent: Option<Parent>,
-    began: Micros,
+    parent: Option<TraceParent>,
+    started: Micros,
     now: Box<dyn Fn() -> Micros + Send + Sync>,
-    seen: Mutex<TraceRecord>,
+    record: Mutex<TraceRecord>,
 }
 
-/// What was written down so far.
+/// Recorded content of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// What was decided; `None` if nothing was.
-    pub told: Option<TracedDecision>,
-    /// In the order in which they ended.
+    /// The decision; `None` if there was none.
+    pub decision: Option<TracedDecision>,
+    /// Calls to Redis nodes, in the order in which they ended.
     pub node_calls: Vec<NodeCall>,
 }
 
 impl Trace {
-    /// A call that begins now, by the wall clock that `now` reads.
+    /// Starts a trace. `now` reads the wall clock.
     pub fn begin(
-        parent: Option<Parent>,
+        parent: Option<TraceParent>,
         now: impl Fn() -> Micros + Send + Sync + 'static,
     ) -> Trace {
-        Trace { parent, began: now(), now: Box::new(now), seen: Mutex::default() }
+        Trace { parent, started: now(), now: Box::new(now), record: Mutex::default() }
     }
 
-    /// The caller's place, if it has one.
-    pub fn parent(&self) -> Option<Parent> {
+    /// Returns the caller's trace context, if it sent one.
+    pub fn parent(&self) -> Option<TraceParent> {
         self.parent
     }
 
-    /// When the call began.
-    pub fn began(&self) -> Micros {
-        self.began
+    /// Returns when the request started.
+    pub fn started(&self) -> Micros {
+        self.started
     }
 
-    /// The wall clock now.
+    /// Returns the wall clock.
     pub fn now(&self) -> Micros {
         (self.now)()
     }
 
-    /// What was decided.
-    pub fn decided(&self, domain: &str, descriptors: usize, decision: &Decision<'_>) {
+    /// Records the decision.
+    pub fn record_decision(&self, domain: &str, descriptors: usize, decision: &Decision<'_>) {
         let limited = decision.limited_by.as_ref();
-        self.lock().told = Some(TracedDecision {
+        self.lock().decision = Some(TracedDecision {
             domain: decision.domain_known.then(|| domain.to_owned()),
             descriptors,
             code: decision.code,
@@ -108,23 +107,23 @@ impl Trace {
         });
     }
 
-    /// A node was asked; its answer, or the end of waiting for it, is now.
-    pub fn asked(&self, node: &str, took: Micros, fault: Option<&'static str>) {
+    /// Records a call to a node that ends now.
+    pub fn record_node_call(&self, node: &str, took: Micros, fault: Option<&'static str>) {
         let ended = self.now();
-        let mut seen = self.lock();
-        if seen.node_calls.len() < NODE_CALLS_MAX {
-            seen.node_calls.push(NodeCall { node: node.to_owned(), took, ended, fault });
+        let mut record = self.lock();
+        if record.node_calls.len() < NODE_CALLS_MAX {
+            record.node_calls.push(NodeCall { node: node.to_owned(), took, ended, fault });
         }
     }
 
-    /// What was written down.
-    pub fn seen(&self) -> TraceRecord {
+    /// Returns the recorded content.
+    pub fn snapshot(&self) -> TraceRecord {
         self.lock().clone()
     }
 
-    /// Nothing under the lock can panic half way through a change.
+    /// Ignores poisoning: no code under the lock can panic halfway through a change.
     fn lock(&self) -> MutexGuard<'_, TraceRecord> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -25,7 +25,9 @@ pub use lookup::counter_key::{Secret, key_text};
 pub use lookup::matcher::{CHECKS_MAX, Checks, Found, Matches};
 pub use lookup::overrides::{RuleOverride, RuleOverrideError};
 pub use lookup::tree::{Policy, Rule};
-pub use show::explain::{Explained, ExplainedLimit, Explanation, How, MatchEnd, Step};
+pub use show::explain::{
+    Explanation, LimitExplanation, MatchEnd, RuleExplanation, Step, StepResult,
+};
 pub use show::listing::statistic_name;
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::{ALL_BYTES_MAX, FILE_BYTES_MAX, Options, Source};

@@ -1,24 +1,24 @@
-//! An answer in time: a store that is asked for at most its budget.
+//! Bounds how long a call waits for a store.
 //!
-//! Past the budget every check of the call is `Unanswered`; what that means for the caller is
-//! decided above. Not here: why a store is slow, and what stands in for it.
+//! After that time every check of the call is `Unanswered`. Not here: the answer that the caller then
+//! gets (`fallback`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
-use crate::domain::{Answer, Answers, Call, Executed, Receipt, Source};
-use crate::store::Store;
+use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
+use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// What a call may cost at most. Envoy waits 20 ms by default; a store that answers within 6 leaves
-/// time for another way, and a healthy Redis answers within one.
+/// Default budget of a call. Envoy waits 20 ms by default, so 6 ms leave time for the fallback; a
+/// healthy Redis answers within 1 ms.
 pub const BUDGET: Duration = Duration::from_millis(6);
-/// What is kept of the caller's deadline for the answer's way back.
+/// Part of the caller's deadline that is reserved for sending the answer.
 pub const MARGIN: Duration = Duration::from_millis(2);
 
-/// A store that answers within a budget, or says that it did not.
+/// A store that answers within a budget, or reports that it did not.
 ///
-/// The runtime's timer counts whole milliseconds, so that the answer comes up to one late.
+/// The runtime's timer has a resolution of 1 ms, so an answer may come up to 1 ms late.
 #[derive(Debug)]
 pub struct Deadline<S> {
     store: S,
@@ -28,17 +28,18 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Asks `store` for at most `budget`, and for at most the caller's deadline less [`MARGIN`].
+    /// Waits for `store` for at most `budget`, and no longer than [`MARGIN`] before the caller's
+    /// deadline.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
 
-    /// The store that is asked.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Calls that were not answered in time.
+    /// Returns the total of calls that were not answered in time.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -49,32 +50,52 @@ impl<S: Store> Deadline<S> {
         self.budget.min(left.saturating_sub(MARGIN))
     }
 
-    fn overrun(&self, call: &Call<'_>, executed: Executed) -> Answers {
+    fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
         self.overruns.fetch_add(1, Ordering::Relaxed);
-        // Nobody decided. Only a store across the network is given a budget.
+        // Only Redis is given a budget.
         let each = vec![Answer::Unanswered { executed }; call.checks.len()];
         Answers { each, source: Source::Redis }
     }
 }
 
+impl<S: SharedStore> SharedStore for Deadline<S> {
+    type Node = S::Node;
+
+    fn nodes(&self) -> Vec<S::Node> {
+        self.store.nodes()
+    }
+
+    async fn until_connected(&self) {
+        self.store.until_connected().await;
+    }
+
+    fn shared_stats(&self) -> SharedStoreStats {
+        SharedStoreStats { overruns: self.overruns(), ..self.store.shared_stats() }
+    }
+
+    fn clear_refusals(&self) {
+        self.store.clear_refusals();
+    }
+}
+
 impl<S: Store> Store for Deadline<S> {
-    /// Dropping the store's own answer is what stops it: items that were not written yet are not
-    /// written any more, and those that were run unheard.
+    /// At the end of the budget the store's future is dropped. Commands that were not written yet are
+    /// then never sent; those that were written still run, and their replies are discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
-            return self.overrun(call, Executed::No);
+            return self.overrun(call, ExecutionStatus::NotExecuted);
         }
-        // Whoever can end in order before he is ended is told when that will be.
+        // Layers below can return a partial result before the budget ends.
         let call = &Call { deadline: now.checked_add(budget), ..*call };
         match tokio::time::timeout(budget, self.store.apply(call)).await {
             Ok(answers) => answers,
-            Err(_) => self.overrun(call, Executed::Unknown),
+            Err(_) => self.overrun(call, ExecutionStatus::Unknown),
         }
     }
 
-    /// Nobody waits for a refund, so that it has no budget: connections bound it.
+    /// Refunds have no budget, because no caller waits for them. The connections bound their time.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }
@@ -86,7 +107,7 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Accounting, Algorithm, Charge, Check, FixedWindow, Hits, Key, Limit, Micros,
+        Accounting, Algorithm, Charge, Check, CounterKey, FixedWindow, Hits, Limit, Micros,
         OnStoreFailure, Op, Rate, Role, Unit, Window,
     };
 
@@ -102,7 +123,7 @@ mod tests {
         async fn refund(&self, _: &[Receipt]) {}
     }
 
-    async fn asked(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
+    async fn answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
         let clock = Clock::default();
         let deadline = deadline.map(|left| clock.monotonic() + Duration::from_millis(left));
         let window = Window::Epoch { length: Micros::SECOND };
@@ -114,7 +135,7 @@ mod tests {
             limit_id: 0,
         });
         let check = Check {
-            key: Key { identity: 1, tag: None },
+            key: CounterKey { identity: 1, tag: None },
             limit: &limit,
             op: Op::Peek,
             role: Role::Required,
@@ -131,24 +152,24 @@ mod tests {
         answers.each[0]
     }
 
-    const UNKNOWN: Answer = Answer::Unanswered { executed: Executed::Unknown };
+    const UNKNOWN: Answer = Answer::Unanswered { executed: ExecutionStatus::Unknown };
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_is_asked_for_no_longer_than_its_budget() {
-        assert_eq!(asked(5, 6, None).await, Answer::NotAsked);
-        assert_eq!(asked(8, 6, None).await, UNKNOWN);
+    async fn a_call_waits_no_longer_than_its_budget() {
+        assert_eq!(answer_after(5, 6, None).await, Answer::NotAsked);
+        assert_eq!(answer_after(8, 6, None).await, UNKNOWN);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nor_past_what_the_callers_deadline_leaves() {
-        assert_eq!(asked(10_000, 60_000, Some(10)).await, UNKNOWN);
-        assert_eq!(asked(5, 6, Some(60_000)).await, Answer::NotAsked);
-        assert_eq!(asked(8, 6, Some(60_000)).await, UNKNOWN);
+    async fn a_call_waits_no_longer_than_the_callers_deadline_allows() {
+        assert_eq!(answer_after(10_000, 60_000, Some(10)).await, UNKNOWN);
+        assert_eq!(answer_after(5, 6, Some(60_000)).await, Answer::NotAsked);
+        assert_eq!(answer_after(8, 6, Some(60_000)).await, UNKNOWN);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_comes_too_late_is_not_sent() {
-        let not_sent = Answer::Unanswered { executed: Executed::No };
-        assert_eq!(asked(0, 6, Some(1)).await, not_sent);
+    async fn a_call_without_time_left_is_not_sent() {
+        let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+        assert_eq!(answer_after(0, 6, Some(1)).await, not_sent);
     }
 }

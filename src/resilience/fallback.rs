@@ -1,16 +1,16 @@
-//! A remote store with a local one behind it: every call is answered in time.
+//! A remote store with a local one as fallback: every call is answered in time.
 //!
-//! The remote store is asked first. What it does not answer is settled here (`settle`): locally, with
-//! this replica's share of the limit, or as the rule says. The local store is kept warm: whatever the
-//! remote one charges is charged there too, so that going over to it grants no fresh burst. All
-//! replicas together admit no more during an outage than the larger of the limit and their number.
+//! The remote store is asked first. Checks that it does not answer are decided by `merge`: on the
+//! local store with this replica's share of the limit, or as the rule says. What the remote store
+//! charges is also charged to the local one, so that falling back grants no fresh burst. During an
+//! outage all replicas together admit at most the larger of the limit and their number.
 //!
-//! What was admitted locally is not carried over to the remote store when it is back, which then
-//! admits what it has left. So a window in which the store was away, however often, admits up to
-//! the limit and that on top: twice the limit, as a rule. A process that is starved of CPU makes such outages by itself: calls
-//! overrun their budget though the store is well.
+//! Hits admitted locally are not carried over to the remote store, which afterwards admits what it
+//! has left. So a window with an outage, or with several, admits up to twice the limit as a rule: what
+//! the remote store admits and what the replicas admit. A process starved of CPU causes such outages
+//! by itself: calls exceed their budget although the store is healthy.
 //!
-//! Not here: why the remote store is slow or gone, how long it is waited for (`deadline`).
+//! Not here: why the remote store is slow or unavailable, how long calls wait for it (`deadline`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,35 +18,35 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::degraded::{Degraded, Reason};
 use super::in_flight_limit;
 use super::in_flight_limit::InFlightLimit;
-use super::merge::{MergeResult, Places, settle};
+use super::merge::{LocalChecks, MergeResult, merge};
+use super::outage::{FallbackReason, OutageTracker};
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
 use crate::domain::{
-    Answer, Answers, Call, Check, Executed, Fraction, Micros, Op, Receipt, Role, Source,
+    Answer, Answers, Call, Check, ExecutionStatus, Fraction, Micros, Op, Receipt, Role, Source,
 };
 use crate::store::{LocalStore, Store};
 
-/// Refunds under way at a time. Each is a pipelined write; where even these do not get away the
-/// store is gone, and what is dropped only makes counters stricter until they refill.
-const GIVE_BACKS_MAX: usize = 1_024;
+/// Concurrent refunds. Each is a pipelined write. If even these are not sent, the store is
+/// unavailable, and a dropped refund only keeps counters stricter until they refill.
+const REFUNDS_MAX: usize = 1_024;
 
-/// How a remote store is stood in for.
+/// Configuration of the fallback.
 #[derive(Clone, Copy, Debug)]
-pub struct StandIn {
-    /// How many replicas share the limits; at least 1. Each admits its share alone.
+pub struct FallbackConfig {
+    /// Replicas that share the limits; at least 1. On its own, each admits its share of a limit.
     pub replicas: u32,
-    /// Calls in flight; above it they are answered locally.
+    /// Calls in flight at the remote store; calls beyond are answered locally.
     pub in_flight_max: u32,
-    /// How old one of them may be; nobody enters behind an older one, but is answered locally.
+    /// Age of a call in flight beyond which new calls are answered locally.
     pub age_max: Micros,
 }
 
-impl Default for StandIn {
+impl Default for FallbackConfig {
     fn default() -> Self {
-        StandIn {
+        FallbackConfig {
             replicas: 1,
             in_flight_max: in_flight_limit::IN_FLIGHT_MAX,
             age_max: in_flight_limit::AGE_MAX,
@@ -54,128 +54,127 @@ impl Default for StandIn {
     }
 }
 
-/// Counts of what went on; read by telemetry, never reset. Calls are counted by reason in
-/// [`Degraded`].
+/// Statistics of the fallback. All are totals. [`OutageTracker`] counts the calls by reason.
 #[derive(Debug, Default)]
-pub struct Counters {
-    /// Calls admitted without the remote store's answer to every check.
+pub struct FallbackStats {
+    /// Calls admitted although the remote store did not answer every check.
     pub admitted: AtomicU64,
-    /// Hits of such calls that the remote store does not know of for certain: so many may have
-    /// been admitted beyond limits.
+    /// Hits of such calls that the remote store may not have charged: an upper bound of the hits
+    /// admitted beyond limits.
     pub admitted_hits: AtomicU64,
-    /// Such calls refused.
+    /// Calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
-    /// Such calls answered with an error, because a rule wants that.
+    /// Calls answered with an error, because a rule says so.
     pub unavailable: AtomicU64,
     /// Charges sent back, because their call did not pass without the remote store's every answer.
     pub refunded: AtomicU64,
-    /// Charges that were not sent back for want of room: their counters are stricter for a while.
+    /// Refunds dropped because too many were in progress: their counters stay stricter for a while.
     pub refunds_lost: AtomicU64,
 }
 
-/// The remote store with the local one behind it.
+/// A remote store with a local one as fallback.
 #[derive(Debug)]
 pub struct Fallback<S, L> {
     remote: Arc<S>,
     local: L,
-    shares: ReplicaLimits,
-    gate: InFlightLimit,
-    away: StoreOverride,
-    degraded: Degraded,
-    counters: Counters,
-    /// What `admitted_hits` was when the present outage began.
+    replica_limits: ReplicaLimits,
+    in_flight_limit: InFlightLimit,
+    store_override: StoreOverride,
+    outages: OutageTracker,
+    stats: FallbackStats,
+    /// Value of `admitted_hits` when the current outage began.
     admitted_before: AtomicU64,
     replicas: u32,
-    giving_back: Arc<AtomicUsize>,
+    refunds_in_progress: Arc<AtomicUsize>,
 }
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Asks `remote`, and `local` where it does not answer.
-    pub fn new(remote: S, local: L, stand_in: StandIn) -> Self {
+    /// Asks `remote`, and `local` for what it does not answer.
+    pub fn new(remote: S, local: L, config: FallbackConfig) -> Self {
         Fallback {
             remote: Arc::new(remote),
             local,
-            shares: ReplicaLimits::new(Fraction::one_of(stand_in.replicas)),
-            gate: InFlightLimit::new(stand_in.in_flight_max, stand_in.age_max),
-            away: StoreOverride::default(),
-            degraded: Degraded::default(),
-            counters: Counters::default(),
+            replica_limits: ReplicaLimits::new(Fraction::one_of(config.replicas)),
+            in_flight_limit: InFlightLimit::new(config.in_flight_max, config.age_max),
+            store_override: StoreOverride::default(),
+            outages: OutageTracker::default(),
+            stats: FallbackStats::default(),
             admitted_before: AtomicU64::new(0),
-            replicas: stand_in.replicas,
-            giving_back: Arc::default(),
+            replicas: config.replicas,
+            refunds_in_progress: Arc::default(),
         }
     }
 
-    /// The remote store.
+    /// Returns the remote store.
     pub fn remote(&self) -> &S {
         &self.remote
     }
 
-    /// The local store.
+    /// Returns the local store.
     pub fn local(&self) -> &L {
         &self.local
     }
 
-    /// The switch that makes the remote store count as away.
-    pub fn away(&self) -> &StoreOverride {
-        &self.away
+    /// Returns the override that disables the remote store.
+    pub fn store_override(&self) -> &StoreOverride {
+        &self.store_override
     }
 
-    /// The calls that were not answered by the remote store, and the outage they make.
-    pub fn degraded(&self) -> &Degraded {
-        &self.degraded
+    /// Returns the tracker of the calls that the remote store did not answer.
+    pub fn outages(&self) -> &OutageTracker {
+        &self.outages
     }
 
-    /// Calls in flight at the remote store.
+    /// Returns the number of calls in flight at the remote store.
     pub fn in_flight(&self) -> u32 {
-        self.gate.in_flight()
+        self.in_flight_limit.in_flight()
     }
 
-    /// How many replicas share the limits, as this one was told.
+    /// Returns the configured number of replicas.
     pub fn replicas(&self) -> u32 {
         self.replicas
     }
 
-    /// How many hits this replica has admitted beyond limits at most, in the present outage: all
-    /// that the remote store does not know of. Zero without an outage.
+    /// Returns an upper bound of the hits that this replica has admitted beyond limits in the current
+    /// outage: those that the remote store may not have charged. Zero without an outage.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
-        let so_far = self.counters.admitted_hits.load(Ordering::Relaxed);
+        let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
         let before = self.admitted_before.load(Ordering::Relaxed);
-        self.degraded.outage(now).map_or(0, |_| so_far.saturating_sub(before))
+        self.outages.outage(now).map_or(0, |_| so_far.saturating_sub(before))
     }
 
-    /// What went on so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    /// Returns the statistics.
+    pub fn stats(&self) -> &FallbackStats {
+        &self.stats
     }
 
-    /// The remote store's answers, or why it was not even asked.
-    async fn ask(&self, call: &Call<'_>) -> Result<Answers, Reason> {
-        if self.away.is_away(call.now) {
-            return Err(Reason::Rehearsed);
+    /// Returns the remote store's answers, or why it was not asked.
+    async fn ask(&self, call: &Call<'_>) -> Result<Answers, FallbackReason> {
+        if self.store_override.is_disabled(call.now) {
+            return Err(FallbackReason::Rehearsed);
         }
-        // Held until the answer is here, or nobody waits for it any more.
-        let _in_flight = self.gate.enter(call.now).ok_or(Reason::Shed)?;
+        // The permit is held until the answer arrives or the caller stops waiting.
+        let _in_flight = self.in_flight_limit.acquire(call.now).ok_or(FallbackReason::Shed)?;
         Ok(self.remote.apply(call).await)
     }
 
-    /// Charges the local store with what the remote one charged to these checks, as far as there is
-    /// anything left, and returns to it what callers returned there.
-    fn note<'a>(&self, checks: impl Iterator<Item = (&'a Check<'a>, &'a Answer)>, now: Micros) {
+    /// Mirrors on the local store what the remote one charged to these checks, up to this replica's
+    /// share, and what callers refunded.
+    fn mirror<'a>(&self, checks: impl Iterator<Item = (&'a Check<'a>, &'a Answer)>, now: Micros) {
         for (check, answer) in checks {
             let Answer::Decided(outcome) = answer else { continue };
-            let own = self.shares.of(check.limit);
-            let noted = Check { limit: own.limit(), role: Role::Shadow, ..*check };
+            let own = self.replica_limits.get(check.limit);
+            let mirrored = Check { limit: own.limit(), role: Role::Shadow, ..*check };
             match check.op {
                 Op::Refund { .. } => {
-                    self.local.answer_one(&noted, now);
+                    self.local.decide_one(&mirrored, now);
                 }
                 Op::Take { .. } | Op::Peek if outcome.charged.0 > 0 => {
-                    let take = |cost| Check { op: Op::Take { cost }, ..noted };
-                    let here = self.local.answer_one(&take(outcome.charged), now);
-                    // More than this replica's share: then all of the share is used.
+                    let take = |cost| Check { op: Op::Take { cost }, ..mirrored };
+                    let here = self.local.decide_one(&take(outcome.charged), now);
+                    // The charge exceeds what is left of this replica's share: use up the share.
                     if here.charged.0 == 0 && here.available.0 > 0 {
-                        self.local.answer_one(&take(here.available), now);
+                        self.local.decide_one(&take(here.available), now);
                     }
                 }
                 Op::Take { .. } | Op::Peek => {}
@@ -183,11 +182,13 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// The local store's answers for these checks, with this replica's share of each limit.
-    fn decide_locally(&self, call: &Call<'_>, places: &Places) -> Vec<Answer> {
-        let shares: SmallVec<[ReplicaLimit<'_>; 4]> =
-            places.iter().map(|(at, _)| self.shares.of(call.checks[*at].limit)).collect();
-        let checks: SmallVec<[Check<'_>; 4]> = places
+    /// Decides checks on the local store, with this replica's share of each limit.
+    fn decide_locally(&self, call: &Call<'_>, local_checks: &LocalChecks) -> Vec<Answer> {
+        let shares: SmallVec<[ReplicaLimit<'_>; 4]> = local_checks
+            .iter()
+            .map(|(at, _)| self.replica_limits.get(call.checks[*at].limit))
+            .collect();
+        let checks: SmallVec<[Check<'_>; 4]> = local_checks
             .iter()
             .zip(&shares)
             .map(|((at, role), share)| Check {
@@ -196,77 +197,80 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 ..call.checks[*at]
             })
             .collect();
-        let mut each = self.local.answer(&Call { checks: &checks, ..*call });
+        let mut each = self.local.decide(&Call { checks: &checks, ..*call });
         for answer in &mut each {
             if let Answer::Decided(outcome) = answer {
-                // A receipt of the local store means nothing to the remote one.
+                // The remote store has no use for a receipt of the local one.
                 outcome.taken = None;
             }
         }
         each
     }
 
-    /// Settles a call that the remote store did not answer whole.
-    fn stand_in(&self, call: &Call<'_>, mut answers: Answers, reason: Reason) -> Answers {
-        if self.degraded.note(reason, call.now) {
-            let so_far = self.counters.admitted_hits.load(Ordering::Relaxed);
+    /// Completes a call that the remote store did not answer completely.
+    fn fall_back(&self, call: &Call<'_>, mut answers: Answers, reason: FallbackReason) -> Answers {
+        if self.outages.record_fallback(reason, call.now) {
+            let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
             self.admitted_before.store(so_far, Ordering::Relaxed);
         }
-        let heard: SmallVec<[bool; 16]> =
+        let is_remote: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| answer.outcome().is_some()).collect();
-        let settled = settle(call, &mut answers.each, |places| self.decide_locally(call, places));
-        let all = call.checks.iter().zip(&answers.each).zip(&heard);
-        self.note(all.filter(|(_, heard)| **heard).map(|(both, _)| both), call.now);
-        let counter = match settled {
+        let merged = merge(call, &mut answers.each, |checks| self.decide_locally(call, checks));
+        let all = call.checks.iter().zip(&answers.each).zip(&is_remote);
+        self.mirror(all.filter(|(_, is_remote)| **is_remote).map(|(both, _)| both), call.now);
+        let counter = match merged {
             MergeResult::Unavailable { receipts } => {
-                self.send_back(receipts);
-                &self.counters.unavailable
+                self.refund_in_background(receipts);
+                &self.stats.unavailable
             }
             MergeResult::Decided { admitted, receipts } => {
-                self.send_back(receipts);
+                self.refund_in_background(receipts);
                 if admitted {
-                    let hits = unheard_hits(call.checks, &heard);
-                    self.counters.admitted_hits.fetch_add(hits, Ordering::Relaxed);
+                    let hits = unconfirmed_hits(call.checks, &is_remote);
+                    self.stats.admitted_hits.fetch_add(hits, Ordering::Relaxed);
                 }
                 answers.source = match reason {
-                    Reason::Shed => Source::Shed,
-                    Reason::Unreachable | Reason::Late | Reason::Rehearsed => Source::Local,
+                    FallbackReason::Shed => Source::Shed,
+                    FallbackReason::Unreachable
+                    | FallbackReason::Late
+                    | FallbackReason::Rehearsed => Source::Local,
                 };
-                if admitted { &self.counters.admitted } else { &self.counters.refused }
+                if admitted { &self.stats.admitted } else { &self.stats.refused }
             }
         };
         counter.fetch_add(1, Ordering::Relaxed);
         answers
     }
 
-    /// Gives charges back in the background: the caller has its answer already.
-    fn send_back(&self, receipts: Vec<Receipt>) {
+    /// Refunds charges on the remote store without delaying the caller's answer.
+    fn refund_in_background(&self, receipts: Vec<Receipt>) {
         if receipts.is_empty() {
             return;
         }
         let many = receipts.len() as u64;
-        let under_way = self.giving_back.fetch_add(1, Ordering::Relaxed);
-        let (Ok(runtime), true) = (Handle::try_current(), under_way < GIVE_BACKS_MAX) else {
-            self.giving_back.fetch_sub(1, Ordering::Relaxed);
-            self.counters.refunds_lost.fetch_add(many, Ordering::Relaxed);
+        let in_progress = self.refunds_in_progress.fetch_add(1, Ordering::Relaxed);
+        let (Ok(runtime), true) = (Handle::try_current(), in_progress < REFUNDS_MAX) else {
+            self.refunds_in_progress.fetch_sub(1, Ordering::Relaxed);
+            self.stats.refunds_lost.fetch_add(many, Ordering::Relaxed);
             return;
         };
-        self.counters.refunded.fetch_add(many, Ordering::Relaxed);
-        let (remote, giving_back) = (Arc::clone(&self.remote), Arc::clone(&self.giving_back));
+        self.stats.refunded.fetch_add(many, Ordering::Relaxed);
+        let (remote, refunds_in_progress) =
+            (Arc::clone(&self.remote), Arc::clone(&self.refunds_in_progress));
         runtime.spawn(async move {
             remote.refund(&receipts).await;
-            giving_back.fetch_sub(1, Ordering::Relaxed);
+            refunds_in_progress.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
 
-/// The hits that were taken without the remote store's word.
-fn unheard_hits(checks: &[Check<'_>], heard: &[bool]) -> u64 {
-    let hits = |(check, heard): (&Check<'_>, &bool)| match check.op {
-        Op::Take { cost } if !heard && check.role != Role::Shadow => cost.0,
+/// Returns the hits of checks that the remote store did not decide.
+fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
+    let hits = |(check, is_remote): (&Check<'_>, &bool)| match check.op {
+        Op::Take { cost } if !is_remote && check.role != Role::Shadow => cost.0,
         Op::Take { .. } | Op::Peek | Op::Refund { .. } => 0,
     };
-    checks.iter().zip(heard).map(hits).fold(0, u64::saturating_add)
+    checks.iter().zip(is_remote).map(hits).fold(0, u64::saturating_add)
 }
 
 impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
@@ -274,24 +278,29 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
         let answers = match self.ask(call).await {
             Ok(answers) => answers,
             Err(reason) => {
-                let each = vec![Answer::Unanswered { executed: Executed::No }; call.checks.len()];
-                return self.stand_in(call, Answers { each, source: Source::Local }, reason);
+                let each = vec![
+                    Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+                    call.checks.len()
+                ];
+                return self.fall_back(call, Answers { each, source: Source::Local }, reason);
             }
         };
-        let unheard = answers.each.iter().filter_map(|answer| match answer {
-            Answer::Unanswered { executed: Executed::Unknown } => Some(Reason::Late),
-            Answer::Unanswered { executed: Executed::No } => Some(Reason::Unreachable),
+        let reasons = answers.each.iter().filter_map(|answer| match answer {
+            Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
+            Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
+                Some(FallbackReason::Unreachable)
+            }
             Answer::Decided(_) | Answer::NotAsked => None,
         });
-        if let Some(reason) = unheard.max_by_key(|reason| *reason as u8) {
-            return self.stand_in(call, answers, reason);
+        if let Some(reason) = reasons.max_by_key(|reason| *reason as u8) {
+            return self.fall_back(call, answers, reason);
         }
-        self.degraded.answered(call.now);
-        self.note(call.checks.iter().zip(&answers.each), call.now);
+        self.outages.record_success(call.now);
+        self.mirror(call.checks.iter().zip(&answers.each), call.now);
         answers
     }
 
-    /// The local store is not told: it stays as strict as it is until it refills.
+    /// The local store is not refunded: it stays stricter until it refills.
     async fn refund(&self, receipts: &[Receipt]) {
         self.remote.refund(receipts).await;
     }

@@ -1,179 +1,104 @@
-//! What a call is told whose store did not answer for some or all of its checks.
+//! Merges the answers to a call that the remote store did not answer completely.
 //!
-//! - A check whose rule says `error`: it stays unanswered, and so does the call.
-//! - `deny`: it is refused; asking again makes sense after a second.
-//! - `allow`: it passes, and nothing is counted.
-//! - `local`, and every refund: decided on the local store, together.
+//! For an unanswered check the rule's `on_store_failure` applies:
 //!
-//! A check has the say that its role gives it, whoever decided it. If the call is then refused, or
-//! answered with an error, what the store had charged for it is refunded; what may have been
-//! charged unheard never is.
+//! - `error`: the check stays unanswered, and the whole call is answered with an error.
+//! - `deny`: the check refuses, with a `retry_after` of one second.
+//! - `allow`: the check passes, and nothing is counted.
+//! - `local`: the check is decided on the local store. So is every refund.
 //!
-//! Pure: the local store is handed in as a function.
+//! Then the call is decided as usual, whichever store answered. If it is rejected or answered with
+//! an error, the remote store's charges are refunded. Charges whose answer was lost are not: they may
+//! not exist.
+//!
+//! Pure: the local store is passed in as a function.
 
 use smallvec::SmallVec;
 
 use crate::domain::{
-    Accounting, Answer, Call, Charge, Check, Hits, Micros, OnStoreFailure, Op, Outcome, Receipt,
-    Role, Verdict,
+    Accounting, Admission, Answer, Call, Check, Micros, OnStoreFailure, Outcome, Receipt, Role,
+    Verdict,
 };
 
-/// When to ask again where the store's absence refused: it is looked for every few hundred
-/// milliseconds.
-const ASK_AGAIN: Micros = Micros::SECOND;
+/// `retry_after` of a check that is denied because the store is unavailable. The store is probed
+/// every few hundred milliseconds.
+const RETRY_AFTER: Micros = Micros::SECOND;
 
-/// A check for the local store: its number in the call, and the say it has there.
-pub(super) type Place = (usize, Role);
-/// Four, as the matcher's own.
-pub(super) type Places = SmallVec<[Place; 4]>;
+/// Checks for the local store: position in the call, and role there. Inline for four, as in the
+/// matcher.
+pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 
-/// What became of a call, and what to refund to the store that answered.
+/// Decision on a merged call, and the receipts that the remote store must refund.
 #[derive(Debug)]
 pub(super) enum MergeResult {
     /// A rule wants an error instead of a decision.
     Unavailable { receipts: Vec<Receipt> },
-    /// Every check that has a say is decided.
+    /// Every check is decided, except for shadow checks and for checks of a rejected call.
     Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 
-/// Settles a call. `local` decides the checks at these places under the call's accounting and gives
-/// one answer for each.
-pub(super) fn settle(
+/// Fills in the unanswered checks of a call and decides it. `local` decides the given checks under
+/// the call's accounting and returns one answer for each.
+pub(super) fn merge(
     call: &Call<'_>,
-    each: &mut [Answer],
-    local: impl FnOnce(&Places) -> Vec<Answer>,
+    answers: &mut [Answer],
+    local: impl FnOnce(&LocalChecks) -> Vec<Answer>,
 ) -> MergeResult {
-    let unanswered = |answer: &Answer| matches!(answer, Answer::Unanswered { .. });
-    let errs = |check: &Check<'_>| {
+    let is_unanswered = |answer: &Answer| matches!(answer, Answer::Unanswered { .. });
+    let wants_error = |check: &Check<'_>| {
         check.role != Role::Shadow && check.limit.on_store_failure == OnStoreFailure::Error
     };
     let all_or_nothing = call.accounting == Accounting::AllOrNothing;
-    if call.checks.iter().zip(&*each).any(|(check, answer)| unanswered(answer) && errs(check)) {
-        let receipts = if all_or_nothing { undo(call.checks, each) } else { Vec::new() };
-        return MergeResult::Unavailable { receipts };
+    let refund = |answers: &mut [Answer]| match call.accounting {
+        Accounting::AllOrNothing => Receipt::of_rejected_call(call.checks, answers),
+        Accounting::Independent => Vec::new(),
+    };
+    let mut each = call.checks.iter().zip(&*answers);
+    if each.any(|(check, answer)| is_unanswered(answer) && wants_error(check)) {
+        return MergeResult::Unavailable { receipts: refund(answers) };
     }
-    let mut places = Places::new();
-    for (at, check) in call.checks.iter().enumerate() {
-        if !unanswered(&each[at]) {
+    let mut local_checks = LocalChecks::new();
+    for (at, (check, answer)) in call.checks.iter().zip(&mut *answers).enumerate() {
+        if !is_unanswered(answer) {
             continue;
         }
         match check.limit.on_store_failure {
-            OnStoreFailure::Local => places.push((at, check.role)),
-            _ if matches!(check.op, Op::Refund { .. }) => places.push((at, check.role)),
-            OnStoreFailure::Allow => each[at] = Answer::Decided(allowed(check)),
-            OnStoreFailure::Deny => each[at] = Answer::Decided(denied()),
-            // A shadow check: nobody asks for its answer.
-            OnStoreFailure::Error => {}
-        }
-    }
-    for (at, _) in &places {
-        each[*at] = Answer::NotAsked;
-    }
-    let so_far = Tally::of(call.checks, each);
-    let pending_quotas = places.iter().any(|(_, role)| *role == Role::Quota);
-    if all_or_nothing && (so_far.refused || so_far.no_quota_passes() && !pending_quotas) {
-        // Refused already: the rest is not asked, but for what takes effect all the same.
-        places.retain(|(at, _)| stands(&call.checks[*at]));
-    }
-    if so_far.quota_passes {
-        for (_, role) in &mut places {
-            if *role == Role::Quota {
-                *role = Role::Shadow;
+            OnStoreFailure::Allow if !check.is_refund() => {
+                // What is used is unknown, so everything counts as available.
+                *answer = Answer::Decided(Outcome::pass(check.limit.capacity()));
+            }
+            OnStoreFailure::Deny if !check.is_refund() => {
+                *answer = Answer::Decided(Outcome::refuse_for(RETRY_AFTER));
+            }
+            // A shadow check: its answer has no effect.
+            OnStoreFailure::Error if !check.is_refund() => {}
+            OnStoreFailure::Local
+            | OnStoreFailure::Allow
+            | OnStoreFailure::Deny
+            | OnStoreFailure::Error => {
+                local_checks.push((at, check.role));
+                *answer = Answer::NotAsked;
             }
         }
     }
-    if !places.is_empty() {
-        for ((at, _), answer) in places.iter().zip(local(&places)) {
-            each[*at] = answer;
+    if all_or_nothing && Admission::of(call.checks, answers).is_rejected() {
+        local_checks.retain(|(at, _)| call.checks[*at].applies_when_rejected());
+    }
+    let quota_passes = call.checks.iter().zip(&*answers).any(|(check, answer)| {
+        check.role == Role::Quota && answer.verdict() == Some(Verdict::Pass)
+    });
+    if quota_passes {
+        // The local store does not see that check, and would require another one to pass.
+        for (_, role) in local_checks.iter_mut().filter(|(_, role)| *role == Role::Quota) {
+            *role = Role::Shadow;
         }
     }
-    let admitted = Tally::of(call.checks, each).admits();
-    let refunded = all_or_nothing && !admitted;
-    let receipts = if refunded { undo(call.checks, each) } else { Vec::new() };
+    if !local_checks.is_empty() {
+        for ((at, _), answer) in local_checks.iter().zip(local(&local_checks)) {
+            answers[*at] = answer;
+        }
+    }
+    let admitted = !Admission::of(call.checks, answers).is_rejected();
+    let receipts = if admitted { Vec::new() } else { refund(answers) };
     MergeResult::Decided { admitted, receipts }
-}
-
-/// What the answers say together.
-struct Tally {
-    refused: bool,
-    quotas: bool,
-    quota_passes: bool,
-}
-
-impl Tally {
-    fn of(checks: &[Check<'_>], each: &[Answer]) -> Tally {
-        let mut tally = Tally { refused: false, quotas: false, quota_passes: false };
-        for (check, answer) in checks.iter().zip(each) {
-            let Answer::Decided(outcome) = answer else { continue };
-            let passes = outcome.verdict == Verdict::Pass;
-            match check.role {
-                Role::Required => tally.refused |= !passes,
-                Role::Quota => {
-                    tally.quotas = true;
-                    tally.quota_passes |= passes;
-                }
-                Role::Shadow => {}
-            }
-        }
-        tally
-    }
-
-    fn no_quota_passes(&self) -> bool {
-        self.quotas && !self.quota_passes
-    }
-
-    /// The store's contract, 3.
-    fn admits(&self) -> bool {
-        !self.refused && !self.no_quota_passes()
-    }
-}
-
-/// Takes effect whatever becomes of the call.
-fn stands(check: &Check<'_>) -> bool {
-    match check.op {
-        Op::Refund { .. } => true,
-        Op::Take { .. } => check.limit.charge == Charge::Always,
-        Op::Peek => false,
-    }
-}
-
-/// The answer where the rule lets pass. Nobody knows what is used, so all of it counts as left.
-fn allowed(check: &Check<'_>) -> Outcome {
-    Outcome {
-        verdict: Verdict::Pass,
-        charged: Hits::ZERO,
-        available: check.limit.capacity(),
-        retry_after: None,
-        reset_after: Micros::ZERO,
-        taken: None,
-    }
-}
-
-/// The answer where the rule refuses.
-fn denied() -> Outcome {
-    Outcome {
-        verdict: Verdict::Refuse,
-        charged: Hits::ZERO,
-        available: Hits::ZERO,
-        retry_after: Some(ASK_AGAIN),
-        reset_after: ASK_AGAIN,
-        taken: None,
-    }
-}
-
-/// Takes back what the store charged to a call that does not pass after all. Only the store's own
-/// outcomes have something taken: the local store's have lost it (`fallback`).
-fn undo(checks: &[Check<'_>], each: &mut [Answer]) -> Vec<Receipt> {
-    let mut receipts = Vec::new();
-    for (check, answer) in checks.iter().zip(each) {
-        let Answer::Decided(outcome) = answer else { continue };
-        if stands(check) {
-            continue;
-        }
-        if let Some(receipt) = Receipt::of(check, outcome) {
-            receipts.push(receipt);
-            *outcome = outcome.refunded(check.limit.capacity());
-        }
-    }
-    receipts
 }

@@ -1,22 +1,23 @@
-//! What stands between the decider and a store that may be slow or gone: each part wraps a
-//! [`Store`](crate::store::Store) and is one.
+//! Layers between the decider and a store that may be slow or unavailable. [`deadline`],
+//! [`refusal_cache`] and [`fallback`] each wrap a [`Store`](crate::store::Store) and are one.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | [`deadline`] | a store is asked for no longer than its budget |
-//! | [`remember`] | a refusal is repeated without asking |
-//! | [`fallback`] | what a remote store does not answer, the local one does |
-//! | `settle`, `shares` | how such a call is settled; this replica's share of a limit |
-//! | [`shed`] | how many calls may wait for the remote store |
-//! | [`degraded`] | whether it is stood in for, since when and why |
-//! | [`switches`] | it counts as away, for a rehearsal |
+//! | [`deadline`] | bounds how long a call waits for the store |
+//! | [`refusal_cache`] | repeats a recent refusal without asking the store |
+//! | [`fallback`] | decides on the local store what the remote one does not answer |
+//! | `merge` | merges remote, local and configured answers into one decision |
+//! | `replica_limits` | this replica's share of each limit |
+//! | [`in_flight_limit`] | bounds how many calls wait for the remote store |
+//! | [`outage`] | since when and why calls are answered without the remote store |
+//! | [`store_override`] | lets an operator disable the remote store to rehearse an outage |
 //!
-//! Not here: algorithm, Redis (its breaker is beside its connections).
+//! Not here: the arithmetic of limits (`algorithm`), the circuit breaker (`store::redis::client`).
 
 pub mod deadline;
-pub mod degraded;
 pub mod fallback;
 pub mod in_flight_limit;
+pub mod outage;
 pub mod refusal_cache;
 pub mod store_override;
 

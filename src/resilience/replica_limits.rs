@@ -1,6 +1,6 @@
-//! This replica's share of each limit, made once and then found again without a lock.
+//! This replica's share of each limit, computed once and then read without a lock.
 //!
-//! Not here: how large a share is (`domain::Fraction`), who counts against it (`fallback`).
+//! Not here: how a limit is divided (`domain::Fraction`), when the share applies (`fallback`).
 
 use std::sync::Arc;
 
@@ -11,78 +11,78 @@ use crate::domain::{
     Window,
 };
 
-/// Limits whose shares are kept: 64 KiB of pointers. A larger policy, and every limit that a caller
-/// brings along, pays with an allocation for what it does not find.
+/// Shares in the table: 64 KiB of pointers. A share that is missing, because the policy is larger or
+/// the limit is a request override, is computed anew, which costs an allocation.
 const SLOTS: usize = 8_192;
 
-/// A limit with what takes its place while the store is away.
+/// A limit with this replica's share of it.
 #[derive(Debug)]
-pub(super) struct Share {
-    /// Held, so that its address stays its own.
+pub(super) struct ShareEntry {
+    /// Key of the entry. Owned, so that no other limit gets its address.
     whole: Arc<Limit>,
-    part: Arc<Limit>,
+    share: Arc<Limit>,
 }
 
-/// What this replica may admit alone.
+/// The limit that this replica enforces on its own.
 #[derive(Debug)]
 pub(super) enum ReplicaLimit<'a> {
-    /// It is the only one.
+    /// The whole limit: this is the only replica.
     Whole(&'a Arc<Limit>),
-    /// It is one of several.
-    Fraction(Guard<Arc<Share>>),
+    /// A share of the limit.
+    Share(Guard<Arc<ShareEntry>>),
 }
 
 impl ReplicaLimit<'_> {
-    /// The limit.
+    /// Returns the limit.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         match self {
             ReplicaLimit::Whole(limit) => limit,
-            ReplicaLimit::Fraction(share) => &share.part,
+            ReplicaLimit::Share(entry) => &entry.share,
         }
     }
 }
 
-/// A table with one place for each limit, found by the limit's address; the latest one stays.
+/// Hash table from a limit's address to this replica's share. On a collision the latest entry wins.
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
-    part: Fraction,
-    slots: Box<[ArcSwap<Share>]>,
+    fraction: Fraction,
+    slots: Box<[ArcSwap<ShareEntry>]>,
 }
 
 impl ReplicaLimits {
-    /// ReplicaLimits of that part.
-    pub(super) fn new(part: Fraction) -> ReplicaLimits {
-        let nothing = Arc::new(nothing());
-        let nothing = Arc::new(Share { whole: Arc::clone(&nothing), part: nothing });
-        let slots = if part.is_whole() { 0 } else { SLOTS };
+    /// Creates an empty table of shares of that fraction.
+    pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
+        let unused = Arc::new(unused_limit());
+        let empty = Arc::new(ShareEntry { whole: Arc::clone(&unused), share: unused });
+        let slots = if fraction.is_whole() { 0 } else { SLOTS };
         ReplicaLimits {
-            part,
-            slots: (0..slots).map(|_| ArcSwap::new(Arc::clone(&nothing))).collect(),
+            fraction,
+            slots: (0..slots).map(|_| ArcSwap::new(Arc::clone(&empty))).collect(),
         }
     }
 
-    /// The share of a limit.
-    pub(super) fn of<'a>(&self, limit: &'a Arc<Limit>) -> ReplicaLimit<'a> {
-        if self.part.is_whole() {
+    /// Returns this replica's share of a limit.
+    pub(super) fn get<'a>(&self, limit: &'a Arc<Limit>) -> ReplicaLimit<'a> {
+        if self.fraction.is_whole() {
             return ReplicaLimit::Whole(limit);
         }
-        // Neighbours in memory lie 16 bytes apart at least; the product spreads them.
+        // Allocations are at least 16 bytes apart; the product spreads them over the table.
         let address = Arc::as_ptr(limit) as usize as u64 >> 4;
         let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let slot = &self.slots[spread as usize % SLOTS];
-        let held = slot.load();
-        if Arc::ptr_eq(&held.whole, limit) {
-            return ReplicaLimit::Fraction(held);
+        let entry = slot.load();
+        if Arc::ptr_eq(&entry.whole, limit) {
+            return ReplicaLimit::Share(entry);
         }
-        let part = Arc::new(limit.fraction(self.part));
-        let share = Arc::new(Share { whole: Arc::clone(limit), part });
-        slot.store(Arc::clone(&share));
-        ReplicaLimit::Fraction(Guard::from_inner(share))
+        let share = Arc::new(limit.scaled_by(self.fraction));
+        let entry = Arc::new(ShareEntry { whole: Arc::clone(limit), share });
+        slot.store(Arc::clone(&entry));
+        ReplicaLimit::Share(Guard::from_inner(entry))
     }
 }
 
-/// What an empty place holds: a limit at an address that nobody else has.
-fn nothing() -> Limit {
+/// Limit of an empty slot: no lookup has its address.
+fn unused_limit() -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),
@@ -100,23 +100,23 @@ mod tests {
     fn limit(hits: u64) -> Arc<Limit> {
         let window = Window::Epoch { length: Micros::SECOND };
         let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
-        Arc::new(Limit { algorithm, ..nothing() })
+        Arc::new(Limit { algorithm, ..unused_limit() })
     }
 
     #[test]
-    fn a_share_is_made_once_and_is_its_limits_own() {
+    fn a_share_is_computed_once_and_belongs_to_its_limit() {
         let shares = ReplicaLimits::new(Fraction::one_of(4));
         let limits: Vec<_> = (1..50_000).map(limit).collect();
         for limit in &limits {
-            let own = shares.of(limit);
+            let own = shares.get(limit);
             assert_eq!(own.limit().capacity(), Fraction::one_of(4).of_hits(limit.capacity()));
-            assert!(Arc::ptr_eq(own.limit(), shares.of(limit).limit()), "found again");
+            assert!(Arc::ptr_eq(own.limit(), shares.get(limit).limit()), "found again");
         }
     }
 
     #[test]
     fn a_lone_replica_has_the_limit_itself() {
         let limit = limit(7);
-        assert!(Arc::ptr_eq(ReplicaLimits::new(Fraction::WHOLE).of(&limit).limit(), &limit));
+        assert!(Arc::ptr_eq(ReplicaLimits::new(Fraction::WHOLE).get(&limit).limit(), &limit));
     }
 }

@@ -1,32 +1,31 @@
-//! The switch that an operator rehearses with: the store counts as away until it is switched back,
-//! or for a set time.
+//! Operator override that disables the remote store, to rehearse an outage.
 //!
-//! Switches of rules are not here: they change the policy (`policy::switched`).
+//! Not here: overrides of rules, which change the policy (`policy`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Whether the store counts as away. One atomic, looked at once a call.
+/// Whether the remote store is disabled. One atomic, read once per call.
 #[derive(Debug, Default)]
 pub struct StoreOverride {
-    /// Until when; zero: it does not.
+    /// End of the override; zero if the store is enabled.
     until: AtomicU64,
 }
 
 impl StoreOverride {
-    /// The store counts as away until then; `None`: until it is switched back.
+    /// Disables the store until `until`; with `None`, until [`enable`](Self::enable) is called.
     pub fn disable(&self, until: Option<Micros>) {
         self.until.store(until.map_or(u64::MAX, |until| until.0), Ordering::Relaxed);
     }
 
-    /// The store is asked again.
+    /// Enables the store again.
     pub fn enable(&self) {
         self.until.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it counts as away.
-    pub fn is_away(&self, now: Micros) -> bool {
+    /// Whether the store is disabled.
+    pub fn is_disabled(&self, now: Micros) -> bool {
         self.until.load(Ordering::Relaxed) > now.0
     }
 }

@@ -1,6 +1,7 @@
-//! One connection, from its first byte to its last: TLS, preface, HTTP/2, and leaving in time.
+//! One connection from its first byte to its last: TLS handshake, HTTP/2 preface, HTTP/2, graceful
+//! shutdown.
 //!
-//! Not here: where connections come from (`listen`), what is answered (`front`).
+//! Not here: accepting sockets (`listener`), answering calls (`router`).
 
 use std::future::Future as _;
 use std::net;
@@ -26,142 +27,143 @@ use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 
-/// Where the server stands in its life.
+/// Lifecycle phase of the server, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
+    /// Accepts connections and calls.
     Serving,
-    /// Connections are asked to leave (GOAWAY), and their calls finish.
+    /// Sends GOAWAY on every connection and lets its calls finish.
     Draining,
-    /// Whatever is left is cut off.
+    /// Drops the connections that are left.
     Stopped,
 }
 
-/// A socket between two runtimes.
+/// A socket on its way from the acceptor's runtime to a worker's.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(net::TcpStream),
     Unix(unix::net::UnixStream),
 }
 
-/// A place among the connections; giving it up is dropping it.
+/// Counts one open connection, for its worker and for the whole server, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
-    traffic: Arc<ConnectionStats>,
+    stats: Arc<ConnectionStats>,
 }
 
 impl ConnectionSlot {
-    pub(crate) fn take(load: Arc<AtomicUsize>, traffic: Arc<ConnectionStats>) -> Self {
+    pub(crate) fn take(load: Arc<AtomicUsize>, stats: Arc<ConnectionStats>) -> Self {
         load.fetch_add(1, Ordering::Relaxed);
-        traffic.open.fetch_add(1, Ordering::Relaxed);
-        ConnectionSlot { load, traffic }
+        stats.open.fetch_add(1, Ordering::Relaxed);
+        ConnectionSlot { load, stats }
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.load.fetch_sub(1, Ordering::Relaxed);
-        self.traffic.open.fetch_sub(1, Ordering::Relaxed);
+        self.stats.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A connection that was accepted.
+/// An accepted connection, as it is handed to a worker.
 #[derive(Debug)]
 pub(crate) struct AcceptedSocket {
     pub(crate) socket: Socket,
-    pub(crate) seat: ConnectionSlot,
-    /// After how long it is asked to leave.
+    pub(crate) slot: ConnectionSlot,
+    /// Age at which the connection gets a GOAWAY; `None`: never.
     pub(crate) age_max: Option<Duration>,
 }
 
-/// What all connections of one core share.
+/// What all connections of one worker thread share.
 #[derive(Debug)]
-pub(crate) struct Host<J> {
-    pub(crate) front: Arc<Router<J>>,
+pub(crate) struct Worker<D> {
+    pub(crate) router: Arc<Router<D>>,
     pub(crate) limits: ServerLimits,
     pub(crate) tls: Option<Tls>,
-    pub(crate) traffic: Arc<ConnectionStats>,
+    pub(crate) stats: Arc<ConnectionStats>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
-impl<J: Decide> Host<J> {
-    /// Serves a connection until it ends or, once the server drains, has answered its last call.
-    pub(crate) async fn serve(self: Arc<Self>, arrival: AcceptedSocket) {
-        let AcceptedSocket { socket, seat: _seat, age_max } = arrival;
+impl<D: Decide> Worker<D> {
+    /// Serves a connection until it ends or, while the server drains, until its last call is answered.
+    pub(crate) async fn serve(self: Arc<Self>, accepted: AcceptedSocket) {
+        let AcceptedSocket { socket, slot: _slot, age_max } = accepted;
         match socket {
             Socket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
                 match &self.tls {
-                    None => self.begin(socket, Caller::Unrestricted, age_max).await,
-                    Some(tls) => self.begin_secured(tls, socket, age_max).await,
+                    None => self.serve_plain(socket, Caller::Unrestricted, age_max).await,
+                    Some(tls) => self.serve_tls(tls, socket, age_max).await,
                 }
             }
-            // Who may open a Unix socket is the file system's business.
+            // File permissions decide who may connect to a Unix socket.
             Socket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
-                self.begin(socket, Caller::Unrestricted, age_max).await;
+                self.serve_plain(socket, Caller::Unrestricted, age_max).await;
             }
         }
     }
 
-    async fn begin_secured(&self, tls: &Tls, socket: TcpStream, age_max: Option<Duration>) {
+    async fn serve_tls(&self, tls: &Tls, socket: TcpStream, age_max: Option<Duration>) {
         let handshake = time::timeout(self.limits.handshake_timeout, tls.accept(socket));
-        let secured = tokio::select! {
-            secured = handshake => secured,
+        let accepted = tokio::select! {
+            accepted = handshake => accepted,
             () = self.reached(Phase::Draining) => return,
         };
-        match secured {
-            Ok(Ok((socket, caller))) => self.begin(socket, caller, age_max).await,
+        match accepted {
+            Ok(Ok((socket, caller))) => self.serve_plain(socket, caller, age_max).await,
             Ok(Err(_)) | Err(_) => {
-                self.traffic.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+                self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    async fn begin<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
+    async fn serve_plain<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let preface = time::timeout(self.limits.preface_timeout, preface::begin(io));
-        let begun = tokio::select! {
-            begun = preface => begun,
+        let preface = time::timeout(self.limits.preface_timeout, preface::read(io));
+        let read = tokio::select! {
+            read = preface => read,
             () = self.reached(Phase::Draining) => return,
         };
-        match begun {
-            Ok(Ok(io)) => self.speak(io, caller, age_max).await,
+        match read {
+            Ok(Ok(io)) => self.serve_http2(io, caller, age_max).await,
             Ok(Err(_)) | Err(_) => {
-                self.traffic.prefaces_failed.fetch_add(1, Ordering::Relaxed);
+                self.stats.prefaces_failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    async fn speak<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
+    async fn serve_http2<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let service = service_fn(|request| {
-            // The core's own count: no other thread touches it.
-            let (front, caller) = (Arc::clone(&self.front), caller.clone());
-            // Boxed: the stream's task would be moved with all the room that a call needs, at its
-            // start and at its end. Measured: 15 % of the CPU of a call with one descriptor.
+            // A reference count of this worker's own: no other thread touches it.
+            let (router, caller) = (Arc::clone(&self.router), caller.clone());
+            // Boxed: otherwise the whole call future (12 KB) is moved when the stream starts and when
+            // it ends, which costs 15 % of the CPU of a call with one descriptor.
             Box::pin(async move {
-                Ok::<_, std::convert::Infallible>(front.call(request, &caller).await)
+                Ok::<_, std::convert::Infallible>(router.call(request, &caller).await)
             })
         });
         let mut connection = pin!(self.protocol().serve_connection(TokioIo::new(io), service));
-        let mut leave = pin!(async {
+        let mut shutdown_due = pin!(async {
             tokio::select! {
                 () = self.reached(Phase::Draining) => {}
                 () = sleep_or_never(age_max) => {}
             }
         });
-        let mut leaving = false;
+        let mut shutting_down = false;
         std::future::poll_fn(|cx| {
             if let std::task::Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return std::task::Poll::Ready(ended);
             }
-            if !leaving && leave.as_mut().poll(cx).is_ready() {
-                leaving = true;
+            if !shutting_down && shutdown_due.as_mut().poll(cx).is_ready() {
+                shutting_down = true;
                 connection.as_mut().graceful_shutdown();
                 return connection.as_mut().poll(cx);
             }
@@ -169,7 +171,7 @@ impl<J: Decide> Host<J> {
         })
         .await
         .unwrap_or_else(|_| {
-            self.traffic.connections_broken.fetch_add(1, Ordering::Relaxed);
+            self.stats.connections_broken.fetch_add(1, Ordering::Relaxed);
         });
     }
 
@@ -189,7 +191,7 @@ impl<J: Decide> Host<J> {
         protocol
     }
 
-    /// Waits until the server is in `phase` or beyond; a server that is gone is.
+    /// Waits until the server has reached `phase`. Returns at once if the server is gone.
     pub(crate) async fn reached(&self, phase: Phase) {
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }

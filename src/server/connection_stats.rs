@@ -1,24 +1,24 @@
-//! What the listener counts: for telemetry to read.
+//! Counters of the connections on the gRPC port, read by telemetry.
 //!
-//! Not here: decisions, which the observer is told of.
+//! Not here: decisions, which go to the observer.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// Counters of the listener, all since its start except `open`.
+/// Counters since the start; `open` is a gauge.
 #[derive(Debug, Default)]
 pub struct ConnectionStats {
-    /// Connections that are open now.
+    /// Open connections.
     pub open: AtomicUsize,
-    /// Connections that were accepted and given to a core.
+    /// Connections accepted and handed to a worker.
     pub accepted: AtomicU64,
-    /// Connections that were closed at once, because as many as allowed were open.
+    /// Connections closed at once because `connections_max` were open.
     pub refused: AtomicU64,
-    /// Times that the system would not hand out a connection (no file descriptor left).
+    /// Failed accepts, such as out of file descriptors.
     pub accepts_failed: AtomicU64,
-    /// TLS handshakes that failed or took too long.
+    /// TLS handshakes that failed or timed out.
     pub handshakes_failed: AtomicU64,
-    /// Connections that did not begin HTTP/2 in time, or spoke something else.
+    /// Connections without a valid HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
-    /// Connections that ended with a protocol error or were closed for one.
+    /// Connections that ended with a protocol error.
     pub connections_broken: AtomicU64,
 }

@@ -1,8 +1,8 @@
-//! `grpc.health.v1`: may callers come here? The truth for every name this server is asked under.
+//! Health service (`grpc.health.v1`), with the same status under every name of this server.
 //!
-//! tonic-health's own reporter says SERVING for the empty name whatever happens, and its watchers
-//! keep a connection alive through a drain; hence these few lines. Not here: when the server is
-//! ready (`app`).
+//! The reporter of tonic-health always says SERVING for the empty name, and its watch streams keep
+//! connections open through a drain; so only its generated types are used. Not here: when the server
+//! is ready (`app`).
 
 use std::pin::Pin;
 
@@ -15,54 +15,54 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::rls_service::SERVICE_NAME;
 
-/// The names it knows: the server as a whole, envoyproxy/ratelimit's name, and the full one.
+/// Service names with a health status: the whole server, the name that envoyproxy/ratelimit uses, and
+/// the full service name.
 pub const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
 
-/// What the server says of itself.
+/// Health of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum HealthState {
     NotServing,
     Serving,
-    /// Not serving, for good: watchers are sent away.
-    Leaving,
+    /// Not serving, permanently; watch streams end.
+    ShutDown,
 }
 
-/// Says whether callers may come. All clones are one switch.
+/// The health status. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Health {
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<HealthState>,
 }
 
 impl Health {
-    /// A switch that stands at NOT_SERVING.
+    /// Returns a status of NOT_SERVING.
     pub fn new() -> Self {
-        Health { standing: watch::Sender::new(Standing::NotServing) }
+        Health { state: watch::Sender::new(HealthState::NotServing) }
     }
 
-    /// Tells everybody SERVING or NOT_SERVING, until [`Health::leave`].
+    /// Sets SERVING or NOT_SERVING; no effect after [`Health::shut_down`].
     pub fn set_serving(&self, serving: bool) {
-        let next = if serving { Standing::Serving } else { Standing::NotServing };
-        self.standing.send_if_modified(|standing| {
-            let changes = *standing != Standing::Leaving && *standing != next;
+        let next = if serving { HealthState::Serving } else { HealthState::NotServing };
+        self.state.send_if_modified(|state| {
+            let changes = *state != HealthState::ShutDown && *state != next;
             if changes {
-                *standing = next;
+                *state = next;
             }
             changes
         });
     }
 
-    /// Tells everybody NOT_SERVING for good, and ends the watchers' streams: a drain need not wait
-    /// for them.
-    pub fn leave(&self) {
-        self.standing.send_replace(Standing::Leaving);
+    /// Sets NOT_SERVING permanently and ends all watch streams, so that a drain does not wait for them.
+    pub fn shut_down(&self) {
+        self.state.send_replace(HealthState::ShutDown);
     }
 
-    /// Whether it says SERVING.
+    /// Returns whether the status is SERVING.
     pub fn is_serving(&self) -> bool {
-        *self.standing.borrow() == Standing::Serving
+        *self.state.borrow() == HealthState::Serving
     }
 
-    /// The gRPC service.
+    /// Returns the gRPC service.
     pub(crate) fn service(&self) -> HealthServer<Health> {
         HealthServer::new(self.clone())
     }
@@ -74,41 +74,41 @@ impl Default for Health {
     }
 }
 
-fn told(status: ServingStatus) -> HealthCheckResponse {
+fn sent(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-fn truth(standing: Standing) -> HealthCheckResponse {
-    told(match standing {
-        Standing::Serving => ServingStatus::Serving,
-        Standing::NotServing | Standing::Leaving => ServingStatus::NotServing,
+fn truth(state: HealthState) -> HealthCheckResponse {
+    sent(match state {
+        HealthState::Serving => ServingStatus::Serving,
+        HealthState::NotServing | HealthState::ShutDown => ServingStatus::NotServing,
     })
 }
 
-/// Where a watcher stands: before its first message, or behind the last one.
+/// State of a watch stream: before its first message, or after the last one sent.
 enum Watching {
-    Known { standing: watch::Receiver<Standing>, told: Option<Standing> },
-    Unknown { standing: watch::Receiver<Standing>, told: bool },
+    Known { state: watch::Receiver<HealthState>, sent: Option<HealthState> },
+    Unknown { state: watch::Receiver<HealthState>, sent: bool },
 }
 
 async fn next(watching: Watching) -> Option<(Result<HealthCheckResponse, Status>, Watching)> {
     match watching {
-        Watching::Known { told: Some(Standing::Leaving), .. } => None,
-        Watching::Known { mut standing, told } => {
-            let now = *standing.wait_for(|now| Some(*now) != told).await.ok()?;
-            // Whoever was told NOT_SERVING already learns nothing from Leaving but the end.
-            if (now, told) == (Standing::Leaving, Some(Standing::NotServing)) {
+        Watching::Known { sent: Some(HealthState::ShutDown), .. } => None,
+        Watching::Known { mut state, sent } => {
+            let now = *state.wait_for(|now| Some(*now) != sent).await.ok()?;
+            // After NOT_SERVING, shutting down sends no further message; the stream just ends.
+            if (now, sent) == (HealthState::ShutDown, Some(HealthState::NotServing)) {
                 return None;
             }
-            Some((Ok(truth(now)), Watching::Known { standing, told: Some(now) }))
+            Some((Ok(truth(now)), Watching::Known { state, sent: Some(now) }))
         }
-        Watching::Unknown { standing, told: false } => {
-            let unknown = told(ServingStatus::ServiceUnknown);
-            Some((Ok(unknown), Watching::Unknown { standing, told: true }))
+        Watching::Unknown { state, sent: false } => {
+            let unknown = sent(ServingStatus::ServiceUnknown);
+            Some((Ok(unknown), Watching::Unknown { state, sent: true }))
         }
-        Watching::Unknown { mut standing, told: true } => {
-            // No name becomes known later; the stream stays open until the server leaves.
-            let _ = standing.wait_for(|now| *now == Standing::Leaving).await;
+        Watching::Unknown { mut state, sent: true } => {
+            // No name becomes known later; the stream stays open until the server shuts down.
+            let _ = state.wait_for(|now| *now == HealthState::ShutDown).await;
             None
         }
     }
@@ -121,7 +121,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Ok(Response::new(truth(*self.standing.borrow())))
+            Ok(Response::new(truth(*self.state.borrow())))
         } else {
             Err(Status::not_found("no service of that name"))
         }
@@ -134,11 +134,11 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let standing = self.standing.subscribe();
+        let state = self.state.subscribe();
         let watching = if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Watching::Known { standing, told: None }
+            Watching::Known { state, sent: None }
         } else {
-            Watching::Unknown { standing, told: false }
+            Watching::Unknown { state, sent: false }
         };
         Ok(Response::new(Box::pin(stream::unfold(watching, next))))
     }

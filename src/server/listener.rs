@@ -1,6 +1,6 @@
-//! Listens, hands sockets to the cores, and leaves in order when it is told to.
+//! Listener: binds the addresses, accepts sockets, hands them to the workers, and drains on shutdown.
 //!
-//! Not here: what happens on a connection (`connection`), which signals mean leaving (`app`).
+//! Not here: what happens on a connection (`connection`), which signals shut down (`app`).
 
 use std::future::Future;
 use std::hash::{BuildHasher as _, RandomState};
@@ -19,33 +19,33 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time;
 
-use super::connection::{Host, Phase, Socket};
+use super::connection::{Phase, Socket, Worker};
 use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
-use super::workers::{Idle, Workers};
+use super::workers::{IdleWorkers, Workers};
 use crate::wire::WireError;
 
-/// Out of file descriptors, accepting again at once would spin: it waits this long, doubling up
-/// to the maximum while it lasts.
+/// Pause after a failed accept. Out of file descriptors, an immediate retry would spin; the pause
+/// doubles up to the maximum.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Connections that the system keeps until they are accepted. After a restart every worker of
-/// every Envoy comes back at once, and one that does not fit tries again a second later.
+/// Listen backlog of the socket. After a restart every worker of every Envoy reconnects at once; a
+/// connection that does not fit is retried by its client a second later.
 const BACKLOG: i32 = 4_096;
 
-/// How long cut-off threads may take to end before they are left behind.
+/// How long worker threads may take to end after the hard limit.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP address; port 0 takes any that is free.
+    /// A TCP address; port 0 takes any free port.
     Tcp(SocketAddr),
-    /// A Unix socket; a file that a former process left there is replaced.
+    /// A Unix socket; a socket file left by an earlier process is replaced.
     Unix(PathBuf),
 }
 
@@ -58,33 +58,33 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// How to serve.
+/// Settings of the gRPC port.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
-    /// Where; at least one.
+    /// Addresses to listen on; at least one.
     pub addresses: Vec<Address>,
-    /// How many single-threaded runtimes.
+    /// Number of worker threads.
     pub threads: NonZeroUsize,
-    /// What callers are granted.
+    /// Limits of connections and calls.
     pub limits: ServerLimits,
     /// TLS on the TCP addresses; `None`: plaintext.
     pub tls: Option<Tls>,
 }
 
-/// How the server left.
+/// How the drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained {
-    /// Connections that were cut off at the hard limit.
+pub struct DrainReport {
+    /// Connections that were closed at the hard limit with calls under way.
     pub cut_off: usize,
 }
 
-/// Addresses that are bound and not served yet.
+/// Bound addresses with their worker threads, before serving starts.
 #[derive(Debug)]
 pub struct Listener {
     settings: ListenSettings,
     bound: Vec<Bound>,
-    cores: Idle,
-    traffic: Arc<ConnectionStats>,
+    workers: IdleWorkers,
+    stats: Arc<ConnectionStats>,
 }
 
 #[derive(Debug)]
@@ -94,29 +94,29 @@ enum Bound {
 }
 
 impl Listener {
-    /// Binds every address, and starts the threads that will serve them.
+    /// Binds every address and starts the worker threads.
     ///
     /// # Errors
     ///
-    /// [`WireError::Bind`] for the first one that is taken or does not exist here;
-    /// [`WireError::Thread`] if the system grants no thread.
+    /// [`WireError::Bind`] for the first address that is in use or not local; [`WireError::Thread`]
+    /// if a thread cannot be started.
     pub fn bind(settings: ListenSettings) -> Result<Self, WireError> {
         let bound = settings.addresses.iter().map(|address| {
             bind(address).map_err(|source| WireError::Bind { address: address.to_string(), source })
         });
         let bound = bound.collect::<Result<_, _>>()?;
-        let cores = Idle::start(settings.threads)?;
-        Ok(Listener { settings, bound, cores, traffic: Arc::default() })
+        let workers = IdleWorkers::start(settings.threads)?;
+        Ok(Listener { settings, bound, workers, stats: Arc::default() })
     }
 
-    /// The single-threaded runtimes that will serve, one per core: what a call waits for is best
-    /// done by a task on the same one, because then nobody has to wake another thread. They end
-    /// with the last connection.
-    pub fn cores(&self) -> Vec<Handle> {
-        self.cores.handles()
+    /// Returns the runtimes of the worker threads. A task that calls wait for, such as a Redis
+    /// connection, should run on the worker of its calls: then no reply has to wake another thread.
+    /// The runtimes end with the last connection.
+    pub fn worker_handles(&self) -> Vec<Handle> {
+        self.workers.handles()
     }
 
-    /// The addresses as they were bound: port 0 has become a number.
+    /// Returns the bound addresses, with the port that replaced port 0.
     pub fn addresses(&self) -> Vec<Address> {
         let address = |bound: &Bound| match bound {
             Bound::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
@@ -125,36 +125,36 @@ impl Listener {
         self.bound.iter().filter_map(address).collect()
     }
 
-    /// What is counted here.
-    pub fn traffic(&self) -> Arc<ConnectionStats> {
-        Arc::clone(&self.traffic)
+    /// Returns the counters of this listener's connections.
+    pub fn connection_stats(&self) -> Arc<ConnectionStats> {
+        Arc::clone(&self.stats)
     }
 
-    /// Serves until `shutdown` resolves. Then, in this order: health says NOT_SERVING; for the
-    /// drain delay everything else goes on as before; no connection is accepted any more and those
-    /// there are get a GOAWAY; their calls finish; at the hard limit, counted from `shutdown`,
-    /// what is left is cut off.
+    /// Serves until `shutdown` resolves, then drains: health reports NOT_SERVING; calls are answered
+    /// as before for the drain delay; accepting stops and every connection gets a GOAWAY; calls under
+    /// way finish; at the hard limit, counted from `shutdown`, the remaining connections are closed.
     ///
     /// # Errors
     ///
-    /// [`WireError::Bind`] if it cannot start.
-    pub async fn serve<J: Decide>(
+    /// [`WireError::Bind`] if a bound socket cannot be registered with the runtime.
+    pub async fn serve<D: Decide>(
         self,
-        front: Router<J>,
+        router: Router<D>,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Drained, WireError> {
-        let Listener { settings, bound, cores, traffic } = self;
-        let (phase, of_cores) = watch::channel(Phase::Serving);
-        let mut cores = cores.serve(|| Host {
-            front: Arc::new(front.clone()),
+    ) -> Result<DrainReport, WireError> {
+        let Listener { settings, bound, workers, stats } = self;
+        let (phase, of_workers) = watch::channel(Phase::Serving);
+        let mut workers = workers.serve(|| Worker {
+            router: Arc::new(router.clone()),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
-            traffic: Arc::clone(&traffic),
-            phase: of_cores.clone(),
+            stats: Arc::clone(&stats),
+            phase: of_workers.clone(),
         });
         let limits = &settings.limits;
-        let acceptor = Acceptor { cores: &cores, limits, traffic: &traffic, ages: Ages::default() };
-        let bound = bound.into_iter().map(Accepting::from_bound).collect::<Result<Vec<_>, _>>()?;
+        let acceptor = Acceptor { workers: &workers, limits, stats: &stats, ages: Ages::default() };
+        let bound =
+            bound.into_iter().map(AsyncListener::from_bound).collect::<Result<Vec<_>, _>>()?;
         let mut hard_limit = {
             let accepting = future::join_all(bound.iter().map(|bound| acceptor.run(bound)));
             tokio::pin!(accepting);
@@ -162,7 +162,7 @@ impl Listener {
                 _ = &mut accepting => {}
                 () = shutdown => {}
             }
-            front.health().leave();
+            router.health().shut_down();
             let hard_limit = Box::pin(time::sleep(limits.hard_limit));
             let _ = time::timeout(limits.drain_delay, accepting).await;
             hard_limit
@@ -170,13 +170,13 @@ impl Listener {
         drop(bound);
         phase.send_replace(Phase::Draining);
         tokio::select! {
-            () = cores.finish() => return Ok(Drained { cut_off: 0 }),
+            () = workers.finish() => return Ok(DrainReport { cut_off: 0 }),
             () = &mut hard_limit => {}
         }
-        let cut_off = traffic.open.load(Ordering::Relaxed);
+        let cut_off = stats.open.load(Ordering::Relaxed);
         phase.send_replace(Phase::Stopped);
-        let _ = time::timeout(STOP_WAIT_MAX, cores.finish()).await;
-        Ok(Drained { cut_off })
+        let _ = time::timeout(STOP_WAIT_MAX, workers.finish()).await;
+        Ok(DrainReport { cut_off })
     }
 }
 
@@ -188,8 +188,8 @@ fn bind(address: &Address) -> io::Result<Bound> {
                 socket2::Type::STREAM,
                 None,
             )?;
-            // A restart need not wait for the old connections' last minute; a second server on
-            // the same port is still refused.
+            // A restart need not wait for old connections in TIME_WAIT. A second server on the same
+            // port still fails.
             socket.set_reuse_address(true)?;
             socket.bind(&(*address).into())?;
             socket.listen(BACKLOG)?;
@@ -205,8 +205,7 @@ fn bind(address: &Address) -> io::Result<Bound> {
     }
 }
 
-/// Removes a socket file that nobody listens on any more. A file that is no socket stays, and
-/// binding fails.
+/// Removes a socket file that no process listens on. Any other file stays, and binding fails.
 fn remove_abandoned(path: &Path) -> io::Result<()> {
     match unix::net::UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -220,24 +219,24 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A listener of this runtime.
-enum Accepting {
+/// A bound socket registered with this runtime.
+enum AsyncListener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
-impl Accepting {
+impl AsyncListener {
     fn from_bound(bound: Bound) -> Result<Self, WireError> {
         let failed = |address: String| move |source| WireError::Bind { address, source };
         match bound {
             Bound::Tcp(listener) => {
                 let address = listener.local_addr().map(|a| a.to_string()).unwrap_or_default();
-                TcpListener::from_std(listener).map(Accepting::Tcp).map_err(failed(address))
+                TcpListener::from_std(listener).map(AsyncListener::Tcp).map_err(failed(address))
             }
             Bound::Unix(listener, path) => {
                 let address = path.display().to_string();
                 UnixListener::from_std(listener)
-                    .map(|listener| Accepting::Unix(listener, path))
+                    .map(|listener| AsyncListener::Unix(listener, path))
                     .map_err(failed(address))
             }
         }
@@ -245,13 +244,13 @@ impl Accepting {
 
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Accepting::Tcp(listener) => {
+            AsyncListener::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // An answer is one small segment: it must not wait for an acknowledgement.
+                // TCP_NODELAY: a response is one small segment and must not wait for an ACK.
                 stream.set_nodelay(true)?;
                 stream.into_std().map(Socket::Tcp)
             }
-            Accepting::Unix(listener, _) => {
+            AsyncListener::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 stream.into_std().map(Socket::Unix)
             }
@@ -259,24 +258,24 @@ impl Accepting {
     }
 }
 
-impl Drop for Accepting {
+impl Drop for AsyncListener {
     fn drop(&mut self) {
-        if let Accepting::Unix(_, path) = self {
-            // Left behind it would do no harm: the next process replaces it.
+        if let AsyncListener::Unix(_, path) = self {
+            // On failure the file stays behind; the next process replaces it.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
 struct Acceptor<'a> {
-    cores: &'a Workers,
+    workers: &'a Workers,
     limits: &'a ServerLimits,
-    traffic: &'a Arc<ConnectionStats>,
+    stats: &'a Arc<ConnectionStats>,
     ages: Ages,
 }
 
 impl Acceptor<'_> {
-    async fn run(&self, from: &Accepting) {
+    async fn run(&self, from: &AsyncListener) {
         let mut pause = ACCEPT_PAUSE_MIN;
         loop {
             match from.accept().await {
@@ -284,9 +283,9 @@ impl Acceptor<'_> {
                     pause = ACCEPT_PAUSE_MIN;
                     self.admit(socket);
                 }
-                Err(error) if concerns_one_caller(&error) => {}
+                Err(error) if is_per_connection(&error) => {}
                 Err(_) => {
-                    self.traffic.accepts_failed.fetch_add(1, Ordering::Relaxed);
+                    self.stats.accepts_failed.fetch_add(1, Ordering::Relaxed);
                     time::sleep(pause).await;
                     pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
                 }
@@ -295,19 +294,19 @@ impl Acceptor<'_> {
     }
 
     fn admit(&self, socket: Socket) {
-        let free = self.traffic.open.load(Ordering::Relaxed) < self.limits.connections_max;
+        let free = self.stats.open.load(Ordering::Relaxed) < self.limits.connections_max;
         let age_max = self.limits.connection_age_max.map(|age| self.ages.vary(age));
-        let outcome = if free && self.cores.hand(socket, age_max, self.traffic) {
-            &self.traffic.accepted
+        let outcome = if free && self.workers.dispatch(socket, age_max, self.stats) {
+            &self.stats.accepted
         } else {
-            &self.traffic.refused
+            &self.stats.refused
         };
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The caller went away while it was being accepted.
-fn concerns_one_caller(error: &io::Error) -> bool {
+/// Returns whether an accept error concerns only the connection being accepted, not the listener.
+fn is_per_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -319,7 +318,7 @@ fn concerns_one_caller(error: &io::Error) -> bool {
     )
 }
 
-/// Ages of connections, each a little different.
+/// Spreads the maximum age of connections, so that those opened together do not close together.
 #[derive(Default)]
 struct Ages {
     random: RandomState,
@@ -327,7 +326,7 @@ struct Ages {
 }
 
 impl Ages {
-    /// `age`, lengthened or shortened by up to 10 %.
+    /// Returns `age` changed by a pseudo-random -10 % to +10 %.
     fn vary(&self, age: Duration) -> Duration {
         let number = self.random.hash_one(self.given.fetch_add(1, Ordering::Relaxed));
         let thousandths = u32::try_from(900 + number % 201).unwrap_or(1_000);
@@ -340,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_that_came_together_leave_within_a_tenth_of_their_age() {
+    fn ages_spread_by_up_to_ten_percent() {
         let ages = Ages::default();
         let hour = Duration::from_secs(3_600);
         let varied: Vec<_> = (0..1_000).map(|_| ages.vary(hour)).collect();

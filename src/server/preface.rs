@@ -1,7 +1,7 @@
-//! Waits for the HTTP/2 preface before a connection is served, so that a caller who says nothing
-//! holds a socket for a bounded time and no more; tonic and hyper wait for ever.
+//! Reads the HTTP/2 preface before a connection is served, so that a silent client holds a socket for
+//! a bounded time; tonic and hyper would wait forever.
 //!
-//! Not here: TLS, the protocol itself.
+//! Not here: the timeout (`connection`), TLS (`tls`).
 
 use std::io;
 use std::pin::Pin;
@@ -9,39 +9,39 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// What every HTTP/2 client sends first (RFC 9113, 3.4).
+/// The first bytes of every HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream whose preface was read already and is read once more.
+/// A stream that returns the preface once more to its reader.
 #[derive(Debug)]
-pub(crate) struct Begun<I> {
-    /// Bytes of [`PREFACE`] that were handed on.
+pub(crate) struct ReplayPreface<I> {
+    /// Bytes of [`PREFACE`] already returned.
     replayed: usize,
     io: I,
 }
 
-/// Reads the preface.
+/// Reads and checks the preface.
 ///
 /// # Errors
 ///
-/// `InvalidData` if it is something else (HTTP/1.1, a port scan), `UnexpectedEof` if there is none.
-pub(crate) async fn begin<I: AsyncRead + Unpin>(mut io: I) -> io::Result<Begun<I>> {
-    let mut read = [0; PREFACE.len()];
+/// `InvalidData` for other bytes (HTTP/1.1, a port scan), `UnexpectedEof` if the stream ends first.
+pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<ReplayPreface<I>> {
+    let mut bytes = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() {
-        let more = io.read(&mut read[length..]).await?;
+        let more = io.read(&mut bytes[length..]).await?;
         if more == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         length += more;
-        if read[..length] != PREFACE[..length] {
+        if bytes[..length] != PREFACE[..length] {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
-    Ok(Begun { replayed: 0, io })
+    Ok(ReplayPreface { replayed: 0, io })
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for ReplayPreface<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Begun<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for ReplayPreface<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -93,17 +93,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_preface_is_read_once_more_by_whoever_comes_next() {
+    async fn the_preface_is_replayed_to_the_next_reader() {
         let bytes = [PREFACE.as_slice(), b"rest"].concat();
-        let mut begun = begin(bytes.as_slice()).await.unwrap();
+        let mut replay = read(bytes.as_slice()).await.unwrap();
         let mut again = Vec::new();
-        begun.read_to_end(&mut again).await.unwrap();
+        replay.read_to_end(&mut again).await.unwrap();
         assert_eq!(again, bytes);
     }
 
     #[tokio::test]
-    async fn anything_else_is_refused_at_its_first_wrong_byte() {
-        let kind = |bytes: &'static [u8]| async move { begin(bytes).await.unwrap_err().kind() };
+    async fn other_bytes_fail_at_the_first_mismatch() {
+        let kind = |bytes: &'static [u8]| async move { read(bytes).await.unwrap_err().kind() };
         assert_eq!(kind(b"GET / HTTP/1.1\r\n").await, io::ErrorKind::InvalidData);
         assert_eq!(kind(b"PRI * HTTP/1").await, io::ErrorKind::InvalidData);
         assert_eq!(kind(b"PRI * HTTP/2.0\r\n").await, io::ErrorKind::UnexpectedEof);

@@ -1,8 +1,8 @@
-//! The rate limit service: one message in, one decision, one message out.
+//! The rate limit service: decodes a request, decides it, encodes the response.
 //!
-//! Reads the clock once, keeps the caller's deadline, and answers UNAVAILABLE where the store gave
-//! no answer and nothing stood in for it: the caller's own failure mode decides then. Not here:
-//! framing (`unary`), sockets (`listen`), what is decided (`decide`).
+//! Reads the clock once and keeps the caller's deadline. Answers UNAVAILABLE if the store did not
+//! respond and the rule says `on_store_failure: error`, so that the caller's failure mode applies. Not
+//! here: framing (`framing`), sockets (`listener`), the decision (`decide`).
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -28,25 +28,25 @@ use crate::wire::proto_json::JsonReply;
 use crate::wire::response_config::ResponseConfig;
 use crate::wire::traceparent;
 
-/// The service's full name: what health checks and reflection call it.
+/// Full name of the service, for health checks and reflection.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// The path of its one method.
 pub(crate) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// A deadline this close is over before an answer could be back: reading, deciding and writing
-/// take about as long. Such a call is answered at once and consumes nothing.
+/// Shortest deadline worth deciding: decoding, deciding and encoding take about as long. A call with
+/// less time left gets DEADLINE_EXCEEDED at once and consumes nothing.
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
-/// Who decides: a [`Decider`] in the service, something simpler in tests of the wire.
+/// Decides requests: a [`Decider`] in the service, a stub in tests of the protocol.
 pub trait Decide: Send + Sync + 'static {
-    /// Decides `request` for a caller who waits until `deadline`, and hands the decision, which
-    /// borrows from the policy that was in force, to `respond`.
+    /// Decides `request` before `deadline`, and passes the decision to `respond` together with the
+    /// policy it borrows from.
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] if there is no decision.
+    /// [`Unavailable`] if the store did not respond and no fallback applies.
     fn decide<R: Send>(
         &self,
         request: &Request<'_>,
@@ -55,7 +55,7 @@ pub trait Decide: Send + Sync + 'static {
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> impl Future<Output = Result<R, Unavailable>> + Send;
 
-    /// Who is told how calls ended.
+    /// Returns the observer of decisions and calls.
     fn observer(&self) -> &dyn Observer {
         &()
     }
@@ -85,14 +85,14 @@ pub struct RateLimit<D> {
     decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
-    /// Keys of the hash that spreads waits: nobody outside can foresee its numbers.
-    dice: RandomState,
+    /// Keyed hash that spreads waits; its numbers cannot be predicted from outside.
+    random_state: RandomState,
 }
 
 impl<D: Decide> RateLimit<D> {
     /// The service over `decider`.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
-        RateLimit { decider, clock, response_config, dice: RandomState::new() }
+        RateLimit { decider, clock, response_config, random_state: RandomState::new() }
     }
 
     /// Answers an encoded `RateLimitRequest` of `caller`; `deadline` is how long the caller waits,
@@ -111,7 +111,7 @@ impl<D: Decide> RateLimit<D> {
         traced: Option<Arc<Trace>>,
     ) -> Result<RateLimitResponse, Status> {
         let observer = self.decider.observer();
-        if !observer.times() && traced.is_none() {
+        if !observer.wants_timing() && traced.is_none() {
             return self.decided(message, deadline, None, caller, None).await;
         }
         let began = self.clock.monotonic();
@@ -124,9 +124,9 @@ impl<D: Decide> RateLimit<D> {
             }
         };
         let ending = ending(&answered);
-        observer.answered(ending, self.clock.monotonic() - began);
+        observer.on_response(ending, self.clock.monotonic() - began);
         if let Some(trace) = &traced {
-            observer.traced(trace, ending);
+            observer.on_trace(trace, ending);
         }
         answered
     }
@@ -134,11 +134,11 @@ impl<D: Decide> RateLimit<D> {
     /// The trace of a call, if it is to be traced: decided by nothing but its headers.
     pub(crate) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let observer = self.decider.observer();
-        if !observer.traces() {
+        if !observer.tracing_enabled() {
             return None;
         }
         let parent = traceparent::parent(headers);
-        observer.samples(parent.as_ref()).then(|| {
+        observer.should_sample(parent.as_ref()).then(|| {
             let clock = self.clock.clone();
             Arc::new(Trace::begin(parent, move || clock.now()))
         })
@@ -156,13 +156,13 @@ impl<D: Decide> RateLimit<D> {
             return Err(too_late());
         }
         let asked = DecodedRequest::read(message)?;
-        if !caller.may_ask(asked.domain) {
-            return Err(Status::permission_denied("this caller may not ask this domain"));
+        if !caller.is_authorized(asked.domain) {
+            return Err(Status::permission_denied("this caller is not authorized for this domain"));
         }
         let descriptors = asked.descriptors();
         let request = asked.request(&descriptors);
         let now = self.clock.now();
-        let dice = self.roll(message, now);
+        let random = self.random(message, now);
         let response_config = &self.response_config;
         // The clock that was read already is not read again: that is what timing a call costs most.
         let since = || began.unwrap_or_else(|| self.clock.monotonic());
@@ -170,9 +170,9 @@ impl<D: Decide> RateLimit<D> {
         let decision = self.decider.decide(&request, now, until, |decision, rules| {
             let (asked, descriptors) = (&asked, &*descriptors);
             if let Some(trace) = trace {
-                trace.decided(request.domain, descriptors.len(), decision);
+                trace.record_decision(request.domain, descriptors.len(), decision);
             }
-            Answer { asked, descriptors, decision, rules, response_config, now, dice }.message()
+            Answer { asked, descriptors, decision, rules, response_config, now, random }.message()
         });
         let decision = match deadline {
             // The timer is armed only if the decision is not there at once.
@@ -199,12 +199,12 @@ impl<D: Decide> RateLimit<D> {
         Ok(answer.encode_to_vec())
     }
 
-    /// A number that differs from call to call, where waits are spread.
-    fn roll(&self, message: &[u8], now: Micros) -> u64 {
+    /// Returns a number that differs from call to call if waits are spread, else 0.
+    fn random(&self, message: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0
         } else {
-            self.dice.hash_one((message, now.0))
+            self.random_state.hash_one((message, now.0))
         }
     }
 

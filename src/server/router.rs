@@ -1,4 +1,4 @@
-//! The front desk: which service answers which path.
+//! Router: dispatches each HTTP/2 request to a service by its path.
 //!
 //! Not here: connections (`connection`), the services themselves.
 
@@ -16,15 +16,15 @@ use super::health::Health;
 use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT};
 use crate::wire::messages::DESCRIPTORS;
 
-/// Everything that a connection can ask for.
+/// The services of the gRPC port.
 #[derive(Debug)]
-pub struct Router<J> {
-    rate_limit: Arc<RateLimit<J>>,
+pub struct Router<D> {
+    rate_limit: Arc<RateLimit<D>>,
     health: Health,
     others: Routes,
 }
 
-impl<J> Clone for Router<J> {
+impl<D> Clone for Router<D> {
     fn clone(&self) -> Self {
         let Router { rate_limit, health, others } = self;
         Router {
@@ -35,17 +35,17 @@ impl<J> Clone for Router<J> {
     }
 }
 
-impl<J: Decide> Router<J> {
-    /// The rate limit service, health, and reflection of both versions.
-    pub fn new(rate_limit: Arc<RateLimit<J>>, health: Health) -> Self {
+impl<D: Decide> Router<D> {
+    /// Returns a router to the rate limit service, health, and reflection (v1 and v1alpha).
+    pub fn new(rate_limit: Arc<RateLimit<D>>, health: Health) -> Self {
         let mut others = Routes::new(health.service());
         let described = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        // Both sets come from the build, so neither can fail to load (a test demands an answer);
-        // and a service without reflection is better than none.
+        // The descriptors come from the build, so that loading cannot fail (a test calls reflection);
+        // if it did, serving without reflection would be better than not serving.
         if let Ok(reflection) = described().build_v1() {
             others = others.add_service(reflection);
         }
@@ -55,12 +55,12 @@ impl<J: Decide> Router<J> {
         Router { rate_limit, health, others: others.prepare() }
     }
 
-    /// What callers are told about this server's health.
+    /// Returns the health status that callers see.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Answers one HTTP request of that caller.
+    /// Answers one HTTP request of `caller`.
     pub(crate) async fn call(
         &self,
         request: Request<Incoming>,

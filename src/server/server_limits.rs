@@ -1,48 +1,49 @@
-//! The server's limits, in one place: each with its default and the reason for it.
+//! Limits of connections and of the drain, each with its default and the reason for it.
 //!
-//! Not here: the bounds of a request (`decode`).
+//! Not here: the bounds of a request (`wire::decode`).
 
 use std::time::Duration;
 
-/// What one server grants its callers, and how it leaves. All are settings.
+/// Limits of the gRPC port. Each is a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Calls under way on one connection, as advertised. Without it h2 advertises no limit, and a
-    /// queue builds up here instead of in the caller; at 1,000 Envoy stays on one connection.
+    /// Advertised maximum of concurrent calls per connection. Without it h2 advertises no limit and
+    /// calls queue up here instead of in the caller. At 1,000 Envoy stays on one connection.
     pub streams_max: u32,
     /// Flow-control window of a connection, in bytes. h2 charges small frames against half of it
     /// and closes the connection when that is used up: with 1 MiB, at 4,000 calls at once.
     pub connection_window_bytes: u32,
-    /// Calls that may be reset before this side has looked at them. Envoy resets at its timeout,
-    /// 20 ms by default: h2's own 20 would close the connection after one hiccup, no bound would
-    /// permit rapid reset.
+    /// Maximum of accepted streams that the peer has reset before the server read them. Envoy resets
+    /// calls at its timeout (20 ms): h2's default of 20 would close the connection after one stall,
+    /// and no bound would allow a rapid reset attack (CVE-2023-44487).
     pub pending_resets_max: usize,
-    /// Streams that this side may have to reset for a caller's faults over a connection's life
-    /// (RUSTSEC-2024-0003).
+    /// Maximum of streams that the server resets for the peer's protocol errors over the lifetime of
+    /// a connection (RUSTSEC-2024-0003).
     pub local_error_resets_max: usize,
-    /// Bytes of a request's headers, all together. Where Envoy traces, it passes a client's own
-    /// `tracestate` on to us, and lets a client send 60 KiB: with less room, a long one would fail
-    /// the call, and Envoy lets failed calls pass.
+    /// Maximum size of a call's headers in bytes. Envoy forwards a client's `tracestate` and accepts
+    /// 60 KiB from the client: with a lower limit, a long one would fail the rate limit call, and
+    /// Envoy lets failed calls pass.
     pub header_list_bytes_max: u32,
-    /// How long a connection may take to begin HTTP/2.
+    /// Timeout for the HTTP/2 preface.
     pub preface_timeout: Duration,
-    /// How long a TLS handshake may take.
+    /// Timeout for the TLS handshake.
     pub handshake_timeout: Duration,
-    /// Connections at once; one more is closed as soon as it is accepted. Envoy needs one for
-    /// each of its worker threads.
+    /// Maximum of open connections; a further one is closed as soon as it is accepted. Envoy opens
+    /// one per worker thread.
     pub connections_max: usize,
-    /// How often an HTTP/2 ping asks whether the caller is still there; `None`: never.
+    /// Interval of HTTP/2 keepalive pings; `None`: none are sent.
     pub keepalive_interval: Option<Duration>,
-    /// How long the answer to that ping may take before the connection is closed.
+    /// Timeout of a keepalive ping, after which the connection is closed.
     pub keepalive_timeout: Duration,
-    /// After how long a connection is asked to leave (GOAWAY; its calls finish), so that callers
-    /// spread over new replicas; varied by 10 % so that they do not leave together. There is no
-    /// grace period: with one, hyper drops calls instead of announcing the end.
+    /// Age at which a connection gets a GOAWAY and finishes its calls, so that callers spread over new
+    /// replicas; varied by ±10 % so that connections do not close together. There is no grace period:
+    /// with one, hyper drops calls.
     pub connection_age_max: Option<Duration>,
-    /// From the signal to leave until connections are refused: the time in which callers learn
-    /// from health checks that they should go elsewhere.
+    /// Time between the shutdown signal and the end of accepting, in which callers notice the failing
+    /// health check and move to other replicas.
     pub drain_delay: Duration,
-    /// From the signal to leave until whatever is left is cut off: a frozen caller never finishes.
+    /// Time between the shutdown signal and the closing of all remaining connections: a frozen caller
+    /// never finishes its calls.
     pub hard_limit: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! TLS for the service: the server's certificate, callers' certificates, and which callers may
-//! come; replaceable while serving.
+//! TLS of the gRPC port: the server certificate, verification of client certificates, and reloading
+//! both while serving.
 //!
-//! Not here: files and their watching (`app` hands over PEM text).
+//! Not here: reading and watching files (`app` passes PEM text), authorization by domain (`authz`).
 
 use std::io;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ pub struct TlsMaterial {
     pub certificate: Vec<u8>,
     /// The leaf's private key.
     pub private_key: Vec<u8>,
-    /// Who signs callers' certificates; with it, a caller without one is refused.
+    /// CA certificates that sign client certificates. If set, a client certificate is required.
     pub client_authority: Option<Vec<u8>>,
-    /// Which callers may come: their certificate must name one of these as a DNS name or URI.
-    /// Empty: all that the authority signed.
+    /// DNS names and URIs; a client certificate must carry one of them. Empty: every certificate that
+    /// the CA signed is accepted.
     pub allowed_callers: Vec<String>,
-    /// Which of them may ask which domains. Empty: every one all domains.
+    /// Grants of domains to callers. Empty: every caller may use every domain.
     pub grants: Vec<Grant>,
 }
 
@@ -54,51 +54,50 @@ impl std::fmt::Debug for TlsMaterial {
     }
 }
 
-/// TLS as it is in force. All clones are one: what [`Tls::replace`] sets holds for every
-/// connection that comes later.
+/// The TLS configuration in use. Clones share it: [`Tls::replace`] applies to every later connection.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    in_force: Arc<ArcSwap<InForce>>,
+    active: Arc<ArcSwap<ActiveConfig>>,
     counters: Arc<TlsCounters>,
 }
 
 #[derive(Debug)]
-struct InForce {
+struct ActiveConfig {
     config: Arc<ServerConfig>,
     grants: Vec<Grant>,
-    /// When the server's certificate ends.
+    /// Expiry of the server certificate, in seconds since the Unix epoch.
     expires_secs: u64,
 }
 
 impl Tls {
-    /// TLS with that material. A certificate whose time is over is taken: there is no better one
-    /// to go on with, and not every caller looks.
+    /// Builds the configuration. An expired certificate is accepted here, because at the start there
+    /// is no better one to fall back to.
     ///
     /// # Errors
     ///
-    /// [`WireError`] naming the part that cannot be used.
+    /// [`WireError`] that names the unusable part.
     pub fn new(material: &TlsMaterial) -> Result<Self, WireError> {
-        let in_force = InForce::of(material)?;
+        let active = ActiveConfig::of(material)?;
         let counters = Arc::new(TlsCounters::default());
-        counters.expires_secs.store(in_force.expires_secs, Ordering::Relaxed);
-        Ok(Tls { in_force: Arc::new(ArcSwap::from_pointee(in_force)), counters })
+        counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
+        Ok(Tls { active: Arc::new(ArcSwap::from_pointee(active)), counters })
     }
 
-    /// Puts other material in force. Connections that are open stay.
+    /// Replaces the configuration. Open connections keep the old one.
     ///
     /// # Errors
     ///
-    /// As [`Tls::new`], and [`WireError::Expired`] for a certificate whose time is over at `now`;
-    /// the old material stays in force then.
+    /// As [`Tls::new`], and [`WireError::Expired`] if the certificate has expired at `now`. On an
+    /// error the old configuration stays in use.
     pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
-        let replaced = InForce::of(material).and_then(|in_force| match in_force.expires_secs {
-            ended if ended <= now.0 / 1_000_000 => Err(WireError::Expired),
-            _ => Ok(in_force),
+        let replaced = ActiveConfig::of(material).and_then(|active| match active.expires_secs {
+            expiry if expiry <= now.0 / 1_000_000 => Err(WireError::Expired),
+            _ => Ok(active),
         });
         let outcome = match replaced {
-            Ok(in_force) => {
-                self.counters.expires_secs.store(in_force.expires_secs, Ordering::Relaxed);
-                self.in_force.store(Arc::new(in_force));
+            Ok(active) => {
+                self.counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
+                self.active.store(Arc::new(active));
                 Ok(())
             }
             Err(error) => Err(error),
@@ -107,33 +106,34 @@ impl Tls {
         outcome
     }
 
-    /// Counts an attempt to replace the material: one that failed before it came here too.
+    /// Counts a reload that failed before [`Tls::replace`] was called, such as an unreadable file, or
+    /// one that succeeded.
     pub fn count(&self, replaced: bool) {
         let TlsCounters { replaced: done, not_replaced, .. } = &*self.counters;
         if replaced { done } else { not_replaced }.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is counted here.
+    /// Returns the counters of TLS and authorization.
     pub fn counters(&self) -> Arc<TlsCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// The secured connection, and who is at its other end.
+    /// Performs the server handshake; returns the encrypted stream and the authorized peer.
     pub(crate) async fn accept(
         &self,
         socket: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Caller)> {
-        let in_force = self.in_force.load_full();
-        let secured = TlsAcceptor::from(Arc::clone(&in_force.config)).accept(socket).await?;
-        let chain = secured.get_ref().1.peer_certificates();
+        let active = self.active.load_full();
+        let stream = TlsAcceptor::from(Arc::clone(&active.config)).accept(socket).await?;
+        let chain = stream.get_ref().1.peer_certificates();
         let leaf = chain.and_then(<[_]>::first);
-        let caller = Caller::known_by(leaf, &in_force.grants, &self.counters);
-        Ok((secured, caller))
+        let caller = Caller::from_certificate(leaf, &active.grants, &self.counters);
+        Ok((stream, caller))
     }
 }
 
-impl InForce {
-    fn of(material: &TlsMaterial) -> Result<InForce, WireError> {
+impl ActiveConfig {
+    fn of(material: &TlsMaterial) -> Result<ActiveConfig, WireError> {
         let refused = |source| WireError::Tls { source };
         let provider = Arc::new(ring::default_provider());
         let chain = certificates(&material.certificate).ok_or(WireError::Certificate)?;
@@ -156,15 +156,15 @@ impl InForce {
         };
         let mut config = builder.with_single_cert(chain, key).map_err(refused)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        // A resumed session shows no certificate: one that has expired, or whose authority was
-        // replaced, would go on. Callers connect once a day; a whole handshake costs them nothing.
+        // No session resumption: a resumed session presents no certificate, so that an expired one, or
+        // one of a removed CA, would stay valid. Envoy connects once a day; a full handshake is cheap.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(InForce { config: Arc::new(config), grants: material.grants.clone(), expires_secs })
+        Ok(ActiveConfig { config: Arc::new(config), grants: material.grants.clone(), expires_secs })
     }
 }
 
-/// The certificates of a PEM text; `None` if there is none or one is damaged.
+/// Parses the certificates of a PEM text; `None` if there is none or any is malformed.
 fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     Some(all).filter(|all| !all.is_empty())
@@ -185,17 +185,17 @@ fn caller_verifier(
     if allowed.is_empty() {
         return Ok(signed);
     }
-    Ok(Arc::new(AllowedCallers { signed, allowed: allowed.to_vec() }))
+    Ok(Arc::new(AllowedNames { signed, allowed: allowed.to_vec() }))
 }
 
-/// Lets a caller in whose certificate is signed by the authority and names one of `allowed`.
+/// Accepts a client certificate that the CA signed and that carries a name in `allowed`.
 #[derive(Debug)]
-struct AllowedCallers {
+struct AllowedNames {
     signed: Arc<dyn ClientCertVerifier>,
     allowed: Vec<String>,
 }
 
-impl ClientCertVerifier for AllowedCallers {
+impl ClientCertVerifier for AllowedNames {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.signed.root_hint_subjects()
     }
@@ -207,7 +207,7 @@ impl ClientCertVerifier for AllowedCallers {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        if authz::carries_one(end_entity, &self.allowed) {
+        if authz::names_any(end_entity, &self.allowed) {
             Ok(verified)
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

@@ -1,10 +1,10 @@
-//! One single-threaded runtime per core: a connection and its calls stay on one thread.
+//! Worker threads, one single-threaded runtime each: a connection and its calls stay on one thread.
 //!
-//! Measured against one work-stealing runtime: 40 % less CPU per call with few fat connections,
-//! as Envoy's are, because h2 has one lock per connection. A socket goes to the core that has the
-//! fewest; SO_REUSEPORT would hand them out blindly. The threads run from the moment the addresses
-//! are bound, so that others may put tasks beside the connections that they work for. Not here:
-//! accepting, serving.
+//! Compared with one work-stealing runtime this takes 40 % less CPU per call on the few busy
+//! connections that Envoy opens, because h2 has one lock per connection. Each new socket goes to the
+//! worker with the fewest connections; SO_REUSEPORT would distribute them blindly. The threads start
+//! when the addresses are bound, so that the Redis connections can run on the same threads as the
+//! calls they serve. Not here: accepting (`listener`), serving (`connection`).
 
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -17,110 +17,113 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::connection::{AcceptedSocket, ConnectionSlot, Host, Phase, Socket};
+use super::connection::{AcceptedSocket, ConnectionSlot, Phase, Socket, Worker};
 use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use crate::wire::WireError;
 
-/// Sockets that wait for one core to pick them up. A core that is this far behind is not helped
-/// by more.
-const ARRIVALS_MAX: usize = 1_024;
+/// Accept backlog per worker. A worker that is this far behind would not catch up with more.
+const ACCEPT_BACKLOG_MAX: usize = 1_024;
 
-/// What a core serves, once it is known.
-type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The task that a worker runs once the server starts.
+type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Threads that run, and serve nothing yet. Dropping them ends them.
-pub(crate) struct Idle {
-    each: Vec<(Handle, oneshot::Sender<Job>)>,
+/// Worker threads that run and serve nothing yet. Dropping this value ends them.
+pub(crate) struct IdleWorkers {
+    each: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
     /// Returns `None` once every thread has ended.
     ended: mpsc::Receiver<()>,
 }
 
-impl std::fmt::Debug for Idle {
+impl std::fmt::Debug for IdleWorkers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Idle").field("threads", &self.each.len()).finish_non_exhaustive()
+        f.debug_struct("IdleWorkers").field("threads", &self.each.len()).finish_non_exhaustive()
     }
 }
 
-impl Idle {
+impl IdleWorkers {
     /// Starts the threads.
     pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
         let (alive, ended) = mpsc::channel(1);
         let each = (0..threads.get()).map(|at| start(at, alive.clone()));
-        Ok(Idle { each: each.collect::<Result<_, _>>()?, ended })
+        Ok(IdleWorkers { each: each.collect::<Result<_, _>>()?, ended })
     }
 
-    /// Their runtimes.
+    /// Returns a handle to the runtime of each worker.
     pub(crate) fn handles(&self) -> Vec<Handle> {
         self.each.iter().map(|(handle, _)| handle.clone()).collect()
     }
 
-    /// Serves from now on; `host` makes what each of them serves.
-    pub(crate) fn serve<J: Decide>(self, host: impl Fn() -> Host<J>) -> Workers {
+    /// Starts serving; `worker` makes the state of each thread.
+    pub(crate) fn serve<D: Decide>(self, worker: impl Fn() -> Worker<D>) -> Workers {
         let each = self.each.into_iter().map(|(_, begin)| {
-            let (arrivals, incoming) = mpsc::channel(ARRIVALS_MAX);
-            // A thread that has died takes no sockets either.
-            let _ = begin.send(Box::pin(run(Arc::new(host()), incoming)));
-            Core { arrivals, load: Arc::default() }
+            let (sockets, incoming) = mpsc::channel(ACCEPT_BACKLOG_MAX);
+            // If the thread has died, it takes no sockets either.
+            let _ = begin.send(Box::pin(run(Arc::new(worker()), incoming)));
+            WorkerHandle { sockets, load: Arc::default() }
         });
         Workers { each: each.collect(), ended: self.ended }
     }
 }
 
-/// The cores, as the acceptor sees them.
+/// The serving workers, as the acceptor sees them.
 #[derive(Debug)]
 pub(crate) struct Workers {
-    each: Vec<Core>,
-    /// Returns `None` once every core has ended.
+    each: Vec<WorkerHandle>,
+    /// Returns `None` once every worker has ended.
     ended: mpsc::Receiver<()>,
 }
 
 #[derive(Debug)]
-struct Core {
-    arrivals: mpsc::Sender<AcceptedSocket>,
+struct WorkerHandle {
+    sockets: mpsc::Sender<AcceptedSocket>,
     load: Arc<AtomicUsize>,
 }
 
 impl Workers {
-    /// Gives a socket to the core with the fewest connections; `false` if none can take it.
-    pub(crate) fn hand(
+    /// Hands a socket to the worker with the fewest connections. Returns `false` if its backlog is
+    /// full.
+    pub(crate) fn dispatch(
         &self,
         socket: Socket,
         age_max: Option<Duration>,
-        traffic: &Arc<ConnectionStats>,
+        stats: &Arc<ConnectionStats>,
     ) -> bool {
-        let core = self.each.iter().min_by_key(|core| core.load.load(Ordering::Relaxed));
-        core.is_some_and(|core| {
-            let seat = ConnectionSlot::take(Arc::clone(&core.load), Arc::clone(traffic));
-            core.arrivals.try_send(AcceptedSocket { socket, seat, age_max }).is_ok()
+        let worker = self.each.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
+        worker.is_some_and(|worker| {
+            let slot = ConnectionSlot::take(Arc::clone(&worker.load), Arc::clone(stats));
+            worker.sockets.try_send(AcceptedSocket { socket, slot, age_max }).is_ok()
         })
     }
 
-    /// No more sockets will come; resolves once every connection has ended.
+    /// Waits until every connection has ended. No socket can be dispatched any more.
     pub(crate) async fn finish(&mut self) {
         self.each.clear();
         while self.ended.recv().await.is_some() {}
     }
 }
 
-fn start(at: usize, alive: mpsc::Sender<()>) -> Result<(Handle, oneshot::Sender<Job>), WireError> {
+fn start(
+    at: usize,
+    alive: mpsc::Sender<()>,
+) -> Result<(Handle, oneshot::Sender<WorkerTask>), WireError> {
     let failed = |source| WireError::Thread { source };
-    let (begin, job) = oneshot::channel::<Job>();
+    let (begin, task) = oneshot::channel::<WorkerTask>();
     let (begun, beginning) = std::sync::mpsc::sync_channel(1);
     thread::Builder::new()
         .name(format!("tidegate-core-{at}"))
         .spawn(move || {
-            // Made here, not handed over: a runtime may not be dropped where this is called.
+            // Built on its own thread: the caller runs in async code, where dropping a runtime panics.
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => {
                     let _ = begun.send(Ok(runtime.handle().clone()));
                     runtime.block_on(async {
-                        if let Ok(job) = job.await {
-                            job.await;
+                        if let Ok(task) = task.await {
+                            task.await;
                         }
                     });
-                    // What is left of connections and calls ends before the thread says so.
+                    // Remaining connections and calls end before the thread reports its end.
                     drop(runtime);
                 }
                 Err(error) => drop(begun.send(Err(error))),
@@ -128,18 +131,18 @@ fn start(at: usize, alive: mpsc::Sender<()>) -> Result<(Handle, oneshot::Sender<
             drop(alive);
         })
         .map_err(failed)?;
-    // A thread that died unheard counts as one that has ended.
+    // A thread that died without a report counts as ended.
     let outcome = beginning.recv().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
     Ok((outcome.map_err(failed)?, begin))
 }
 
-async fn run<J: Decide>(host: Arc<Host<J>>, mut incoming: mpsc::Receiver<AcceptedSocket>) {
+async fn run<D: Decide>(worker: Arc<Worker<D>>, mut incoming: mpsc::Receiver<AcceptedSocket>) {
     let mut connections = JoinSet::new();
     let serve = async {
         loop {
             tokio::select! {
-                arrival = incoming.recv() => match arrival {
-                    Some(arrival) => drop(connections.spawn(Arc::clone(&host).serve(arrival))),
+                accepted = incoming.recv() => match accepted {
+                    Some(accepted) => drop(connections.spawn(Arc::clone(&worker).serve(accepted))),
                     None => break,
                 },
                 Some(_) = connections.join_next() => {}
@@ -149,6 +152,6 @@ async fn run<J: Decide>(host: Arc<Host<J>>, mut incoming: mpsc::Receiver<Accepte
     };
     tokio::select! {
         () = serve => {}
-        () = host.reached(Phase::Stopped) => {}
+        () = worker.reached(Phase::Stopped) => {}
     }
 }

@@ -1,36 +1,36 @@
-//! Which callers may ask which domains, as a setting says it.
+//! The setting that authorizes callers for domains.
 //!
-//! Not here: certificates and what is done with the names (`wire`).
+//! `server::authz` enforces it with the callers' certificates.
 
-use super::value_types::{Wrong, text};
+use super::value_types::{ValueError, text};
 
-/// A domain, and the names of those who may ask it.
+/// A domain, and the names of the callers that may use it.
 pub type DomainGrant = (String, Vec<String>);
 
-/// `domain=name,name; domain=name`: who may ask what; `*` stands for every domain. Empty: nobody is
-/// held to anything.
-pub(super) fn grants(given: &str) -> Result<Vec<DomainGrant>, Wrong> {
-    let wrong = |what: &str| {
+/// Parses `domain=name,name; domain=name`. The domain `*` stands for all. Empty: every caller may
+/// use every domain.
+pub(super) fn grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
+    let error = |reason: &str| {
         Err(format!(
-            "{what}; domain=name,name; domain=name, such as edge=gateway.test,spiffe://a/b"
+            "{reason}; write domain=name,name; domain=name, such as edge=gateway.test,spiffe://a/b"
         ))
     };
     let mut grants: Vec<DomainGrant> = Vec::new();
-    for grant in given.split(';').map(str::trim).filter(|grant| !grant.is_empty()) {
+    for grant in input.split(';').map(str::trim).filter(|grant| !grant.is_empty()) {
         let Some((domain, names)) = grant.split_once('=') else {
-            return wrong("a domain without names");
+            return error("a domain has no names");
         };
         let domain = text(domain.trim())?;
         let names: Vec<String> =
             names.split(',').map(|name| text(name.trim())).collect::<Result<_, _>>()?;
         if domain.is_empty() || names.iter().any(String::is_empty) {
-            return wrong("an empty domain or name");
+            return error("a domain or name is empty");
         }
         if names.iter().any(|name| name.contains('*')) {
-            return wrong("names of certificates are compared as they are, `*` is none");
+            return error("`*` is not a name: certificate names must match exactly");
         }
         if grants.iter().any(|(before, _)| *before == domain) {
-            return wrong("a domain twice");
+            return error("a domain occurs twice");
         }
         grants.push((domain, names));
     }
@@ -42,18 +42,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_are_read_and_half_of_one_is_refused() {
-        let read = grants(" edge = a.test, spiffe://m/b?c=d ;*=ops.test;").unwrap();
+    fn grants_are_parsed_and_incomplete_ones_rejected() {
+        let parsed = grants(" edge = a.test, spiffe://m/b?c=d ;*=ops.test;").unwrap();
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         assert_eq!(
-            read,
+            parsed,
             [
                 ("edge".to_owned(), names(&["a.test", "spiffe://m/b?c=d"])),
                 ("*".to_owned(), names(&["ops.test"])),
             ]
         );
         assert_eq!(grants(""), Ok(Vec::new()));
-        for wrong in [
+        for bad in [
             "edge",
             "edge=",
             "=a",
@@ -63,7 +63,7 @@ mod tests {
             "e\u{7}=a",
             "e=a\u{7}",
         ] {
-            assert!(grants(wrong).is_err(), "{wrong:?}");
+            assert!(grants(bad).is_err(), "{bad:?}");
         }
     }
 }

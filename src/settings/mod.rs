@@ -1,26 +1,25 @@
-//! Process settings: addresses, timeouts, the store, headers, logs. From flags, then the
-//! environment, then a settings file, then the default; each value knows where it came from.
+//! Settings of the process: addresses, timeouts, the store, headers, logs.
 //!
-//! One table (`table`) is the flags, their help, the environment's names, the struct [`Settings`]
-//! and the README's list. Not here: limits (`policy`), reading the environment or files (`app`),
-//! flags as clap sees them (`cli`).
+//! A value comes from a flag, else from the environment, else from the settings file, else from the
+//! default. The table in `table` defines the flags, their help, the names in the environment, the
+//! struct [`Settings`], and the page docs/SETTINGS.md. `app` reads the environment and the file,
+//! `cli` turns the table into flags. Limits are not settings; they are in `policy`.
 
+mod cross_checks;
 mod domain_grants;
-mod ignored;
+mod notices;
 mod otlp_settings;
 mod precedence;
 mod redis_settings;
-mod row;
 mod table;
 mod value_types;
 
 pub use domain_grants::DomainGrant;
-pub use ignored::{Notice, notices};
+pub use notices::{Notice, notices};
 pub use otlp_settings::{OtlpSettings, TraceSampler};
-pub use precedence::{Given, Origin, Sources, Texts, report};
-pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, Topology, login};
-pub use row::Row;
-pub use table::{Settings, TABLE};
+pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
+pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, parse_login};
+pub use table::{SettingRow, Settings, TABLE};
 pub use value_types::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
     StoreKind, TopValues,
@@ -28,59 +27,57 @@ pub use value_types::{
 
 use std::fmt;
 
-/// A setting that cannot be used: which, where it was given, what is wrong, what to do.
-///
-/// A start with one of these ends with exit code 64; trying again does not help.
+/// An invalid setting. The process exits with code 64, and retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingError {
-    /// A value is malformed or out of bounds.
+    /// A value is malformed or out of range.
     Value {
-        /// The setting, as its flag's name.
+        /// Name of the flag.
         name: &'static str,
-        /// Where the value was given.
+        /// Where the value comes from.
         origin: Origin,
-        /// The value, masked where it is a secret.
+        /// The value, masked if it is a secret.
         shown: String,
-        /// What is wrong with it, and what would be right.
-        wrong: String,
+        /// What the value must be.
+        expected: String,
     },
-    /// A name of the settings file that is no setting.
+    /// The settings file contains an unknown name.
     Unknown {
-        /// The name as it was written.
+        /// The name as written.
         name: String,
-        /// The nearest setting, if one is near.
-        nearest: Option<&'static str>,
+        /// A similar setting.
+        similar: Option<&'static str>,
     },
-    /// A setting of envoyproxy/ratelimit under which we would silently do something else.
-    Refused {
-        /// Its environment name.
+    /// A setting of envoyproxy/ratelimit that would make it behave differently from Tidegate.
+    Unsupported {
+        /// Its name in the environment.
         name: &'static str,
-        /// Why not, and the way out.
-        way_out: &'static str,
+        /// Why, and what to do instead.
+        advice: &'static str,
     },
-    /// Two settings that do not go together.
-    Together {
-        /// Which ones.
+    /// Settings contradict each other.
+    Conflict {
+        /// Their names.
         names: &'static str,
-        /// Why not, and the way out.
-        way_out: String,
+        /// Why, and what to do instead.
+        advice: String,
     },
 }
 
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingError::Value { name, origin, shown, wrong } => {
-                write!(f, "--{name} (from {origin}): {shown:?}: {wrong}")
+            SettingError::Value { name, origin, shown, expected } => {
+                write!(f, "--{name} (from {origin}): {shown:?}: {expected}")
             }
-            SettingError::Unknown { name, nearest: Some(nearest) } => {
-                write!(f, "settings file: {name:?} is no setting; did you mean {nearest:?}?")
+            SettingError::Unknown { name, similar: Some(similar) } => {
+                write!(f, "settings file: unknown setting {name:?}; did you mean {similar:?}?")
             }
-            SettingError::Unknown { name, nearest: None } => {
-                write!(f, "settings file: {name:?} is no setting; --help lists them")
+            SettingError::Unknown { name, similar: None } => {
+                write!(f, "settings file: unknown setting {name:?}; --help lists all settings")
             }
-            SettingError::Refused { name, way_out } => write!(f, "{name}: {way_out}"),
-            SettingError::Together { names, way_out } => write!(f, "{names}: {way_out}"),
+            SettingError::Unsupported { name, advice } => write!(f, "{name}: {advice}"),
+            SettingError::Conflict { names, advice } => write!(f, "{names}: {advice}"),
         }
     }
 }

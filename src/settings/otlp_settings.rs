@@ -1,58 +1,58 @@
-//! The settings of OTLP, read together: what is sent where, as whom, and which calls are traced. The
-//! standard variables of OpenTelemetry mean here what they mean elsewhere.
+//! The OTLP settings as one value. The standard variables of OpenTelemetry have their standard
+//! meaning.
 //!
-//! Not here: the rows (`table`), sending (`telemetry`).
+//! The export is in `telemetry::otlp`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::value_types::Wrong;
+use super::value_types::ValueError;
 use super::{SecretText, SettingError, Settings};
 
-/// What is sent by OTLP.
+/// Settings of the OTLP export.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
-    /// Where metrics go; `None`: nowhere.
-    pub metrics: Option<String>,
-    /// Where traces go; `None`: nowhere.
-    pub traces: Option<String>,
-    /// Sent along, name and value; as one text, since a value may be a token.
-    pub headers: SecretText,
-    /// Authority of the receivers' certificates.
+    /// Receiver of metrics; `None`: metrics are not exported.
+    pub metrics_endpoint: Option<String>,
+    /// Receiver of traces; `None`: traces are not exported.
+    pub traces_endpoint: Option<String>,
+    /// Headers as one text; a value may be a token.
+    headers: SecretText,
+    /// CA of the receivers' certificates.
     pub certificate: Option<PathBuf>,
-    /// How long a receiver may take.
+    /// Time that a receiver has to answer.
     pub timeout: Duration,
-    /// How often metrics are sent.
-    pub every: Duration,
-    /// The service's name.
+    /// Interval of the metrics export.
+    pub metrics_interval: Duration,
+    /// Name of the service.
     pub service: String,
-    /// What else is said of the process.
+    /// Resource attributes.
     pub attributes: Vec<(String, String)>,
-    /// A caller that is in a trace decides whether its call is traced.
-    pub heeds_parent: bool,
-    /// Else this share of the calls, 0 to 1.
-    pub ratio: f64,
+    /// A caller with a trace context decides whether its call is sampled.
+    pub parent_based: bool,
+    /// Share of the other calls that is sampled, 0 to 1.
+    pub sample_ratio: f64,
 }
 
-/// Which calls are traced, by the standard's names.
+/// Trace samplers of the OpenTelemetry standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceSampler {
-    /// All of them.
+    /// Samples every call.
     AlwaysOn,
-    /// None.
+    /// Samples no call.
     AlwaysOff,
-    /// A share.
+    /// Samples a share of the calls.
     Ratio,
-    /// Those of callers that are traced, and all of callers in no trace.
+    /// Follows the caller's trace context; samples every call without one.
     ParentAlwaysOn,
-    /// Those of callers that are traced.
+    /// Follows the caller's trace context; samples no call without one.
     ParentAlwaysOff,
-    /// Those of callers that are traced, and a share of callers in no trace.
+    /// Follows the caller's trace context; samples a share of the calls without one.
     ParentRatio,
 }
 
 impl TraceSampler {
-    pub(super) fn read(text: &str) -> Result<Self, Wrong> {
+    pub(super) fn read(text: &str) -> Result<Self, ValueError> {
         Ok(match text.to_ascii_lowercase().as_str() {
             "always_on" => TraceSampler::AlwaysOn,
             "always_off" => TraceSampler::AlwaysOff,
@@ -68,8 +68,8 @@ impl TraceSampler {
         })
     }
 
-    /// Whether the caller's word is heeded, and the share of the others.
-    fn means(self, ratio: f64) -> (bool, f64) {
+    /// Returns whether the sampler follows the caller, and the share of the other calls.
+    fn resolve(self, ratio: f64) -> (bool, f64) {
         match self {
             TraceSampler::AlwaysOn => (false, 1.0),
             TraceSampler::AlwaysOff => (false, 0.0),
@@ -81,8 +81,8 @@ impl TraceSampler {
     }
 }
 
-/// Whether a signal is sent: `otlp` or `none`.
-pub(super) fn exporter(text: &str) -> Result<bool, Wrong> {
+/// Parses whether a signal is exported: `otlp` or `none`.
+pub(super) fn exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
         "none" => Ok(false),
@@ -91,70 +91,70 @@ pub(super) fn exporter(text: &str) -> Result<bool, Wrong> {
 }
 
 impl Settings {
-    /// The settings of OTLP; `None` where nothing is sent.
+    /// Returns the OTLP settings; `None` if nothing is exported.
     ///
     /// # Errors
     ///
-    /// Lists that cannot be read.
+    /// Malformed headers or resource attributes.
     pub fn otlp(&self) -> Result<Option<OtlpSettings>, SettingError> {
-        let place = |sends: bool, own: &str| {
-            let place = if own.is_empty() { &self.otlp_endpoint } else { own };
-            (sends && !place.is_empty()).then(|| place.to_owned())
+        let endpoint = |enabled: bool, own: &str| {
+            let endpoint = if own.is_empty() { &self.otlp_endpoint } else { own };
+            (enabled && !endpoint.is_empty()).then(|| endpoint.to_owned())
         };
-        let metrics = place(self.metrics_exporter, &self.otlp_metrics_endpoint);
-        let traces = place(self.traces_exporter, &self.otlp_traces_endpoint);
-        let silent = metrics.is_none() && traces.is_none();
-        if silent || self.otel_sdk_disabled || !self.otlp_is_grpc() {
+        let metrics_endpoint = endpoint(self.metrics_exporter, &self.otlp_metrics_endpoint);
+        let traces_endpoint = endpoint(self.traces_exporter, &self.otlp_traces_endpoint);
+        let has_receiver = metrics_endpoint.is_some() || traces_endpoint.is_some();
+        if !has_receiver || self.otel_sdk_disabled || !self.otlp_is_grpc() {
             return Ok(None);
         }
-        let wrong = |names| SettingError::Together {
+        let malformed = |names| SettingError::Conflict {
             names,
-            way_out: "name=value, with commas between them; odd characters as %2C".to_owned(),
+            advice: "write name=value,name=value; percent-encode commas (%2C)".to_owned(),
         };
-        pairs(self.otlp_headers.reveal()).ok_or_else(|| wrong("--otlp-headers"))?;
-        let (heeds_parent, ratio) = self.traces_sampler.means(self.traces_ratio);
+        parse_pairs(self.otlp_headers.reveal()).ok_or_else(|| malformed("--otlp-headers"))?;
+        let (parent_based, sample_ratio) = self.traces_sampler.resolve(self.traces_ratio);
         Ok(Some(OtlpSettings {
-            metrics,
-            traces,
+            metrics_endpoint,
+            traces_endpoint,
             headers: self.otlp_headers.clone(),
             certificate: self.otlp_certificate.clone(),
             timeout: self.otlp_timeout,
-            every: self.otlp_metrics_interval,
+            metrics_interval: self.otlp_metrics_interval,
             service: self.service_name.clone(),
-            attributes: pairs(&self.resource_attributes)
-                .ok_or_else(|| wrong("--resource-attributes"))?,
-            heeds_parent,
-            ratio,
+            attributes: parse_pairs(&self.resource_attributes)
+                .ok_or_else(|| malformed("--resource-attributes"))?,
+            parent_based,
+            sample_ratio,
         }))
     }
 
-    /// Whether the protocol is the one that is spoken.
+    /// Whether the protocol is gRPC, the only supported one.
     pub(super) fn otlp_is_grpc(&self) -> bool {
         self.otlp_protocol.eq_ignore_ascii_case("grpc")
     }
 }
 
 impl OtlpSettings {
-    /// Headers, name and value.
+    /// Returns the headers as names and values.
     pub fn headers(&self) -> Vec<(String, String)> {
-        // They were read once already.
-        pairs(self.headers.reveal()).unwrap_or_default()
+        // `Settings::otlp` has validated them.
+        parse_pairs(self.headers.reveal()).unwrap_or_default()
     }
 }
 
-/// `name=value,name=value`, with percent signs for what would be misread. `None` if it is not that.
-fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+/// Parses `name=value,name=value` with percent-encoded values; `None` if it is malformed.
+fn parse_pairs(text: &str) -> Option<Vec<(String, String)>> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     let pair = |item: &str| {
         let (name, value) = item.split_once('=')?;
         let name = name.trim();
         (!name.is_empty()).then_some(())?;
-        Some((name.to_owned(), decoded(value.trim())?))
+        Some((name.to_owned(), percent_decode(value.trim())?))
     };
     items.map(pair).collect()
 }
 
-fn decoded(text: &str) -> Option<String> {
+fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -182,18 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_unless_somebody_says_where() {
+    fn nothing_is_exported_without_an_endpoint() {
         assert!(read(&[]).unwrap().is_none());
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317");
         assert!(read(&[endpoint, ("OTEL_SDK_DISABLED", "true")]).unwrap().is_none());
         assert!(read(&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]).unwrap().is_none());
         let none = ("OTEL_TRACES_EXPORTER", "none");
         let settings = read(&[endpoint, none]).unwrap().unwrap();
-        assert_eq!((settings.traces, settings.metrics.as_deref()), (None, Some("http://c:4317")));
+        assert_eq!(
+            (settings.traces_endpoint, settings.metrics_endpoint.as_deref()),
+            (None, Some("http://c:4317"))
+        );
     }
 
     #[test]
-    fn the_standard_variables_mean_what_they_mean_elsewhere() {
+    fn the_standard_variables_have_their_standard_meaning() {
         let settings = read(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4317"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4317"),
@@ -206,18 +209,18 @@ mod tests {
             ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
         ]);
         let settings = settings.unwrap().unwrap();
-        assert_eq!(settings.traces.as_deref(), Some("http://traces:4317"));
-        assert_eq!(settings.metrics.as_deref(), Some("http://all:4317"));
+        assert_eq!(settings.traces_endpoint.as_deref(), Some("http://traces:4317"));
+        assert_eq!(settings.metrics_endpoint.as_deref(), Some("http://all:4317"));
         assert_eq!(settings.headers()[0], ("api-key".to_owned(), "a,b".to_owned()));
         assert_eq!(settings.timeout, Duration::from_millis(2_500));
-        assert_eq!(settings.every, Duration::from_millis(1_500));
-        assert_eq!((settings.heeds_parent, settings.ratio), (true, 0.25));
+        assert_eq!(settings.metrics_interval, Duration::from_millis(1_500));
+        assert_eq!((settings.parent_based, settings.sample_ratio), (true, 0.25));
         assert_eq!(settings.attributes[0].1, "prod");
         assert!(!format!("{settings:?}").contains("a%2Cb"), "headers may hold a token");
     }
 
     #[test]
-    fn a_list_that_cannot_be_read_is_refused() {
+    fn a_malformed_list_is_rejected() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317");
         for bad in ["novalue", "=x", "a=%zz", "a=%f"] {
             assert!(read(&[endpoint, ("OTEL_EXPORTER_OTLP_HEADERS", bad)]).is_err(), "{bad}");

@@ -1,7 +1,5 @@
-//! The settings of the Redis store as one plain value: where the servers are, in each of the forms
-//! that envoyproxy/ratelimit and Redis tools write them, who we are to them, and how TLS is done.
-//!
-//! Not here: connecting (`store::redis`).
+//! The Redis settings as one value. Parses addresses in every form that envoyproxy/ratelimit and Redis
+//! tools accept.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,14 +7,14 @@ use std::time::Duration;
 use super::value_types::{RedisType, SecretText};
 use super::{SettingError, Settings};
 
-/// A port that Redis listens on unless told otherwise.
+/// Default port of Redis.
 const REDIS_PORT: u16 = 6_379;
-/// A port that sentinels listen on unless told otherwise.
+/// Default port of Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
-/// Databases that a server can be configured for; more is a typing error.
+/// Largest database number. A larger one is a typing error.
 const DATABASE_MAX: u32 = 65_535;
 
-/// Where one server is.
+/// Address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisAddress {
     /// A host and a port.
@@ -30,65 +28,65 @@ pub enum RedisAddress {
     Unix(PathBuf),
 }
 
-/// How many servers there are and who knows them.
+/// Kind of deployment, and the addresses to start from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Topology {
+pub enum RedisTopology {
     /// One server.
     Single(RedisAddress),
-    /// Sentinels name the present master.
+    /// Sentinels name the master.
     Sentinel {
-        /// The master's name.
+        /// Name of the master.
         master: String,
         /// At least one.
         sentinels: Vec<RedisAddress>,
     },
-    /// A Redis Cluster: at least one node to ask for the others.
+    /// Redis Cluster: at least one node, which names the others.
     Cluster(Vec<RedisAddress>),
 }
 
-/// How TLS is done.
+/// TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisTls {
-    /// Whose certificates are believed, PEM; `None`: the system's.
+    /// CA certificates, PEM; `None`: those of the system.
     pub ca: Option<PathBuf>,
-    /// Our certificate and private key, PEM.
+    /// Client certificate and private key, PEM.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// A certificate for another name is accepted.
-    pub any_host_name: bool,
+    /// Accepts a certificate for another host name.
+    pub skip_hostname_verification: bool,
 }
 
-/// Everything that the Redis store is told.
+/// Settings of the Redis store.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// Where the servers are.
-    pub topology: Topology,
-    /// The database; 0 unless the URL says otherwise, always 0 in a cluster.
+    /// Kind of deployment and addresses.
+    pub topology: RedisTopology,
+    /// Database number; always 0 in a cluster.
     pub database: u32,
-    /// The user, where it is not the default one.
+    /// User; `None`: the default user.
     pub user: Option<String>,
-    /// The password; may be empty.
+    /// Password; may be empty.
     pub password: SecretText,
-    /// A file with the password (or user:password), read again when it changes.
+    /// File with the password (or user:password), read for every new connection.
     pub password_file: Option<PathBuf>,
-    /// The sentinels' user and password.
+    /// User of the sentinels.
     pub sentinel_user: Option<String>,
-    /// The sentinels' password; may be empty.
+    /// Password of the sentinels; may be empty.
     pub sentinel_password: SecretText,
-    /// TLS, if it is used.
+    /// TLS, if it is on.
     pub tls: Option<RedisTls>,
-    /// Connections to each server.
+    /// Connections per server.
     pub connections: usize,
-    /// Time to connect.
+    /// Timeout of a connection attempt.
     pub connect_timeout: Duration,
-    /// How often servers are asked for their own figures; `None`: never.
-    pub census: Option<Duration>,
-    /// Time that a call has.
+    /// Interval of INFO polls; `None`: off.
+    pub info_interval: Option<Duration>,
+    /// Time budget of a call.
     pub budget: Duration,
-    /// Start of every key.
+    /// Prefix of every key.
     pub key_prefix: String,
 }
 
-/// One item of `redis-url`, taken apart.
+/// One parsed item of `redis-url`.
 struct Url {
     address: RedisAddress,
     user: Option<String>,
@@ -98,15 +96,15 @@ struct Url {
 }
 
 impl Settings {
-    /// The Redis store's settings.
+    /// Returns the settings of the Redis store.
     ///
     /// # Errors
     ///
-    /// An address that cannot be read, or settings that contradict each other.
+    /// A malformed address, or settings that contradict each other.
     pub fn redis(&self) -> Result<RedisSettings, SettingError> {
-        let fault = |way_out: &str| SettingError::Together {
+        let error = |advice: &str| SettingError::Conflict {
             names: "--redis-url, --redis-type",
-            way_out: way_out.to_owned(),
+            advice: advice.to_owned(),
         };
         let items: Vec<&str> = self
             .redis_url
@@ -120,25 +118,29 @@ impl Settings {
                 (Some((*master).to_owned()), rest)
             }
             (RedisType::Sentinel, _) => {
-                return Err(fault("for sentinel: the master's name, then host:port of sentinels"));
+                return Err(error(
+                    "for sentinel, give the master's name, then host:port of sentinels",
+                ));
             }
             (RedisType::Single, [_]) | (RedisType::Cluster, [_, ..]) => (None, items.as_slice()),
             (RedisType::Single, _) => {
-                return Err(fault("one address; several need --redis-type cluster or sentinel"));
+                return Err(error(
+                    "give one address; several need --redis-type cluster or sentinel",
+                ));
             }
-            (RedisType::Cluster, []) => return Err(fault("for cluster: host:port of nodes")),
+            (RedisType::Cluster, []) => return Err(error("for cluster, give host:port of nodes")),
         };
         let port = if master.is_some() { SENTINEL_PORT } else { REDIS_PORT };
         let unix = self.redis_socket_type.eq_ignore_ascii_case("unix");
         let urls: Vec<Url> = items
             .iter()
-            .map(|item| parse(item, port, unix))
+            .map(|item| parse_url(item, port, unix))
             .collect::<Result<_, _>>()
-            .map_err(|wrong| fault(&wrong))?;
+            .map_err(|expected| error(&expected))?;
         self.assemble(master, urls).ok_or_else(|| {
-            fault(
-                "databases other than 0 do not exist in a cluster, and its nodes and sentinels \
-                 are not on unix sockets",
+            error(
+                "a cluster has database 0 only, and neither cluster nodes nor sentinels can be \
+                 unix sockets",
             )
         })
     }
@@ -146,25 +148,25 @@ impl Settings {
     fn assemble(&self, master: Option<String>, urls: Vec<Url>) -> Option<RedisSettings> {
         let first = urls.first()?;
         let (database, tls) = (first.database, self.redis_tls || first.tls);
-        let (mut user, mut password) = login(self.redis_auth.reveal());
+        let (mut user, mut password) = parse_login(self.redis_auth.reveal());
         if password.is_empty() {
             user = first.user.clone();
             password = SecretText::from(first.password.as_deref().unwrap_or_default());
         }
-        let several = master.is_some() || self.redis_type == RedisType::Cluster;
+        let has_many = master.is_some() || self.redis_type == RedisType::Cluster;
         let addresses: Vec<RedisAddress> = urls.into_iter().map(|url| url.address).collect();
-        if several && addresses.iter().any(|address| matches!(address, RedisAddress::Unix(_))) {
+        if has_many && addresses.iter().any(|address| matches!(address, RedisAddress::Unix(_))) {
             return None;
         }
         if self.redis_type == RedisType::Cluster && database != 0 {
             return None;
         }
         let topology = match (master, self.redis_type) {
-            (Some(master), _) => Topology::Sentinel { master, sentinels: addresses },
-            (None, RedisType::Cluster) => Topology::Cluster(addresses),
-            (None, _) => Topology::Single(addresses.into_iter().next()?),
+            (Some(master), _) => RedisTopology::Sentinel { master, sentinels: addresses },
+            (None, RedisType::Cluster) => RedisTopology::Cluster(addresses),
+            (None, _) => RedisTopology::Single(addresses.into_iter().next()?),
         };
-        let (sentinel_user, sentinel_password) = login(self.redis_sentinel_auth.reveal());
+        let (sentinel_user, sentinel_password) = parse_login(self.redis_sentinel_auth.reveal());
         let client = self.redis_tls_client_cert.clone().zip(self.redis_tls_client_key.clone());
         Some(RedisSettings {
             topology,
@@ -177,20 +179,20 @@ impl Settings {
             tls: tls.then(|| RedisTls {
                 ca: self.redis_tls_cacert.clone(),
                 client,
-                any_host_name: self.redis_tls_skip_hostname_verification,
+                skip_hostname_verification: self.redis_tls_skip_hostname_verification,
             }),
             connections: self.redis_pool_size,
             connect_timeout: self.redis_timeout,
-            census: Some(self.redis_info_poll).filter(|every| !every.is_zero()),
+            info_interval: Some(self.redis_info_poll).filter(|interval| !interval.is_zero()),
             budget: self.store_budget,
             key_prefix: self.cache_key_prefix.clone(),
         })
     }
 }
 
-/// User and password out of `password`, or `user:password`. As envoyproxy/ratelimit reads it: a bare
-/// password that contains a colon must be written with an empty user in front, `:pass:word`.
-pub fn login(auth: &str) -> (Option<String>, SecretText) {
+/// Parses `password` or `user:password`. As in envoyproxy/ratelimit, a password with a colon and
+/// without a user is written with a colon in front, `:pass:word`.
+pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     match auth.split_once(':') {
         Some((user, password)) => {
             ((!user.is_empty()).then(|| user.to_owned()), SecretText::from(password))
@@ -199,8 +201,8 @@ pub fn login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Diagnostics never repeat the text: it may hold a password.
-fn parse(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
+/// Parses one address. Errors never quote it, because it may contain a password.
+fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
     let bare = |address, tls| Url { address, user: None, password: None, database: 0, tls };
     let (scheme, rest) = item.split_once("://").unwrap_or(("", item));
     let tls = match scheme {
@@ -212,7 +214,7 @@ fn parse(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
         }
         "" | "redis" | "tcp" => false,
         "rediss" => true,
-        _ => return Err("the scheme is redis://, rediss:// or unix:///path".to_owned()),
+        _ => return Err("the scheme must be redis://, rediss:// or unix:///path".to_owned()),
     };
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     let database = match database {
@@ -221,44 +223,45 @@ fn parse(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
             .parse()
             .ok()
             .filter(|number| *number <= DATABASE_MAX)
-            .ok_or("after the last slash comes the database's number".to_owned())?,
+            .ok_or("the path of an address must be a database number".to_owned())?,
     };
-    let (credentials, place) = match authority.rsplit_once('@') {
-        Some((credentials, place)) => (Some(credentials), place),
+    let (credentials, host) = match authority.rsplit_once('@') {
+        Some((credentials, host)) => (Some(credentials), host),
         None => (None, authority),
     };
-    let address = host_and_port(place, default_port)
-        .ok_or_else(|| "an address is host:port, such as redis:6379 or [::1]:6379".to_owned())?;
+    let address = host_and_port(host, default_port).ok_or_else(|| {
+        "an address must be host:port, such as redis:6379 or [::1]:6379".to_owned()
+    })?;
     let (user, password) = match credentials.map(|text| text.split_once(':')) {
         None => (None, None),
         Some(Some((user, password))) => {
             ((!user.is_empty()).then(|| user.to_owned()), Some(password.to_owned()))
         }
         Some(None) => {
-            return Err("a login in an address is user:password@ or :password@".to_owned());
+            return Err("credentials in an address must be user:password@ or :password@".to_owned());
         }
     };
     Ok(Url { address, user, password, database, tls })
 }
 
-fn host_and_port(place: &str, default_port: u16) -> Option<RedisAddress> {
-    let (host, port) = match place.strip_prefix('[') {
+fn host_and_port(text: &str, default_port: u16) -> Option<RedisAddress> {
+    let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']')?;
             (host, after.strip_prefix(':'))
         }
-        None => match place.rsplit_once(':') {
+        None => match text.rsplit_once(':') {
             Some((host, _)) if host.contains(':') => return None,
             Some((host, port)) => (host, Some(port)),
-            None => (place, None),
+            None => (text, None),
         },
     };
     let port = match port {
         Some(port) => port.parse().ok()?,
         None => default_port,
     };
-    let good = !host.is_empty() && !host.contains(char::is_whitespace);
-    good.then(|| RedisAddress::Tcp { host: host.to_owned(), port })
+    let is_valid = !host.is_empty() && !host.contains(char::is_whitespace);
+    is_valid.then(|| RedisAddress::Tcp { host: host.to_owned(), port })
 }
 
 #[cfg(test)]
@@ -269,7 +272,7 @@ mod tests {
     fn read(flags: &[(&str, &str)]) -> Result<RedisSettings, Vec<SettingError>> {
         let flags = flags.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
         let (settings, _) = Settings::read(&Sources { flags, ..Sources::default() })?;
-        settings.redis().map_err(|fault| vec![fault])
+        settings.redis().map_err(|error| vec![error])
     }
 
     fn tcp(host: &str, port: u16) -> RedisAddress {
@@ -277,9 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_an_address_is_read() {
+    fn every_form_of_an_address_is_parsed() {
         let single = |url: &str| match read(&[("redis-url", url)]).unwrap().topology {
-            Topology::Single(address) => address,
+            RedisTopology::Single(address) => address,
             other => panic!("{other:?}"),
         };
         assert_eq!(single("redis:6379"), tcp("redis", 6379));
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_brings_login_database_and_tls() {
+    fn a_url_sets_credentials_database_and_tls() {
         let redis = read(&[("redis-url", "rediss://ann:p:w@h:1/3")]).unwrap();
         assert_eq!(redis.user.as_deref(), Some("ann"));
         assert_eq!(redis.password.reveal(), "p:w");
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn auth_is_a_password_or_user_and_password() {
+    fn auth_is_a_password_or_a_user_and_a_password() {
         let with = |auth| read(&[("redis-url", "h:1"), ("redis-auth", auth)]).unwrap();
         assert_eq!((with("pw").user, with("pw").password.reveal().to_owned()), (None, "pw".into()));
         assert_eq!(with("ann:pw").user.as_deref(), Some("ann"));
@@ -311,7 +314,7 @@ mod tests {
         let flags = [("redis-type", "SENTINEL"), ("redis-url", "mymaster,a:1,b")];
         let sentinels = vec![tcp("a", 1), tcp("b", SENTINEL_PORT)];
         let master = "mymaster".to_owned();
-        assert_eq!(read(&flags).unwrap().topology, Topology::Sentinel { master, sentinels });
+        assert_eq!(read(&flags).unwrap().topology, RedisTopology::Sentinel { master, sentinels });
         assert!(read(&[("redis-type", "sentinel"), ("redis-url", "a:1")]).is_err());
     }
 
@@ -319,14 +322,14 @@ mod tests {
     fn a_cluster_url_is_a_list_of_nodes() {
         let flags = [("redis-type", "cluster"), ("redis-url", "a:1, b:2")];
         let nodes = vec![tcp("a", 1), tcp("b", 2)];
-        assert_eq!(read(&flags).unwrap().topology, Topology::Cluster(nodes));
+        assert_eq!(read(&flags).unwrap().topology, RedisTopology::Cluster(nodes));
         assert!(read(&[("redis-url", "a:1,b:2")]).is_err(), "several, but single");
         assert!(read(&[("redis-type", "cluster"), ("redis-url", "redis://a:1/2")]).is_err());
     }
 
     #[test]
-    fn a_fault_does_not_repeat_a_password() {
-        let faults = read(&[("redis-url", "http://ann:hunter2@h:1")]).unwrap_err();
-        assert!(!faults[0].to_string().contains("hunter2"), "{}", faults[0]);
+    fn an_error_does_not_quote_a_password() {
+        let errors = read(&[("redis-url", "http://ann:hunter2@h:1")]).unwrap_err();
+        assert!(!errors[0].to_string().contains("hunter2"), "{}", errors[0]);
     }
 }

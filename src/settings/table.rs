@@ -1,8 +1,8 @@
-//! The table of settings. A row is a field of [`Settings`], a flag (`--grpc-port`), a variable of
-//! ours (`TIDEGATE_GRPC_PORT`), the names that envoyproxy/ratelimit gives the same thing, a
-//! default, a reader with its bounds, and the help text for `--help` and docs/SETTINGS.md.
+//! The table of settings. A row defines a field of [`Settings`], its flag (`--grpc-port`), its
+//! variable (`TIDEGATE_GRPC_PORT`), the names of the same setting in envoyproxy/ratelimit, the
+//! default, a parser with its bounds, and the help text for flags and docs/SETTINGS.md.
 //!
-//! A new setting is one row. Not here: what is done with the values (`app`).
+//! A new setting is one row.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,27 +11,61 @@ use super::SettingError;
 use super::domain_grants::{DomainGrant, grants};
 use super::otlp_settings::{TraceSampler, exporter};
 use super::precedence;
-use super::precedence::{Given, Sources};
-use super::row::{Row, Show};
+use super::precedence::{SettingValue, Sources};
 use super::value_types::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, TopValues, address, bytes, duration, flag, host, key_prefix, number, or_millis,
-    path, paths, ratio, secret, secret_line, text,
+    StoreKind, TopValues, address, bytes, duration, duration_or_millis, flag, host, key_prefix,
+    number, path, paths, ratio, secret, secret_line, text,
 };
 
+/// How `--print-settings` and errors show a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redaction {
+    /// Unchanged.
+    Plain,
+    /// As an address with its password masked.
+    Address,
+    /// Hidden.
+    Hidden,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingRow {
+    /// Field of [`Settings`].
+    pub field: &'static str,
+    /// Name of the flag, without leading hyphens, and key in the settings file.
+    pub name: &'static str,
+    /// Default, unparsed.
+    pub default: &'static str,
+    /// How the value is shown.
+    pub redaction: Redaction,
+    /// Names of the variable in envoyproxy/ratelimit or OpenTelemetry.
+    pub compat_names: &'static [&'static str],
+    /// Help text.
+    pub help: &'static str,
+}
+
+impl SettingRow {
+    /// Returns the name of our variable in the environment.
+    pub fn variable(&self) -> String {
+        format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
+    }
+}
+
 macro_rules! settings {
-    ($( $(#[doc = $help:literal])+ $field:ident $name:literal : $type:ty = $default:literal, $reader:expr, $show:ident, [$($theirs:literal),*]; )+) => {
-        /// Every setting of the process, read and within its bounds.
+    ($( $(#[doc = $help:literal])+ $field:ident $name:literal : $type:ty = $default:literal, $parser:expr, $redaction:ident, [$($compat:literal),*]; )+) => {
+        /// Every setting of the process, parsed and validated.
         #[derive(Clone, Debug)]
         pub struct Settings { $( $(#[doc = $help])+ pub $field: $type, )+ }
 
-        /// Every setting, in the order of `--help` and docs/SETTINGS.md.
-        pub const TABLE: &[Row] = &[ $( Row {
+        /// Every setting, in the order of the help and of docs/SETTINGS.md.
+        pub const TABLE: &[SettingRow] = &[ $( SettingRow {
             field: stringify!($field),
             name: $name,
             default: $default,
-            show: Show::$show,
-            theirs: &[$($theirs),*],
+            redaction: Redaction::$redaction,
+            compat_names: &[$($compat),*],
             help: concat!($($help),+),
         }, )+ ];
 
@@ -40,26 +74,28 @@ macro_rules! settings {
             ///
             /// # Errors
             ///
-            /// Every fault of every setting at once; none of them goes away by trying again.
-            pub fn read(sources: &Sources) -> Result<(Settings, Vec<Given>), Vec<SettingError>> {
-                let given = precedence::gather(TABLE, sources);
-                let mut faults = precedence::unknown_names(TABLE, &sources.file);
-                faults.extend(precedence::refused(&sources.environment));
-                $( let $field = precedence::read(&given, stringify!($field), $reader, &mut faults); )+
+            /// Every invalid setting at once. Retrying does not help.
+            pub fn read(
+                sources: &Sources,
+            ) -> Result<(Settings, Vec<SettingValue>), Vec<SettingError>> {
+                let values = precedence::find_all(TABLE, sources);
+                let mut errors = precedence::unknown_names(TABLE, &sources.file);
+                errors.extend(precedence::unsupported(&sources.environment));
+                $( let $field = precedence::parse(&values, stringify!($field), $parser, &mut errors); )+
                 let all = || Some(Settings { $( $field: $field?, )+ });
                 match all() {
-                    Some(settings) if faults.is_empty() => {
-                        let together = settings.faults_together();
-                        if together.is_empty() { Ok((settings, given)) } else { Err(together) }
+                    Some(settings) if errors.is_empty() => {
+                        let conflicts = settings.conflicts();
+                        if conflicts.is_empty() { Ok((settings, values)) } else { Err(conflicts) }
                     }
-                    Some(_) | None => Err(faults),
+                    Some(_) | None => Err(errors),
                 }
             }
         }
     };
 }
 
-/// A day: no timeout or period of ours is longer.
+/// A day: the longest timeout or period, except for the age of connections.
 const DAY_MS: u64 = 86_400_000;
 
 settings! {
@@ -249,9 +285,9 @@ settings! {
     /// Only grpc is supported; with any other value nothing is sent.
     otlp_protocol "otlp-protocol": String = "grpc", text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL"];
     /// Timeout of OTLP requests; a number without a unit is in milliseconds.
-    otlp_timeout "otlp-timeout": Duration = "10s", or_millis(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
+    otlp_timeout "otlp-timeout": Duration = "10s", duration_or_millis(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
     /// Interval of metric exports; a number without a unit is in milliseconds.
-    otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", or_millis(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
+    otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", duration_or_millis(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
     /// Export metrics by OTLP (otlp) or not (none); /metrics works in any case.
     metrics_exporter "metrics-exporter": bool = "otlp", exporter, Plain, ["OTEL_METRICS_EXPORTER"];
     /// Export traces by OTLP (otlp) or not (none).
@@ -274,88 +310,6 @@ settings! {
     log_format "log-format": LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];
 }
 
-impl Settings {
-    /// Diagnostics that only show when settings are seen together.
-    fn faults_together(&self) -> Vec<SettingError> {
-        let mut found: Vec<(&'static str, &'static str)> = Vec::new();
-        let mut fault = |names, way_out| found.push((names, way_out));
-        if self.grpc_server_use_tls
-            && (self.grpc_server_tls_cert.is_none() || self.grpc_server_tls_key.is_none())
-        {
-            fault("--grpc-server-use-tls", "give --grpc-server-tls-cert and --grpc-server-tls-key");
-        }
-        if self.grpc_client_tls_cacert.is_some() && !self.grpc_server_use_tls {
-            fault(
-                "--grpc-client-tls-cacert",
-                "client certificates need TLS: add --grpc-server-use-tls",
-            );
-        }
-        if !self.grpc_client_tls_san.is_empty() && self.grpc_client_tls_cacert.is_none() {
-            fault(
-                "--grpc-client-tls-san",
-                "names are checked on certificates: add --grpc-client-tls-cacert",
-            );
-        }
-        if !self.grpc_client_domains.is_empty() {
-            if self.grpc_client_tls_cacert.is_none() {
-                fault(
-                    "--grpc-client-domains",
-                    "callers are known by their certificates: add --grpc-client-tls-cacert",
-                );
-            }
-            if self.grpc_uds.is_some() {
-                fault(
-                    "--grpc-client-domains, --grpc-uds",
-                    "no certificate is shown on a Unix socket: give one of them",
-                );
-            }
-            if self.json == OnOff::On {
-                fault(
-                    "--grpc-client-domains, --json on",
-                    "no certificate is shown on the HTTP port: leave --json at auto",
-                );
-            }
-        }
-        if self.hard_limit <= self.drain_delay {
-            fault(
-                "--hard-limit, --drain-delay",
-                "the hard limit ends the drain: make it longer than the delay",
-            );
-        }
-        if self.policy_size < self.policy_file_size {
-            fault("--policy-size, --policy-file-size", "all files are at least as large as one");
-        }
-        if !self.key_secret.is_empty() && self.key_secret_file.is_some() {
-            fault("--key-secret, --key-secret-file", "give one of them");
-        }
-        if self.store == StoreKind::Redis && self.redis_url.is_empty() {
-            fault("--store redis", "give --redis-url, or --store memory");
-        }
-        if !self.prometheus_path.starts_with('/') {
-            fault("--prometheus-path", "begins with a slash");
-        }
-        let together =
-            |(names, way_out): (_, &str)| SettingError::Together { names, way_out: way_out.into() };
-        let mut faults: Vec<SettingError> = found.into_iter().map(together).collect();
-        if self.counts_in_redis()
-            && let Err(fault) = self.redis()
-        {
-            faults.push(fault);
-        }
-        faults.extend(self.otlp().err());
-        faults
-    }
-
-    /// Whether hits are counted in Redis.
-    pub fn counts_in_redis(&self) -> bool {
-        match self.store {
-            StoreKind::Auto => !self.redis_url.is_empty(),
-            StoreKind::Memory => false,
-            StoreKind::Redis => true,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -364,13 +318,13 @@ mod tests {
 
     #[test]
     fn every_default_is_within_its_bounds() {
-        let (settings, given) = Settings::read(&Sources::default()).unwrap();
+        let (settings, values) = Settings::read(&Sources::default()).unwrap();
         assert_eq!(settings.grpc_port, 8081);
-        assert_eq!(given.len(), TABLE.len());
+        assert_eq!(values.len(), TABLE.len());
     }
 
     #[test]
-    fn a_row_is_named_alike_everywhere_and_once() {
+    fn the_names_of_a_row_are_consistent_and_unique() {
         let mut names = BTreeSet::new();
         for row in TABLE {
             assert!(
@@ -380,19 +334,19 @@ mod tests {
             );
             assert!(row.help.ends_with('.'), "{}: help is a sentence", row.name);
             assert!(names.insert(row.variable()), "{} twice", row.name);
-            for theirs in row.theirs {
-                assert!(names.insert((*theirs).to_owned()), "{theirs} twice");
+            for compat in row.compat_names {
+                assert!(names.insert((*compat).to_owned()), "{compat} twice");
             }
         }
     }
 
     #[test]
-    fn all_faults_come_at_once() {
+    fn every_invalid_setting_is_reported() {
         let flags = [("grpc-port", "70000"), ("drain-delay", "5"), ("store", "disk")];
         let flags = flags.map(|(name, text)| (name.to_owned(), text.to_owned()));
         let sources = Sources { flags: flags.into(), ..Sources::default() };
-        let faults = Settings::read(&sources).unwrap_err();
-        assert_eq!(faults.len(), 3, "{faults:?}");
-        assert!(faults[0].to_string().contains("--grpc-port (from flag): \"70000\""));
+        let errors = Settings::read(&sources).unwrap_err();
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert!(errors[0].to_string().contains("--grpc-port (from flag): \"70000\""));
     }
 }

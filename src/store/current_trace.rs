@@ -1,10 +1,10 @@
-//! The trace of the call that is under way, for whoever in a store has something to write down.
+//! The trace of the current call, as a task-local variable.
 //!
-//! It travels beside the call, not in it: between the wire and a node's connection lie seven layers
-//! that have nothing to do with traces, and only one call in a hundred has one. Where there is none,
-//! asking is a look at a thread's own variable.
+//! It travels beside the call, not in it: seven layers between the wire and a node's connection have
+//! nothing to do with traces, and only one call in a hundred has one. Without a trace, `record` is
+//! one look at a thread-local variable.
 //!
-//! Not here: what is written down (`domain`), which calls are traced (`telemetry`).
+//! Not here: what a trace contains (`domain`), which calls are traced (`telemetry`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ tokio::task_local! {
     static TRACE: Arc<Trace>;
 }
 
-/// Does `work` as part of a traced call.
+/// Runs a future with `trace` as the current trace.
 pub async fn scope<W: Future>(trace: Arc<Trace>, work: W) -> W::Output {
     TRACE.scope(trace, work).await
 }
 
-/// Writes something down, if this is part of a traced call.
-pub fn note(write: impl FnOnce(&Trace)) {
-    // An error says that there is none.
+/// Calls `write` with the current trace, if there is one.
+pub fn record(write: impl FnOnce(&Trace)) {
+    // An error means that there is none.
     let _ = TRACE.try_with(|trace| write(trace));
 }

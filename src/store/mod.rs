@@ -1,53 +1,53 @@
-//! Where hits are counted: the [`Store`] trait with its contract, and its implementations.
+//! Counter storage: the [`Store`] trait with its contract, and its implementations.
 //!
-//! Not here: policy, gRPC, what an answer means for the caller (`decide`), deadlines and fallbacks
-//! (`resilience`).
+//! Not here: policy, gRPC, the meaning of an answer for the caller (`decide`), deadlines and
+//! fallback (`resilience`).
 //!
 //! # The contract
 //!
 //! `tests/it/store_contract/` runs one list of cases against every store and quotes these numbers.
 //!
-//! 1. **One call, one instant.** All checks of a call are decided and written as if no other call
-//!    ran in between (on a cluster: all checks that share a tag).
-//! 2. **Refunds first.** `Op::Refund` is applied before anything else, in order, whatever
-//!    becomes of the call. It passes, charges nothing, never lifts a counter above its capacity,
-//!    and has no effect on a counter that does not exist.
+//! 1. **Atomic.** All checks of a call are decided and written at one instant, isolated from other
+//!    calls. (On a cluster: all checks that share a tag.)
+//! 2. **Refunds first.** `Op::Refund` is applied before all other operations, in order, even if the
+//!    call is rejected. It passes, charges nothing, never lifts a counter above its capacity, and
+//!    has no effect on a counter that does not exist.
 //! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
-//!    checks, at least one of those does. `Shadow` checks have no say.
-//! 4. **All or nothing.** Under that accounting a refused call charges nothing at all; an admitted
-//!    call charges every check that passes, and none that refuses.
-//!    Where some checks are unanswered and none refuses, what the others charged stands: whoever
-//!    decides in the silent ones' place refunds it by receipt if the call is then refused.
-//! 5. **Independent.** Under that accounting every check that passes is charged, admitted or not.
-//! 6. **A refusal is free.** A refusing check is never charged and writes nothing (but the clamp of
-//!    15 and, for buckets, of 14: unwritten, it would be clamped anew at every look, and no wait
-//!    would be honest).
-//! 7. **Always.** `Charge::Always` is the one exception to 3 to 6: its hits are counted even beyond
-//!    the limit and whatever becomes of the call, up to one more capacity of debt (windows: up to
-//!    `u32::MAX`); its verdict is that of any check, given before the charge.
-//! 8. **A peek** asks whether one more hit would pass and takes nothing.
-//! 9. **The same counter twice** in one call: the later check sees the earlier one's charge (which
-//!    it would not keep if the call is refused).
-//! 10. **Too much at once.** A cost above the capacity, and any cost on a limit of 0, is refused,
-//!     consumes nothing and has no retry-after.
-//! 11. **Honest waits.** On a refusal `retry_after` is the shortest wait after which the same check
-//!     alone passes; one tick less and it is refused again.
-//! 12. **Reset.** `reset_after` is the time until nothing is used any more: a window's end, or the
-//!     time until the bucket is full (zero for a full one).
-//! 13. **Available** is what single hits could be taken next, after this call; rounded down. It and
-//!     `reset_after` tell the counter as the whole call leaves it; `retry_after` is what the check
-//!     met when it was refused (charged always: after that charge).
-//! 14. **A changed limit** meets the old counter: windows keep their count, buckets keep the share
-//!     of debt; both are clamped to the new capacity.
-//! 15. **A clock that steps back** counts as one that stands still, and refills nothing twice; a
-//!     state from the far future is clamped to a full debt, so that no counter freezes. Far is: a
-//!     window that begins later than one window from now; a bucket's debt more than one second
-//!     beyond a full one.
-//! 16. **Receipts.** `refund` returns what a receipt says, once: into its own window if that is
-//!     still the current or the previous one; into a bucket less what can have refilled since (by
-//!     the store's clock; a store without one takes the time of its latest call).
-//! 17. **Everything ends.** A counter is dropped no later than an absent one means the same, and
-//!     never before.
+//!    checks, at least one of those does. `Shadow` checks have no effect on admission.
+//! 4. **All or nothing.** Under this accounting a rejected call charges nothing; an admitted call
+//!    charges every check that passes, and none that refuses.
+//!    If some checks are unanswered and none refuses, the charges of the others are kept. Whoever
+//!    decides the unanswered checks refunds those charges by receipt if the call is then rejected.
+//! 5. **Independent.** Under this accounting every check that passes is charged, whether or not the
+//!    call is admitted.
+//! 6. **Refusals are free.** A check that refuses is never charged and writes nothing, except for
+//!    the clamps of clauses 14 (buckets) and 15. An unwritten clamp would be repeated on every call,
+//!    and `retry_after` would never come true.
+//! 7. **Always.** `Charge::Always` is the only exception to clauses 3 to 6: its hits are charged even
+//!    beyond the limit and even if the call is rejected, up to one more capacity of debt (windows: up
+//!    to `u32::MAX`). Its verdict is that of any other check and is decided before the charge.
+//! 8. **Peeks.** A peek reports whether one more hit would pass, and charges nothing.
+//! 9. **Repeated counters.** If two checks of a call use the same counter, the later one sees the
+//!    earlier one's charge (which is undone if the call is rejected).
+//! 10. **Excessive cost.** A cost above the capacity, and any cost on a limit of 0, is refused without
+//!     a charge and without `retry_after`.
+//! 11. **Exact waits.** On a refusal, `retry_after` is the shortest wait after which the same check
+//!     passes on its own; one tick earlier it is refused.
+//! 12. **Reset.** `reset_after` is the time until the counter is unused: the window's end, or the time
+//!     until the bucket is full (zero for a full one).
+//! 13. **Available** is the number of single hits that could be taken next, rounded down. It and
+//!     `reset_after` describe the counter after the whole call. `retry_after` describes it at the
+//!     moment of the refusal (for `Charge::Always`: after that charge).
+//! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their count,
+//!     buckets keep their share of debt. Both are clamped to the new capacity.
+//! 15. **Clock steps back.** A clock that steps back counts as one that stands still, and refills
+//!     nothing twice. A state from the far future is clamped to a full debt, so that no counter
+//!     freezes. Far future means: a window that starts later than one window from now, or a bucket's
+//!     debt more than one second beyond a full one.
+//! 16. **Receipts.** `refund` returns the hits of a receipt, once: to their own window, if that is
+//!     still the current or the previous one, or to a bucket, less what can have refilled since then
+//!     (by the store's clock; a store without one uses the time of its latest call).
+//! 17. **Expiry.** Every counter expires when an absent one means the same, and never earlier.
 
 use std::future::Future;
 
@@ -57,24 +57,64 @@ pub mod current_trace;
 pub mod memory;
 pub mod redis;
 
-/// Counts hits. The module's documentation is the contract.
+/// Counts hits. The module documentation states the contract.
 pub trait Store: Send + Sync + 'static {
-    /// Decides a call. There is one answer per check, in order.
+    /// Decides a call and returns one answer per check, in order.
     ///
-    /// Never fails: what could not be asked is `Answer::Unanswered`.
+    /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
 
-    /// Returns charges to their counters (contract, 16). Sent once; what is lost only makes the
+    /// Returns charges to their counters (clause 16). Sends them once; a lost refund only keeps the
     /// counter stricter until it refills.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 }
 
-/// A store within this process: the same contract, and nobody waits for it. What stands behind a
-/// store that may be slow or gone.
+/// A store within this process, under the same contract, that answers without waiting. It stands in
+/// for a remote store that is slow or unavailable.
 pub trait LocalStore: Store {
-    /// Decides a call: one answer per check, in order; every one is decided.
-    fn answer(&self, call: &Call<'_>) -> Vec<Answer>;
+    /// Decides a call and returns one answer per check, in order. All are `Answer::Decided`.
+    fn decide(&self, call: &Call<'_>) -> Vec<Answer>;
 
-    /// Decides one check that is a call of its own, without an allocation for its answer.
-    fn answer_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
+    /// Decides a call of one check, without an allocation for the answer.
+    fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
+}
+
+/// A store that replicas share, as operators see it. A wrapper adds its own counters and asks the
+/// store that it wraps for the rest.
+pub trait SharedStore: Store {
+    /// The state of one server.
+    type Node;
+
+    /// The servers that hold counters now.
+    fn nodes(&self) -> Vec<Self::Node>;
+
+    /// Waits until every server is connected. For the start only: a request never waits.
+    fn until_connected(&self) -> impl Future<Output = ()> + Send;
+
+    /// Totals since the start.
+    fn shared_stats(&self) -> SharedStoreStats;
+
+    /// Drops cached refusals, because the policy has changed.
+    fn clear_refusals(&self);
+}
+
+/// Totals of a shared store since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedStoreStats {
+    /// Calls not answered within the budget.
+    pub overruns: u64,
+    /// Checks rejected from the refusal cache.
+    pub cached_refusals: u64,
+    /// Calls answered from the refusal cache alone.
+    pub cached_calls: u64,
+    /// Counters from the far future, read as full.
+    pub clamped: u64,
+    /// Replies that no script can send.
+    pub unreadable: u64,
+    /// Calls over several slots of a cluster.
+    pub multi_slot_calls: u64,
+    /// Of these, calls that used one slot before the others.
+    pub two_rounds: u64,
+    /// Charges refunded because another slot rejected the call.
+    pub refunds: u64,
 }

@@ -1,8 +1,8 @@
-//! The same counters under the Prometheus names of envoyproxy/ratelimit, for dashboards and alerts
-//! that move along with their service.
+//! Our counters under the Prometheus names of envoyproxy/ratelimit, for existing dashboards and
+//! alerts.
 //!
-//! As there: counters without `_total`, the rule's path as `key1` and `key2`, what lies deeper
-//! summed up. Not here: our own names (`shown`).
+//! As there, counters have no `_total`, the labels `key1` and `key2` are the first two levels of the
+//! rule's path, and deeper levels are summed up. Not here: our own names (`families`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,89 +12,111 @@ use std::sync::Arc;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::compat_stats::Tally;
-use super::counters::Telemetry;
-use super::metric::{Family, Kind, Sink, Unit, Value};
-use super::prometheus_writer::Text;
+use super::counters::{ProcessTotals, Telemetry};
+use super::hit_counts::HitCounts;
+use super::metric::{
+    MetricFamily, MetricSink, MetricUnit, MetricValue, emit_single, histogram,
+    unsuffixed_counter as counter,
+};
+use super::prometheus_writer::PrometheusWriter;
 use crate::domain::RpcOutcome;
 
-/// A counter per rule: its name, its help, its value.
-type Column = (&'static str, &'static str, fn(&Tally) -> u64);
+const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
+    counter(name, help).with_labels(&["domain", "key1", "key2"])
+}
 
-const COLUMNS: [Column; 5] = [
-    ("ratelimit_service_rate_limit_total_hits", "Hits asked for", |tally| tally.total),
-    ("ratelimit_service_rate_limit_within_limit", "Hits that passed", |tally| tally.within),
-    ("ratelimit_service_rate_limit_over_limit", "Hits that were refused", |tally| tally.over),
-    ("ratelimit_service_rate_limit_near_limit", "Hits near the limit", |tally| tally.near),
-    ("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit in shadow mode", |tally| {
-        tally.shadow
+/// A counter of every rule: its family, and its value.
+type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
+
+const RULES: [RuleMetric; 5] = [
+    (of_rule("ratelimit_service_rate_limit_total_hits", "Requested hits"), |hits| hits.total),
+    (of_rule("ratelimit_service_rate_limit_within_limit", "Hits that passed"), |hits| hits.within),
+    (of_rule("ratelimit_service_rate_limit_over_limit", "Hits that were rejected"), |hits| {
+        hits.over
     }),
+    (of_rule("ratelimit_service_rate_limit_near_limit", "Hits near the limit"), |hits| hits.near),
+    (
+        of_rule("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit in shadow mode"),
+        |hits| hits.shadow,
+    ),
 ];
 
 const METHOD: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
-const REQUESTS: Family =
-    Family::new("ratelimit_service_total_requests", "Calls answered", Kind::Bare);
-const RESPONSE_TIME: Family = Family::new(
-    "ratelimit_service_response_time",
-    "Time from receiving a call to its response",
-    Kind::Histogram,
-)
-.in_unit(Unit::Seconds);
-const ERRORS: Family = Family::new(
+const REQUESTS: MetricFamily =
+    counter("ratelimit_service_total_requests", "Answered calls").with_labels(&["grpc_method"]);
+const RESPONSE_TIME: MetricFamily =
+    histogram("ratelimit_service_response_time", "Time from receiving a call to its response")
+        .in_unit(MetricUnit::Seconds)
+        .with_labels(&["grpc_method"]);
+const ERRORS: MetricFamily = counter(
     "ratelimit_service_should_rate_limit_error",
-    "Calls without a decision",
-    Kind::Bare,
-);
+    "Calls without a decision: `redis_error` without an answer of the store, else `service_error`",
+)
+.with_labels(&["err_type"]);
 
-/// Shows the counters under their names.
+/// A counter of the whole process: its family, and its value.
+type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
+
+const LOADS: [ProcessMetric; 2] = [
+    (counter("ratelimit_service_config_load_success", "Successful policy loads"), |totals| {
+        totals.loads
+    }),
+    (counter("ratelimit_service_config_load_error", "Failed policy reloads"), |totals| {
+        totals.load_errors
+    }),
+];
+
+/// Every family of this module, in the order of a scrape.
+#[cfg(test)]
+pub(crate) fn compat_families() -> Vec<MetricFamily> {
+    let rules = RULES.iter().map(|(family, _)| *family);
+    let loads = LOADS.iter().map(|(family, _)| *family);
+    rules.chain([REQUESTS, RESPONSE_TIME, ERRORS]).chain(loads).collect()
+}
+
+/// Encodes our counters under these names.
 #[derive(Debug)]
-pub(super) struct CompatNames(pub(super) Arc<Telemetry>);
+pub(super) struct CompatMetrics(pub(super) Arc<Telemetry>);
 
-impl Collector for CompatNames {
+impl Collector for CompatMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        show(&self.0, &mut Text(&mut encoder))
+        emit_all(&self.0, &mut PrometheusWriter(&mut encoder))
     }
 }
 
-fn show(telemetry: &Telemetry, sink: &mut dyn Sink) -> fmt::Result {
+fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     let tables = telemetry.tables();
-    let mut rows: BTreeMap<[String; 3], Tally> = BTreeMap::new();
-    for (rule, cell) in &tables.present.by_name {
+    let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
+    for (rule, counters) in &tables.present.by_name {
         let [key1, key2] = keys(&rule.domain, &rule.path);
-        rows.entry([rule.domain.to_string(), key1, key2]).or_default().add(&cell.read());
+        rows.entry([rule.domain.to_string(), key1, key2]).or_default().add(&counters.hits());
     }
-    for (name, help, column) in COLUMNS {
-        sink.family(&Family::new(name, help, Kind::Bare), &mut |put| {
-            rows.iter().try_for_each(|([domain, key1, key2], tally)| {
+    for (family, value) in &RULES {
+        sink.family(family, &mut |emit| {
+            rows.iter().try_for_each(|([domain, key1, key2], hits)| {
                 let labels = [("domain", domain.as_str()), ("key1", key1), ("key2", key2)];
-                let known = if key2.is_empty() { &labels[..2] } else { &labels };
-                put(known, Value::Whole(column(tally)))
+                let labels = if key2.is_empty() { &labels[..2] } else { &labels };
+                emit(labels, MetricValue::Number(value(hits)))
             })
         })?;
     }
     let totals = telemetry.totals();
-    let calls = totals.ended.iter().sum();
-    sink.family(&REQUESTS, &mut |put| put(&METHOD, Value::Whole(calls)))?;
-    sink.family(&RESPONSE_TIME, &mut |put| put(&METHOD, Value::Buckets(totals.took.clone())))?;
-    let of = |ending: RpcOutcome| totals.ended[ending as usize];
-    sink.family(&ERRORS, &mut |put| {
-        let store = of(RpcOutcome::Unavailable);
-        let service = of(RpcOutcome::Invalid) + of(RpcOutcome::Late);
-        put(&[("err_type", "redis_error")], Value::Whole(store))?;
-        put(&[("err_type", "service_error")], Value::Whole(service))
+    let calls = totals.outcomes.iter().sum();
+    sink.family(&REQUESTS, &mut |emit| emit(&METHOD, MetricValue::Number(calls)))?;
+    let durations = || MetricValue::Histogram(totals.durations.clone());
+    sink.family(&RESPONSE_TIME, &mut |emit| emit(&METHOD, durations()))?;
+    let calls_with = |outcome: RpcOutcome| totals.outcomes[outcome as usize];
+    sink.family(&ERRORS, &mut |emit| {
+        let store = calls_with(RpcOutcome::Unavailable);
+        let service = calls_with(RpcOutcome::Invalid) + calls_with(RpcOutcome::Late);
+        emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;
+        emit(&[("err_type", "service_error")], MetricValue::Number(service))
     })?;
-    let loads = [
-        ("ratelimit_service_config_load_success", totals.loads),
-        ("ratelimit_service_config_load_error", totals.load_errors),
-    ];
-    loads.into_iter().try_for_each(|(name, sum)| {
-        let family = Family::new(name, "Policy loads", Kind::Bare);
-        sink.family(&family, &mut |put| put(&[], Value::Whole(sum)))
-    })
+    LOADS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// The first two levels of a rule's path, written as they write them: split at dots, those of an
-/// address and what their statistics cannot carry become underscores.
+/// The first two levels of a rule's path as envoyproxy/ratelimit writes them: it splits at dots, and
+/// turns the dots of IPv4 addresses and the characters `:` and `|` into underscores.
 fn keys(domain: &str, path: &str) -> [String; 2] {
     let path = path.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.')).unwrap_or(path);
     let clean = path.replace([':', '|'], "_");
@@ -103,8 +125,9 @@ fn keys(domain: &str, path: &str) -> [String; 2] {
     [levels.next().unwrap_or_default(), levels.next().unwrap_or_default()]
 }
 
+/// Replaces the dots of IPv4 addresses by underscores.
 fn without_addresses(path: &str) -> String {
-    // An address is four numbers between dots, of which the first may follow a key and `_`.
+    // Four numbers separated by dots; the first may follow a key and `_`, another may follow the last.
     let parts: Vec<&str> = path.split('.').collect();
     let mut out = String::with_capacity(path.len());
     let mut at = 0;
@@ -136,15 +159,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_cut_into_their_two_keys() {
-        let cut = |path| keys("edge", path);
-        assert_eq!(cut("edge.client"), ["client", ""]);
-        assert_eq!(cut("edge.path_a.client.deeper"), ["path_a", "client"]);
+    fn a_path_is_split_into_key1_and_key2() {
+        let split = |path| keys("edge", path);
+        assert_eq!(split("edge.client"), ["client", ""]);
+        assert_eq!(split("edge.path_a.client.deeper"), ["path_a", "client"]);
         assert_eq!(
-            cut("edge.remote_address_10.0.0.1.client"),
+            split("edge.remote_address_10.0.0.1.client"),
             ["remote_address_10_0_0_1", "client"]
         );
-        assert_eq!(cut("edge.time_10:30|x"), ["time_10_30_x", ""]);
-        assert_eq!(cut("edge.host_a.example.org"), ["host_a", "example"], "as there");
+        assert_eq!(split("edge.time_10:30|x"), ["time_10_30_x", ""]);
+        assert_eq!(
+            split("edge.host_a.example.org"),
+            ["host_a", "example"],
+            "as envoyproxy/ratelimit does"
+        );
     }
 }

@@ -1,279 +1,284 @@
-//! Where the counters are kept: a cell per rule (`rules`), and a few counters of the whole process.
+//! The counters of the process: those of each rule (`rule_counters`), and a few that every call
+//! touches.
 //!
-//! The counters of the whole process are touched by every call whatever its rule, so each worker
-//! has lines of its own. Not here: the arithmetic (`tally`), what is shown of it (`shown`).
+//! Each worker has its own copy of the latter, on cache lines of its own. Not here: what counts as
+//! near or over (`hit_counts`), the metrics' names (`families`).
 
-use std::cell::Cell as LocalCell;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use super::compat_stats::tally;
-use super::otlp::Traces;
-use super::refusal_log::Refusals;
-use super::rule_counters::{ByCode, RuleCounters, RuleName, SOURCES, Table, Tables, place};
-use super::top::{Top, Values};
+use super::hit_counts::count_hits;
+use super::otlp::TraceExporter;
+use super::refusal_log::RefusalLog;
+use super::rule_counters::{
+    CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
+};
+use super::top::{Top, ValueDisplay};
 use crate::domain::{
-    CheckEvent, Code, Decision, Distribution, Micros, Observer, Parent, RefusalEvent, RpcOutcome,
-    RuleId, Trace, Waits, add_to,
+    CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
+    RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
-/// Workers whose counters of the whole process are their own; all others share the last.
-const SHARDS: usize = 256;
+/// Workers with counters of their own, plus one: all further workers share the last.
+const WORKERS_MAX: usize = 256;
 
-/// Counters of the whole process, as one worker counts them.
+/// The counters of one worker.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard {
+struct WorkerCounters {
     /// By code and source.
-    decided: [[AtomicU64; SOURCES]; 2],
+    decided: [[AtomicU64; SOURCE_COUNT]; 2],
     shadowed: AtomicU64,
     domain_not_found: AtomicU64,
-    release_without_holder: AtomicU64,
-    ended: [AtomicU64; RpcOutcome::ALL.len()],
-    took: Waits,
+    releases_without_holder: AtomicU64,
+    outcomes: [AtomicU64; RpcOutcome::ALL.len()],
+    durations: DurationHistogram,
 }
 
-/// Snapshot of the whole process.
+/// The sums over all workers, and the state of policy loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub(super) decided: ByCode,
+pub(super) struct ProcessTotals {
+    pub(super) decided: CountsByCode,
     pub(super) shadowed: u64,
     pub(super) domain_not_found: u64,
-    pub(super) release_without_holder: u64,
-    pub(super) ended: [u64; RpcOutcome::ALL.len()],
-    pub(super) took: Distribution,
+    pub(super) releases_without_holder: u64,
+    pub(super) outcomes: [u64; RpcOutcome::ALL.len()],
+    pub(super) durations: HistogramSnapshot,
     pub(super) loads: u64,
     pub(super) load_errors: u64,
-    pub(super) last_load_taken: bool,
-    pub(super) last_taken_us: u64,
+    pub(super) last_load_succeeded: bool,
+    pub(super) last_load_us: u64,
 }
 
 /// The counters of the process.
 #[derive(Debug)]
 pub struct Telemetry {
-    /// Decisions are counted. Off only to measure what that costs.
-    on: bool,
+    /// Whether decisions are counted.
+    enabled: bool,
     near_ratio: f64,
-    tables: ArcSwap<Tables>,
-    /// Limits that callers brought along: one cell for all, since callers choose their number.
+    tables: ArcSwap<RuleTables>,
+    /// Request overrides. They share one set of counters, because callers choose their number.
     pub(super) overrides: RuleCounters,
-    shards: Box<[Shard]>,
+    workers: Box<[WorkerCounters]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
-    /// What the files hold, as far as they were looked at, is in force.
-    last_load_taken: AtomicBool,
-    /// When that was loaded, in microseconds since the Unix epoch.
-    last_taken_us: AtomicU64,
-    traces: OnceLock<Traces>,
-    refusals: Refusals,
+    /// Whether the policy in force is what the files held when they were last read.
+    last_load_succeeded: AtomicBool,
+    /// The time of the last successful load, in microseconds since the Unix epoch.
+    last_load_us: AtomicU64,
+    trace_exporter: OnceLock<TraceExporter>,
+    refusal_log: RefusalLog,
     top: Top,
 }
 
-/// The next worker's shard. Workers are few and live as long as the process.
-static WORKERS: AtomicUsize = AtomicUsize::new(0);
+/// The number of threads that have counted something. Workers are few and live as long as the process.
+static WORKER_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static WORKER: LocalCell<Option<usize>> = const { LocalCell::new(None) };
+    /// This thread's index among the workers.
+    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 impl Telemetry {
-    /// Counters at zero. `near_ratio`: the share of a limit, 0 to 1, from which hits are near it.
+    /// Counters at zero. `near_ratio`: the share of a limit, 0 to 1, above which hits are near it.
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
-            on: true,
-            top: Top::new(Values::default()),
+            enabled: true,
+            top: Top::new(ValueDisplay::default()),
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            workers: (0..WORKERS_MAX).map(|_| WorkerCounters::default()).collect(),
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
-            last_load_taken: AtomicBool::new(false),
-            last_taken_us: AtomicU64::new(0),
-            traces: OnceLock::new(),
-            refusals: Refusals::default(),
+            last_load_succeeded: AtomicBool::new(false),
+            last_load_us: AtomicU64::new(0),
+            trace_exporter: OnceLock::new(),
+            refusal_log: RefusalLog::default(),
         }
     }
 
-    /// From now on calls are traced. Only the first call has an effect.
-    pub fn trace(&self, traces: Traces) {
-        // A second start in one process keeps the first one's traces.
-        let _ = self.traces.set(traces);
+    /// Turns tracing on. Only the first call has an effect.
+    pub fn set_trace_exporter(&self, exporter: TraceExporter) {
+        // A second server in the process keeps the first one's exporter.
+        let _ = self.trace_exporter.set(exporter);
     }
 
-    /// What traces are made by, if any are.
-    pub fn traced_by(&self) -> Option<&Traces> {
-        self.traces.get()
+    /// The trace exporter, if tracing is on.
+    pub fn trace_exporter(&self) -> Option<&TraceExporter> {
+        self.trace_exporter.get()
     }
 
-    /// Logs that calls were refused, if any were since the last time. To be called every so often.
-    pub fn tell_refusals(&self) {
-        let refused = |shard: &Shard| {
-            shard.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
+    /// Writes a log line if calls were rejected since the last one. Call it about once a second.
+    pub fn log_refusals(&self) {
+        let refused = |worker: &WorkerCounters| {
+            worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
         };
-        self.refusals.tell(self.shards.iter().map(refused).sum());
+        self.refusal_log.write(self.workers.iter().map(refused).sum());
     }
 
-    /// Counts decisions, or (to measure what that costs) does not.
+    /// Turns the counting of decisions on or off. It is on by default.
     #[must_use]
-    pub fn counting(self, on: bool) -> Self {
-        Telemetry { on, ..self }
+    pub fn enabled(self, enabled: bool) -> Self {
+        Telemetry { enabled, ..self }
     }
 
-    /// The same; `values` says how refused keys are shown.
+    /// Sets how the values of rejected keys are displayed.
     #[must_use]
-    pub fn showing(self, values: Values) -> Self {
+    pub fn with_value_display(self, values: ValueDisplay) -> Self {
         Telemetry { top: Top::new(values), ..self }
     }
 
-    /// A policy was loaded whose rules are numbered from `first` on: rules of a name that is known
-    /// keep their sums. `fingerprint`: what its files hash to; `now`: by the wall clock. To be
-    /// called before the policy decides its first call.
-    pub fn loaded(
+    /// Records that a policy was loaded whose rules are numbered from `first` on. Rules with a known
+    /// name keep their counts. `fingerprint` is that of its files, `now` wall clock time. Call it
+    /// before the policy decides its first call.
+    pub fn policy_loaded(
         &self,
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
         fingerprint: impl ToString,
         now: Micros,
     ) {
-        let before = Arc::clone(&self.tables.load().present);
-        let present = Arc::new(Table::new(first, rules, fingerprint.to_string(), &before));
-        self.tables.store(Arc::new(Tables { present, before }));
+        let former = Arc::clone(&self.tables.load().present);
+        let present = Arc::new(RuleTable::new(first, rules, fingerprint.to_string(), &former));
+        self.tables.store(Arc::new(RuleTables { present, former }));
         self.loads.fetch_add(1, Ordering::Relaxed);
-        self.last_taken_us.store(now.0, Ordering::Relaxed);
-        self.last_load_taken.store(true, Ordering::Relaxed);
+        self.last_load_us.store(now.0, Ordering::Relaxed);
+        self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
-    /// The files were looked at again and hold the policy that is in force: no load, but whatever
-    /// was [refused](Self::not_loaded) last is gone.
-    pub fn still_loaded(&self) {
-        self.last_load_taken.store(true, Ordering::Relaxed);
+    /// Records that the files again hold the policy in force: no load, but a failed one before it no
+    /// longer counts.
+    pub fn policy_unchanged(&self) {
+        self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
-    /// A policy was not loaded, because it has faults or cannot be read.
-    pub fn not_loaded(&self) {
+    /// Records that a policy was invalid or could not be read.
+    pub fn policy_load_failed(&self) {
         self.load_errors.fetch_add(1, Ordering::Relaxed);
-        self.last_load_taken.store(false, Ordering::Relaxed);
+        self.last_load_succeeded.store(false, Ordering::Relaxed);
     }
 
-    /// Who is being refused.
+    /// The keys that are rejected most.
     pub fn top(&self) -> &Top {
         &self.top
     }
 
-    pub(super) fn tables(&self) -> Arc<Tables> {
+    pub(super) fn tables(&self) -> Arc<RuleTables> {
         self.tables.load_full()
     }
 
-    pub(super) fn totals(&self) -> Totals {
-        let mut totals = Totals {
-            decided: ByCode::default(),
+    pub(super) fn totals(&self) -> ProcessTotals {
+        let mut totals = ProcessTotals {
+            decided: CountsByCode::default(),
             shadowed: 0,
             domain_not_found: 0,
-            release_without_holder: 0,
-            ended: Default::default(),
-            took: Waits::default().read(),
+            releases_without_holder: 0,
+            outcomes: Default::default(),
+            durations: DurationHistogram::default().snapshot(),
             loads: self.loads.load(Ordering::Relaxed),
             load_errors: self.load_errors.load(Ordering::Relaxed),
-            last_load_taken: self.last_load_taken.load(Ordering::Relaxed),
-            last_taken_us: self.last_taken_us.load(Ordering::Relaxed),
+            last_load_succeeded: self.last_load_succeeded.load(Ordering::Relaxed),
+            last_load_us: self.last_load_us.load(Ordering::Relaxed),
         };
-        let add = |sum: &mut u64, cell: &AtomicU64| *sum += cell.load(Ordering::Relaxed);
-        for shard in &self.shards {
-            let sums = totals.decided.as_flattened_mut().iter_mut();
-            sums.zip(shard.decided.as_flattened()).for_each(|(sum, cell)| add(sum, cell));
-            totals.ended.iter_mut().zip(&shard.ended).for_each(|(sum, cell)| add(sum, cell));
-            add(&mut totals.shadowed, &shard.shadowed);
-            add(&mut totals.domain_not_found, &shard.domain_not_found);
-            add(&mut totals.release_without_holder, &shard.release_without_holder);
-            totals.took.add(&shard.took.read());
+        let add = |sum: &mut u64, counter: &AtomicU64| *sum += counter.load(Ordering::Relaxed);
+        for worker in &self.workers {
+            let decided = totals.decided.as_flattened_mut().iter_mut();
+            decided.zip(worker.decided.as_flattened()).for_each(|(sum, counter)| add(sum, counter));
+            let outcomes = totals.outcomes.iter_mut();
+            outcomes.zip(&worker.outcomes).for_each(|(sum, counter)| add(sum, counter));
+            add(&mut totals.shadowed, &worker.shadowed);
+            add(&mut totals.domain_not_found, &worker.domain_not_found);
+            add(&mut totals.releases_without_holder, &worker.releases_without_holder);
+            totals.durations.merge(&worker.durations.snapshot());
         }
         totals
     }
 
-    /// This worker's counters, and whether they are its alone.
-    fn shard(&self) -> (&Shard, bool) {
+    /// This thread's counters, and whether no other thread adds to them.
+    fn worker(&self) -> (&WorkerCounters, bool) {
         let worker = WORKER.get().unwrap_or_else(|| {
-            let next = WORKERS.fetch_add(1, Ordering::Relaxed);
+            let next = WORKER_COUNT.fetch_add(1, Ordering::Relaxed);
             WORKER.set(Some(next));
             next
         });
-        let last = SHARDS - 1;
-        (&self.shards[worker.min(last)], worker < last)
+        let last = WORKERS_MAX - 1;
+        (&self.workers[worker.min(last)], worker < last)
     }
 }
 
 impl Observer for Telemetry {
-    fn checked(&self, facts: &CheckEvent) {
-        if !self.on {
+    fn on_check(&self, check: &CheckEvent) {
+        if !self.enabled {
             return;
         }
-        let tally = tally(facts, self.near_ratio);
-        let Some(id) = facts.rule else {
-            self.overrides.add(&tally, facts);
+        let hits = count_hits(check, self.near_ratio);
+        let Some(id) = check.rule else {
+            self.overrides.add(&hits, check);
             return;
         };
-        if let Some(cell) = self.tables.load().cell(id) {
-            cell.add(&tally, facts);
+        if let Some(counters) = self.tables.load().get(id) {
+            counters.add(&hits, check);
         }
     }
 
     fn release_without_holder(&self) {
-        let (shard, alone) = self.shard();
-        add_to(&shard.release_without_holder, 1, alone);
+        let (worker, exclusive) = self.worker();
+        add_relaxed(&worker.releases_without_holder, 1, exclusive);
     }
 
-    fn refused(&self, refused: &RefusalEvent<'_>) {
-        if self.on {
-            self.top.note(refused);
+    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
+        if self.enabled {
+            self.top.record(refused);
         }
     }
 
-    fn decided(&self, decision: &Decision<'_>) {
-        if !self.on {
+    fn on_decision(&self, decision: &Decision<'_>) {
+        if !self.enabled {
             return;
         }
-        let (shard, alone) = self.shard();
+        let (worker, exclusive) = self.worker();
         let refused = usize::from(decision.code == Code::OverLimit);
-        add_to(&shard.decided[refused][place(decision.source)], 1, alone);
+        add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
         if decision.code == Code::OverLimit {
-            self.refusals.note(decision);
+            self.refusal_log.record(decision);
         }
         if decision.shadowed {
-            add_to(&shard.shadowed, 1, alone);
+            add_relaxed(&worker.shadowed, 1, exclusive);
         }
         if !decision.domain_known {
-            add_to(&shard.domain_not_found, 1, alone);
+            add_relaxed(&worker.domain_not_found, 1, exclusive);
         }
     }
 
-    fn times(&self) -> bool {
-        self.on
+    fn wants_timing(&self) -> bool {
+        self.enabled
     }
 
-    fn answered(&self, ending: RpcOutcome, took: Duration) {
-        if !self.on {
+    fn on_response(&self, outcome: RpcOutcome, took: Duration) {
+        if !self.enabled {
             return;
         }
-        let (shard, alone) = self.shard();
-        add_to(&shard.ended[ending as usize], 1, alone);
-        shard.took.took_as(took, alone);
+        let (worker, exclusive) = self.worker();
+        add_relaxed(&worker.outcomes[outcome as usize], 1, exclusive);
+        worker.durations.record_duration_with(took, exclusive);
     }
 
-    fn traces(&self) -> bool {
-        self.traces.get().is_some_and(Traces::is_any)
+    fn tracing_enabled(&self) -> bool {
+        self.trace_exporter.get().is_some_and(TraceExporter::is_enabled)
     }
 
-    fn samples(&self, parent: Option<&Parent>) -> bool {
-        self.traces.get().is_some_and(|traces| traces.takes(parent))
+    fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
+        self.trace_exporter.get().is_some_and(|exporter| exporter.should_sample(parent))
     }
 
-    fn traced(&self, trace: &Trace, ending: RpcOutcome) {
-        if let Some(traces) = self.traces.get() {
-            traces.record(trace, ending);
+    fn on_trace(&self, trace: &Trace, outcome: RpcOutcome) {
+        if let Some(exporter) = self.trace_exporter.get() {
+            exporter.record(trace, outcome);
         }
     }
 }
@@ -287,7 +292,7 @@ mod tests {
         RuleName { domain: "d".into(), path: path.into() }
     }
 
-    fn pass(id: u32) -> CheckEvent {
+    fn passed_check(id: u32) -> CheckEvent {
         CheckEvent {
             rule: Some(RuleId(id)),
             hits: Hits(1),
@@ -308,55 +313,58 @@ mod tests {
     }
 
     fn total(telemetry: &Telemetry, path: &str) -> Option<u64> {
-        telemetry.tables().present.by_name.get(&name(path)).map(|cell| cell.read().total)
+        telemetry.tables().present.by_name.get(&name(path)).map(|counters| counters.hits().total)
     }
 
     #[test]
-    fn a_rules_sums_survive_a_reload_by_its_name() {
+    fn a_rule_keeps_its_counts_over_a_reload_by_its_name() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
-        telemetry.checked(&pass(1));
-        telemetry.loaded(RuleId(2), [name("d.b"), name("d.c")], "", Micros(2));
-        telemetry.checked(&pass(2));
+        telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        telemetry.on_check(&passed_check(1));
+        telemetry.policy_loaded(RuleId(2), [name("d.b"), name("d.c")], "", Micros(2));
+        telemetry.on_check(&passed_check(2));
         assert_eq!(total(&telemetry, "d.b"), Some(2));
         assert_eq!(total(&telemetry, "d.a"), None, "a rule that is gone has no series");
     }
 
     #[test]
-    fn nothing_is_lost_however_many_threads_count() {
+    fn no_count_is_lost_with_more_threads_than_worker_counters() {
         const EACH: u64 = 1_000;
         let telemetry = Telemetry::new(0.8);
-        let threads = SHARDS as u64 + 8;
+        let threads = WORKERS_MAX as u64 + 8;
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        telemetry.answered(RpcOutcome::Decided, Duration::from_micros(3));
+                        telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(3));
                     }
                 });
             }
         });
         let totals = telemetry.totals();
-        assert_eq!(totals.ended[RpcOutcome::Decided as usize], threads * EACH);
-        assert_eq!((totals.took.count(), totals.took.sum), (threads * EACH, 3 * threads * EACH));
+        assert_eq!(totals.outcomes[RpcOutcome::Decided as usize], threads * EACH);
+        assert_eq!(
+            (totals.durations.count(), totals.durations.sum),
+            (threads * EACH, 3 * threads * EACH)
+        );
     }
 
     #[test]
-    fn a_call_that_was_under_way_at_a_reload_is_counted_on_its_own_rule() {
+    fn a_call_in_flight_during_a_reload_counts_on_its_own_rule() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
-        telemetry.loaded(RuleId(2), [name("d.c"), name("d.b")], "", Micros(2));
-        telemetry.checked(&pass(1));
+        telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        telemetry.policy_loaded(RuleId(2), [name("d.c"), name("d.b")], "", Micros(2));
+        telemetry.on_check(&passed_check(1));
         assert_eq!(total(&telemetry, "d.b"), Some(1));
         assert_eq!(total(&telemetry, "d.c"), Some(0));
     }
 
     #[test]
-    fn rules_that_print_alike_share_one_series() {
+    fn rules_with_the_same_name_share_one_series() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "", Micros(2));
-        telemetry.checked(&pass(0));
-        telemetry.checked(&pass(1));
+        telemetry.policy_loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "", Micros(2));
+        telemetry.on_check(&passed_check(0));
+        telemetry.on_check(&passed_check(1));
         assert_eq!(total(&telemetry, "d.a_b"), Some(2));
     }
 }

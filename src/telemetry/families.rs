@@ -1,167 +1,155 @@
-//! What is shown of the counters: names, helps, labels.
+//! Our metric families for decisions, calls and policy loads: one row each, with the value it reads.
 //!
-//! Not here: counting (`cells`), writing it down (`scrape`, `otlp`), other rooms' figures (`app`).
+//! Not here: counting (`counters`), the formats (`prometheus`, `otlp`), metrics of stores and
+//! connections (`app::wiring`).
 
 use std::fmt;
 
-use super::compat_stats::Tally;
-use super::counters::{Telemetry, Totals};
-use super::metric::{Family, Kind, Sink, Unit, Value, single};
-use super::rule_counters::{ALL_SOURCES, ByCode, CODES, RuleName};
+use super::counters::{ProcessTotals, Telemetry};
+use super::hit_counts::HitCounts;
+use super::metric::{
+    MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_single, gauge, histogram,
+};
+use super::rule_counters::{CODES, CountsByCode, RuleName, SOURCES};
 use crate::domain::RpcOutcome;
 
 /// A counter of every rule: its family, and its value.
-type RuleFamily = (Family, fn(&Tally) -> u64);
+type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
-const fn of_rule(name: &'static str, help: &'static str) -> Family {
-    Family::new(name, help, Kind::Counter).with_labels(&["domain", "rule"])
+const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
+    counter(name, help).with_labels(&["domain", "rule"])
 }
 
-const RULES: [RuleFamily; 7] = [
-    (of_rule("rule_hits", "Requested hits per rule"), |tally| tally.total),
-    (of_rule("rule_within_limit_hits", "Hits that passed"), |tally| tally.within),
-    (of_rule("rule_over_limit_hits", "Hits that were rejected"), |tally| tally.over),
-    (of_rule("rule_near_limit_hits", "Hits above near-limit-ratio of the limit"), |tally| {
-        tally.near
-    }),
-    (of_rule("rule_shadow_mode_hits", "Hits over a limit in shadow mode"), |tally| tally.shadow),
+const RULES: [RuleMetric; 7] = [
+    (of_rule("rule_hits", "Requested hits per rule"), |hits| hits.total),
+    (of_rule("rule_within_limit_hits", "Hits that passed"), |hits| hits.within),
+    (of_rule("rule_over_limit_hits", "Hits that were rejected"), |hits| hits.over),
+    (of_rule("rule_near_limit_hits", "Hits above near-limit-ratio of the limit"), |hits| hits.near),
+    (of_rule("rule_shadow_mode_hits", "Hits over a limit in shadow mode"), |hits| hits.shadow),
     (
         of_rule(
             "rule_uncharged_hits",
             "Hits that passed this limit but were not charged, because another one rejected the call",
         ),
-        |tally| tally.uncharged,
+        |hits| hits.uncharged,
     ),
-    (of_rule("rule_refunded_hits", "Hits that clients refunded"), |tally| tally.refunded),
+    (of_rule("rule_refunded_hits", "Hits that clients refunded"), |hits| hits.refunded),
 ];
 
-const RULE_DECISIONS: Family = Family::new(
+const RULE_DECISIONS: MetricFamily = counter(
     "rule_decisions",
     "Decided checks per rule, code and source; only observed combinations have a series",
-    Kind::Counter,
 )
 .with_labels(&["domain", "rule", "code", "source"]);
-const DECISIONS: Family =
-    Family::new("decisions", "Decided calls per code and source", Kind::Counter)
-        .with_labels(&["code", "source"]);
-const CALLS: Family =
-    Family::new("calls", "Answered calls per gRPC status", Kind::Counter).with_labels(&["status"]);
-const DECISION_SECONDS: Family =
-    Family::new("decision", "Time from receiving a call to its response", Kind::Histogram)
-        .in_unit(Unit::Seconds);
+const DECISIONS: MetricFamily =
+    counter("decisions", "Decided calls per code and source").with_labels(&["code", "source"]);
+const CALLS: MetricFamily =
+    counter("calls", "Answered calls per gRPC status").with_labels(&["status"]);
+const DECISION_SECONDS: MetricFamily =
+    histogram("decision", "Time from receiving a call to its response")
+        .in_unit(MetricUnit::Seconds);
 
-/// A counter of the whole process.
-type TotalFamily = (Family, fn(&Totals) -> u64);
+/// A metric of the whole process: its family, and its value.
+type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
-const TOTALS: [TotalFamily; 7] = [
+const TOTALS: [ProcessMetric; 7] = [
+    (counter("domain_not_found", "Calls for a domain without a policy"), |totals| {
+        totals.domain_not_found
+    }),
     (
-        Family::new("domain_not_found", "Calls for a domain without a policy", Kind::Counter),
-        |totals| totals.domain_not_found,
-    ),
-    (
-        Family::new(
+        counter(
             "global_shadow_mode",
             "Calls over a limit that passed because of global shadow mode",
-            Kind::Counter,
         ),
         |totals| totals.shadowed,
     ),
     (
-        Family::new(
+        counter(
             "returns_without_holder",
             "Releases of concurrency slots that named no holder and freed nothing",
-            Kind::Counter,
         ),
-        |totals| totals.release_without_holder,
+        |totals| totals.releases_without_holder,
     ),
-    (Family::new("config_load_success", "Successful policy loads", Kind::Counter), |totals| {
-        totals.loads
-    }),
-    (Family::new("config_load_error", "Failed policy reloads", Kind::Counter), |totals| {
-        totals.load_errors
-    }),
+    (counter("config_load_success", "Successful policy loads"), |totals| totals.loads),
+    (counter("config_load_error", "Failed policy reloads"), |totals| totals.load_errors),
     (
-        Family::new(
-            "config_last_reload_successful",
-            "1 if the last policy load succeeded, else 0",
-            Kind::Gauge,
-        ),
-        |totals| u64::from(totals.last_load_taken),
+        gauge("config_last_reload_successful", "1 if the last policy load succeeded, else 0"),
+        |totals| u64::from(totals.last_load_succeeded),
     ),
     (
-        Family::new(
+        gauge(
             "config_last_reload_success_timestamp",
             "Time of the last successful policy load, since the Unix epoch",
-            Kind::Gauge,
         )
-        .in_unit(Unit::Seconds),
-        |totals| totals.last_taken_us,
+        .in_unit(MetricUnit::Seconds),
+        |totals| totals.last_load_us,
     ),
 ];
 
-const POLICY: Family =
-    Family::new("policy_info", "1, with the fingerprint of the policy in force", Kind::Gauge)
-        .with_labels(&["fingerprint"]);
-const BUILD: Family =
-    Family::new("build_info", "1, with the running version", Kind::Gauge).with_labels(&["version"]);
+const POLICY: MetricFamily = gauge("policy_info", "1, with the fingerprint of the policy in force")
+    .with_labels(&["fingerprint"]);
+const BUILD: MetricFamily =
+    gauge("build_info", "1, with the running version").with_labels(&["version"]);
 
 /// Every family of this module, in the order of a scrape.
 #[cfg(test)]
-pub(crate) fn families() -> Vec<Family> {
+pub(crate) fn families() -> Vec<MetricFamily> {
     let rules = RULES.iter().map(|(family, _)| *family);
     let totals = TOTALS.iter().map(|(family, _)| *family);
     let calls = [RULE_DECISIONS, DECISIONS, CALLS, DECISION_SECONDS];
     rules.chain(calls).chain(totals).chain([POLICY, BUILD]).collect()
 }
 
-/// The label of limits that callers brought along.
+/// The `rule` label of request overrides.
 const OVERRIDES: &str = "(override)";
 
 impl Telemetry {
-    /// Hands over all that is counted here.
+    /// Writes all our families to a sink.
     ///
     /// # Errors
     ///
-    /// What the sink says.
-    pub(super) fn show(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.show_rules(sink)?;
-        show_totals(&self.totals(), sink)?;
+    /// Errors of the format.
+    pub(super) fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
+        self.emit_rules(sink)?;
+        emit_totals(&self.totals(), sink)?;
         let tables = self.tables();
         let fingerprint = tables.present.fingerprint.as_str();
-        sink.family(&POLICY, &mut |put| put(&[("fingerprint", fingerprint)], Value::Whole(1)))?;
+        sink.family(&POLICY, &mut |emit| {
+            emit(&[("fingerprint", fingerprint)], MetricValue::Number(1))
+        })?;
         let version = env!("CARGO_PKG_VERSION");
-        sink.family(&BUILD, &mut |put| put(&[("version", version)], Value::Whole(1)))
+        sink.family(&BUILD, &mut |emit| emit(&[("version", version)], MetricValue::Number(1)))
     }
 
-    fn show_rules(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         let tables = self.tables();
-        let brought = RuleName { domain: "".into(), path: OVERRIDES.into() };
-        let cells = || {
-            let named = tables.present.by_name.iter().map(|(name, cell)| (name, &**cell));
-            named.chain([(&brought, &self.overrides)])
+        let request_overrides = RuleName { domain: "".into(), path: OVERRIDES.into() };
+        let counters = || {
+            let named = tables.present.by_name.iter().map(|(name, counters)| (name, &**counters));
+            named.chain([(&request_overrides, &self.overrides)])
         };
-        let rows: Vec<(&RuleName, Tally, ByCode)> =
-            cells().map(|(name, cell)| (name, cell.read(), cell.checks())).collect();
+        let rows: Vec<(&RuleName, HitCounts, CountsByCode)> =
+            counters().map(|(name, counters)| (name, counters.hits(), counters.checks())).collect();
         for (family, value) in &RULES {
-            sink.family(family, &mut |put| {
-                rows.iter().try_for_each(|(rule, tally, _)| {
+            sink.family(family, &mut |emit| {
+                rows.iter().try_for_each(|(rule, hits, _)| {
                     let labels = [("domain", &*rule.domain), ("rule", &*rule.path)];
-                    put(&labels, Value::Whole(value(tally)))
+                    emit(&labels, MetricValue::Number(value(hits)))
                 })
             })?;
         }
-        sink.family(&RULE_DECISIONS, &mut |put| {
+        sink.family(&RULE_DECISIONS, &mut |emit| {
             for (rule, _, checks) in &rows {
                 for (code, by_source) in CODES.into_iter().zip(checks) {
-                    let known = ALL_SOURCES.iter().zip(by_source).filter(|(_, count)| **count > 0);
-                    for (source, count) in known {
+                    let observed = SOURCES.iter().zip(by_source).filter(|(_, count)| **count > 0);
+                    for (source, count) in observed {
                         let labels = [
                             ("domain", &*rule.domain),
                             ("rule", &*rule.path),
                             ("code", code),
-                            ("source", source.word()),
+                            ("source", source.as_str()),
                         ];
-                        put(&labels, Value::Whole(*count))?;
+                        emit(&labels, MetricValue::Number(*count))?;
                     }
                 }
             }
@@ -170,21 +158,22 @@ impl Telemetry {
     }
 }
 
-fn show_totals(totals: &Totals, sink: &mut dyn Sink) -> fmt::Result {
-    sink.family(&DECISIONS, &mut |put| {
+fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result {
+    sink.family(&DECISIONS, &mut |emit| {
         for (code, by_source) in CODES.into_iter().zip(&totals.decided) {
-            for (source, count) in ALL_SOURCES.iter().zip(by_source) {
-                put(&[("code", code), ("source", source.word())], Value::Whole(*count))?;
+            for (source, count) in SOURCES.iter().zip(by_source) {
+                emit(&[("code", code), ("source", source.as_str())], MetricValue::Number(*count))?;
             }
         }
         Ok(())
     })?;
-    sink.family(&CALLS, &mut |put| {
-        RpcOutcome::ALL
-            .iter()
-            .zip(&totals.ended)
-            .try_for_each(|(ending, count)| put(&[("status", ending.word())], Value::Whole(*count)))
+    sink.family(&CALLS, &mut |emit| {
+        RpcOutcome::ALL.iter().zip(&totals.outcomes).try_for_each(|(outcome, count)| {
+            emit(&[("status", outcome.as_str())], MetricValue::Number(*count))
+        })
     })?;
-    sink.family(&DECISION_SECONDS, &mut |put| put(&[], Value::Buckets(totals.took.clone())))?;
-    TOTALS.iter().try_for_each(|(family, value)| single(sink, family, value(totals)))
+    sink.family(&DECISION_SECONDS, &mut |emit| {
+        emit(&[], MetricValue::Histogram(totals.durations.clone()))
+    })?;
+    TOTALS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(totals)))
 }

@@ -1,8 +1,8 @@
-//! Logs: a line of text or of JSON on standard error, with a constant message and fields.
+//! Log output: one line of text or JSON per event on standard error, with a constant message and
+//! fields.
 //!
-//! A line stays a line and reads as it was written: control characters, separators of lines and marks
-//! of writing direction are escaped on the way out, whatever a field holds.
-//! Not here: what is logged, and how often (each room, where it happens).
+//! Control characters, line separators and bidirectional marks in a field are escaped, so no value can
+//! forge or reorder a line. Not here: what is logged, and how often.
 
 use std::io::{self, Write};
 
@@ -14,99 +14,99 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::domain::needs_escape;
 
-/// From which level on logs are written.
+/// The least severe level that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Nothing is written.
+pub enum Verbosity {
+    /// Nothing is logged.
     Off,
-    /// What failed.
+    /// Failures.
     Error,
-    /// What will need somebody.
+    /// Events that will need attention.
     Warn,
-    /// What happened.
+    /// Normal events.
     Info,
-    /// What led to it.
+    /// Details that help to find a cause.
     Debug,
 }
 
-/// How a line is written.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LineFormat {
     /// For people.
     Text,
-    /// For machines.
+    /// For programs.
     Json,
 }
 
-impl Level {
+impl Verbosity {
     /// Every level, the quietest first.
-    pub const ALL: [Level; 5] = [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug];
+    pub const ALL: [Verbosity; 5] =
+        [Verbosity::Off, Verbosity::Error, Verbosity::Warn, Verbosity::Info, Verbosity::Debug];
 
-    /// The word for it.
-    pub const fn word(self) -> &'static str {
+    /// Its name in settings.
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Level::Off => "off",
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
+            Verbosity::Off => "off",
+            Verbosity::Error => "error",
+            Verbosity::Warn => "warn",
+            Verbosity::Info => "info",
+            Verbosity::Debug => "debug",
         }
     }
 
-    /// Reads that word.
-    pub fn read(word: &str) -> Option<Level> {
-        Level::ALL.into_iter().find(|level| level.word() == word)
+    /// The level with a name.
+    pub fn parse(word: &str) -> Option<Verbosity> {
+        Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
     const fn filter(self) -> LevelFilter {
         match self {
-            Level::Off => LevelFilter::OFF,
-            Level::Error => LevelFilter::ERROR,
-            Level::Warn => LevelFilter::WARN,
-            Level::Info => LevelFilter::INFO,
-            Level::Debug => LevelFilter::DEBUG,
+            Verbosity::Off => LevelFilter::OFF,
+            Verbosity::Error => LevelFilter::ERROR,
+            Verbosity::Warn => LevelFilter::WARN,
+            Verbosity::Info => LevelFilter::INFO,
+            Verbosity::Debug => LevelFilter::DEBUG,
         }
     }
 }
 
-/// The level of logs that are being written; to be changed while they are.
+/// Changes the log level at run time.
 #[derive(Clone, Debug)]
-pub struct Logs(reload::Handle<LevelFilter, Registry>);
+pub struct LogHandle(reload::Handle<LevelFilter, Registry>);
 
-impl Logs {
-    /// Writes logs from that level on. A line below it costs what it cost before: one comparison,
-    /// since each place that logs remembers whether anybody listens.
-    pub fn set(&self, level: Level) {
-        // It fails only where these logs were never begun, being a process's second.
+impl LogHandle {
+    /// Sets the level. Events below it cost one comparison, as before.
+    pub fn set(&self, level: Verbosity) {
+        // It fails only if these logs were never started, because they are the process's second.
         let _ = self.0.reload(level.filter());
     }
 }
 
-/// Begins to write logs. Only the first call in a process has an effect.
-pub fn start_logs(level: Level, format: Format) -> Logs {
+/// Starts logging. Only the first call in a process has an effect.
+pub fn init_logging(level: Verbosity, format: LineFormat) -> LogHandle {
     let (filter, handle) = reload::Layer::new(level.filter());
-    let lines = tracing_subscriber::registry().with(filter);
-    // Without colour: the escaping below would spell it out.
-    let written = fmt::layer().with_ansi(false).with_writer(|| Escaped).with_target(false);
-    // A second start in one process keeps the first one's logs.
+    let subscriber = tracing_subscriber::registry().with(filter);
+    // No colours: their control characters would be escaped below.
+    let lines = fmt::layer().with_ansi(false).with_writer(|| EscapingWriter).with_target(false);
+    // A second server in the process keeps the first one's logs.
     let _ = match format {
-        Format::Text => set_global_default(lines.with(written)),
-        Format::Json => set_global_default(lines.with(written.json().flatten_event(true))),
+        LineFormat::Text => set_global_default(subscriber.with(lines)),
+        LineFormat::Json => set_global_default(subscriber.with(lines.json().flatten_event(true))),
     };
-    Logs(handle)
+    LogHandle(handle)
 }
 
-/// Writes lines to standard error with unruly characters escaped.
+/// Writes lines to standard error and escapes control characters.
 #[derive(Clone, Copy, Debug)]
-struct Escaped;
+struct EscapingWriter;
 
-impl Write for Escaped {
-    /// The subscriber hands over one whole line, its end included. A standard error that nobody
-    /// reads or that is closed loses the line; it never stops a decision.
+impl Write for EscapingWriter {
+    /// Receives one whole line, line feed included. If standard error is closed or nobody reads it, the
+    /// line is lost; it never delays a decision.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
-        for piece in escaped(line).chunks(PIECE) {
-            if !has_room(&stderr) || stderr.write_all(piece).is_err() {
+        for chunk in escaped(line).chunks(CHUNK_BYTES) {
+            if !has_room(&stderr) || stderr.write_all(chunk).is_err() {
                 break;
             }
         }
@@ -118,27 +118,27 @@ impl Write for Escaped {
     }
 }
 
-/// What is written at once. A pipe that takes anything takes so much without blocking (PIPE_BUF on
-/// Linux); a socket that does takes more.
-const PIECE: usize = 4_096;
+/// Bytes per write. A pipe that is writable accepts this many without blocking (PIPE_BUF on Linux); a
+/// socket accepts more.
+const CHUNK_BYTES: usize = 4_096;
 
-/// Whether standard error takes a piece now: a log shipper that hangs leaves its pipe full.
+/// Whether standard error accepts a chunk now. A hanging log shipper leaves its pipe full.
 fn has_room(stderr: &io::StderrLock<'_>) -> bool {
-    let mut asked = [PollFd::new(stderr, PollFlags::OUT)];
-    let at_once = Timespec::default();
-    poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
+    let mut fds = [PollFd::new(stderr, PollFlags::OUT)];
+    let no_wait = Timespec::default();
+    poll(&mut fds, Some(&no_wait)).is_ok() && fds[0].revents().contains(PollFlags::OUT)
 }
 
-/// A line in which every unruly character but the last line feed is spelt out, so that JSON stays
-/// JSON: there such characters stand in strings only, and C0 ones not even there, so that all that is
-/// left to escape takes the form that both formats understand.
+/// Escapes all control characters of a line but its last line feed. JSON stays valid: there such
+/// characters occur only within strings, C0 ones already escaped, and `\u` escapes are valid in both
+/// formats.
 fn escaped(line: &[u8]) -> Vec<u8> {
     let (body, end) = match line.split_last() {
         Some((b'\n', body)) => (body, &b"\n"[..]),
         Some(_) | None => (line, &b""[..]),
     };
     let mut out = Vec::with_capacity(line.len());
-    // The subscriber writes text, so nothing is lost here.
+    // The subscriber writes valid UTF-8, so nothing is lost here.
     for c in String::from_utf8_lossy(body).chars() {
         match u8::try_from(c) {
             Ok(byte) if byte < b' ' => out.extend(byte.escape_ascii()),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_line_is_written_as_it_is() {
+    fn a_line_without_control_characters_is_unchanged() {
         assert_eq!(escaped("gr\u{fc}n\n".as_bytes()), "gr\u{fc}n\n".as_bytes());
     }
 }

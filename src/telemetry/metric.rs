@@ -1,29 +1,30 @@
-//! What a metric is, whoever reads it: the one list that a scrape and an export are both made from.
+//! Metric families and their values, and the trait that writes them: a scrape and an OTLP export are
+//! both made from the same families.
 //!
-//! Not here: the metrics themselves (`shown`, `app`), how they are written (`scrape`, `otlp`).
+//! Not here: the families themselves (`families`, `app::wiring`), the formats (`prometheus`, `otlp`).
 
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::domain::Distribution;
+use crate::domain::HistogramSnapshot;
 
-/// What kind of number it is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows.
+pub enum MetricKind {
+    /// A number that only grows.
     Counter,
-    /// It moves.
+    /// A number that goes up and down.
     Gauge,
     /// Counts per bucket.
     Histogram,
-    /// It only grows, and its name has no suffix that says so.
-    Bare,
+    /// A counter whose name does not end in `_total`, as envoyproxy/ratelimit names them.
+    UnsuffixedCounter,
 }
 
-/// What the number counts, where that belongs into the name.
+/// A unit that is part of a metric's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Seconds; values are microseconds.
+pub enum MetricUnit {
+    /// Seconds; values are given in microseconds.
     Seconds,
     /// Bytes.
     Bytes,
@@ -31,85 +32,104 @@ pub enum Unit {
 
 /// A metric: one name, any number of series.
 #[derive(Clone, Copy, Debug)]
-pub struct Family {
+pub struct MetricFamily {
     /// Its name, without our prefix, its unit and the `_total` of counters.
     pub name: &'static str,
-    /// What it says.
+    /// Its help text.
     pub help: &'static str,
-    /// What kind of number it is.
-    pub kind: Kind,
+    /// Its kind.
+    pub kind: MetricKind,
     /// Its unit.
-    pub unit: Option<Unit>,
-    /// The names of the labels of each of its series.
+    pub unit: Option<MetricUnit>,
+    /// The label names of each of its series.
     pub labels: &'static [&'static str],
 }
 
-impl Family {
-    /// A family without unit and labels.
-    pub const fn new(name: &'static str, help: &'static str, kind: Kind) -> Self {
-        Family { name, help, kind, unit: None, labels: &[] }
+impl MetricFamily {
+    const fn new(name: &'static str, help: &'static str, kind: MetricKind) -> Self {
+        MetricFamily { name, help, kind, unit: None, labels: &[] }
     }
 
     /// The same with a unit.
     #[must_use]
-    pub const fn in_unit(self, unit: Unit) -> Self {
-        Family { unit: Some(unit), ..self }
+    pub const fn in_unit(self, unit: MetricUnit) -> Self {
+        MetricFamily { unit: Some(unit), ..self }
     }
 
     /// The same with labels.
     #[must_use]
     pub const fn with_labels(self, labels: &'static [&'static str]) -> Self {
-        Family { labels, ..self }
+        MetricFamily { labels, ..self }
     }
 
     /// Its name with its unit.
     pub fn full_name(&self) -> Cow<'static, str> {
         match self.unit {
             None => self.name.into(),
-            Some(Unit::Seconds) => format!("{}_seconds", self.name).into(),
-            Some(Unit::Bytes) => format!("{}_bytes", self.name).into(),
+            Some(MetricUnit::Seconds) => format!("{}_seconds", self.name).into(),
+            Some(MetricUnit::Bytes) => format!("{}_bytes", self.name).into(),
         }
     }
 }
 
-/// The value of a series. Numbers of a metric in seconds are in microseconds.
-#[derive(Clone, Debug)]
-pub enum Value {
-    /// A number.
-    Whole(u64),
-    /// What a histogram held.
-    Buckets(Distribution),
+/// A counter without unit and labels.
+pub const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::Counter)
 }
 
-/// A series' labels: names, and values of the policy or of the settings, never of callers.
+/// A gauge without unit and labels.
+pub const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::Gauge)
+}
+
+/// A histogram without unit and labels.
+pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::Histogram)
+}
+
+/// A counter under a name of envoyproxy/ratelimit.
+pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -> MetricFamily {
+    MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)
+}
+
+/// The value of a series. In families in seconds, numbers are microseconds.
+#[derive(Clone, Debug)]
+pub enum MetricValue {
+    /// The value of a counter or gauge.
+    Number(u64),
+    /// The buckets of a histogram.
+    Histogram(HistogramSnapshot),
+}
+
+/// The labels of a series. Values come from the policy or the settings, never from callers.
 pub type Labels<'a> = [(&'static str, &'a str)];
 
-/// Takes one series of a metric.
-pub type Put<'p> = &'p mut dyn FnMut(&Labels<'_>, Value) -> fmt::Result;
+/// Receives the series of a family, one by one.
+pub type EmitSeries<'p> = &'p mut dyn FnMut(&Labels<'_>, MetricValue) -> fmt::Result;
 
-/// Somebody who writes metrics down.
-pub trait Sink {
-    /// Writes a metric; `fill` hands over its series, each with other labels.
+/// Writes metrics in some format.
+pub trait MetricSink {
+    /// Writes a family; `fill` emits its series, each with different labels.
     ///
     /// # Errors
     ///
-    /// What cannot be written.
+    /// Errors of the format.
     fn family(
         &mut self,
-        family: &Family,
-        fill: &mut dyn FnMut(Put<'_>) -> fmt::Result,
+        family: &MetricFamily,
+        fill: &mut dyn FnMut(EmitSeries<'_>) -> fmt::Result,
     ) -> fmt::Result;
 }
 
-/// Metrics of a part of the process: it hands them to whoever writes them down. Read at each scrape
-/// and export, never on the way of a request.
-pub type Figures = Box<dyn Fn(&mut dyn Sink) -> fmt::Result + Send + Sync>;
+/// Writes the metrics of one part of the process to a sink. Called for each scrape and export, never
+/// by a request.
+pub type MetricSource = Box<dyn Fn(&mut dyn MetricSink) -> fmt::Result + Send + Sync>;
 
-/// Writes a metric of one series without labels.
+/// Writes a family with one series without labels.
 ///
 /// # Errors
 ///
-/// What cannot be written.
-pub fn single(sink: &mut dyn Sink, family: &Family, value: u64) -> fmt::Result {
-    sink.family(family, &mut |put| put(&[], Value::Whole(value)))
+/// Errors of the format.
+pub fn emit_single(sink: &mut dyn MetricSink, family: &MetricFamily, value: u64) -> fmt::Result {
+    sink.family(family, &mut |emit| emit(&[], MetricValue::Number(value)))
 }

@@ -1,12 +1,22 @@
-//! What operators see: counters per rule and for the whole process, traces, and logs.
+//! Metrics, traces and logs.
 //!
-//! It is told of decisions and alters none. Labels come from the policy's names, never from what a
-//! caller sends. Not here: how the counters are served (`admin`), what is counted by stores.
+//! Telemetry observes decisions and changes none. Labels come from the policy, never from a caller. Not
+//! here: serving the metrics page (`admin`), metrics of stores and connections (`app::wiring`).
+//!
+//! | file | contents |
+//! |---|---|
+//! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
+//! | `metric`, `families`, `compat_names` | metric families; ours, and those of envoyproxy/ratelimit |
+//! | `prometheus`, `prometheus_writer` | the metrics page |
+//! | [`otlp`] | export of metrics and traces, sampling |
+//! | `top` | the keys that each limit rejects most |
+//! | `snapshot` | numbers for the live page |
+//! | `logging`, `refusal_log` | log output; the line about rejected calls |
 
 mod compat_names;
-mod compat_stats;
 mod counters;
 mod families;
+mod hit_counts;
 mod logging;
 mod metric;
 pub mod otlp;
@@ -17,12 +27,20 @@ mod rule_counters;
 mod snapshot;
 mod top;
 
+#[cfg(test)]
+pub(crate) use compat_names::compat_families;
 pub use counters::Telemetry;
 #[cfg(test)]
 pub(crate) use families::families;
-pub use logging::{Format, Level, Logs, start_logs};
-pub use metric::{Family, Figures, Kind, Labels, Put, Sink, Unit, Value, single};
-pub use prometheus::{CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape, Shown};
+pub use logging::{LineFormat, LogHandle, Verbosity, init_logging};
+pub use metric::{
+    EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit,
+    MetricValue, counter, emit_single, gauge, histogram,
+};
+pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RuleSnapshot, Snapshot};
-pub use top::{LimitName, Names, TAKE_IN_EVERY, Top, TopKey, TopLimit, TopReport, TopSpan, Values};
+pub use top::{
+    DRAIN_INTERVAL, LimitName, ResolveLimit, Top, TopKey, TopLimit, TopReport, TopWindow,
+    ValueDisplay,
+};

@@ -1,7 +1,7 @@
-//! The text of a scrape: OpenMetrics, and the older format of Prometheus for whoever asks for no
-//! more than text.
+//! The metrics page: OpenMetrics, or the older Prometheus text format for clients that accept no
+//! OpenMetrics.
 //!
-//! Not here: serving it (`admin`), counting (`cells`).
+//! Not here: serving it (`admin`), counting (`counters`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,110 +10,110 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
-use super::compat_names::CompatNames;
+use super::compat_names::CompatMetrics;
 use super::counters::Telemetry;
-use super::metric::{Figures, Sink};
-use super::prometheus_writer::Text;
+use super::metric::{MetricSink, MetricSource};
+use super::prometheus_writer::PrometheusWriter;
 
-/// The media type of a scrape.
+/// The media type of OpenMetrics.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The media type of a scrape in the older format.
+/// The media type of the older text format.
 pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What every name of ours begins with.
+/// The prefix of our metric names.
 pub(super) const PREFIX: &str = "tidegate";
 
-/// Everything that is shown: by a scrape and by an export, from the same numbers.
-pub struct Shown {
+/// All metrics of the process, for scrapes and for OTLP exports.
+pub struct AllMetrics {
     telemetry: Arc<Telemetry>,
-    figures: Vec<Figures>,
+    others: Vec<MetricSource>,
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for AllMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shown").field("telemetry", &self.telemetry).finish_non_exhaustive()
+        f.debug_struct("AllMetrics").field("telemetry", &self.telemetry).finish_non_exhaustive()
     }
 }
 
-impl Shown {
-    /// What telemetry counts, and other rooms' figures.
-    pub fn new(telemetry: Arc<Telemetry>, figures: Vec<Figures>) -> Self {
-        Shown { telemetry, figures }
+impl AllMetrics {
+    /// The metrics of telemetry and those of other parts of the process.
+    pub fn new(telemetry: Arc<Telemetry>, others: Vec<MetricSource>) -> Self {
+        AllMetrics { telemetry, others }
     }
 
-    /// Hands over everything.
+    /// Writes them to a sink.
     ///
     /// # Errors
     ///
-    /// What the sink says.
-    pub fn show(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.telemetry.show(sink)?;
-        self.figures.iter().try_for_each(|figures| figures(sink))
+    /// Errors of the format.
+    pub fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
+        self.telemetry.emit(sink)?;
+        self.others.iter().try_for_each(|source| source(sink))
     }
 }
 
-/// A page of metrics.
+/// The metrics page.
 #[derive(Debug)]
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// A scrape of these numbers; every name begins with `tidegate_`.
-    pub fn new(shown: Arc<Shown>) -> Self {
+    /// A page with these metrics; every name begins with `tidegate_`.
+    pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
-        registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(Ours(shown)));
+        registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(OwnMetrics(metrics)));
         Scrape(registry)
     }
 
-    /// The same, and besides what is counted under the names of envoyproxy/ratelimit.
+    /// The same, with the counters also under the names of envoyproxy/ratelimit.
     #[must_use]
-    pub fn with_their_names(mut self, telemetry: Arc<Telemetry>) -> Self {
-        self.0.register_collector(Box::new(CompatNames(telemetry)));
+    pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
+        self.0.register_collector(Box::new(CompatMetrics(telemetry)));
         self
     }
 
-    /// The text, in OpenMetrics. `Err` never in practice: writing into a string does not fail.
+    /// The page in OpenMetrics.
     ///
     /// # Errors
     ///
-    /// What the encoder says.
+    /// Errors of the encoder; in practice none, because writing to a string cannot fail.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.0)?;
         Ok(text)
     }
 
-    /// The same in the older format.
+    /// The page in the older text format.
     ///
     /// # Errors
     ///
     /// As [`text`](Self::text).
     pub fn plain_text(&self) -> Result<String, fmt::Error> {
-        Ok(plain(&self.text()?))
+        Ok(to_plain_text(&self.text()?))
     }
 }
 
 #[derive(Debug)]
-struct Ours(Arc<Shown>);
+struct OwnMetrics(Arc<AllMetrics>);
 
-impl Collector for Ours {
+impl Collector for OwnMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.0.show(&mut Text(&mut encoder))
+        self.0.emit(&mut PrometheusWriter(&mut encoder))
     }
 }
 
-/// OpenMetrics in the older format's words: there a counter's name has its `_total`, and units and
-/// the end are not told.
-fn plain(text: &str) -> String {
+/// Converts OpenMetrics into the older text format: there the family name of a counter includes
+/// `_total`, and there are no units and no end marker.
+fn to_plain_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut helps = String::new();
+    let mut last_help = String::new();
     for line in text.lines() {
-        let told = line.strip_prefix("# ").and_then(|told| told.split_once(' '));
-        match told {
-            // Until its kind is known the counter's name is not.
-            Some(("HELP", help)) => help.clone_into(&mut helps),
-            Some(("TYPE", told)) => {
-                let (name, kind) = told.rsplit_once(' ').unwrap_or((told, "unknown"));
-                let help = helps.strip_prefix(name).unwrap_or_default();
+        let comment = line.strip_prefix("# ").and_then(|comment| comment.split_once(' '));
+        match comment {
+            // Its name depends on the kind, which follows in the next line.
+            Some(("HELP", help)) => help.clone_into(&mut last_help),
+            Some(("TYPE", kind)) => {
+                let (name, kind) = kind.rsplit_once(' ').unwrap_or((kind, "unknown"));
+                let help = last_help.strip_prefix(name).unwrap_or_default();
                 let (suffix, kind) = match kind {
                     "counter" => ("_total", kind),
                     "unknown" => ("", "untyped"),
@@ -135,30 +135,35 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Micros, RuleId, Waits};
-    use crate::telemetry::{Family, Kind, RuleName, Unit, Value, single};
+    use crate::domain::{DurationHistogram, Micros, RuleId};
+    use crate::telemetry::RuleName;
+    use crate::telemetry::metric::{
+        MetricUnit, MetricValue, counter, emit_single, gauge, histogram, unsuffixed_counter,
+    };
 
-    fn shown() -> Arc<Shown> {
+    fn metrics() -> Arc<AllMetrics> {
         let telemetry = Arc::new(Telemetry::new(0.8));
         let path = "d.key_\"quoted\"\nvalue";
         let rule = RuleName { domain: "d".into(), path: path.into() };
-        telemetry.loaded(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
-        let keys: Figures = Box::new(|sink| {
-            single(sink, &Family::new("keys", "Counters held", Kind::Gauge), 7)?;
-            let waits = Waits::default();
-            waits.note(6_000);
-            let family = Family::new("waits", "Waits", Kind::Histogram).in_unit(Unit::Seconds);
-            sink.family(&family, &mut |put| put(&[("node", "n")], Value::Buckets(waits.read())))?;
-            let family = Family::new("busy", "Busy", Kind::Counter).in_unit(Unit::Seconds);
-            single(sink, &family, 1_500_000)?;
-            single(sink, &Family::new("theirs", "Bare", Kind::Bare), 3)
+        telemetry.policy_loaded(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
+        let others: MetricSource = Box::new(|sink| {
+            emit_single(sink, &gauge("keys", "Counters held"), 7)?;
+            let waits = DurationHistogram::default();
+            waits.record(6_000);
+            let family = histogram("waits", "Waits").in_unit(MetricUnit::Seconds);
+            sink.family(&family, &mut |emit| {
+                emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
+            })?;
+            let family = counter("busy", "Busy").in_unit(MetricUnit::Seconds);
+            emit_single(sink, &family, 1_500_000)?;
+            emit_single(sink, &unsuffixed_counter("theirs", "Bare"), 3)
         });
-        Arc::new(Shown::new(telemetry, vec![keys]))
+        Arc::new(AllMetrics::new(telemetry, vec![others]))
     }
 
     #[test]
     fn a_scrape_is_openmetrics_with_labels_of_the_policy_only() {
-        let text = Scrape::new(shown()).text().unwrap();
+        let text = Scrape::new(metrics()).text().unwrap();
         assert!(text.ends_with("# EOF\n"), "{text}");
         for line in [
             r#"tidegate_rule_hits_total{domain="d",rule="d.key_\"quoted\"\nvalue"} 0"#,
@@ -180,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn the_older_format_has_the_same_series_under_the_names_that_it_wants() {
-        let scrape = Scrape::new(shown());
+    fn the_older_format_has_the_same_series_under_its_own_family_names() {
+        let scrape = Scrape::new(metrics());
         let (text, plain) = (scrape.text().unwrap(), scrape.plain_text().unwrap());
         let series = |text: &str| {
             text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
@@ -189,7 +194,7 @@ mod tests {
         let (new, old): (Vec<String>, Vec<String>) = (series(&text), series(&plain));
         assert_eq!(new, old);
         assert!(plain.contains("# TYPE tidegate_decisions_total counter\n"), "{plain}");
-        assert!(plain.contains("# HELP tidegate_decisions_total Calls decided"), "{plain}");
+        assert!(plain.contains("# HELP tidegate_decisions_total Decided calls"), "{plain}");
         assert!(plain.contains("# TYPE tidegate_theirs untyped\n"), "{plain}");
         assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"), "{plain}");
     }

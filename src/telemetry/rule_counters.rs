@@ -1,18 +1,18 @@
-//! A cell per rule, resolved when a policy is loaded.
+//! The counters of each rule, resolved when a policy is loaded.
 //!
-//! A rule's cell is three cache lines of relaxed atomics, not three per worker: a hot rule's counter
-//! in the store is such a line too (and locked), so this at most doubles a cost that is there, while
-//! lines per worker would cost 100,000 rules 18 MB for every core. Not here: the arithmetic
-//! (`tally`), the counters of the whole process (`cells`).
+//! A rule has three cache lines of relaxed atomics, shared by all workers. Its counter in the store is
+//! contended (and locked) anyway, so sharing at most doubles that cost; counters per worker would cost
+//! 18 MB per core for 100,000 rules. Not here: what counts as near or over (`hit_counts`), counters of
+//! the whole process (`counters`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::compat_stats::Tally;
+use super::hit_counts::HitCounts;
 use crate::domain::{CheckEvent, RuleId, Source, Verdict};
 
-/// A rule as metrics name it.
+/// A rule's name in metrics.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleName {
     /// The policy's domain.
@@ -21,15 +21,15 @@ pub struct RuleName {
     pub path: Box<str>,
 }
 
-/// All sources, in the order of the arrays that are counted by them.
-pub(super) const ALL_SOURCES: [Source; SOURCES] =
+/// Every source, in the order of [`source_index`].
+pub(super) const SOURCES: [Source; SOURCE_COUNT] =
     [Source::Memory, Source::Redis, Source::Local, Source::Cached, Source::Policy, Source::Shed];
 
-/// Kinds of [`Source`].
-pub(super) const SOURCES: usize = 6;
+/// The number of variants of [`Source`].
+pub(super) const SOURCE_COUNT: usize = 6;
 
-/// The place of a source in those arrays.
-pub(super) const fn place(source: Source) -> usize {
+/// A source's index in arrays that count by source.
+pub(super) const fn source_index(source: Source) -> usize {
     match source {
         Source::Memory => 0,
         Source::Redis => 1,
@@ -40,22 +40,22 @@ pub(super) const fn place(source: Source) -> usize {
     }
 }
 
-/// Counts by code, OK and OVER_LIMIT, and by source.
-pub(super) type ByCode = [[u64; SOURCES]; 2];
+/// Counts by code (OK and OVER_LIMIT) and by source.
+pub(super) type CountsByCode = [[u64; SOURCE_COUNT]; 2];
 
-/// The codes, in the order of [`ByCode`].
+/// The codes, in the order of [`CountsByCode`].
 pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 
-/// One rule's sums, in hits, and its checks by how they were decided. A check that passes adds to
-/// the first cache line alone: it is the one that the cores of a hot rule pass around.
+/// The counters of one rule: hits, and checks by verdict and source. A check that passes touches only
+/// the first cache line, because on a hot rule that line moves between all cores.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct RuleCounters {
-    passed: [AtomicU64; SOURCES],
+    passed: [AtomicU64; SOURCE_COUNT],
     within: AtomicU64,
     near: AtomicU64,
-    refused: [AtomicU64; SOURCES],
-    /// Asked for and not within.
+    refused: [AtomicU64; SOURCE_COUNT],
+    /// Requested, but not within the limit.
     not_within: AtomicU64,
     over: AtomicU64,
     shadow: AtomicU64,
@@ -64,32 +64,32 @@ pub(super) struct RuleCounters {
 }
 
 impl RuleCounters {
-    pub(super) fn add(&self, tally: &Tally, facts: &CheckEvent) {
+    pub(super) fn add(&self, hits: &HitCounts, check: &CheckEvent) {
         let pairs = [
-            (&self.within, tally.within),
-            (&self.near, tally.near),
-            (&self.not_within, tally.total.saturating_sub(tally.within)),
-            (&self.over, tally.over),
-            (&self.shadow, tally.shadow),
-            (&self.uncharged, tally.uncharged),
-            (&self.refunded, tally.refunded),
+            (&self.within, hits.within),
+            (&self.near, hits.near),
+            (&self.not_within, hits.total.saturating_sub(hits.within)),
+            (&self.over, hits.over),
+            (&self.shadow, hits.shadow),
+            (&self.uncharged, hits.uncharged),
+            (&self.refunded, hits.refunded),
         ];
-        for (sum, hits) in pairs {
-            if hits != 0 {
-                sum.fetch_add(hits, Ordering::Relaxed);
+        for (counter, more) in pairs {
+            if more != 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
             }
         }
-        let checks = match facts.outcome.verdict {
+        let checks = match check.outcome.verdict {
             Verdict::Pass => &self.passed,
             Verdict::Refuse => &self.refused,
         };
-        checks[place(facts.source)].fetch_add(1, Ordering::Relaxed);
+        checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn read(&self) -> Tally {
+    pub(super) fn hits(&self) -> HitCounts {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
         let within = read(&self.within);
-        Tally {
+        HitCounts {
             total: within.wrapping_add(read(&self.not_within)),
             within,
             over: read(&self.over),
@@ -100,61 +100,62 @@ impl RuleCounters {
         }
     }
 
-    pub(super) fn checks(&self) -> ByCode {
+    pub(super) fn checks(&self) -> CountsByCode {
         let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
         [&self.passed, &self.refused].map(|by_source| by_source.each_ref().map(read))
     }
 }
 
-/// The cells of one policy.
+/// The rule counters of one policy.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    /// The id of the policy's first rule; the others follow without a gap.
+pub(super) struct RuleTable {
+    /// The id of the policy's first rule. Ids are consecutive.
     first: u32,
-    /// By id, from `first` on. Rules that print alike share a cell.
+    /// By id, from `first` on. Rules with the same name share their counters.
     by_id: Vec<Arc<RuleCounters>>,
     /// By name, for scrapes and for the next policy.
     pub(super) by_name: BTreeMap<RuleName, Arc<RuleCounters>>,
-    /// What the policy's files hash to.
+    /// The fingerprint of the policy's files.
     pub(super) fingerprint: String,
 }
 
-impl Table {
-    /// Cells for a policy whose rules are numbered from `first` on; those of a name that `former`
-    /// has keep theirs.
+impl RuleTable {
+    /// Counters for a policy whose rules are numbered from `first` on. Rules that `former` has under
+    /// the same name keep their counters.
     pub(super) fn new(
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
         fingerprint: String,
-        former: &Table,
-    ) -> Table {
-        let mut table = Table { first: first.0, fingerprint, ..Table::default() };
+        former: &RuleTable,
+    ) -> RuleTable {
+        let mut table = RuleTable { first: first.0, fingerprint, ..RuleTable::default() };
         for name in rules {
-            let cell = match table.by_name.get(&name).or_else(|| former.by_name.get(&name)) {
-                Some(cell) => Arc::clone(cell),
+            let counters = match table.by_name.get(&name).or_else(|| former.by_name.get(&name)) {
+                Some(counters) => Arc::clone(counters),
                 None => Arc::default(),
             };
-            table.by_id.push(Arc::clone(&cell));
-            table.by_name.insert(name, cell);
+            table.by_id.push(Arc::clone(&counters));
+            table.by_name.insert(name, counters);
         }
         table
     }
 
-    pub(super) fn cell(&self, id: RuleId) -> Option<&RuleCounters> {
+    pub(super) fn get(&self, id: RuleId) -> Option<&RuleCounters> {
         let at = id.0.wrapping_sub(self.first) as usize;
         self.by_id.get(at).map(Arc::as_ref)
     }
 }
 
-/// The present policy's cells and the ones before, for calls that were under way at the reload.
+/// The counters of the present policy and of the former one. Calls in flight during a reload still
+/// count on the former.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
-    pub(super) present: Arc<Table>,
-    pub(super) before: Arc<Table>,
+pub(super) struct RuleTables {
+    pub(super) present: Arc<RuleTable>,
+    pub(super) former: Arc<RuleTable>,
 }
 
-impl Tables {
-    pub(super) fn cell(&self, id: RuleId) -> Option<&RuleCounters> {
-        self.present.cell(id).or_else(|| self.before.cell(id))
+impl RuleTables {
+    pub(super) fn get(&self, id: RuleId) -> Option<&RuleCounters> {
+        self.present.get(id).or_else(|| self.former.get(id))
     }
 }

@@ -1,51 +1,51 @@
-//! The sums so far as plain numbers, for the page: from their differences it makes rates.
+//! A snapshot of the counters as plain numbers, from which the live page computes rates.
 //!
-//! Not here: counting (`cells`), the rates (`app`).
+//! Not here: counting (`counters`), the rates (`app::rates`).
 
 use std::time::Duration;
 
 use super::counters::Telemetry;
 use super::rule_counters::RuleName;
 
-/// What was counted since the start.
+/// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Calls that were admitted.
+    /// Admitted calls.
     pub admitted: u64,
-    /// Calls that were refused.
+    /// Rejected calls.
     pub refused: u64,
     /// Every rule of the policy in force, by name.
     pub rules: Vec<(RuleName, RuleSnapshot)>,
 }
 
-/// What was counted of a rule, in hits.
+/// Counts of a rule, in hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
-    /// Asked for.
+    /// Requested.
     pub asked: u64,
-    /// Of them refused.
+    /// Rejected.
     pub refused: u64,
 }
 
-/// How long decisions take: so long at most, for half of them, for 99 % and for 99.9 %.
+/// Percentiles of the time from receiving a call to its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// The median.
     pub p50: Duration,
-    /// Exceeded by one in a hundred.
+    /// The 99th percentile.
     pub p99: Duration,
-    /// Exceeded by one in a thousand.
+    /// The 99.9th percentile.
     pub p999: Duration,
 }
 
 impl Telemetry {
-    /// The sums so far.
-    pub fn sums(&self) -> Snapshot {
+    /// The counts so far.
+    pub fn snapshot(&self) -> Snapshot {
         let totals = self.totals();
         let tables = self.tables();
-        let rules = tables.present.by_name.iter().map(|(name, cell)| {
-            let tally = cell.read();
-            (name.clone(), RuleSnapshot { asked: tally.total, refused: tally.over })
+        let rules = tables.present.by_name.iter().map(|(name, counters)| {
+            let hits = counters.hits();
+            (name.clone(), RuleSnapshot { asked: hits.total, refused: hits.over })
         });
         Snapshot {
             admitted: totals.decided[0].iter().sum(),
@@ -54,10 +54,10 @@ impl Telemetry {
         }
     }
 
-    /// How long decisions took since the start; `None` before the first one.
+    /// Latencies since the start; `None` before the first call.
     pub fn latency(&self) -> Option<Latency> {
-        let took = self.totals().took;
-        let at = |share| took.below(share).map(Duration::from_micros);
-        Some(Latency { p50: at(0.5)?, p99: at(0.99)?, p999: at(0.999)? })
+        let durations = self.totals().durations;
+        let percentile = |share| durations.quantile(share).map(Duration::from_micros);
+        Some(Latency { p50: percentile(0.5)?, p99: percentile(0.99)?, p999: percentile(0.999)? })
     }
 }

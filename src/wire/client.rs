@@ -1,6 +1,6 @@
-//! A client of the service, for `tidegate ask`: plain values in, plain values out.
+//! Client of the rate limit service, for `tidegate ask`.
 //!
-//! Not here: printing, parsing of arguments.
+//! Not here: parsing arguments and printing (`cli`).
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use super::proto_json;
 use super::struct_json::struct_json;
 use crate::domain::{Override, Unit};
 
-/// How to reach the server.
+/// Connection settings of the client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSettings {
     /// `HOST:PORT`.
     pub target: String,
-    /// How long connecting and each question may take.
+    /// Timeout for connecting and for each call.
     pub timeout: Option<Duration>,
-    /// With it the connection is TLS.
+    /// TLS settings; `None`: plaintext.
     pub tls: Option<ClientTls>,
 }
 
 /// TLS of the client, as PEM text.
 #[derive(Clone, Default)]
 pub struct ClientTls {
-    /// Who signs the server's certificate.
+    /// CA certificates that sign the server's certificate.
     pub authority: Vec<u8>,
-    /// The client's own certificate and key.
+    /// Client certificate and private key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in the server's certificate, where it is not the target's host.
+    /// Expected name in the server's certificate; `None`: the target's host.
     pub server_name: Option<String>,
 }
 
@@ -46,72 +46,72 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// A question.
+/// A call to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct CallRequest {
     /// The policy domain.
     pub domain: String,
     /// The descriptors.
-    pub descriptors: Vec<QuestionDescriptor>,
+    pub descriptors: Vec<CallDescriptor>,
     /// Hits of the request; 0 means 1.
     pub hits: u32,
 }
 
-/// A descriptor of a question.
+/// A descriptor of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QuestionDescriptor {
-    /// Keys and values, any bytes.
+pub struct CallDescriptor {
+    /// Entries: key and value, any bytes.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
     /// Hits of this descriptor; `Some(0)` is a peek.
     pub hits: Option<u64>,
-    /// The hits are refunded.
+    /// Refund the hits instead of charging them.
     pub refund: bool,
-    /// A limit of the caller's own.
+    /// Request override.
     pub limit: Option<Override>,
 }
 
-/// The answer to a question.
+/// Response to a call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
-    /// OVER_LIMIT.
+pub struct CallResponse {
+    /// Whether the code is OVER_LIMIT.
     pub refused: bool,
-    /// The code by its name.
+    /// Name of the code.
     pub code: &'static str,
-    /// One per descriptor, in order.
-    pub statuses: Vec<ToldStatus>,
+    /// Statuses, one per descriptor, in order.
+    pub statuses: Vec<ResponseStatus>,
     /// Response headers: name and value.
     pub headers: Vec<(String, String)>,
     /// The body of a refusal.
     pub body: Vec<u8>,
     /// Dynamic metadata, if there is any.
     pub metadata: Option<Value>,
-    /// The whole answer as proto-JSON.
+    /// The whole response as proto-JSON.
     pub json: Value,
 }
 
-/// A status of an answer.
+/// Status of one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToldStatus {
-    /// OVER_LIMIT.
+pub struct ResponseStatus {
+    /// Whether the code is OVER_LIMIT.
     pub refused: bool,
     /// The limit, if there is one.
-    pub limit: Option<ToldLimit>,
+    pub limit: Option<ResponseLimit>,
     /// Hits left.
     pub remaining: u32,
-    /// Seconds until the limit resets, or until a retry passes.
+    /// Seconds until the limit resets; on a refusal, until a retry can pass.
     pub reset_seconds: Option<u64>,
 }
 
-/// A limit of an answer.
+/// The limit that a status shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToldLimit {
-    /// Its name, or nothing.
+pub struct ResponseLimit {
+    /// Name of the limit; empty if it has none.
     pub name: String,
     /// Hits per window.
     pub requests_per_unit: u32,
-    /// The unit by its name.
+    /// Name of the unit.
     pub unit: &'static str,
-    /// The window is that many units.
+    /// Length of the window in units.
     pub unit_multiplier: u32,
 }
 
@@ -122,7 +122,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Errors
     ///
@@ -144,15 +144,15 @@ impl Client {
         Ok(Client { service: RateLimitServiceClient::new(channel) })
     }
 
-    /// Asks.
+    /// Sends one call and returns the response.
     ///
     /// # Errors
     ///
     /// [`WireError::Refused`] with the server's status.
-    pub async fn ask(&mut self, question: &Question) -> Result<Told, WireError> {
-        let answer = self.service.should_rate_limit(request(question)).await;
+    pub async fn ask(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
+        let answer = self.service.should_rate_limit(encode(request)).await;
         answer
-            .map(|answer| told(&answer.into_inner()))
+            .map(|answer| response(&answer.into_inner()))
             .map_err(|status| WireError::Refused { status: Box::new(status) })
     }
 }
@@ -171,15 +171,15 @@ impl ClientTls {
     }
 }
 
-fn request(question: &Question) -> RateLimitRequest {
+fn encode(request: &CallRequest) -> RateLimitRequest {
     RateLimitRequest {
-        domain: question.domain.clone(),
-        descriptors: question.descriptors.iter().map(descriptor).collect(),
-        hits_addend: question.hits,
+        domain: request.domain.clone(),
+        descriptors: request.descriptors.iter().map(descriptor).collect(),
+        hits_addend: request.hits,
     }
 }
 
-fn descriptor(asked: &QuestionDescriptor) -> RateLimitDescriptor {
+fn descriptor(asked: &CallDescriptor) -> RateLimitDescriptor {
     let entry =
         |(key, value): &(Vec<u8>, Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
     RateLimitDescriptor {
@@ -194,7 +194,7 @@ fn descriptor(asked: &QuestionDescriptor) -> RateLimitDescriptor {
     }
 }
 
-/// A caller's own limit cannot be per week: the server is asked with a unit that it refuses.
+/// Converts a unit. A request override cannot be per week; UNKNOWN makes the server reject it.
 fn unit(unit: Unit) -> RateLimitUnit {
     match unit {
         Unit::Second => RateLimitUnit::Second,
@@ -207,9 +207,9 @@ fn unit(unit: Unit) -> RateLimitUnit {
     }
 }
 
-fn told(answer: &RateLimitResponse) -> Told {
+fn response(answer: &RateLimitResponse) -> CallResponse {
     let header = |header: &HeaderValue| (header.key.clone(), header.value.clone());
-    Told {
+    CallResponse {
         refused: answer.overall_code() == wire::Code::OverLimit,
         code: answer.overall_code().as_str_name(),
         statuses: answer.statuses.iter().map(status).collect(),
@@ -220,10 +220,10 @@ fn told(answer: &RateLimitResponse) -> Told {
     }
 }
 
-fn status(status: &wire::DescriptorStatus) -> ToldStatus {
-    ToldStatus {
+fn status(status: &wire::DescriptorStatus) -> ResponseStatus {
+    ResponseStatus {
         refused: status.code() == wire::Code::OverLimit,
-        limit: status.current_limit.as_ref().map(|limit| ToldLimit {
+        limit: status.current_limit.as_ref().map(|limit| ResponseLimit {
             name: limit.name.clone(),
             requests_per_unit: limit.requests_per_unit,
             unit: limit.unit().as_str_name(),

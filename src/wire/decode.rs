@@ -11,19 +11,16 @@ use smallvec::SmallVec;
 use tonic::Status;
 
 use super::protobuf_reader::{Fields, Malformed};
-use crate::domain::{Descriptor, Entry, Hits, Override, Request, Unit};
+use crate::domain::{Bounds, Descriptor, Entry, Hits, Override, Request, Unit};
 
-/// Descriptors in one request. Envoy sends one per `rate_limits` item of a route, and ten are a
-/// lot; the work that one message can ask for has to end somewhere.
-pub const DESCRIPTORS_MAX: usize = 64;
+/// Descriptors in one request: [`Bounds::descriptors_max`].
+pub const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
-/// Entries in one descriptor: one per action of an item, and one level of the policy's tree each.
-pub const ENTRIES_MAX: usize = 16;
+/// Entries in one descriptor: [`Bounds::entries_max`].
+pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Bytes of one message. Envoy's own cap on the headers it copies values from is 60 KiB, and each of
-/// [`DESCRIPTORS_MAX`] descriptors may carry such a value: 3.75 MiB, and some for the rest. With
-/// less, a client's long header would make the call fail, and Envoy lets failed calls pass.
-pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of one message: [`Bounds::message_bytes_max`].
+pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
 
 /// The entry that names the holder of a concurrency slot. It counts towards [`ENTRIES_MAX`] and is
 /// not part of the path.

@@ -1,8 +1,8 @@
-//! Dynamic metadata: what Envoy can put into its access log, and into a later call. Every refusal says
-//! which limit it was and who decided; whoever took slots in flight is told their holder;
-//! envoyproxy/ratelimit's own keys, which repeat the request, by setting.
+//! Dynamic metadata of a response, for Envoy's access log and for later calls: the refusing limit and
+//! the source of the decision; the holder of concurrency slots that the call took; on request, the
+//! keys of envoyproxy/ratelimit, which repeat the request.
 //!
-//! Not here: which of them are wanted (`answering`).
+//! Not here: which of them are sent (`response_config`).
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
@@ -13,15 +13,15 @@ use super::response_headers::name_of;
 use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
 use crate::policy::Policy;
 
-/// The key of our own metadata.
+/// Key of Tidegate's own metadata.
 const OURS: &str = "tidegate";
 
-/// The key of the holder's name. Not below [`OURS`]: Envoy's `metadata` action reads it by this path,
-/// and finds it only where slots were taken, so that nothing else is ever returned.
+/// Key of the slot holder. Not below [`OURS`]: Envoy's `metadata` action reads it by this path, and it
+/// exists only if the call took slots, so that Envoy releases nothing else.
 const SLOT: &str = "slot";
 
-/// `{limited_by, retry_after_ms, source}` under [`OURS`]; `retry_after_ms` is left out where
-/// waiting does not help.
+/// Adds `{limited_by, retry_after_ms, source}` under [`OURS`]; without `retry_after_ms` if waiting
+/// does not help.
 pub(super) fn of_refusal(decision: &Decision<'_>, into: &mut Struct) {
     let mut ours = Struct::default();
     if let Some(limited_by) = &decision.limited_by {
@@ -30,16 +30,16 @@ pub(super) fn of_refusal(decision: &Decision<'_>, into: &mut Struct) {
             put(&mut ours, "retry_after_ms", number(wait.ceil_millis()));
         }
     }
-    put(&mut ours, "source", text(decision.source.word()));
+    put(&mut ours, "source", text(decision.source.as_str()));
     put(into, OURS, Kind::StructValue(ours));
 }
 
-/// The holder of the slots that the call took, under [`SLOT`].
+/// Adds the holder of the slots that the call took, under [`SLOT`].
 pub(super) fn of_slot(slot: &HolderToken, into: &mut Struct) {
     put(into, SLOT, text(slot.as_str()));
 }
 
-/// envoyproxy/ratelimit's keys: `domain`, `descriptors`, `hitsAddend` and the merged `metadata` of
+/// Adds the keys of envoyproxy/ratelimit: `domain`, `descriptors`, `hitsAddend` and the merged `metadata` of
 /// the rules that passed.
 pub(super) fn of_request(
     asked: &DecodedRequest<'_>,
@@ -80,8 +80,8 @@ pub(super) fn of_request(
     }
 }
 
-/// The rules' metadata, merged: the first value of a key wins, maps are merged. Merged into a
-/// value of its own, so that nothing of one request is left in the policy for the next.
+/// Merges the metadata of the passing rules: maps merge, for other values the first one wins. Builds a
+/// new value, so that the policy is never changed by a request.
 fn of_passing_rules(decision: &Decision<'_>, rules: &Policy) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
@@ -121,9 +121,9 @@ pub(super) fn of_json(value: &Json) -> Kind {
     }
 }
 
-/// The text form of an override, as the reference server prints it.
+/// Formats a request override as envoyproxy/ratelimit prints it.
 fn override_text(limit: &Override) -> String {
-    let unit = limit.unit.word().to_uppercase();
+    let unit = limit.unit.as_str().to_uppercase();
     let hits = limit.requests_per_unit;
     let rate = if hits == 0 { String::new() } else { format!("requests_per_unit:{hits} ") };
     let multiplier = match limit.unit_multiplier {
@@ -141,7 +141,7 @@ fn text(words: &str) -> Kind {
     Kind::StringValue(words.to_owned())
 }
 
-/// Numbers of a `Struct` are doubles: exact up to 2^53.
+/// Converts a number; a `Struct` holds doubles, exact up to 2^53.
 #[allow(clippy::cast_precision_loss, reason = "the format has no other number")]
 fn number(value: u64) -> Kind {
     Kind::NumberValue(value as f64)

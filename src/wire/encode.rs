@@ -1,7 +1,7 @@
 //! Turns a [`Decision`] into the `RateLimitResponse` that Envoy reads.
 //!
 //! One status per descriptor, in order: Envoy matches them by position. Not here: how the decision
-//! came about, which headers and bodies are wanted (`answering`).
+//! came about (`decide`), which headers and bodies are sent (`response_config`).
 
 use prost_types::{Duration, Struct};
 
@@ -14,7 +14,7 @@ use super::{dynamic_metadata, refusal_body};
 use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
 use crate::policy::Policy;
 
-/// All that an answer is made of.
+/// Everything that a response is encoded from.
 pub(crate) struct Answer<'a, 'b> {
     pub(crate) asked: &'a DecodedRequest<'b>,
     pub(crate) descriptors: &'a [Descriptor<'a>],
@@ -22,12 +22,12 @@ pub(crate) struct Answer<'a, 'b> {
     pub(crate) rules: &'a Policy,
     pub(crate) response_config: &'a ResponseConfig,
     pub(crate) now: Micros,
-    /// Any number, each equally likely: it spreads the waits of refused callers.
-    pub(crate) dice: u64,
+    /// A uniformly distributed number, which spreads the waits of refused callers.
+    pub(crate) random: u64,
 }
 
 impl Answer<'_, '_> {
-    /// The response.
+    /// Encodes the response.
     pub(crate) fn message(&self) -> RateLimitResponse {
         let decision = self.decision;
         let mut response = RateLimitResponse {
@@ -37,7 +37,7 @@ impl Answer<'_, '_> {
         };
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
-            Wait::told(decision.limited_by.as_ref(), self.response_config, self.now, self.dice)
+            Wait::told(decision.limited_by.as_ref(), self.response_config, self.now, self.random)
         } else {
             None
         };
@@ -87,7 +87,7 @@ fn status(status: &Status<'_>) -> wire::DescriptorStatus {
         current_limit: status.shown.as_ref().map(limit),
         limit_remaining: status.remaining,
         duration_until_reset: status.reset.map(|reset| Duration {
-            // Envoy cuts fractions off; a 0 on a refusal would send the caller back too early.
+            // Rounded up: Envoy drops fractions, and a 0 would make a refused caller retry too early.
             seconds: i64::try_from(reset.ceil_secs().max(1)).unwrap_or(i64::MAX),
             nanos: 0,
         }),
@@ -111,7 +111,7 @@ fn limit(shown: &StatusLimit<'_>) -> wire::RateLimit {
         requests_per_unit: shown.rate.requests_per_unit,
         unit: unit.into(),
         name: shown.name.to_owned(),
-        // Absent means 1, as in every answer of a server that does not know the field.
+        // Absent means 1, for clients that do not know the field.
         unit_multiplier: Some(shown.rate.unit_multiplier).filter(|many| *many > 1),
     }
 }

@@ -31,5 +31,5 @@ pub use messages::DESCRIPTORS;
 pub use proto_json::JsonReply;
 pub use refusal_body::BODY_BYTES_MAX;
 pub use response_config::{
-    LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
+    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
 };

@@ -1,8 +1,8 @@
 //! proto-JSON for `/json`: bytes to an encoded `RateLimitRequest`, a `RateLimitResponse` to text.
 //!
-//! Names are read in both spellings that proto-JSON knows and written in camelCase; enums go by
-//! name, bytes in base64, wrappers as their plain values, and fields at their default are left
-//! out. Not here: HTTP (`admin`), bounds (`decode`, which reads the encoded request like any other).
+//! Reads field names in both proto-JSON spellings and writes camelCase; enums by name, bytes in
+//! base64, wrappers as plain values; default values are omitted. Not here: HTTP (`admin`), bounds
+//! (`decode` reads the encoded request like any other).
 
 use std::fmt;
 
@@ -20,12 +20,12 @@ use super::messages::{
 };
 use super::struct_json::struct_json;
 
-/// What `/json` answers.
+/// Response of `/json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonReply {
-    /// The HTTP status: 200, 429 or 400.
+    /// HTTP status: 200, 429 or 400.
     pub status: u16,
-    /// proto-JSON, or on 400 a line of text.
+    /// proto-JSON; for a 400, one line of text.
     pub body: String,
 }
 
@@ -44,14 +44,14 @@ impl JsonReply {
     }
 }
 
-/// What is wrong with a request in JSON.
+/// Why a JSON body is not a `RateLimitRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
     TooLong,
     NotJson(String),
-    /// The field does not exist.
+    /// Unknown field.
     Unknown(String),
-    /// The field's value is not of its type.
+    /// Value of the wrong type.
     Shape {
         field: &'static str,
         wanted: &'static str,
@@ -69,7 +69,7 @@ impl fmt::Display for JsonError {
     }
 }
 
-/// Encodes the `RateLimitRequest` that `body` is the proto-JSON of.
+/// Converts a `RateLimitRequest` from proto-JSON to its encoding.
 pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     if body.len() > MESSAGE_BYTES_MAX {
         return Err(JsonError::TooLong);
@@ -152,7 +152,7 @@ fn unit(value: &Value) -> Result<i32, JsonError> {
     by_name.or_else(by_number).ok_or(wanted)
 }
 
-/// The members of an object; those that are `null` count as absent.
+/// Returns the members of an object without those that are `null`.
 fn fields<'v>(
     value: &'v Value,
     field: &'static str,
@@ -178,7 +178,8 @@ fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
     bounded(value, field, "at most 4294967295")
 }
 
-/// A number, or one in quotes: 64-bit ones come so, because JavaScript's do not hold them.
+/// Reads an integer, or one in quotes: proto-JSON quotes 64-bit integers, which JavaScript cannot
+/// hold.
 fn bounded<T: TryFrom<i128>>(
     value: &Value,
     field: &'static str,
@@ -194,21 +195,21 @@ fn bounded<T: TryFrom<i128>>(
     T::try_from(number).map_err(|_| JsonError::Shape { field, wanted: at_most })
 }
 
-/// The number that a text is, with nothing around it.
+/// Parses a quoted number; `None` if anything surrounds it.
 fn quoted(text: &str) -> Option<Number> {
     let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
     serde_json::from_str(text).ok().filter(|_| bare)
 }
 
-/// The whole number that `7`, `7.0` or `0.7e1` stand for. One with a fraction or an exponent was read
-/// as a double, so that from 2^53 on it is the nearest that a double holds; one beyond i128 is as
-/// large as that holds, and too large for every field.
+/// Returns the integer that `7`, `7.0` or `0.7e1` denotes; `None` if it is not whole. Numbers with a
+/// fraction or an exponent were parsed as doubles, so they are inexact from 2^53 on; beyond i128 they
+/// saturate, which is out of range for every field.
 fn whole(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
     number.as_i128().or_else(float)
 }
 
-/// The response as proto-JSON.
+/// Converts a response to proto-JSON.
 pub(crate) fn response(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
     put(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
@@ -250,7 +251,7 @@ fn header(header: &HeaderValue) -> Value {
     Value::Object(object)
 }
 
-/// Leaves out what proto-JSON leaves out: fields at their default.
+/// Inserts a field unless it has its default value, as proto-JSON does.
 fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
     let default = match &value {
         Value::String(text) => text.is_empty() || text == "UNKNOWN",
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_is_read_in_every_form_that_proto_json_has_for_it() {
+    fn an_integer_is_read_in_every_proto_json_form() {
         for (text, hits) in [
             ("7", 7),
             ("7.0", 7),
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_number_or_too_large_is_told() {
+    fn a_fraction_or_an_out_of_range_number_is_an_error() {
         let fault = |field: &str, text: &str| {
             let descriptor = format!(r#"{{"{field}":{text}}}"#);
             let body = match field {
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_in_json_names_the_field() {
+    fn an_error_names_the_field() {
         let fault = |body: &str| request(body.as_bytes()).unwrap_err().to_string();
         assert!(fault("{").starts_with("the body is not JSON"));
         assert_eq!(fault("[]"), "the body must be an object");

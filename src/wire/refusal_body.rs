@@ -1,6 +1,6 @@
-//! The body of a refusal: the rule's or its domain's text, else JSON if settings ask for it.
+//! Body of a refusal: the text of the rule or its domain, else a JSON default if enabled.
 //!
-//! Not here: where texts come from (`policy`).
+//! Not here: reading the texts from the policy (`policy::compile::body`).
 
 use super::messages::HeaderValue;
 use super::response_config::ResponseConfig;
@@ -8,18 +8,19 @@ use super::response_headers::{Wait, header, name_of, visible};
 use crate::domain::LimitedBy;
 use crate::policy::Rule;
 
-/// The longest body, filled in. It travels in every refusal, through Envoy's own buffers.
+/// Maximum bytes of a body after the placeholders are filled in. It passes through Envoy's buffers in
+/// every refusal.
 pub const BODY_BYTES_MAX: usize = 1024;
 
 const JSON: &str = "application/json";
 const JSON_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Places in a text that are filled in.
+/// Placeholders in a text.
 const NAME: &str = "{name}";
 const SECONDS: &str = "{retry_after_seconds}";
 
-/// The body and the header that tells its type; `None` if there is none, or if the text would
-/// exceed [`BODY_BYTES_MAX`] even without the limit's name.
+/// Returns the body and its content-type header; `None` if there is no text, or if it exceeds
+/// [`BODY_BYTES_MAX`] even without the limit's name.
 pub(super) fn of_refusal(
     limited_by: &LimitedBy<'_>,
     rule: Option<&Rule>,
@@ -39,8 +40,8 @@ pub(super) fn of_refusal(
     Some((body, header("content-type", visible(content_type))))
 }
 
-/// The text with its places filled: the name escaped as JSON has it, `null` where waiting does not
-/// help. In one pass, so that a name that looks like a place stays a name.
+/// Fills the placeholders: the name JSON-escaped, `null` for a wait that does not help. One pass, so
+/// that a name that looks like a placeholder is not expanded.
 fn filled(text: &str, name: &str, wait: Option<Wait>) -> String {
     let mut body = String::with_capacity(text.len() + name.len());
     let mut rest = text;

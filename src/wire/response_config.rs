@@ -1,50 +1,51 @@
-//! What an answer tells beyond its codes: which headers, which body, which metadata. Checked once,
-//! at start, because Envoy checks nothing: a header value with a line break becomes two headers.
+//! Which headers, body and metadata a response carries besides its codes. Checked once, at the start,
+//! because Envoy does not check: a header value with a line break would become two headers.
 //!
-//! Not here: making the answer (`encode`, `headers`, `body`, `metadata`).
+//! Not here: writing them (`encode`, `response_headers`, `refusal_body`, `dynamic_metadata`).
 
 use http::HeaderName;
 
 use super::error::{HeaderNameError, WireError};
 
-/// What the operator asks for. The default adds nothing to an answer but what Envoy needs and the
-/// metadata of a refusal.
+/// Settings of the response. By default it carries only the codes, the statuses, and the metadata of
+/// a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseSettings {
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     pub x_rate_limit: bool,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, the IETF draft's, or the three under names
-    /// of the operator's own.
-    pub rate_limit: Option<LimitNames>,
-    /// How a reset is written in both families.
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset` of the IETF draft, or the same three under
+    /// configured names.
+    pub rate_limit: Option<LimitHeaderNames>,
+    /// Format of the reset in both sets of limit headers.
     pub reset: ResetFormat,
     /// `Retry-After` on refusals where waiting helps.
     pub retry_after: Option<RetryAfterFormat>,
-    /// Adds up to so many percent of the wait, at random, to what a refused caller is told, so
-    /// that callers who were refused together do not return together; 0 to 100.
+    /// Lengthens `Retry-After` by a random share of up to this many percent, 0 to 100, so that
+    /// callers refused together do not retry together.
     pub retry_spread_percent: u8,
-    /// A header that names the limit on refusals.
+    /// Name of a header that carries the refusing limit's name.
     pub limited_by: Option<String>,
-    /// A JSON body for refusals whose rule and domain have none of their own.
+    /// Adds a JSON body to refusals whose rule and domain define none.
     pub body: bool,
-    /// envoyproxy/ratelimit's dynamic metadata on every answer.
+    /// Adds the dynamic metadata of envoyproxy/ratelimit to every response.
     pub request_metadata: bool,
 }
 
 /// The names of the three limit headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitNames {
-    /// The limit.
+pub struct LimitHeaderNames {
+    /// Name of the header with the limit.
     pub limit: String,
-    /// The hits left.
+    /// Name of the header with the remaining hits.
     pub remaining: String,
-    /// The time until nothing is used any more, or on a refusal until a retry passes.
+    /// Name of the header with the time until the limit is unused again; on a refusal, until a retry
+    /// can pass.
     pub reset: String,
 }
 
-impl Default for LimitNames {
+impl Default for LimitHeaderNames {
     fn default() -> Self {
-        LimitNames {
+        LimitHeaderNames {
             limit: "RateLimit-Limit".to_owned(),
             remaining: "RateLimit-Remaining".to_owned(),
             reset: "RateLimit-Reset".to_owned(),
@@ -52,7 +53,7 @@ impl Default for LimitNames {
     }
 }
 
-/// How a reset is written.
+/// Format of the reset header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
     /// Whole seconds from now, rounded up, at least 1.
@@ -62,7 +63,7 @@ pub enum ResetFormat {
     UnixTime,
 }
 
-/// How `Retry-After` is written.
+/// Format of the `Retry-After` header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryAfterFormat {
     /// Whole seconds, rounded up, at least 1.
@@ -72,11 +73,11 @@ pub enum RetryAfterFormat {
     HttpDate,
 }
 
-/// Settings that were checked.
+/// Checked [`ResponseSettings`].
 #[derive(Clone, Debug, Default)]
 pub struct ResponseConfig {
-    /// The families of limit headers, at most two.
-    pub(crate) families: Vec<LimitNames>,
+    /// Sets of limit headers, at most two.
+    pub(crate) families: Vec<LimitHeaderNames>,
     pub(crate) reset: ResetFormat,
     pub(crate) retry_after: Option<RetryAfterFormat>,
     pub(crate) retry_spread_percent: u8,
@@ -85,10 +86,10 @@ pub struct ResponseConfig {
     pub(crate) request_metadata: bool,
 }
 
-/// `Retry-After`, as it is sent.
+/// Name of the `Retry-After` header, as it is sent.
 pub(crate) const RETRY_AFTER: &str = "Retry-After";
 
-/// Headers of one hop (RFC 9110, 7.6.1, and what older peers honour).
+/// Hop-by-hop headers (RFC 9110, section 7.6.1, and those that older peers honour).
 const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
@@ -101,8 +102,8 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that say how to read the body or whom the message is for. Envoy would append ours to
-/// its own: `content-length: 225,3`.
+/// Headers that frame or address a message. Envoy would append ours to its own:
+/// `content-length: 225,3`.
 const FRAMING: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
 impl ResponseConfig {
@@ -110,20 +111,20 @@ impl ResponseConfig {
     ///
     /// # Errors
     ///
-    /// [`WireError::HeaderName`] for a name that may not be sent or would be sent twice,
+    /// [`WireError::HeaderName`] for a name that must not be sent or is configured twice,
     /// [`WireError::Spread`] above 100 %.
     ///
     /// ```
     /// use tidegate::wire::{ResponseConfig, ResponseSettings};
-    /// let named = |name: &str| ResponseSettings { limited_by: Some(name.to_owned()), ..Default::default() };
-    /// assert!(ResponseConfig::new(named("x-limited-by")).is_ok());
-    /// assert!(ResponseConfig::new(named(":status")).is_err());
+    /// let with_header = |name: &str| ResponseSettings { limited_by: Some(name.to_owned()), ..Default::default() };
+    /// assert!(ResponseConfig::new(with_header("x-limited-by")).is_ok());
+    /// assert!(ResponseConfig::new(with_header(":status")).is_err());
     /// ```
     pub fn new(settings: ResponseSettings) -> Result<Self, WireError> {
         if settings.retry_spread_percent > 100 {
             return Err(WireError::Spread { percent: settings.retry_spread_percent });
         }
-        let x_family = settings.x_rate_limit.then(|| LimitNames {
+        let x_family = settings.x_rate_limit.then(|| LimitHeaderNames {
             limit: "X-RateLimit-Limit".to_owned(),
             remaining: "X-RateLimit-Remaining".to_owned(),
             reset: "X-RateLimit-Reset".to_owned(),
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_could_split_or_reframe_an_answer_is_refused_at_start() {
+    fn a_header_that_could_split_or_reframe_a_response_is_an_error() {
         for name in ["", "a b", "a\r\nset-cookie: x", "a\0", "ü", "a:b"] {
             assert_eq!(fault(name), HeaderNameError::NotAName, "{name:?}");
         }
@@ -204,9 +205,9 @@ mod tests {
         assert_eq!(fault("retry-after"), HeaderNameError::Twice);
         let twice = ResponseSettings {
             x_rate_limit: true,
-            rate_limit: Some(LimitNames {
+            rate_limit: Some(LimitHeaderNames {
                 limit: "x-ratelimit-limit".to_owned(),
-                ..LimitNames::default()
+                ..LimitHeaderNames::default()
             }),
             ..ResponseSettings::default()
         };
@@ -216,14 +217,14 @@ mod tests {
         ));
         let both = ResponseSettings {
             x_rate_limit: true,
-            rate_limit: Some(LimitNames::default()),
+            rate_limit: Some(LimitHeaderNames::default()),
             ..ResponseSettings::default()
         };
         assert_eq!(ResponseConfig::new(both).unwrap().families.len(), 2);
     }
 
     #[test]
-    fn a_spread_above_a_hundred_percent_is_refused() {
+    fn a_spread_above_100_percent_is_an_error() {
         let spread = |retry_spread_percent| ResponseSettings {
             retry_spread_percent,
             ..ResponseSettings::default()

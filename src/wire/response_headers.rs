@@ -1,7 +1,7 @@
-//! The headers of an answer: limit headers on every one that has a limit to show, `Retry-After`
-//! and the limit's name on refusals.
+//! Response headers: limit headers on every response with a limit; `Retry-After` and the limit's name
+//! on refusals.
 //!
-//! Not here: which of them are wanted and under which names (`answering`).
+//! Not here: which of them are sent, and under which names (`response_config`).
 
 use jiff::fmt::rfc2822::DateTimePrinter;
 
@@ -9,11 +9,11 @@ use super::messages::HeaderValue;
 use super::response_config::{RETRY_AFTER, ResetFormat, ResponseConfig, RetryAfterFormat};
 use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
 
-/// The longest value of the header that names the limit. Names have at most 255 bytes; the path
-/// that stands in for a missing name can be longer and is cut.
+/// Maximum bytes of the header that names the limit. Names have at most 255 bytes; a limit without a
+/// name is named by its path, which can be longer and is cut.
 const NAME_VALUE_BYTES_MAX: usize = 255;
 
-/// What a refused caller is told to wait, and when that is over.
+/// The wait that a refused caller is sent, as a duration and as a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
     /// Whole seconds, rounded up, at least 1.
@@ -22,17 +22,17 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// The wait of a refusal, lengthened by the spread; `None` where waiting does not help.
-    /// `dice` is any number, each equally likely.
+    /// Returns the wait of a refusal, lengthened by the configured spread; `None` if waiting does not
+    /// help. `random` is a uniformly distributed number.
     pub(super) fn told(
         limited_by: Option<&LimitedBy<'_>>,
         response_config: &ResponseConfig,
         now: Micros,
-        dice: u64,
+        random: u64,
     ) -> Option<Wait> {
         let wait = limited_by?.retry_after?;
         let most = u128::from(wait.0) * u128::from(response_config.retry_spread_percent) / 100;
-        let extra = (most * u128::from(dice)) >> 64;
+        let extra = (most * u128::from(random)) >> 64;
         let wait = wait.saturating_add(Micros(u64::try_from(extra).unwrap_or(u64::MAX)));
         Some(Wait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
     }
@@ -64,13 +64,13 @@ pub(super) fn append(
     }
 }
 
-/// How a limit is named to callers. A limit that the caller brought along has no name.
+/// Returns the name of a limit for callers; empty for a request override.
 pub(super) fn name_of<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
     if limited_by.name.is_empty() { "override" } else { limited_by.name }
 }
 
-/// The status that headers show, chosen as envoyproxy/ratelimit does: the fewest hits left, the
-/// first of equals; but a refusing one that is not a quota takes over, the last such one.
+/// Returns the status shown in the headers, chosen as envoyproxy/ratelimit does: the last refusing
+/// status that is not a quota, else the first one with the fewest remaining hits.
 fn tightest<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());
@@ -84,7 +84,7 @@ fn append_limit(
     into: &mut Vec<HeaderValue>,
 ) {
     let Some(shown) = &status.shown else { return };
-    // A bucket's burst may exceed the rate's number, and remaining must not exceed limit.
+    // A bucket's burst may exceed `requests_per_unit`, and remaining must not exceed the limit.
     let limit = Hits(u64::from(shown.rate.requests_per_unit)).max(shown.capacity);
     let reset = status.reset.map(|reset| match response_config.reset {
         ResetFormat::Seconds => reset.ceil_secs().max(1),
@@ -99,7 +99,7 @@ fn append_limit(
     }
 }
 
-/// `None` for a date beyond the calendar (year 9999).
+/// Formats the wait; `None` for a date after the year 9999.
 fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
     match how {
         RetryAfterFormat::Seconds => Some(wait.seconds.to_string()),
@@ -116,8 +116,8 @@ pub(super) fn header(name: &str, value: impl Into<String>) -> HeaderValue {
     HeaderValue { key: name.to_owned(), value: value.into(), raw_value: Vec::new() }
 }
 
-/// The text with everything but visible ASCII and blanks percent-encoded, so that a name in any
-/// script survives a header and none can end it: Envoy would turn a line break into a second one.
+/// Percent-encodes everything but visible ASCII and spaces, so that no name can end the header: Envoy
+/// would turn a line break into a second header.
 pub(super) fn visible(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,12 +1,12 @@
-//! `google.protobuf.Struct` as JSON: what `/json` and `tidegate ask` print of the metadata.
+//! `google.protobuf.Struct` to JSON, for the metadata in `/json` and `tidegate ask`.
 //!
-//! Not here: the other direction (`metadata`).
+//! Not here: the other direction (`dynamic_metadata`).
 
 use prost_types::Struct;
 use prost_types::value::Kind;
 use serde_json::{Map, Value};
 
-/// The struct as a JSON object.
+/// Converts a struct to a JSON object.
 pub(super) fn struct_json(from: &Struct) -> Value {
     let members = from.fields.iter();
     Value::Object(
@@ -25,7 +25,7 @@ fn kind_json(value: &prost_types::Value) -> Value {
     }
 }
 
-/// Whole numbers without a fraction, as proto-JSON prints them.
+/// Converts a number; integers are printed without a fraction, as proto-JSON does.
 #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
 fn number_json(number: f64) -> Value {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;

@@ -1,21 +1,21 @@
-//! Reads W3C's `traceparent`: who asks us, in which trace, and whether it is recorded.
+//! Parser of the W3C `traceparent` header: trace id, parent span id, and the sampled flag.
 //!
-//! Not here: what is done about it (`telemetry`).
+//! Not here: sampling (`telemetry::otlp`).
 
 use http::{HeaderMap, HeaderName};
 
-use crate::domain::Parent;
+use crate::domain::TraceParent;
 
-/// Made once: from a text, the name would be read and checked with every call.
+/// The header name, validated once instead of on every call.
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The caller's place in a trace. A malformed header is none, as W3C wants it.
-pub(crate) fn parent(headers: &HeaderMap) -> Option<Parent> {
+/// Returns the parent span of a call. A malformed header is ignored, as the W3C requires.
+pub(crate) fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 
-/// `version-trace-span-flags` in small hexadecimal digits; later versions may have more behind.
-fn parse(text: &[u8]) -> Option<Parent> {
+/// Parses `version-trace-span-flags` in lower-case hexadecimal; later versions may append fields.
+fn parse(text: &[u8]) -> Option<TraceParent> {
     let (head, rest) = text.split_at_checked(55)?;
     let version = byte(&head[..2])?;
     let further = match version {
@@ -28,7 +28,7 @@ fn parse(text: &[u8]) -> Option<Parent> {
     let span: [u8; 8] = bytes(&head[36..52])?;
     let flags = byte(&head[53..])?;
     let valid = further && dashes && trace != [0; 16] && span != [0; 8];
-    valid.then_some(Parent { trace, span, sampled: flags & 1 == 1 })
+    valid.then_some(TraceParent { trace, span, sampled: flags & 1 == 1 })
 }
 
 fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_one_is_none() {
+    fn a_malformed_parent_is_ignored() {
         let zeros = |from: &str| VALID.replace(from, &"0".repeat(from.len()));
         for text in [
             String::new(),

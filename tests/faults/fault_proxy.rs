@@ -1,8 +1,7 @@
-//! A TCP proxy that can do to a connection what networks do: delay, lose, cut, reset, swallow, drip,
+//! TCP proxy that does to a connection what networks do: delay, lose, cut, reset, swallow, drip,
 //! throttle, corrupt, lie, and forget one end.
 //!
-//! Each direction has a fault of its own, which takes effect on the next bytes. Not here: what is
-//! behind it, and what should come of it.
+//! Each direction has its own fault, which takes effect on the next bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -48,7 +47,7 @@ pub enum Fault {
 
 /// A direction's fault; its number grows with each change, so that counts begin anew.
 #[derive(Default)]
-struct Way(Mutex<(u64, Fault)>);
+struct Direction(Mutex<(u64, Fault)>);
 
 struct Conn {
     ends: [Arc<TcpStream>; 2],
@@ -57,7 +56,7 @@ struct Conn {
 
 #[derive(Default)]
 struct Shared {
-    ways: [Way; 2],
+    ways: [Direction; 2],
     conns: Mutex<Vec<Weak<Conn>>>,
     accepted: AtomicU64,
     random: AtomicU64,
@@ -130,7 +129,7 @@ impl Proxy {
     }
 }
 
-impl Way {
+impl Direction {
     fn set(&self, fault: Fault) {
         let mut held = self.0.lock().unwrap();
         *held = (held.0 + 1, fault);
@@ -169,7 +168,7 @@ impl Conn {
 }
 
 /// Bytes on their way, and when they may arrive; an empty vector is the end.
-type Parcel = (Instant, Vec<u8>);
+type DelayedBytes = (Instant, Vec<u8>);
 
 fn connect(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -189,7 +188,7 @@ fn connect(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
 }
 
 /// Reads one direction and decides what becomes of each chunk.
-fn take_in(conn: &Conn, way: usize, shared: &Shared, on: &Sender<Parcel>) {
+fn take_in(conn: &Conn, way: usize, shared: &Shared, on: &Sender<DelayedBytes>) {
     let mut buffer = vec![0; CHUNK];
     let (mut counted_for, mut carried) = (0, 0_u64);
     while let Ok(count @ 1..) = (&*conn.ends[way]).read(&mut buffer) {
@@ -241,7 +240,7 @@ fn take_in(conn: &Conn, way: usize, shared: &Shared, on: &Sender<Parcel>) {
 }
 
 /// Writes one direction, each chunk when it is due and as fast as it may.
-fn pass_on(conn: &Conn, way: usize, shared: &Shared, from: &Receiver<Parcel>) {
+fn pass_on(conn: &Conn, way: usize, shared: &Shared, from: &Receiver<DelayedBytes>) {
     let mut to = &*conn.ends[1 - way];
     for (due, bytes) in from {
         thread::sleep(due.saturating_duration_since(Instant::now()));

@@ -1,7 +1,5 @@
-//! A caller of the service over bare HTTP/2, as Envoy's filter is one: a connection that lasts, made
-//! again when it is gone; what was sent is never sent twice.
-//!
-//! Not here: how many call when (`load`).
+//! gRPC caller over bare HTTP/2, as Envoy's filter is one: one long-lived connection, reopened when
+//! it is lost; a call is never sent twice.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -25,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a call was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum CallResult {
     Admitted,
     Refused,
     /// A gRPC status other than 0.
@@ -38,49 +36,49 @@ pub enum Told {
 
 /// One connection to a Tidegate, made when it is needed.
 #[derive(Debug)]
-pub struct Line {
+pub struct Caller {
     address: SocketAddr,
     sender: RefCell<Option<SendRequest<Bytes>>>,
 }
 
 /// The connection failed.
-struct Gone;
+struct ConnectionLost;
 
-impl From<h2::Error> for Gone {
+impl From<h2::Error> for ConnectionLost {
     fn from(_: h2::Error) -> Self {
-        Gone
+        ConnectionLost
     }
 }
 
-impl From<std::io::Error> for Gone {
+impl From<std::io::Error> for ConnectionLost {
     fn from(_: std::io::Error) -> Self {
-        Gone
+        ConnectionLost
     }
 }
 
-impl Line {
-    pub fn new(address: SocketAddr) -> Line {
-        Line { address, sender: RefCell::new(None) }
+impl Caller {
+    pub fn new(address: SocketAddr) -> Caller {
+        Caller { address, sender: RefCell::new(None) }
     }
 
     /// Asks once.
-    pub async fn ask(&self, body: Bytes) -> Told {
+    pub async fn ask(&self, body: Bytes) -> CallResult {
         let asked = tokio::time::timeout(PATIENCE, self.ask_whole(body)).await;
-        asked.ok().and_then(Result::ok).unwrap_or(Told::Lost)
+        asked.ok().and_then(Result::ok).unwrap_or(CallResult::Lost)
     }
 
-    async fn ask_whole(&self, body: Bytes) -> Result<Told, Gone> {
+    async fn ask_whole(&self, body: Bytes) -> Result<CallResult, ConnectionLost> {
         let mut sender = self.ready().await?;
         let head = Request::post(format!("http://{}{PATH}", self.address))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .body(())
-            .map_err(|_| Gone)?;
+            .map_err(|_| ConnectionLost)?;
         let (response, mut stream) = sender.send_request(head, false)?;
         stream.send_data(body, true)?;
         let response = response.await?;
         if let Some(code) = failed(response.headers()) {
-            return Ok(Told::Failed(code));
+            return Ok(CallResult::Failed(code));
         }
         let mut body = response.into_body();
         let mut bytes = BytesMut::new();
@@ -91,16 +89,16 @@ impl Line {
         }
         let trailers = body.trailers().await?.unwrap_or_default();
         if let Some(code) = failed(&trailers) {
-            return Ok(Told::Failed(code));
+            return Ok(CallResult::Failed(code));
         }
-        let message = bytes.get(PREFIX_BYTES..).ok_or(Gone)?;
-        let answer = RateLimitResponse::decode(message).map_err(|_| Gone)?;
+        let message = bytes.get(PREFIX_BYTES..).ok_or(ConnectionLost)?;
+        let answer = RateLimitResponse::decode(message).map_err(|_| ConnectionLost)?;
         let refused = answer.overall_code == OVER_LIMIT;
-        Ok(if refused { Told::Refused } else { Told::Admitted })
+        Ok(if refused { CallResult::Refused } else { CallResult::Admitted })
     }
 
     /// The connection, a new one where the old one is gone: nothing was sent yet.
-    async fn ready(&self) -> Result<SendRequest<Bytes>, Gone> {
+    async fn ready(&self) -> Result<SendRequest<Bytes>, ConnectionLost> {
         let held = self.sender.borrow().clone();
         if let Some(sender) = held
             && let Ok(ready) = sender.ready().await

@@ -1,12 +1,12 @@
-//! The fault bench: real Tidegates, real Redis, our own TCP proxy, a bounded open-loop load, and an
-//! oracle that counts what was admitted too much.
+//! The fault bench: real Tidegates, real Redis, a TCP proxy that injects faults, a bounded open-loop
+//! load, and an oracle that measures over-admission.
 //!
 //! Each row of the table is a test. In `make test` and in a part of the proof it runs once, with a
 //! small load, and judges no times; in `make faults` (and `make proof`) it runs five times, at full
-//! load, one row at a time, and the medians of its times are judged. Whoever is last prints the table.
+//! load, one row at a time, and the medians of its times are judged. The last row prints the table.
 //!
-//! The numbers are those of the list of faults that the bench goes by. 18 is missing: it is about
-//! limiters that count by each replica's own clock, and here only Redis' clock counts.
+//! Rows are numbered as in the list of faults that the bench covers. 18 is missing: it is about
+//! limiters that count by each replica's own clock, and Tidegate counts by Redis' clock only.
 //!
 //! Not here: Envoy between two Tidegates, one of which leaves (`tests/it/envoy/failover.rs`); each
 //! abuse of HTTP/2 by itself (`tests/it/hostile/http2_abuse.rs`).

@@ -1,6 +1,4 @@
-//! What a Tidegate says of itself, every few milliseconds: a line of samples beside the book.
-//!
-//! Not here: what it should say.
+//! Samples of a Tidegate's own metrics, every few milliseconds during a trial.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +25,7 @@ const NEARLY_ALL: f64 = 0.98;
 pub struct Sample {
     /// Since the bench began; when the answer was there.
     pub at: Duration,
-    /// Decisions by Redis (also remembered ones) and by the stand-in.
+    /// Decisions by Redis (also cached ones) and by the stand-in.
     pub redis: u64,
     pub local: u64,
     pub breakers_open: u64,
@@ -35,15 +33,15 @@ pub struct Sample {
 }
 
 /// The samples of one Tidegate.
-pub struct Figures {
+pub struct MetricSeries {
     address: SocketAddr,
     samples: Arc<Mutex<Vec<Sample>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Figures {
-    pub fn start(began: Instant, address: SocketAddr) -> Figures {
+impl MetricSeries {
+    pub fn start(began: Instant, address: SocketAddr) -> MetricSeries {
         let (samples, stop): (Arc<Mutex<Vec<Sample>>>, Arc<AtomicBool>) = Default::default();
         let (held, told) = (Arc::clone(&samples), Arc::clone(&stop));
         let thread = thread::spawn(move || {
@@ -55,7 +53,7 @@ impl Figures {
                 thread::sleep(every());
             }
         });
-        Figures { address, samples, stop, thread: Some(thread) }
+        MetricSeries { address, samples, stop, thread: Some(thread) }
     }
 
     /// The latest sample.
@@ -78,7 +76,7 @@ impl Figures {
     }
 }
 
-impl Drop for Figures {
+impl Drop for MetricSeries {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
     }

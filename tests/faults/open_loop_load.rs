@@ -1,7 +1,5 @@
-//! A bounded open-loop load: call i is due at i / rate, whether or not earlier ones were answered,
-//! and how long it took counts from then. It keeps a book of every call.
-//!
-//! Not here: what the book must say (`oracle`, the rows).
+//! Bounded open-loop load: call i is due at i / rate, whether or not earlier calls were answered,
+//! and its latency counts from then. It records every call.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::grpc_caller::{Line, Told, question};
+use crate::grpc_caller::{CallResult, Caller, question};
 
 /// Calls without an answer; above it a call is not sent.
 const IN_FLIGHT_MAX: u64 = 50_000;
@@ -23,7 +21,7 @@ const LINES_EACH: usize = 2;
 
 /// One call, in the book.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct CallRecord {
     /// Which counter it asked for.
     pub key: u32,
     /// Which Tidegate.
@@ -31,20 +29,20 @@ pub struct Entry {
     /// Since the bench began.
     pub due: Duration,
     pub done: Duration,
-    pub told: Told,
+    pub told: CallResult,
 }
 
-impl Entry {
+impl CallRecord {
     pub fn took(&self) -> Duration {
         self.done.saturating_sub(self.due)
     }
 }
 
 /// What is asked: call number to the counter's number and the framed message.
-pub type Asks = Arc<dyn Fn(u64) -> (u32, Bytes) + Send + Sync>;
+pub type CallPlan = Arc<dyn Fn(u64) -> (u32, Bytes) + Send + Sync>;
 
 /// Each of `keys` counters of a rule in turn.
-pub fn in_turn(rule: &'static str, keys: u32) -> Asks {
+pub fn in_turn(rule: &'static str, keys: u32) -> CallPlan {
     let questions: Vec<Bytes> =
         (0..keys).map(|key| question(&[&[(rule, &format!("v{key}"))]])).collect();
     Arc::new(move |number| {
@@ -54,14 +52,14 @@ pub fn in_turn(rule: &'static str, keys: u32) -> Asks {
 }
 
 /// A counter of its own for every call.
-pub fn each_its_own(rule: &'static str) -> Asks {
+pub fn each_its_own(rule: &'static str) -> CallPlan {
     Arc::new(move |number| (number as u32, question(&[&[(rule, &format!("u{number}"))]])))
 }
 
 /// A load under way.
 pub struct Load {
     began: Instant,
-    book: Arc<Mutex<Vec<Entry>>>,
+    book: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     /// Per target: whether calls go there.
     open: Arc<Vec<AtomicBool>>,
@@ -70,8 +68,8 @@ pub struct Load {
 
 impl Load {
     /// `rate` calls a second, to the targets in turn.
-    pub fn start(began: Instant, targets: &[SocketAddr], rate: u64, asks: &Asks) -> Load {
-        let book: Arc<Mutex<Vec<Entry>>> = Arc::default();
+    pub fn start(began: Instant, targets: &[SocketAddr], rate: u64, asks: &CallPlan) -> Load {
+        let book: Arc<Mutex<Vec<CallRecord>>> = Arc::default();
         let stop: Arc<AtomicBool> = Arc::default();
         let open = Arc::new(targets.iter().map(|_| AtomicBool::new(true)).collect::<Vec<_>>());
         let run = Run {
@@ -110,7 +108,7 @@ impl Load {
     }
 
     /// Ends it once every call is answered; the book, in the order of the answers.
-    pub fn end(mut self) -> Vec<Entry> {
+    pub fn end(mut self) -> Vec<CallRecord> {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the load ends in order");
@@ -129,18 +127,18 @@ struct Run {
     began: Instant,
     rate: u64,
     lines: Vec<Vec<SocketAddr>>,
-    asks: Asks,
-    book: Arc<Mutex<Vec<Entry>>>,
+    asks: CallPlan,
+    book: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     open: Arc<Vec<AtomicBool>>,
 }
 
 impl Run {
     async fn go(self) {
-        let lines: Vec<Vec<Rc<Line>>> = self
+        let lines: Vec<Vec<Rc<Caller>>> = self
             .lines
             .iter()
-            .map(|each| each.iter().map(|at| Rc::new(Line::new(*at))).collect())
+            .map(|each| each.iter().map(|at| Rc::new(Caller::new(*at))).collect())
             .collect();
         let in_flight: Rc<AtomicU64> = Rc::default();
         let starts = Instant::now();
@@ -157,7 +155,7 @@ impl Run {
                 number += 1;
             }
         }
-        // `Line` bounds how long each can take.
+        // `Caller` bounds how long each can take.
         while in_flight.load(Ordering::SeqCst) > 0 {
             ticks.tick().await;
         }
@@ -165,7 +163,7 @@ impl Run {
 
     fn send(
         &self,
-        lines: &[Vec<Rc<Line>>],
+        lines: &[Vec<Rc<Caller>>],
         turn: usize,
         number: u64,
         due: Duration,
@@ -174,8 +172,13 @@ impl Run {
         let (key, body) = (self.asks)(number);
         let open = |target: &usize| self.open[*target].load(Ordering::SeqCst);
         let target = (0..lines.len()).map(|step| (turn + step) % lines.len()).find(open);
-        let mut entry =
-            Entry { key, target: target.unwrap_or(0), due, done: due, told: Told::NotSent };
+        let mut entry = CallRecord {
+            key,
+            target: target.unwrap_or(0),
+            due,
+            done: due,
+            told: CallResult::NotSent,
+        };
         let (Some(target), true) = (target, in_flight.load(Ordering::SeqCst) < IN_FLIGHT_MAX)
         else {
             self.book.lock().unwrap().push(entry);

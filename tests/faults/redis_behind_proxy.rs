@@ -1,6 +1,7 @@
-//! What trials stand on: a Redis under the least privilege, a proxy in front of it, a Tidegate.
+//! What most trials run on: a Redis under the least-privilege ACL, a proxy in front of it, a
+//! Tidegate.
 //!
-//! Not here: clusters of them (`rows::cluster` builds its own).
+//! Not here: clusters (`rows::cluster` builds its own).
 
 use crate::fault_proxy::Proxy;
 use crate::support::acl;
@@ -9,7 +10,7 @@ use crate::tidegate_replica::Tidegate;
 use crate::trial::policy;
 
 /// One Redis and one Tidegate that counts in it. Dropped in this order.
-pub struct Stand {
+pub struct RedisBehindProxy {
     pub tidegate: Tidegate,
     pub proxy: Option<Proxy>,
     pub server: Server,
@@ -41,18 +42,18 @@ pub fn tidegate(port: u16, flags: &[&str]) -> Tidegate {
     Tidegate::start(&policy(), &all)
 }
 
-impl Stand {
-    pub fn plain(flags: &[&str]) -> Stand {
+impl RedisBehindProxy {
+    pub fn plain(flags: &[&str]) -> RedisBehindProxy {
         let server = redis(&[]);
         let tidegate = tidegate(server.port, flags);
-        Stand { tidegate, proxy: None, server }
+        RedisBehindProxy { tidegate, proxy: None, server }
     }
 
-    pub fn proxied(flags: &[&str]) -> Stand {
+    pub fn proxied(flags: &[&str]) -> RedisBehindProxy {
         let server = redis(&[]);
         let proxy = Proxy::start(server.port);
         let tidegate = tidegate(proxy.port, flags);
-        Stand { tidegate, proxy: Some(proxy), server }
+        RedisBehindProxy { tidegate, proxy: Some(proxy), server }
     }
 
     pub fn proxy(&self) -> &Proxy {

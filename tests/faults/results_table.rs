@@ -1,7 +1,5 @@
-//! The one table: what each row saw, medians over its runs, judged in the proof only; and where it
-//! was measured.
-//!
-//! Not here: running a trial (`trial`), what a row does (`rows`).
+//! The table of results: what each row measured, medians over its runs, judged only in the proof;
+//! and the machine it ran on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,7 +38,7 @@ pub struct Times {
 }
 
 /// What one run of a row saw.
-pub struct Seen {
+pub struct Observation {
     pub said: String,
     /// What was admitted beyond the limit, in limits; `None` where the rule asks for it.
     pub beyond: Option<f64>,
@@ -52,10 +50,10 @@ pub struct Seen {
     pub goodput: Option<f64>,
 }
 
-impl Seen {
+impl Observation {
     /// What most rows look at.
-    pub fn of(outcome: &Outcome, said: String) -> Seen {
-        Seen {
+    pub fn of(outcome: &Outcome, said: String) -> Observation {
+        Observation {
             said,
             beyond: Some(crate::admission_oracle::beyond(&outcome.book, limit())),
             calm: p99(outcome.before()),
@@ -67,7 +65,7 @@ impl Seen {
     }
 }
 
-impl Seen {
+impl Observation {
     /// Of no counter more was admitted than so many limits beyond its own.
     pub fn assert_beyond_at_most(&self, limits: f64) {
         let beyond = self.beyond.unwrap_or(0.0);
@@ -125,12 +123,12 @@ impl Drop for Turn<'_> {
 }
 
 /// Runs a row as often as it takes, judges it, and puts it into the table.
-pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Seen) {
+pub fn judge(at: usize, of: usize, row: &Row, mut run: impl FnMut() -> Observation) {
     let mut turn = Turn::take(at, row, of);
     LazyLock::force(&MACHINE);
     let runs = proof::times(1, PAIRS);
-    let seen: Vec<Seen> = (0..runs).map(|_| run()).collect();
-    let millis = |of: fn(&Seen) -> Option<Duration>| {
+    let seen: Vec<Observation> = (0..runs).map(|_| run()).collect();
+    let millis = |of: fn(&Observation) -> Option<Duration>| {
         median(seen.iter().filter_map(of).map(|time| time.as_secs_f64() * 1e3).collect())
     };
     let calm = millis(|seen| Some(seen.calm)).unwrap_or(0.0);

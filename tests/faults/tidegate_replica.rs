@@ -1,6 +1,4 @@
-//! A running `tidegate serve`: the real binary, on ports of its own; and what the kernel says of it.
-//!
-//! Not here: its metrics over time (`figures`).
+//! A running `tidegate serve`: the real binary on free ports, and what the kernel reports about it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

@@ -1,13 +1,11 @@
-//! One trial: a Tidegate under load, calm at first, then with a fault, then healed; the book of its
-//! calls and its own figures, told apart by phase.
-//!
-//! Not here: the faults (`rows`), what the table makes of it (`table`).
+//! One trial: a Tidegate under load, first without a fault, then with it, then healed; the record
+//! of its calls and its own metrics, by phase.
 
 use std::time::{Duration, Instant};
 
-use crate::grpc_caller::Told;
-use crate::metric_samples::{self, Figures, Sample};
-use crate::open_loop_load::{Asks, Entry, Load, in_turn};
+use crate::grpc_caller::CallResult;
+use crate::metric_samples::{self, MetricSeries, Sample};
+use crate::open_loop_load::{CallPlan, CallRecord, Load, in_turn};
 use crate::support::proof;
 use crate::tidegate_replica::{Tidegate, until};
 
@@ -58,14 +56,14 @@ pub fn policy() -> String {
 /// A trial under way.
 pub struct Trial {
     pub load: Load,
-    pub figures: Figures,
+    pub figures: MetricSeries,
     injected: Option<Duration>,
     healed: Option<Duration>,
 }
 
 /// What came of it.
 pub struct Outcome {
-    pub book: Vec<Entry>,
+    pub book: Vec<CallRecord>,
     pub samples: Vec<Sample>,
     pub injected: Duration,
     pub healed: Option<Duration>,
@@ -78,11 +76,11 @@ impl Trial {
     }
 
     /// Another one. The figures are the first one's.
-    pub fn with(tidegates: &[&Tidegate], rate: u64, asks: &Asks) -> Trial {
+    pub fn with(tidegates: &[&Tidegate], rate: u64, asks: &CallPlan) -> Trial {
         let began = Instant::now();
         let targets: Vec<_> = tidegates.iter().map(|tidegate| tidegate.grpc()).collect();
         let load = Load::start(began, &targets, rate, asks);
-        let figures = Figures::start(began, tidegates[0].http());
+        let figures = MetricSeries::start(began, tidegates[0].http());
         Trial { load, figures, injected: None, healed: None }
     }
 
@@ -146,27 +144,28 @@ impl Trial {
 
 impl Outcome {
     /// Calls that fell due before the fault. The first tenth found a cold process.
-    pub fn before(&self) -> impl Iterator<Item = &Entry> {
+    pub fn before(&self) -> impl Iterator<Item = &CallRecord> {
         let warm = self.injected / 10;
         self.book.iter().filter(move |entry| entry.due >= warm && entry.due < self.injected)
     }
 
     /// Calls that fell due while it lasted.
-    pub fn during(&self) -> impl Iterator<Item = &Entry> {
+    pub fn during(&self) -> impl Iterator<Item = &CallRecord> {
         let end = self.healed.unwrap_or(Duration::MAX);
         self.book.iter().filter(move |entry| entry.due >= self.injected && entry.due < end)
     }
 
     /// Of those, the ones that fell due once the service had noticed. Until then a call waits for no
     /// longer than its budget.
-    pub fn once_known(&self) -> impl Iterator<Item = &Entry> {
+    pub fn once_known(&self) -> impl Iterator<Item = &CallRecord> {
         let from = self.injected + self.detected().unwrap_or_default();
         self.during().filter(move |entry| entry.due >= from)
     }
 
     /// Calls that were not answered with a decision.
-    pub fn failed(&self) -> Vec<&Entry> {
-        let decided = |entry: &&Entry| !matches!(entry.told, Told::Admitted | Told::Refused);
+    pub fn failed(&self) -> Vec<&CallRecord> {
+        let decided =
+            |entry: &&CallRecord| !matches!(entry.told, CallResult::Admitted | CallResult::Refused);
         self.book.iter().filter(decided).collect()
     }
 
@@ -210,8 +209,8 @@ impl Outcome {
 }
 
 /// The time that 99 of 100 calls did not exceed.
-pub fn p99<'e>(entries: impl Iterator<Item = &'e Entry>) -> Duration {
-    let mut took: Vec<Duration> = entries.map(Entry::took).collect();
+pub fn p99<'e>(entries: impl Iterator<Item = &'e CallRecord>) -> Duration {
+    let mut took: Vec<Duration> = entries.map(CallRecord::took).collect();
     took.sort_unstable();
     let rank = (took.len() * 99).div_ceil(100);
     took.get(rank.saturating_sub(1)).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Certificates and keys: any bytes are TLS or a named fault.
+//! Certificates and keys: any bytes give TLS or a named error.
 
 use tidegate::server::{Grant, Tls, TlsMaterial};
 

@@ -1,11 +1,11 @@
-//! Feeds a target: every kept input first, then new ones: made by the target's own generator, kept
-//! ones changed a little, random bytes. An input that ends in a sort of outcome that none before it
-//! had is kept in mind and changed further; that is all the guidance there is on a stable compiler,
-//! and it finds its way into parsers well enough.
+//! Feeds a target: first the corpus, then new inputs: the target's own generator, mutations of the
+//! corpus, random bytes. An input with a new kind of outcome joins the corpus in memory and is
+//! mutated further; this is the only guidance that a stable compiler offers, and it finds its way
+//! into parsers well enough.
 //!
 //! An input that panics or does not end is written to a file and named. TIDEGATE_FUZZ is the number
-//! of inputs over all targets (`make fuzz N=…`), TIDEGATE_SEED the seed, TIDEGATE_FUZZ_KEEP says to
-//! add inputs with new sorts of outcome to the corpus. Not here: the targets.
+//! of inputs over all targets (`make fuzz N=…`), TIDEGATE_SEED the seed; TIDEGATE_FUZZ_KEEP adds
+//! inputs with new kinds of outcome to the corpus on disk.
 #![allow(clippy::disallowed_methods, reason = "a run is told its length and watches the clock")]
 
 use std::collections::HashSet;

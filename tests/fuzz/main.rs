@@ -1,6 +1,6 @@
-//! Whatever comes in from outside, fed by the million, in process: bytes of callers, policies, what
-//! Redis says and what it stores, settings and certificates. Nothing may panic, hang, or break what
-//! each target says of its answers. Briefly in `make test`, longer in `make proof`, as long as you
+//! Fuzzes everything that comes from outside, in process, by the million: bytes of callers,
+//! policies, Redis replies and stored values, settings, certificates. Nothing may panic, hang, or
+//! break what its target claims. Briefly in `make test`, longer in `make proof`, as long as you
 //! like by `make fuzz N=…`.
 
 #![allow(

@@ -1,6 +1,4 @@
-//! Random sizes and bytes, bytes read as decisions, and bytes changed a little.
-//!
-//! Not here: what is fed with them, the numbers themselves (`support/random.rs`).
+//! Random sizes and bytes, bytes read as decisions, and mutated bytes.
 
 use crate::support::random;
 

@@ -1,5 +1,5 @@
-//! Policies: any bytes compile or are told what is wrong with them, with a place; what compiles can
-//! be matched, listed and explained.
+//! Policies: any bytes compile or give diagnostics with positions; a compiled policy can be
+//! matched, listed and explained.
 
 use std::path::Path;
 use std::sync::LazyLock;

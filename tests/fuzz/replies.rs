@@ -1,5 +1,5 @@
-//! What Redis says: parsed, read as a script's answer, as an error, as a cluster's table. Whatever it
-//! is, it is an answer to the checks that were asked or a fault, never more.
+//! Redis replies: parsed as a script's reply, as an error, as a cluster's slots. Any bytes answer
+//! the checks that were sent or give an error, never more.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use redis::Value;
 use tidegate::domain::{Accounting, Check, Limit, Role, Verdict};
 use tidegate::store::redis::client::config::Address;
 use tidegate::store::redis::client::error_reply::ErrorReply;
-use tidegate::store::redis::client::slot_table::{of_shards, of_slots};
+use tidegate::store::redis::client::slot_table::{parse_shards, parse_slots};
 use tidegate::store::redis::script::reply::{ReplyError, ScriptReply};
 
 use crate::fuzzer::{Target, feed};
@@ -202,7 +202,7 @@ fn any_reply_is_read_or_a_fault() {
             sorts.push(100 + format!("{:?}", ErrorReply::of(error, &node)).len() as u64);
         }
         for tls in [false, true] {
-            let tables = [of_shards(&value, &node, tls), of_slots(&value, &node)];
+            let tables = [parse_shards(&value, &node, tls), parse_slots(&value, &node)];
             for holdings in tables.into_iter().flatten() {
                 let held = holdings.iter().flat_map(|holding| &holding.slots);
                 assert!(held.clone().all(|(first, last)| first <= last && *last < 16_384));

@@ -1,5 +1,5 @@
-//! A caller's bytes: read, matched, made into keys, decided, answered. Only INVALID_ARGUMENT is an
-//! error; two different paths never meet one counter; a key in Redis has its one shape.
+//! Request bytes: decoded, matched, turned into keys, decided, encoded. INVALID_ARGUMENT is the
+//! only error; two different paths never share a counter; a Redis key has its one layout.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -64,9 +64,9 @@ const VALUES: [&str; 18] = [
 struct Nobody;
 
 impl Observer for Nobody {
-    fn checked(&self, _: &CheckEvent) {}
+    fn on_check(&self, _: &CheckEvent) {}
     fn release_without_holder(&self) {}
-    fn decided(&self, _: &Decision<'_>) {}
+    fn on_decision(&self, _: &Decision<'_>) {}
 }
 
 /// Decides, and looks at the keys on the way.

@@ -1,10 +1,10 @@
-//! Settings from anywhere, and descriptors as people write them: read or refused, and what is secret
-//! is in no report and no fault.
+//! Settings from any source, and descriptors as people type them: accepted or refused, and no
+//! report or error contains a secret.
 
 use std::collections::BTreeMap;
 
-use tidegate::app::descriptor;
-use tidegate::settings::{Row, Settings, Sources, TABLE, report};
+use tidegate::app::parse_descriptor;
+use tidegate::settings::{SettingRow, Settings, Sources, TABLE, report};
 
 use crate::fuzzer::{Target, feed};
 use crate::mutation::{Decisions, Random};
@@ -56,11 +56,11 @@ const VALUES: &[&str] = &[
     " ",
 ];
 
-fn is_secret(row: &Row) -> bool {
+fn is_secret(row: &SettingRow) -> bool {
     ["redis-auth", "redis-sentinel-auth", "key-secret"].contains(&row.name)
 }
 
-fn value(by: &mut Decisions<'_>, row: Option<&Row>) -> String {
+fn value(by: &mut Decisions<'_>, row: Option<&SettingRow>) -> String {
     match row {
         Some(row) if is_secret(row) => format!("{SECRET}{}", by.below(3)),
         Some(row) if row.name == "redis-url" && by.below(2) == 0 => {
@@ -91,8 +91,8 @@ fn any_settings_are_read_or_refused_and_secrets_are_told_nobody() {
                     sources.file.insert(String::from_utf8_lossy(by.piece()).into(), "x".into()),
                 ),
                 4 => {
-                    let theirs = row.theirs.first().map(|name| (*name).to_owned());
-                    sources.environment.extend(theirs.map(|name| (name, value)));
+                    let compat = row.compat_names.first().map(|name| (*name).to_owned());
+                    sources.environment.extend(compat.map(|name| (name, value)));
                 }
                 _ => drop(sources.flags.insert(row.name.to_owned(), value)),
             }
@@ -139,7 +139,7 @@ fn any_text_is_a_descriptor_or_refused() {
     let make = |random: &mut Random| random.bytes(40);
     feed(&target, vec![b"k=v,k2=v2".to_vec()], make, |input| {
         let text = String::from_utf8_lossy(input);
-        match descriptor(&text) {
+        match parse_descriptor(&text) {
             Ok(entries) => {
                 assert!(entries.iter().all(|(key, _)| !key.is_empty()));
                 sort(entries.len().min(8))

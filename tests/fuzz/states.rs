@@ -1,5 +1,5 @@
-//! States of counters, as limits change, clocks jump and callers ask for absurd things: also states
-//! that no call ever made. No overflow, no panic, and never more left than the limit has.
+//! Counter states, also those that no call ever produced, under limits that change, clocks that
+//! jump and absurd requests: no overflow, no panic, never more left than the limit has.
 
 use std::sync::Arc;
 

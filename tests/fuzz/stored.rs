@@ -1,5 +1,5 @@
-//! What stands under a key of ours in Redis, written by somebody else: every script answers, once
-//! more and again, and never with more than the limit has.
+//! Values of unknown origin under our Redis keys: every script answers them, again and again, and
+//! never admits more than the limit.
 
 use std::sync::Arc;
 

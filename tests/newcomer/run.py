@@ -167,8 +167,8 @@ def machine():
             f"commit {commit.stdout.strip()}")
 
 
-def report(newcomer, codes):
-    lines = ["Every command of the README, typed as a new user (make newcomer); waits in seconds.", machine(),
+def report(newcomer, codes, where):
+    lines = ["Every command of the README, typed as a new user (make newcomer); waits in seconds.", where,
              "Downloads depend on the network and on the caches of cargo and pip on this machine."]
     lines += [f"{seconds:7.1f}  {line}" for seconds, line in newcomer.waits]
     total = sum(seconds for seconds, _ in newcomer.waits)
@@ -186,10 +186,12 @@ if taken:
 for program in ("git", "make", "bash", "curl"):
     if not shutil.which(program):
         sys.exit(f"newcomer: {program} is missing (Debian: apt-get install {program})")
+# Before the clone: the commit that is followed.
+where = machine()
 with tempfile.TemporaryDirectory() as home:
     user = Newcomer(home)
     try:
-        waited, text = report(user, follow(user))
+        waited, text = report(user, follow(user), where)
     finally:
         user.leave()
 print(text)

@@ -125,8 +125,8 @@ class Page(unittest.TestCase):
                 self.browser.ask("POST", "/actions", {"actions": [{"type": "key", "id": "k", "actions": [
                     {"type": kind, "value": key} for key in "api_token=k" for kind in ("keyDown", "keyUp")]}]})
                 self.browser.press("tab", "enter")
-                until("an answer", lambda: "OK: it would pass" in self.browser.text("#answer"))
-        for target in ("To the refused keys", "Policy", "pause", "now", "domain", "search"):
+                until("an answer", lambda: "OK: admitted" in self.browser.text("#answer"))
+        for target in ("Skip to refused keys", "Policy", "pause", "now", "domain", "search"):
             self.assertIn(target, reached)
         focus = self.browser.run("""
             document.querySelector('#pause').focus({focusVisible: true});

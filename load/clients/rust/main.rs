@@ -57,7 +57,7 @@ impl Limiter {
         for attempt in 1..=TRIES_MAX {
             let answer = match self.ask(question.clone()).await {
                 Ok(answer) => answer,
-                Err(status) if is_away(&status) => {
+                Err(status) if is_disabled(&status) => {
                     println!("try {attempt}: away ({:?}), let through", status.code());
                     return Ok(true);
                 }
@@ -93,7 +93,7 @@ impl Limiter {
 
 /// No answer; any other status finds fault with the question. tonic says Cancelled where its own
 /// timer ended the call.
-fn is_away(status: &Status) -> bool {
+fn is_disabled(status: &Status) -> bool {
     let away =
         [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::ResourceExhausted];
     away.contains(&status.code())

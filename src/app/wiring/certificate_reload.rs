@@ -1,81 +1,79 @@
-//! The certificates of the gRPC port: read at the start, and again when their files change; those
-//! that cannot be used are refused, logged and counted, and the old ones stay.
+//! Loads the certificates of the gRPC port, and loads them again when their files change. Invalid
+//! ones are logged and counted, and the old ones stay in force.
 //!
-//! It compares content, once per poll: certificates are a few kilobytes, and content is what a
-//! Secret's swapped links, a file that is replaced and one that is written over have in common. A
-//! change counts once two polls agree on it: certificate and key are two files, and whoever writes
-//! them may be between the two. Not here: what certificates mean (`wire`).
+//! Each poll compares content, because content is what changes alike when a Secret's links are
+//! swapped, a file is replaced or overwritten; certificates are a few kilobytes. A change takes
+//! effect once two polls read the same content: the writer may be between certificate and key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
 use crate::app::pem_file;
-use crate::app::settings::{DomainGrant, Settings};
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
+use crate::settings::{DomainGrant, Settings};
 
-/// The gRPC port's TLS, and the watch over its files.
-pub(crate) struct Certificates {
+/// TLS of the gRPC port, and the watch over its files.
+pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// What was looked at last and put in force or refused.
-    settled: Seen,
-    /// What the last poll found.
-    last: Seen,
+    /// Content that was last put in force or rejected.
+    handled: FileState,
+    /// Content of the last poll.
+    last: FileState,
 }
 
-/// What a poll found, by its hash: keys are not kept for longer than they are needed.
+/// Result of a poll. It keeps a hash, so that private keys do not stay in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum FileState {
     Content(blake3::Hash),
     Unreadable,
 }
 
-impl Certificates {
-    /// The certificates that the settings name; `None` where there is to be no TLS.
+impl CertificateReloader {
+    /// Loads the certificates that the settings name; `None` without TLS.
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or is not what it should be.
-    pub(crate) fn of(settings: &Settings) -> Result<Option<Certificates>, Failure> {
+    /// A file cannot be read or is invalid.
+    pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
         let Some(material) = material(settings)? else { return Ok(None) };
         let tls = Tls::new(&material)?;
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
         if expires_secs <= Clock::System.now().0 / 1_000_000 {
-            tracing::warn!(expires_secs, "the certificate's time is over");
+            tracing::warn!(expires_secs, "the server certificate has expired");
         }
-        let seen = Seen::Content(hash(&material));
-        Ok(Some(Certificates { settings: settings.clone(), tls, settled: seen, last: seen }))
+        let state = FileState::Content(hash(&material));
+        let settings = settings.clone();
+        Ok(Some(CertificateReloader { settings, tls, handled: state, last: state }))
     }
 
     pub(crate) fn tls(&self) -> Tls {
         self.tls.clone()
     }
 
-    /// Polls until `stop`, as often as policies are looked at.
+    /// Polls until `stop`, at the interval of policy files.
     pub(crate) fn run(mut self, stop: &AtomicBool) {
-        let every: Duration = self.settings.policy_poll;
         while !stop.load(Ordering::Relaxed) {
-            thread::park_timeout(every);
+            thread::park_timeout(self.settings.policy_poll);
             self.poll();
         }
     }
 
     fn poll(&mut self) {
         let read = material(&self.settings);
-        let seen = match &read {
-            Ok(Some(material)) => Seen::Content(hash(material)),
-            // Settings do not change; where they named certificates they still do.
+        let state = match &read {
+            Ok(Some(material)) => FileState::Content(hash(material)),
+            // Settings do not change, so they still name certificates.
             Ok(None) => return,
-            Err(_) => Seen::Unreadable,
+            Err(_) => FileState::Unreadable,
         };
-        let agreed = std::mem::replace(&mut self.last, seen) == seen;
-        if seen == self.settled || !agreed {
+        let is_stable = std::mem::replace(&mut self.last, state) == state;
+        if state == self.handled || !is_stable {
             return;
         }
-        self.settled = seen;
+        self.handled = state;
         let replaced = match read {
             Ok(Some(material)) => {
                 self.tls.replace(&material, Clock::System.now()).map_err(Failure::from)
@@ -92,8 +90,8 @@ impl Certificates {
                 tracing::info!(expires_secs, "certificates replaced");
             }
             Err(failure) => {
-                let fault = failure.to_string();
-                tracing::error!(fault, "certificates not replaced: the old ones stay in force");
+                let error = failure.to_string();
+                tracing::error!(error, "certificates not replaced, the old ones stay in force");
             }
         }
     }
@@ -121,7 +119,7 @@ fn material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
     }))
 }
 
-/// Of everything that comes from files.
+/// Hashes the content of all files.
 fn hash(material: &TlsMaterial) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     let authority = material.client_authority.as_deref().unwrap_or_default();

@@ -1,45 +1,42 @@
-//! The table of metrics in `docs/METRICS.md` is generated from the metric families.
+//! The tables of metrics in `docs/METRICS.md` are generated from the metric families.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use super::store_metrics;
-use crate::telemetry::{Family, Kind, families, otlp};
+use crate::telemetry::{MetricFamily, MetricKind, compat_families, families, otlp};
 
-const BEGIN: &str = "<!-- generated: metrics -->\n";
+const HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
 const END: &str = "\n<!-- end generated -->";
 
-fn table() -> String {
-    let all = families().into_iter().chain(store_metrics::families()).chain([otlp::EXPORTS]);
-    let mut table = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
-    for family in all {
-        let (kind, suffix) = kind(&family);
+/// One row per family.
+fn table(prefix: &str, families: impl IntoIterator<Item = MetricFamily>) -> String {
+    let mut table = HEAD.to_owned();
+    for family in families {
+        let (kind, suffix) = match family.kind {
+            MetricKind::Counter => ("counter", "_total"),
+            MetricKind::UnsuffixedCounter => ("counter", ""),
+            MetricKind::Gauge => ("gauge", ""),
+            MetricKind::Histogram => ("histogram", ""),
+        };
         let (name, labels, help) = (family.full_name(), family.labels.join(", "), family.help);
-        writeln!(table, "| `tidegate_{name}{suffix}` | {kind} | {labels} | {help} |").unwrap();
+        writeln!(table, "| `{prefix}{name}{suffix}` | {kind} | {labels} | {help} |").unwrap();
     }
     table
 }
 
-/// The kind as Prometheus calls it, and the suffix that the name of a counter gets.
-fn kind(family: &Family) -> (&'static str, &'static str) {
-    match family.kind {
-        Kind::Counter => ("counter", "_total"),
-        Kind::Gauge => ("gauge", ""),
-        Kind::Histogram => ("histogram", ""),
-        Kind::Bare => panic!("{} has no kind of ours", family.name),
-    }
-}
-
 #[test]
 fn the_page_lists_every_metric_as_it_is() {
+    let ours = families().into_iter().chain(store_metrics::families()).chain([otlp::EXPORTS]);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/METRICS.md");
     let page = fs::read_to_string(page).unwrap();
-    let (_, rest) = page.split_once(BEGIN).expect("the start of the generated section");
-    let (shown, _) = rest.split_once(END).expect("its end");
-    let table = table();
-    assert!(
-        shown == table,
-        "docs/METRICS.md has other metrics than the program; correct is:\n{table}"
-    );
+    for (begin, table) in [
+        ("<!-- generated: metrics -->\n", table("tidegate_", ours)),
+        ("<!-- generated: metrics of envoyproxy/ratelimit -->\n", table("", compat_families())),
+    ] {
+        let (_, rest) = page.split_once(begin).expect("the start of the generated section");
+        let (shown, _) = rest.split_once(END).expect("its end");
+        assert!(shown == table, "docs/METRICS.md differs from the program; correct is:\n{table}");
+    }
 }

@@ -1,8 +1,6 @@
-//! Wiring: from settings to the parts, and from the parts to what operators see of them.
-//!
-//! Not here: starting and stopping them (`serve`).
+//! Builds the parts of the service from settings, and connects them to metrics and HTTP ports.
 
-pub(crate) mod admin_routes;
+pub(crate) mod admin_wiring;
 pub(crate) mod certificate_reload;
 #[cfg(test)]
 mod metric_tables;

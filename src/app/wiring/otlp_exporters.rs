@@ -1,6 +1,6 @@
-//! Begins to send metrics and traces where the settings say so, and ends it when the process leaves.
+//! Starts and stops the export of metrics and traces by OTLP.
 //!
-//! Not here: what is sent (`telemetry`).
+//! The exporters themselves are in `telemetry`.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -9,84 +9,79 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::app::exit_codes::Failure;
-use crate::app::settings::{OtlpSettings, Settings};
 use crate::clock::Clock;
-use crate::telemetry::otlp::{Identity, Metrics, OtlpError, Sampling, Sent, Target, Traces};
-use crate::telemetry::{Shown, Telemetry};
+use crate::settings::{OtlpSettings, Settings};
+use crate::telemetry::otlp::{
+    ExportStats, MetricsExporter, OtlpError, OtlpTarget, Sampling, ServiceIdentity, TraceExporter,
+};
+use crate::telemetry::{AllMetrics, Telemetry};
 
-/// What is sent, while the process lives.
+/// Running exporters.
 #[derive(Debug)]
-pub(crate) struct Sending {
+pub(crate) struct OtlpExporters {
     telemetry: Arc<Telemetry>,
     metrics: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// How sending goes; one for each signal, whether it is sent or not.
-pub(crate) struct Signals {
-    pub(crate) metrics: Arc<Sent>,
-    pub(crate) traces: Arc<Sent>,
+/// Export statistics of each signal, whether it is exported or not.
+pub(crate) struct SignalStats {
+    pub(crate) metrics: Arc<ExportStats>,
+    pub(crate) traces: Arc<ExportStats>,
 }
 
-impl Default for Signals {
+impl Default for SignalStats {
     fn default() -> Self {
-        Signals { metrics: Arc::new(Sent::new("metrics")), traces: Arc::new(Sent::new("traces")) }
+        SignalStats {
+            metrics: Arc::new(ExportStats::new("metrics")),
+            traces: Arc::new(ExportStats::new("traces")),
+        }
     }
 }
 
-/// Begins, on the present runtime.
-///
-/// # Errors
-///
-/// A receiver's address, header or authority that cannot be used.
-pub(crate) fn begin(
-    settings: &Settings,
-    telemetry: &Arc<Telemetry>,
-    shown: Arc<Shown>,
-    signals: &Signals,
-) -> Result<Sending, Failure> {
-    let mut sending = Sending { telemetry: Arc::clone(telemetry), metrics: None };
-    let Some(told) = settings.otlp().map_err(|fault| Failure::Settings(vec![fault]))? else {
-        return Ok(sending);
-    };
-    let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
-    let identity = Identity {
-        service: told.service.clone(),
-        // The standard library's only source of randomness; it tells two processes apart.
-        instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-        attributes: told.attributes.clone(),
-    };
-    if let Some(endpoint) = &told.traces {
-        let sampling = Sampling::new(told.heeds_parent, told.ratio);
-        let target = target(&told, endpoint)?;
-        let traces = Traces::open(&target, &identity, sampling, &signals.traces);
-        telemetry.trace(traces.map_err(unusable)?);
+impl OtlpExporters {
+    /// Starts the exporters that the settings enable, on the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// An invalid address, header or CA of a receiver.
+    pub(crate) fn start(
+        settings: &Settings,
+        telemetry: &Arc<Telemetry>,
+        metrics: Arc<AllMetrics>,
+        stats: &SignalStats,
+    ) -> Result<OtlpExporters, Failure> {
+        let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
+        let otlp = settings.otlp().map_err(|error| Failure::Settings(vec![error]))?;
+        let Some(otlp) = otlp else { return Ok(exporters) };
+        let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
+        let identity = ServiceIdentity {
+            service: otlp.service.clone(),
+            // Tells two processes apart. The standard library has no other source of randomness.
+            instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+            attributes: otlp.attributes.clone(),
+        };
+        if let Some(endpoint) = &otlp.traces_endpoint {
+            let sampling = Sampling::new(otlp.parent_based, otlp.sample_ratio);
+            let target = target(&otlp, endpoint)?;
+            let traces = TraceExporter::open(&target, &identity, sampling, &stats.traces);
+            telemetry.set_trace_exporter(traces.map_err(unusable)?);
+        }
+        if let Some(endpoint) = &otlp.metrics_endpoint {
+            let (now, target) = (|| Clock::System.now(), target(&otlp, endpoint)?);
+            let metrics = MetricsExporter::open(&target, &identity, metrics, now, &stats.metrics);
+            let (stop, stops) = watch::channel(false);
+            let task = tokio::spawn(metrics.map_err(unusable)?.run(otlp.metrics_interval, stops));
+            exporters.metrics = Some((stop, task));
+        }
+        Ok(exporters)
     }
-    if let Some(endpoint) = &told.metrics {
-        let (now, target) = (|| Clock::System.now(), target(&told, endpoint)?);
-        let metrics = Metrics::open(&target, &identity, shown, now, &signals.metrics);
-        let (stop, stops) = watch::channel(false);
-        let task = tokio::spawn(metrics.map_err(unusable)?.run(told.every, stops));
-        sending.metrics = Some((stop, task));
-    }
-    Ok(sending)
-}
 
-fn target(told: &OtlpSettings, endpoint: &str) -> Result<Target, Failure> {
-    Ok(Target {
-        endpoint: endpoint.to_owned(),
-        headers: told.headers(),
-        timeout: told.timeout,
-        ca: told.certificate.as_deref().map(crate::app::pem_file).transpose()?,
-    })
-}
-
-impl Sending {
-    /// Sends what is left. To be called under a limit: a receiver that is away takes its time.
-    pub(crate) async fn end(self) {
+    /// Exports what is left and stops. Call it under a timeout: a receiver may not answer.
+    pub(crate) async fn stop(self) {
         let telemetry = self.telemetry;
         let traces = tokio::task::spawn_blocking(move || {
-            if let Some(traces) = telemetry.traced_by() {
-                traces.leave();
+            if let Some(traces) = telemetry.trace_exporter() {
+                traces.shutdown();
             }
         });
         if let Some((stop, task)) = self.metrics {
@@ -95,4 +90,13 @@ impl Sending {
         }
         let _ = traces.await;
     }
+}
+
+fn target(otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
+    Ok(OtlpTarget {
+        endpoint: endpoint.to_owned(),
+        headers: otlp.headers(),
+        timeout: otlp.timeout,
+        ca: otlp.certificate.as_deref().map(crate::app::pem_file).transpose()?,
+    })
 }

@@ -1,81 +1,87 @@
-//! From the settings of Redis to what its connections are made from: files read, secrets placed.
+//! Builds the Redis client's configuration from the settings: reads files, resolves secrets.
 //!
-//! Not here: what the settings say (`settings`), connecting (`store::redis`).
+//! Not here: the settings themselves (`settings`), connecting (`store::redis`).
 
 use std::path::Path;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::app::environment::secret_file;
 use crate::app::exit_codes::Failure;
-use crate::app::settings::{RedisAddress, RedisSettings, RedisTls, SecretText, Topology, login};
+use crate::app::files_and_env::secret_file;
+
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
+use crate::settings::{
+    RedisAddress, RedisSettings, RedisTls, RedisTopology, SecretText, parse_login,
+};
 use crate::store::redis::client::config;
 use crate::store::redis::client::config::{
-    Address, Auth, Monotonic, OVERDUE, Password, RedisConfig, Tls, TlsReloader,
+    Address, Auth, MonotonicClock, Password, REPLY_TIMEOUT, RedisConfig, Tls, TlsReloader,
 };
 use crate::store::redis::keys::Prefix;
 
-/// The version of keys and states that this build writes: replicas that disagree count apart.
+/// The version of the keys and states that this build writes. Replicas of different versions count
+/// separately.
 const FORMAT: &str = "tg1";
 
-/// What connections are made from; `homes` are the runtimes of their callers.
+/// The configuration of the Redis client. `worker_runtimes` are the runtimes of the callers.
 ///
 /// # Errors
 ///
-/// A file that a setting names cannot be used, or the key prefix.
-pub(crate) fn of(
-    told: &RedisSettings,
+/// A file named in the settings cannot be used, or the key prefix is invalid.
+pub(crate) fn redis_config(
+    settings: &RedisSettings,
     secret: &Secret,
-    homes: Vec<Handle>,
+    worker_runtimes: Vec<Handle>,
 ) -> Result<RedisConfig, Failure> {
     let prefix =
-        Prefix::new(&told.key_prefix).map_err(|fault| Failure::Usage(fault.to_string()))?;
-    let (topology, addresses) = match &told.topology {
-        Topology::Single(address) => (config::TopologyConfig::Single, vec![place(address)]),
-        Topology::Sentinel { master, sentinels } => {
-            let auth =
-                Auth { user: told.sentinel_user.clone(), password: fixed(&told.sentinel_password) };
+        Prefix::new(&settings.key_prefix).map_err(|error| Failure::Usage(error.to_string()))?;
+    let (topology, addresses) = match &settings.topology {
+        RedisTopology::Single(single) => (config::TopologyConfig::Single, vec![address(single)]),
+        RedisTopology::Sentinel { master, sentinels } => {
+            let auth = Auth {
+                user: settings.sentinel_user.clone(),
+                password: fixed(&settings.sentinel_password),
+            };
             let topology = config::TopologyConfig::Sentinel { master: master.clone(), auth };
-            (topology, sentinels.iter().map(place).collect())
+            (topology, sentinels.iter().map(address).collect())
         }
-        Topology::Cluster(nodes) => {
-            (config::TopologyConfig::Cluster, nodes.iter().map(place).collect())
+        RedisTopology::Cluster(nodes) => {
+            (config::TopologyConfig::Cluster, nodes.iter().map(address).collect())
         }
     };
     Ok(RedisConfig {
         topology,
         addresses,
-        auth: auth(told)?,
-        tls: told.tls.as_ref().map(tls).transpose()?,
-        tls_again: told.tls.clone().map(tls_again),
-        db: i64::from(told.database),
+        auth: auth(settings)?,
+        tls: settings.tls.as_ref().map(tls).transpose()?,
+        tls_reloader: settings.tls.clone().map(tls_reloader),
+        db: i64::from(settings.database),
         prefix,
         meta: format!("{FORMAT} {}", secret.fingerprint()),
-        connections: told.connections,
-        connect_timeout: told.connect_timeout,
-        // A reply within its budget is never overdue.
-        overdue: OVERDUE.max(told.budget * 2),
-        breaker: Some(monotonic()),
-        homes,
-        census: told.census,
+        connections_per_node: settings.connections,
+        connect_timeout: settings.connect_timeout,
+        // Never less than the budget of a call.
+        reply_timeout: REPLY_TIMEOUT.max(settings.budget * 2),
+        breaker_clock: Some(monotonic_clock()),
+        worker_runtimes,
+        info_interval: settings.info_interval,
     })
 }
 
-/// The time since now, for breakers.
-fn monotonic() -> Monotonic {
+/// A clock for the circuit breakers that starts now.
+fn monotonic_clock() -> MonotonicClock {
     let began = Clock::System.monotonic();
-    Monotonic::new(move || {
+    MonotonicClock::new(move || {
         let since = Clock::System.monotonic().saturating_duration_since(began);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     })
 }
 
-fn place(address: &RedisAddress) -> Address {
-    match address {
+fn address(configured: &RedisAddress) -> Address {
+    match configured {
         RedisAddress::Tcp { host, port } => Address::Tcp(host.clone(), *port),
         RedisAddress::Unix(path) => Address::Unix(path.clone()),
     }
@@ -88,43 +94,46 @@ fn fixed(password: &SecretText) -> Password {
     }
 }
 
-/// The file is read at every dial: whoever rotates the password replaces it. The user is the one
-/// it names at the start.
-fn auth(told: &RedisSettings) -> Result<Auth, Failure> {
-    let Some(path) = told.password_file.clone() else {
-        return Ok(Auth { user: told.user.clone(), password: fixed(&told.password) });
+/// Credentials from the settings. A password file is read for every new connection, so it can be
+/// replaced to rotate the password; the user is the one that it names at the start.
+fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
+    let Some(path) = settings.password_file.clone() else {
+        return Ok(Auth { user: settings.user.clone(), password: fixed(&settings.password) });
     };
-    let (user, _) = login(&secret_file(&path)?);
-    let ask = move || match secret_file(&path) {
-        Ok(text) => Some(login(&text).1.reveal().to_owned()),
-        Err(fault) => {
-            tracing::error!(%fault, "the password of Redis cannot be read");
+    let (user, _) = parse_login(&secret_file(&path)?);
+    let read = move || match secret_file(&path) {
+        Ok(text) => Some(parse_login(&text).1.reveal().to_owned()),
+        Err(error) => {
+            tracing::error!(%error, "cannot read the Redis password file");
             None
         }
     };
-    Ok(Auth { user: user.or_else(|| told.user.clone()), password: Password::Asked(Arc::new(ask)) })
+    Ok(Auth {
+        user: user.or_else(|| settings.user.clone()),
+        password: Password::Reloaded(Arc::new(read)),
+    })
 }
 
-/// What `told` names, read again; a file that is not there is logged once for each dial.
-fn tls_again(told: RedisTls) -> TlsReloader {
-    TlsReloader::new(move || match tls(&told) {
+/// Reads the certificate files again. A missing file is logged at each attempt.
+fn tls_reloader(settings: RedisTls) -> TlsReloader {
+    TlsReloader::new(move || match tls(&settings) {
         Ok(tls) => Some(tls),
-        Err(fault) => {
-            tracing::error!(%fault, "the certificates of Redis cannot be read");
+        Err(error) => {
+            tracing::error!(%error, "cannot read the Redis certificates");
             None
         }
     })
 }
 
-fn tls(told: &RedisTls) -> Result<Tls, Failure> {
+fn tls(settings: &RedisTls) -> Result<Tls, Failure> {
     let pem = |path: &Path| crate::app::pem_file(path);
-    let client = match &told.client {
+    let client = match &settings.client {
         Some((chain, key)) => Some((pem(chain)?, pem(key)?)),
         None => None,
     };
     Ok(Tls {
-        ca: told.ca.as_deref().map(pem).transpose()?,
+        ca: settings.ca.as_deref().map(pem).transpose()?,
         client,
-        skip_hostname: told.any_host_name,
+        skip_hostname: settings.skip_hostname_verification,
     })
 }

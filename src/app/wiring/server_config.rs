@@ -1,7 +1,4 @@
-//! From settings to what the rooms that open ports want: addresses, bounds, the form of
-//! answers.
-//!
-//! Not here: serving (`serve`).
+//! Translates settings into the configuration of the gRPC server and its responses.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;
@@ -9,18 +6,23 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
-use crate::app::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
 use crate::server::{Address, ListenSettings, ServerLimits, Tls};
-use crate::wire::{LimitNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat};
+use crate::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
+use crate::wire::{
+    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
+};
 
-/// Kept back from the hard limit for what follows the drain: the other ports, the exit itself.
+/// Part of the hard limit reserved for the steps after the drain: the HTTP ports, the exit itself.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The gRPC side's settings.
-pub(crate) fn grpc(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettings, Failure> {
+/// Configuration of the gRPC server.
+pub(crate) fn listen_settings(
+    settings: &Settings,
+    tls: Option<Tls>,
+) -> Result<ListenSettings, Failure> {
     let address = match &settings.grpc_uds {
         Some(path) => Address::Unix(path.clone()),
-        None => Address::Tcp(resolved(&settings.grpc_host, settings.grpc_port)?),
+        None => Address::Tcp(resolve(&settings.grpc_host, settings.grpc_port)?),
     };
     let granted = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     Ok(ListenSettings {
@@ -51,7 +53,8 @@ fn limits(settings: &Settings) -> ServerLimits {
     }
 }
 
-/// Whether `/json` is answered: it asks for no certificate, so it is off where gRPC does.
+/// Whether `/json` is on. It cannot require client certificates, so by default it is off where gRPC
+/// requires them.
 pub(crate) fn json_is_on(settings: &Settings) -> bool {
     match settings.json {
         OnOff::On => true,
@@ -60,21 +63,21 @@ pub(crate) fn json_is_on(settings: &Settings) -> bool {
     }
 }
 
-/// What answers tell beside the decision.
+/// Configuration of response headers, body and metadata.
 pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Failure> {
     let standard = match settings.headers {
-        HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitNames::default()),
+        HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitHeaderNames::default()),
         HeaderFamily::None | HeaderFamily::XRateLimit => None,
     };
-    let theirs = settings.limit_response_headers_enabled.then(|| LimitNames {
+    let compat = settings.limit_response_headers_enabled.then(|| LimitHeaderNames {
         limit: settings.limit_limit_header.clone(),
         remaining: settings.limit_remaining_header.clone(),
         reset: settings.limit_reset_header.clone(),
     });
     let name = &settings.limit_name_header;
-    let asked = ResponseSettings {
+    let response = ResponseSettings {
         x_rate_limit: matches!(settings.headers, HeaderFamily::XRateLimit | HeaderFamily::Both),
-        rate_limit: theirs.or(standard),
+        rate_limit: compat.or(standard),
         reset: match settings.header_reset {
             ResetForm::Seconds => ResetFormat::Seconds,
             ResetForm::Unix => ResetFormat::UnixTime,
@@ -89,11 +92,11 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
         body: settings.refusal_body,
         request_metadata: settings.response_dynamic_metadata,
     };
-    Ok(ResponseConfig::new(asked)?)
+    Ok(ResponseConfig::new(response)?)
 }
 
-/// The first address of a host; names are looked up once, at the start.
-pub(crate) fn resolved(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+/// Resolves a host to its first address. Names are resolved once, at the start.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
     let address = || format!("{host}:{port}");
     let mut found = (host, port)
         .to_socket_addrs()

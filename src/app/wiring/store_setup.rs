@@ -1,58 +1,53 @@
-//! Where hits are counted in this process: the embedded store, or Redis with the embedded store
-//! behind it.
-//!
-//! Not here: algorithm; which settings mean Redis (`settings`), what it is made from
-//! (`redis_config`).
+//! Builds the store of the process: the memory store, or Redis with the memory store as fallback.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::redis_config;
+use super::redis_config::redis_config;
 use crate::app::exit_codes::Failure;
-use crate::app::settings::Settings;
 use crate::clock::Clock;
 use crate::decide::Decider;
 use crate::domain::{Answers, Call, Receipt};
 use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
-use crate::resilience::fallback::{Fallback, StandIn};
+use crate::resilience::fallback::{Fallback, FallbackConfig};
 use crate::resilience::in_flight_limit;
 use crate::resilience::refusal_cache::RefusalCache;
-use crate::store::Store;
+use crate::settings::Settings;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
-use crate::store::redis::client::topology::Connections;
+use crate::store::redis::client::topology::RedisClient;
 use crate::store::redis::client::transport::Transport;
 use crate::store::redis::script::library::PRODUCTION;
-use crate::store::redis::store::Timing;
+use crate::store::redis::store::TimeSource;
+use crate::store::{SharedStore as _, Store};
 use crate::telemetry::Telemetry;
 
-/// Redis as the service asks it, from the outside in: with the embedded store behind it, for no
-/// longer than the budget, not again what was refused a moment ago, by Lua.
-pub(crate) type Shared = Fallback<Deadline<RefusalCache<RedisStore<Connections>>>, MemoryStore>;
+/// Redis with its wrappers, from the outside in: fallback to the memory store, deadline, refusal
+/// cache.
+pub(crate) type RedisStack = Fallback<Deadline<RefusalCache<RedisStore<RedisClient>>>, MemoryStore>;
 
-/// What decides in this process.
-pub(crate) type Deciding = Decider<AnyStore, Arc<Telemetry>>;
+/// The decider of the process.
+pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 
-/// How long a start under `--require-store` waits for the store: a server that loads its data set,
-/// or sentinels that elect, take seconds; a supervisor that sees exit code 69 starts us again.
-const REQUIRED_WITHIN: Duration = Duration::from_secs(10);
+/// Time to connect under `--require-store`. A server that loads its data set, or an election of
+/// sentinels, takes seconds. After exit code 69 the supervisor restarts the process.
+const REQUIRED_CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The store of this process, chosen at start.
+/// The store of the process.
 #[derive(Debug)]
 pub(crate) enum AnyStore {
-    /// Counters of this process alone. Boxed, as the other is, so that neither makes the other
-    /// larger.
+    /// Counters of this process alone. Both variants are boxed, so that neither enlarges the other.
     Memory(Box<MemoryStore>),
     /// Counters shared by all replicas.
-    Redis(Box<Shared>),
+    Redis(Box<RedisStack>),
 }
 
 impl AnyStore {
-    /// The store that the settings choose. Redis is dialled in the background; its connections live on
-    /// `cores`, beside the calls that wait for them.
+    /// Opens the store that the settings choose. Connections to Redis are made in the background and
+    /// live on `cores`, beside their callers.
     pub(crate) fn open(
         settings: &Settings,
         secret: &Secret,
@@ -61,90 +56,83 @@ impl AnyStore {
         if !settings.counts_in_redis() {
             return Ok(AnyStore::Memory(Box::new(MemoryStore::new(settings.max_keys))));
         }
-        let told = settings.redis().map_err(|fault| Failure::Settings(vec![fault]))?;
-        let config = redis_config::of(&told, secret, cores)?;
+        let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
+        let config = redis_config(&redis, secret, cores)?;
         let prefix = config.prefix.clone();
-        let connections = Connections::open(config, PRODUCTION.each().to_vec())
-            .map_err(|fault| Failure::Usage(fault.to_string()))?;
-        let splits = connections.is_cluster();
-        let redis = RedisStore::new(connections, prefix, Timing::Server);
-        let remember = RefusalCache::new(redis, splits).switched(settings.refusal_cache);
-        let remote = Deadline::new(remember, told.budget, Clock::System);
+        let connections = RedisClient::open(config, PRODUCTION.each().to_vec())
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let is_cluster = connections.is_cluster();
+        let store = RedisStore::new(connections, prefix, TimeSource::Server);
+        let cached = RefusalCache::new(store, is_cluster).enabled(settings.refusal_cache);
+        let remote = Deadline::new(cached, redis.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
-        let stand_in = StandIn {
+        let fallback = FallbackConfig {
             replicas: settings.replicas,
-            // A budget that somebody raised is waited for: only what outlives it is too old.
-            age_max: in_flight_limit::AGE_MAX.max(in_flight_limit::age_max(told.budget)),
-            ..StandIn::default()
+            // With a raised budget, calls may be older.
+            age_max: in_flight_limit::AGE_MAX.max(in_flight_limit::age_max(redis.budget)),
+            ..FallbackConfig::default()
         };
-        Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, stand_in))))
+        Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, fallback))))
     }
 
-    /// Waits until the store can be asked, so that a replica that joins does not fail its first
-    /// calls; but not for long, because without it there is still an answer to be given.
+    /// Waits for the connection to Redis, so that the first calls of a new replica do not fail. The
+    /// wait is short, because calls can be decided without Redis.
     ///
     /// # Errors
     ///
-    /// [`Failure::Store`] under `--require-store`, if it cannot.
+    /// [`Failure::Store`] under `--require-store`, if Redis cannot be reached.
     pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<(), Failure> {
-        let AnyStore::Redis(shared) = self else { return Ok(()) };
-        let required = settings.require_store;
-        let within = if required { REQUIRED_WITHIN } else { settings.redis_timeout };
-        let connected = connections(shared).until_connected();
-        match tokio::time::timeout(within, connected).await {
+        let AnyStore::Redis(redis) = self else { return Ok(()) };
+        let is_required = settings.require_store;
+        let wait_max = if is_required { REQUIRED_CONNECT_MAX } else { settings.redis_timeout };
+        match tokio::time::timeout(wait_max, redis.remote().until_connected()).await {
             Ok(()) => tracing::info!("Redis is connected"),
-            Err(_) if required => {
-                let wrong = format!("Redis was not reached within {within:?}, and --require-store");
-                return Err(Failure::Store(wrong));
+            Err(_) if is_required => {
+                let reason = format!("--require-store: Redis was not reached within {wait_max:?}");
+                return Err(Failure::Store(reason));
             }
-            Err(_) => tracing::warn!("Redis is not connected: starting without it"),
+            Err(_) => tracing::warn!("Redis is not connected, starting without it"),
         }
         Ok(())
     }
 
-    /// Forgets what was learnt under the former policy.
-    pub(crate) fn forget(&self) {
-        if let AnyStore::Redis(shared) = self {
-            shared.remote().store().forget_all();
+    /// Drops the refusals cached under the former policy.
+    pub(crate) fn clear_refusals(&self) {
+        if let AnyStore::Redis(redis) = self {
+            redis.remote().clear_refusals();
         }
     }
 
-    /// The embedded store: the one that counts, or the one behind Redis.
+    /// The memory store: on its own, or the fallback of Redis.
     pub(crate) fn memory(&self) -> &MemoryStore {
         match self {
             AnyStore::Memory(memory) => memory,
-            AnyStore::Redis(shared) => shared.local(),
+            AnyStore::Redis(redis) => redis.local(),
         }
     }
 
-    /// Redis, if this is it.
-    pub(crate) fn redis(&self) -> Option<&Shared> {
+    /// Redis, if the process uses it.
+    pub(crate) fn redis(&self) -> Option<&RedisStack> {
         match self {
             AnyStore::Memory(_) => None,
-            AnyStore::Redis(shared) => Some(shared),
+            AnyStore::Redis(redis) => Some(redis),
         }
     }
-}
-
-/// The connections below what guards them.
-pub(crate) fn connections(shared: &Shared) -> &Connections {
-    shared.remote().store().inner().transport()
 }
 
 impl Store for AnyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         match self {
             AnyStore::Memory(memory) => memory.apply(call).await,
-            // Boxed, so that calls that count in memory do not carry the room for it: it is twice
-            // what they need.
-            AnyStore::Redis(shared) => Box::pin(shared.apply(call)).await,
+            // Boxed, because this future is twice as large as that of the memory store.
+            AnyStore::Redis(redis) => Box::pin(redis.apply(call)).await,
         }
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
         match self {
             AnyStore::Memory(memory) => memory.refund(receipts).await,
-            AnyStore::Redis(shared) => shared.refund(receipts).await,
+            AnyStore::Redis(redis) => redis.refund(receipts).await,
         }
     }
 }

@@ -1,15 +1,13 @@
-//! The chart of a run or a sweep: a row of panels for each group, a column for each run, admitted
-//! and refused tries over time; as SVG that reads on a light and on a dark page.
-//!
-//! Not here: numbers in tables (`report`).
+//! SVG chart of a run or a sweep: admitted and refused tries over time, with a row of panels per
+//! group and a column per run. It is legible on light and dark pages.
 
 use std::fmt::Write;
 
-use super::Shown;
+use super::LabeledResult;
 use super::scenario::Scenario;
-use super::simulation::{GroupRan, Slice};
+use super::simulation::{GroupResult, TimeSlice};
 
-/// Pixels: as wide as a page of text on a code forge.
+/// Pixels: the width of text on GitHub.
 const WIDTH: f64 = 840.0;
 const PANEL: f64 = 96.0;
 const LEFT: f64 = 56.0;
@@ -17,11 +15,11 @@ const TOP: f64 = 64.0;
 const BETWEEN: f64 = 22.0;
 const BELOW: f64 = 40.0;
 
-/// Colours that people who see red and green alike tell apart, on white and on black.
+/// Colors that people with red-green blindness can tell apart, on white and on black.
 const STYLE: &str = "text{fill:#333}.axis{stroke:#999}.yes{fill:#2b7a9b}.no{fill:#e08a3c}\
      @media(prefers-color-scheme:dark){text{fill:#ddd}.axis{stroke:#777}.yes{fill:#4fa3c7}}";
 
-/// Where one panel stands and what its axes mean.
+/// Position and scales of one panel.
 struct Panel {
     x: f64,
     y: f64,
@@ -29,27 +27,27 @@ struct Panel {
     slice_s: f64,
     slices: usize,
     /// Tries per second at the upper edge, the same in every panel.
-    top: f64,
+    rate_max: f64,
 }
 
-/// The SVG text of runs of one scenario: one, or those of a sweep.
-pub(super) fn svg(scenario: &Scenario, shown: &[Shown]) -> String {
-    let groups = || shown.iter().flat_map(|shown| &shown.ran.groups);
-    let rows = shown.iter().map(|shown| shown.ran.groups.len()).max().unwrap_or_default();
+/// Draws the runs of one scenario.
+pub(super) fn svg(scenario: &Scenario, results: &[LabeledResult]) -> String {
+    let groups = || results.iter().flat_map(|run| &run.result.groups);
+    let rows = results.iter().map(|run| run.result.groups.len()).max().unwrap_or_default();
     let slices = groups().map(|group| group.slices.len()).max().unwrap_or_default().max(1);
-    let slice_s = shown.first().map_or(1.0, |shown| shown.ran.slice_s);
-    let rate = |slice: &Slice| (slice.admitted + slice.refused) as f64 / slice_s;
-    let top = groups().flat_map(|group| &group.slices).map(rate).fold(1.0, f64::max);
-    let columns = shown.len().max(1) as f64;
+    let slice_s = results.first().map_or(1.0, |run| run.result.slice_s);
+    let rate = |slice: &TimeSlice| (slice.admitted + slice.refused) as f64 / slice_s;
+    let rate_max = groups().flat_map(|group| &group.slices).map(rate).fold(1.0, f64::max);
+    let columns = results.len().max(1) as f64;
     let width = (WIDTH - LEFT - BETWEEN * columns) / columns;
 
     let mut out = frame(scenario, TOP + (PANEL + BELOW) * rows as f64);
-    for (column, shown) in shown.iter().enumerate() {
-        for (row, group) in shown.ran.groups.iter().enumerate() {
+    for (column, run) in results.iter().enumerate() {
+        for (row, group) in run.result.groups.iter().enumerate() {
             let x = LEFT + (width + BETWEEN) * column as f64;
             let y = TOP + (PANEL + BELOW) * row as f64;
-            let panel = Panel { x, y, width, slice_s, slices, top };
-            panel.draw(&mut out, group, shown.label.as_deref());
+            let panel = Panel { x, y, width, slice_s, slices, rate_max };
+            panel.draw(&mut out, group, run.label.as_deref());
             if column == 0 {
                 panel.scale(&mut out);
             }
@@ -61,23 +59,23 @@ pub(super) fn svg(scenario: &Scenario, shown: &[Shown]) -> String {
 
 fn frame(scenario: &Scenario, height: f64) -> String {
     let title = escaped(scenario.about.lines().next().unwrap_or_default().trim());
-    let (second, word, second_word) = (LEFT + 160.0, LEFT + 15.0, LEFT + 175.0);
+    let (second, label, second_label) = (LEFT + 160.0, LEFT + 15.0, LEFT + 175.0);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
          font-family=\"system-ui, sans-serif\" font-size=\"12\">\n\
          <title>{title}</title>\n<style>{STYLE}</style>\n\
          <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>\n\
          <rect class=\"yes\" x=\"{LEFT}\" y=\"32\" width=\"10\" height=\"10\"/>\
-         <text x=\"{word}\" y=\"41\">admitted per second</text>\n\
+         <text x=\"{label}\" y=\"41\">admitted per second</text>\n\
          <rect class=\"no\" x=\"{second}\" y=\"32\" width=\"10\" height=\"10\"/>\
-         <text x=\"{second_word}\" y=\"41\">refused per second</text>\n"
+         <text x=\"{second_label}\" y=\"41\">refused per second</text>\n"
     )
 }
 
 impl Panel {
-    fn draw(&self, out: &mut String, group: &GroupRan, label: Option<&str>) {
+    fn draw(&self, out: &mut String, group: &GroupResult, label: Option<&str>) {
         let step = self.width / self.slices as f64;
-        let scale = PANEL / self.top / self.slice_s;
+        let scale = PANEL / self.rate_max / self.slice_s;
         let base = self.y + PANEL;
         for (nth, slice) in group.slices.iter().enumerate() {
             let x = self.x + step * nth as f64;
@@ -107,7 +105,7 @@ impl Panel {
             "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"end\">{:.0}/s</text>\n\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{:.0} s</text>",
             self.y + 10.0,
-            self.top,
+            self.rate_max,
             self.x + self.width,
             self.y + PANEL + 15.0,
             self.slices as f64 * self.slice_s,
@@ -115,7 +113,7 @@ impl Panel {
     }
 }
 
-/// A bar that stands on (x, y).
+/// Draws a bar with its lower left corner at (x, y).
 fn bar(out: &mut String, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
     if height > 0.0 {
         let top = y - height;

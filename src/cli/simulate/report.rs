@@ -1,46 +1,47 @@
-//! The tables of a run, as text.
-//!
-//! Not here: the chart (`chart`), the run itself.
+//! Text tables of a run or a sweep.
 
 use std::fmt::Write;
 
-use super::Shown;
+use super::LabeledResult;
 use super::scenario::Scenario;
-use super::simulation::{GroupRan, Ran};
+use super::simulation::{GroupResult, SimulationResult};
 
-/// Everything that is to be said of one run.
-pub(super) fn report(scenario: &Scenario, ran: &Ran) -> String {
+/// Reports one run.
+pub(super) fn report(scenario: &Scenario, result: &SimulationResult) -> String {
     let mut rows = vec![head(&["group"], &["of all admitted"])];
-    let all: u64 = ran.groups.iter().map(|group| group.admitted).sum();
-    for group in &ran.groups {
+    let all: u64 = result.groups.iter().map(|group| group.admitted).sum();
+    for group in &result.groups {
         let mut row = vec![group.name.clone()];
         row.extend(cells(group));
         row.push(percent(group.admitted, all));
         rows.push(row);
     }
-    let (most, from_s) = ran.window_max;
+    let (most, from_s) = result.window_max;
     let mut out = format!("{}\n\n{}", scenario.about.trim(), table(&rows));
     // Writing into a String cannot fail.
     let _ = writeln!(
         out,
         "\nmost hits admitted within {} s: {most}, from {from_s:.3} s on\nreached the backend: {all} \
          calls, at most {} within a second\n",
-        scenario.window_s, ran.second_max
+        scenario.window_s, result.second_max
     );
-    out + &over_time(ran)
+    out + &over_time(result)
 }
 
-/// One line for each value of a sweep and each group.
-pub(super) fn sweep(scenario: &Scenario, parameter: &str, shown: &[Shown]) -> String {
+/// Reports a sweep: a line for each value and group.
+pub(super) fn sweep(scenario: &Scenario, parameter: &str, results: &[LabeledResult]) -> String {
     let most = format!("most in {} s", scenario.window_s);
     let mut rows = vec![head(&[parameter, "group"], &[&most, "most in 1 s"])];
-    for Shown { label, ran } in shown {
-        for (nth, group) in ran.groups.iter().enumerate() {
-            // What is said of the whole run stands in its first line.
+    for LabeledResult { label, result } in results {
+        for (nth, group) in result.groups.iter().enumerate() {
+            // Values of the whole run appear in its first line only.
             let first = |text: String| if nth == 0 { text } else { String::new() };
             let mut row = vec![first(label.clone().unwrap_or_default()), group.name.clone()];
             row.extend(cells(group));
-            row.extend([first(ran.window_max.0.to_string()), first(ran.second_max.to_string())]);
+            row.extend([
+                first(result.window_max.0.to_string()),
+                first(result.second_max.to_string()),
+            ]);
             rows.push(row);
         }
     }
@@ -62,8 +63,8 @@ fn head(before: &[&str], after: &[&str]) -> Vec<String> {
     [before, &COLUMNS, after].concat().iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Waits are those of the admitted calls, from their first try on; most wait for 0 s.
-fn cells(group: &GroupRan) -> [String; 8] {
+/// Waits are those of admitted calls, from their first try; most are 0 s.
+fn cells(group: &GroupResult) -> [String; 8] {
     let seconds = |s: f64| format!("{s:.1} s");
     let waited = |share| group.wait_s(share).map_or("-".to_owned(), seconds);
     [
@@ -82,14 +83,14 @@ fn percent(part: u64, all: u64) -> String {
     if all == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
 }
 
-fn over_time(ran: &Ran) -> String {
-    let slices = ran.groups.iter().map(|group| group.slices.len()).max().unwrap_or_default();
-    let names = ran.groups.iter().map(|group| group.name.clone());
+fn over_time(result: &SimulationResult) -> String {
+    let slices = result.groups.iter().map(|group| group.slices.len()).max().unwrap_or_default();
+    let names = result.groups.iter().map(|group| group.name.clone());
     let mut rows: Vec<Vec<String>> =
         vec![std::iter::once("from".to_owned()).chain(names).collect()];
     for nth in 0..slices {
-        let mut row = vec![format!("{:.1} s", nth as f64 * ran.slice_s)];
-        for group in &ran.groups {
+        let mut row = vec![format!("{:.1} s", nth as f64 * result.slice_s)];
+        for group in &result.groups {
             let slice = group.slices.get(nth).copied().unwrap_or_default();
             row.push(format!("{} / {}", slice.admitted, slice.refused));
         }
@@ -98,7 +99,7 @@ fn over_time(ran: &Ran) -> String {
     format!("admitted / refused tries over time\n{}", table(&rows))
 }
 
-/// Rows below each other: words to the left, numbers to the right, under heads of the same side.
+/// Formats rows as a table: words aligned left, numbers aligned right.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let cell = |row: &Vec<String>, nth: usize| row.get(nth).map_or(0, |text| text.chars().count());
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_to_the_right_and_words_to_the_left() {
+    fn numbers_are_aligned_right_and_words_left() {
         let rows = [["who", "calls", "first"], ["ann", "7", "never"], ["benjamin", "12", "never"]];
         let rows: Vec<Vec<String>> =
             rows.iter().map(|row| row.iter().map(|&cell| cell.to_owned()).collect()).collect();

@@ -1,54 +1,50 @@
-//! Runs a scenario: the real decider on simulated time.
-//!
-//! Not here: where the traffic comes from (`traffic`), how the result is shown (`report`,
-//! `chart`).
+//! Runs a scenario in simulated time, and records its results.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use super::call_times::{CallTimes, Random};
 use super::scenario::{Group, Scenario, WhenRefused};
-use super::traffic::{Calls, Random};
 use crate::domain::Micros;
 
-/// What the engine says to one call.
+/// Result of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said {
-    /// It may pass.
+pub struct CallResult {
+    /// Whether the call is admitted.
     pub admitted: bool,
-    /// How long to wait, if that helps.
+    /// Wait until a retry can succeed.
     pub retry_after: Option<Micros>,
 }
 
-/// What became of a group's calls.
+/// Results of a group.
 #[derive(Debug, Clone, Default)]
-pub struct GroupRan {
-    /// Its name.
+pub struct GroupResult {
+    /// Name of the group.
     pub name: String,
-    /// Calls that were wanted, each counted once however often it was tried.
+    /// Calls, each counted once however often it was tried.
     pub offered: u64,
     /// Tries.
     pub tries: u64,
-    /// Tries that were admitted.
+    /// Admitted tries.
     pub admitted: u64,
-    /// Tries that were refused.
+    /// Refused tries.
     pub refused: u64,
-    /// When the first try was refused, in seconds after the beginning.
+    /// Time of the first refusal, in seconds after the start.
     pub first_refusal_s: Option<f64>,
-    /// Waits of the calls that were admitted after a refusal, from the first try to the admitted
-    /// one, in seconds, the shortest first.
+    /// Seconds from the first to the admitted try, of calls that were refused first; ascending.
     pub waits_s: Vec<f64>,
-    /// Admitted and refused tries by slice of time.
-    pub slices: Vec<Slice>,
+    /// Admitted and refused tries over time.
+    pub slices: Vec<TimeSlice>,
 }
 
-impl GroupRan {
-    /// The part of the tries that was admitted; 1 where nobody tried.
+impl GroupResult {
+    /// Share of admitted tries; 1 without tries.
     pub fn accepted(&self) -> f64 {
         if self.tries == 0 { 1.0 } else { self.admitted as f64 / self.tries as f64 }
     }
 
-    /// How long that share (0 to 1) of the admitted calls waited at most, in seconds; `None` if none
-    /// was admitted. Calls that were admitted at the first try waited for 0 s.
+    /// Quantile (0 to 1) of the waits of admitted calls, in seconds; `None` if none was admitted.
+    /// Calls admitted at the first try waited 0 s.
     pub fn wait_s(&self, share: f64) -> Option<f64> {
         let last = self.admitted.checked_sub(1)?;
         let at_once = self.admitted.saturating_sub(self.waits_s.len() as u64);
@@ -58,32 +54,32 @@ impl GroupRan {
     }
 }
 
-/// A slice of time.
+/// Tries within a slice of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Slice {
-    /// Tries that were admitted.
+pub struct TimeSlice {
+    /// Admitted tries.
     pub admitted: u64,
-    /// Tries that were refused.
+    /// Refused tries.
     pub refused: u64,
 }
 
-/// A finished run.
+/// Result of a run.
 #[derive(Debug, Clone)]
-pub struct Ran {
-    /// By group, in the scenario's order.
-    pub groups: Vec<GroupRan>,
-    /// The length of a slice, in seconds.
+pub struct SimulationResult {
+    /// Groups, in the order of the scenario.
+    pub groups: Vec<GroupResult>,
+    /// Length of a time slice, in seconds.
     pub slice_s: f64,
-    /// The largest number of hits admitted in any interval of the scenario's window, and when such
-    /// an interval began, in seconds after the beginning.
+    /// Largest number of hits admitted in any interval as long as the window of the scenario, and
+    /// the start of such an interval, in seconds after the start.
     pub window_max: (u64, f64),
-    /// The largest number of calls that reached the backend in any second.
+    /// Largest number of calls admitted in any second.
     pub second_max: u64,
-    /// When the last call was answered, in seconds after the beginning.
+    /// Time of the last call, in seconds after the start.
     pub ended_s: f64,
 }
 
-/// The largest sum in any window, in one pass (a two-pointer sweep over the events).
+/// Largest sum in any interval of a fixed length, in one pass over the events.
 #[derive(Debug)]
 struct WindowMax {
     length_us: u64,
@@ -113,130 +109,136 @@ impl WindowMax {
     }
 }
 
-/// A try that is due. Ordered by time, then by the order in which it was planned, so that a run is
-/// the same every time.
+/// A scheduled try. Ordered by time, then by sequence, so that runs repeat exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
+struct ScheduledTry {
     at_us: u64,
-    planned: u64,
+    sequence: u64,
     group: usize,
     client: u32,
     first_us: u64,
-    tries_left: u32,
-    fresh: bool,
+    retries_left: u32,
+    is_first: bool,
 }
 
-struct Run<'a> {
+struct Simulation<'a> {
     scenario: &'a Scenario,
-    due: BinaryHeap<Reverse<Due>>,
-    planned: u64,
-    callers: Vec<Vec<Calls>>,
+    schedule: BinaryHeap<Reverse<ScheduledTry>>,
+    sequence: u64,
+    callers: Vec<Vec<CallTimes>>,
     random: Random,
-    ran: Ran,
+    result: SimulationResult,
 }
 
-/// Runs a scenario against `ask(group, client, now)`.
+/// Runs a scenario against `call(group, client, now)`.
 ///
-/// Callers that retry are followed for as long again as calls are generated, and no longer.
+/// Retries are simulated up to twice the duration of the scenario.
 ///
 /// # Errors
 ///
-/// The first one of `ask`.
+/// The first error of `call`.
 pub fn run<E>(
     scenario: &Scenario,
-    mut ask: impl FnMut(&Group, u32, Micros) -> Result<Said, E>,
-) -> Result<Ran, E> {
-    let mut run = Run::new(scenario);
+    mut call: impl FnMut(&Group, u32, Micros) -> Result<CallResult, E>,
+) -> Result<SimulationResult, E> {
+    let mut run = Simulation::new(scenario);
     let mut in_window = WindowMax::new(micros(scenario.window_s));
     let mut in_second = WindowMax::new(1_000_000);
-    while let Some(Reverse(due)) = run.due.pop() {
+    while let Some(Reverse(due)) = run.schedule.pop() {
         if due.at_us > micros(scenario.lasts_s * 2.0) {
             continue;
         }
         let group = &scenario.groups[due.group];
         let now = Micros(scenario.starts_at_s * 1_000_000 + due.at_us);
-        let said = ask(group, due.client, now)?;
-        if said.admitted {
+        let outcome = call(group, due.client, now)?;
+        if outcome.admitted {
             in_window.add(due.at_us, group.hits);
             in_second.add(due.at_us, 1);
         }
-        run.note(&due, said);
-        run.plan_again(&due, group, said);
+        run.record(&due, outcome);
+        run.schedule_next(&due, group, outcome);
     }
-    run.ran.window_max = (in_window.max.0, in_window.max.1 as f64 / 1e6);
-    run.ran.second_max = in_second.max.0;
-    for group in &mut run.ran.groups {
+    run.result.window_max = (in_window.max.0, in_window.max.1 as f64 / 1e6);
+    run.result.second_max = in_second.max.0;
+    for group in &mut run.result.groups {
         group.waits_s.sort_by(f64::total_cmp);
     }
-    Ok(run.ran)
+    Ok(run.result)
 }
 
-impl<'a> Run<'a> {
-    fn new(scenario: &'a Scenario) -> Run<'a> {
+impl<'a> Simulation<'a> {
+    fn new(scenario: &'a Scenario) -> Simulation<'a> {
         let slice_s = scenario.slice_s.unwrap_or(scenario.lasts_s / 12.0);
-        let ran = Ran {
+        let result = SimulationResult {
             groups: scenario
                 .groups
                 .iter()
-                .map(|group| GroupRan { name: group.name.clone(), ..GroupRan::default() })
+                .map(|group| GroupResult { name: group.name.clone(), ..GroupResult::default() })
                 .collect(),
             slice_s,
             window_max: (0, 0.0),
             second_max: 0,
             ended_s: 0.0,
         };
-        let mut run = Run {
+        let mut run = Simulation {
             scenario,
-            due: BinaryHeap::new(),
-            planned: 0,
+            schedule: BinaryHeap::new(),
+            sequence: 0,
             callers: Vec::new(),
             random: Random::new(scenario.seed, u64::MAX),
-            ran,
+            result,
         };
         for (nth, group) in scenario.groups.iter().enumerate() {
             let caller = |client| {
                 let stream = ((nth as u64) << 32) | u64::from(client);
-                Calls::of(group, client, scenario.lasts_s, Random::new(scenario.seed, stream))
+                CallTimes::new(group, client, scenario.lasts_s, Random::new(scenario.seed, stream))
             };
             run.callers.push((0..group.clients).map(caller).collect());
             for client in 0..group.clients {
-                run.plan_fresh(nth, client);
+                run.schedule_call(nth, client);
             }
         }
         run
     }
 
-    fn push(&mut self, due: Due) {
-        self.planned += 1;
-        self.due.push(Reverse(Due { planned: self.planned, ..due }));
+    fn push(&mut self, due: ScheduledTry) {
+        self.sequence += 1;
+        self.schedule.push(Reverse(ScheduledTry { sequence: self.sequence, ..due }));
     }
 
-    fn plan_fresh(&mut self, group: usize, client: u32) {
+    /// Schedules the next call of a caller.
+    fn schedule_call(&mut self, group: usize, client: u32) {
         let Some(at_s) = self.callers[group][client as usize].next() else { return };
-        let tries_left = match self.scenario.groups[group].when_refused {
+        let retries_left = match self.scenario.groups[group].when_refused {
             WhenRefused::GiveUp => 0,
             WhenRefused::Honour { tries } | WhenRefused::Insist { tries, .. } => tries,
         };
         let at_us = micros(at_s);
-        let first =
-            Due { at_us, planned: 0, group, client, first_us: at_us, tries_left, fresh: true };
-        self.push(first);
+        self.push(ScheduledTry {
+            at_us,
+            sequence: 0,
+            group,
+            client,
+            first_us: at_us,
+            retries_left,
+            is_first: true,
+        });
     }
 
-    fn note(&mut self, due: &Due, said: Said) {
-        let slice = (due.at_us as f64 / 1e6 / self.ran.slice_s) as usize;
+    fn record(&mut self, due: &ScheduledTry, outcome: CallResult) {
+        let slice = (due.at_us as f64 / 1e6 / self.result.slice_s) as usize;
         let at_s = due.at_us as f64 / 1e6;
-        self.ran.ended_s = self.ran.ended_s.max(at_s);
-        let group = &mut self.ran.groups[due.group];
+        self.result.ended_s = self.result.ended_s.max(at_s);
+        let group = &mut self.result.groups[due.group];
         if group.slices.len() <= slice {
-            group.slices.resize(slice + 1, Slice::default());
+            group.slices.resize(slice + 1, TimeSlice::default());
         }
         group.tries += 1;
-        group.offered += u64::from(due.fresh);
-        if said.admitted {
+        group.offered += u64::from(due.is_first);
+        if outcome.admitted {
             group.admitted += 1;
             group.slices[slice].admitted += 1;
-            if !due.fresh {
+            if !due.is_first {
                 group.waits_s.push((due.at_us - due.first_us) as f64 / 1e6);
             }
         } else {
@@ -246,25 +248,27 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn plan_again(&mut self, due: &Due, group: &Group, said: Said) {
-        if due.fresh {
-            self.plan_fresh(due.group, due.client);
+    /// Schedules the next call after a first try, and the retry after a refusal.
+    fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: CallResult) {
+        if due.is_first {
+            self.schedule_call(due.group, due.client);
         }
-        if said.admitted || due.tries_left == 0 {
+        if outcome.admitted || due.retries_left == 0 {
             return;
         }
-        let wait_s = match (group.when_refused, said.retry_after) {
+        let wait_s = match (group.when_refused, outcome.retry_after) {
             (WhenRefused::GiveUp, _) | (WhenRefused::Honour { .. }, None) => return,
             (WhenRefused::Insist { after_s, .. }, _) => after_s,
             (WhenRefused::Honour { .. }, Some(wait)) => {
-                // As the service writes the header: spread first, then whole seconds, rounded up.
+                // As in the header of the service: first spread, then rounded up to whole seconds.
                 let spread = f64::from(self.scenario.retry_after_spread_percent) / 100.0;
                 let more = wait.0 as f64 * spread * self.random.fraction();
                 Micros(wait.0.saturating_add(more as u64)).ceil_secs().max(1) as f64
             }
         };
         let at_us = due.at_us + micros(wait_s);
-        self.push(Due { at_us, tries_left: due.tries_left - 1, fresh: false, ..*due });
+        let retries_left = due.retries_left - 1;
+        self.push(ScheduledTry { at_us, retries_left, is_first: false, ..*due });
     }
 }
 
@@ -278,8 +282,8 @@ mod tests {
 
     use super::*;
 
-    fn said(admitted: bool, retry_after: Option<Micros>) -> Result<Said, Infallible> {
-        Ok(Said { admitted, retry_after })
+    fn outcome(admitted: bool, retry_after: Option<Micros>) -> Result<CallResult, Infallible> {
+        Ok(CallResult { admitted, retry_after })
     }
 
     fn scenario(groups: &str) -> Scenario {
@@ -288,49 +292,50 @@ mod tests {
     }
 
     #[test]
-    fn every_call_is_counted_once_and_every_try_too() {
+    fn every_call_and_every_try_is_counted_once() {
         let scenario = scenario(
             "[{name: a, descriptor: 'k=v', arrivals: {constant: {rate: 10}},
                when_refused: {insist: {after_s: 0.5, tries: 3}}}]",
         );
-        let ran = run(&scenario, |_, _, _| said(false, None)).unwrap();
-        let group = &ran.groups[0];
+        let result = run(&scenario, |_, _, _| outcome(false, None)).unwrap();
+        let group = &result.groups[0];
         assert_eq!((group.offered, group.tries, group.admitted), (100, 400, 0));
         assert_eq!(group.first_refusal_s, Some(0.0));
     }
 
     #[test]
-    fn a_caller_who_honours_the_wait_comes_back_then_and_not_earlier() {
+    fn a_caller_that_honours_retry_after_does_not_retry_earlier() {
         let scenario = scenario(
             "[{name: a, descriptor: 'k=v', arrivals: {burst: {at_s: 1, count: 1}},
                when_refused: {honour: {tries: 1}}}]",
         );
         let mut times = Vec::new();
-        let ran = run(&scenario, |_, _, now| {
+        let result = run(&scenario, |_, _, now| {
             times.push(now.0);
-            said(times.len() == 2, Some(Micros(1_200_000)))
+            outcome(times.len() == 2, Some(Micros(1_200_000)))
         })
         .unwrap();
         assert_eq!(times[1] - times[0], 2_000_000, "the header says whole seconds, rounded up");
-        assert_eq!(ran.groups[0].waits_s, [2.0]);
-        assert_eq!(ran.groups[0].wait_s(0.99), Some(2.0));
+        assert_eq!(result.groups[0].waits_s, [2.0]);
+        assert_eq!(result.groups[0].wait_s(0.99), Some(2.0));
     }
 
     #[test]
-    fn a_call_that_passed_at_once_waited_for_nothing() {
-        let waited = GroupRan { admitted: 10, waits_s: vec![1.0, 7.0], ..GroupRan::default() };
+    fn a_call_admitted_at_once_waited_for_nothing() {
+        let waited =
+            GroupResult { admitted: 10, waits_s: vec![1.0, 7.0], ..GroupResult::default() };
         assert_eq!((waited.wait_s(0.5), waited.wait_s(0.99)), (Some(0.0), Some(7.0)));
-        assert_eq!(GroupRan::default().wait_s(0.5), None);
+        assert_eq!(GroupResult::default().wait_s(0.5), None);
     }
 
     #[test]
-    fn the_largest_window_is_found_wherever_it_begins() {
+    fn the_largest_window_is_found_wherever_it_starts() {
         let scenario = scenario(
             "[{name: a, descriptor: 'k=v', arrivals: {burst: {at_s: 2.9, count: 5}}},
               {name: b, descriptor: 'k=v', arrivals: {burst: {at_s: 3.1, count: 7}}},
               {name: c, descriptor: 'k=v', arrivals: {burst: {at_s: 3.95, count: 9}}}]",
         );
-        let ran = run(&scenario, |_, _, _| said(true, None)).unwrap();
-        assert_eq!(ran.window_max, (16, 3.1));
+        let result = run(&scenario, |_, _, _| outcome(true, None)).unwrap();
+        assert_eq!(result.window_max, (16, 3.1));
     }
 }

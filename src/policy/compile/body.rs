@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::spec::Body;
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
-use crate::policy::syntax::reader::{Fields, Reader, Reported};
+use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 const CONTENT_TYPE_DEFAULT: &str = "application/json";
 
@@ -17,7 +17,7 @@ const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-) -> Result<Arc<Body>, Reported> {
+) -> Result<Arc<Body>, ErrorReported> {
     let content_type = content_type(reader, fields);
     let text = text(reader, fields);
     let (content_type, text) = (content_type?, text?);
@@ -26,12 +26,12 @@ pub(crate) fn read<'d>(
             "the text is no JSON once the placeholders are filled in; quote {{name}} inside it, or \
              give another `content_type` than {content_type}"
         );
-        return Err(reader.note_at(&BODY_TEXT, DiagnosticKind::BadValue, message));
+        return Err(reader.report_key(&BODY_TEXT, DiagnosticKind::BadValue, message));
     }
     Ok(Arc::new(Body { content_type: content_type.into(), text: text.into() }))
 }
 
-fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
+fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
     let Some(written) = reader.text(fields, &CONTENT_TYPE)? else {
         return Ok(CONTENT_TYPE_DEFAULT.to_owned());
     };
@@ -41,20 +41,20 @@ fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Stri
         return Ok(written);
     }
     let message = "`content_type` is a media type such as application/json, in ASCII".to_owned();
-    Err(reader.note_at(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
+    Err(reader.report_key(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
 }
 
-fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
+fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
     let Some(text) = reader.text(fields, &BODY_TEXT)? else {
         let message = "a body needs `text`".to_owned();
-        return Err(reader.note(At::Key, DiagnosticKind::Missing, message));
+        return Err(reader.report(At::Key, DiagnosticKind::Missing, message));
     };
     match unknown_placeholder(&text) {
         None => Ok(text),
         Some(unknown) => {
             let message =
                 format!("unknown placeholder {unknown}; there are: {}", PLACEHOLDERS.join(", "));
-            Err(reader.note_at(&BODY_TEXT, DiagnosticKind::BadValue, message))
+            Err(reader.report_key(&BODY_TEXT, DiagnosticKind::BadValue, message))
         }
     }
 }

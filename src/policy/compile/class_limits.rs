@@ -34,7 +34,7 @@ pub(crate) fn limits(
     whole: &Whole<'_>,
     identity: &mut Vec<Vec<u8>>,
 ) -> Result<Vec<Limit>, BoundsError> {
-    identity.push(method.word().into());
+    identity.push(method.as_str().into());
     let shares: Arc<[u32]> = classes.iter().map(|class| class.share.unwrap_or(0)).collect();
     let mut limits = Vec::new();
     for (at, class) in classes.iter().enumerate() {

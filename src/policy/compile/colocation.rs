@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
-use crate::domain::escaped;
+use crate::domain::{Bounds, escaped};
 use crate::policy::lookup::matcher::CHECKS_MAX;
 
 /// A request has at most this many descriptors: longer ones are refused on arrival.
-const DESCRIPTORS_MAX: usize = 64;
+const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
 /// So many pairs are told of; the rest of a policy of thousands of limits is more of the same.
 const MEETINGS_MAX: usize = 1_000;

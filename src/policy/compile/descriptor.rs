@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::limit_context::{DomainDefaults, LimitContext};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
-use super::spec::{NodeSpec, RuleSpec, ValueSpec};
+use super::spec::{NodeSpec, RuleSpec, ValueSpec, WrittenAt};
 use super::{body, metadata};
 use crate::policy::lookup::matcher::CHECKS_MAX;
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, quoted};
 use crate::policy::syntax::keywords::{self, Key};
-use crate::policy::syntax::reader::{Fields, Reader, Reported};
+use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Reads a list of descriptors and all below: each with its position in the list. Faulty ones are
 /// left out; then a fault is noted.
@@ -25,20 +25,16 @@ pub(crate) fn read_list<'d>(
     trail: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
-    let mut seen: HashMap<(String, String), usize> = HashMap::new();
+    let mut seen: HashMap<(String, String), WrittenAt> = HashMap::new();
     // A list that is no list is noted already, and there is nothing below it.
     let _ = reader.each(fields, key, |reader, at, fields| {
         let key = read_key(reader, fields);
         let value = reader.text(fields, &keywords::VALUE).map(Option::unwrap_or_default);
         if let (Ok(key), Ok(value)) = (&key, &value) {
             if let Some(first) = seen.get(&(key.clone(), value.clone())) {
-                reader.note_same(
-                    DiagnosticKind::Duplicate,
-                    duplicate(key, value),
-                    reader.beside(*first),
-                );
+                reader.report_duplicate(&duplicate(key, value), first);
             } else {
-                seen.insert((key.clone(), value.clone()), at);
+                seen.insert((key.clone(), value.clone()), reader.here());
             }
         }
         if let Ok(node) = read(reader, fields, (key, value), ground, trail) {
@@ -50,11 +46,11 @@ pub(crate) fn read_list<'d>(
 
 /// What is said of a descriptor that stands twice on one level.
 pub(crate) fn duplicate(key: &str, value: &str) -> String {
-    let key = shown(key);
+    let key = quoted(key);
     if value.is_empty() {
         format!("a second descriptor with key {key} and no value; join or remove it")
     } else {
-        let value = shown(value);
+        let value = quoted(value);
         format!("a second descriptor with key {key} and value {value}; join or remove it")
     }
 }
@@ -70,17 +66,17 @@ pub(crate) fn value_text(value: &ValueSpec) -> &str {
 fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    (key, value): (Result<String, Reported>, Result<String, Reported>),
+    (key, value): (Result<String, ErrorReported>, Result<String, ErrorReported>),
     ground: DomainDefaults<'_>,
     trail: &mut Vec<String>,
-) -> Result<NodeSpec, Reported> {
+) -> Result<NodeSpec, ErrorReported> {
     trail.push(key.clone().unwrap_or_default());
     trail.push(value.clone().unwrap_or_default());
     let rule = rule_of(reader, fields, ground, trail);
     let children = read_list(reader, fields, &keywords::CHILDREN, ground, trail);
     trail.truncate(trail.len().saturating_sub(2));
     let share_threshold = share_threshold(reader, fields, &value);
-    let value_to_metric = reader.truth(fields, &keywords::VALUE_TO_METRIC);
+    let value_to_metric = reader.boolean(fields, &keywords::VALUE_TO_METRIC);
     Ok(NodeSpec {
         key: key?.into(),
         value: match value? {
@@ -95,16 +91,16 @@ fn read<'d>(
     })
 }
 
-fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Reported> {
+fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
     match reader.text(fields, &keywords::KEY)? {
         Some(key) if !key.is_empty() => Ok(key),
         Some(_) => {
             let message = "`key` is empty; name the descriptor entry, such as remote_address";
-            Err(reader.note_at(&keywords::KEY, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report_key(&keywords::KEY, DiagnosticKind::Missing, message))
         }
         None => {
             let message = "a descriptor needs `key: NAME`, such as remote_address";
-            Err(reader.note(At::Value, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report(At::Value, DiagnosticKind::Missing, message))
         }
     }
 }
@@ -112,13 +108,13 @@ fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, 
 fn share_threshold<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    value: &Result<String, Reported>,
-) -> Result<bool, Reported> {
-    let share = reader.truth(fields, &keywords::SHARE_THRESHOLD)?;
+    value: &Result<String, ErrorReported>,
+) -> Result<bool, ErrorReported> {
+    let share = reader.boolean(fields, &keywords::SHARE_THRESHOLD)?;
     if share && value.as_ref().is_ok_and(|value| !value.contains('*')) {
         let message = "`share_threshold` needs a `value` with `*`: it makes all values of a \
                        pattern share one counter";
-        return Err(reader.note_at(
+        return Err(reader.report_key(
             &keywords::SHARE_THRESHOLD,
             DiagnosticKind::Conflict,
             message.to_owned(),
@@ -133,19 +129,19 @@ fn rule_of<'d>(
     fields: &Fields<'d>,
     ground: DomainDefaults<'_>,
     trail: &[String],
-) -> Result<Option<RuleSpec>, Reported> {
+) -> Result<Option<RuleSpec>, ErrorReported> {
     let limits = limits(reader, fields, ground, trail);
-    let shadow_mode = reader.truth(fields, &keywords::SHADOW_MODE);
-    let quota_mode = reader.truth(fields, &keywords::QUOTA_MODE);
-    let detailed_metric = reader.truth(fields, &keywords::DETAILED_METRIC);
-    let metadata = reader.free(fields, &keywords::METADATA, metadata::read);
+    let shadow_mode = reader.boolean(fields, &keywords::SHADOW_MODE);
+    let quota_mode = reader.boolean(fields, &keywords::QUOTA_MODE);
+    let detailed_metric = reader.boolean(fields, &keywords::DETAILED_METRIC);
+    let metadata = reader.any_map(fields, &keywords::METADATA, metadata::read);
     let body = reader.map(fields, &keywords::RULE_BODY, body::read);
     let has_limit = fields.has(&keywords::RATE_LIMIT) || fields.has(&keywords::RATE_LIMITS);
     let lonely_body = fields.has(&keywords::RULE_BODY) && !has_limit;
     if lonely_body && body.is_ok() {
         let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
                        or remove the body";
-        reader.note_at(&keywords::RULE_BODY, DiagnosticKind::Conflict, message.to_owned());
+        reader.report_key(&keywords::RULE_BODY, DiagnosticKind::Conflict, message);
     }
     let (metadata, body) = (metadata?, body?);
     let (shadow_mode, quota_mode) = (shadow_mode?, quota_mode?);
@@ -169,7 +165,7 @@ fn rule_of<'d>(
         detailed_metric,
         metadata: metadata.map(Arc::new),
         body,
-        written: Some(reader.written()),
+        written: Some(reader.here()),
     }))
 }
 
@@ -179,7 +175,7 @@ fn limits<'d>(
     fields: &Fields<'d>,
     ground: DomainDefaults<'_>,
     trail: &[String],
-) -> Result<Vec<RateLimit>, Reported> {
+) -> Result<Vec<RateLimit>, ErrorReported> {
     let site = LimitContext { ground, trail, in_list: false };
     let single = reader.map(fields, &keywords::RATE_LIMIT, |reader, fields| {
         rate_limit::read(reader, fields, site)
@@ -189,7 +185,7 @@ fn limits<'d>(
         let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
                        list";
         let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);
-        return Err(reader.note_at(key, kind, message.to_owned()));
+        return Err(reader.report_key(key, kind, message));
     }
     let (single, list) = (single?, list?);
     Ok(single.into_iter().chain(list).collect())
@@ -199,28 +195,26 @@ fn list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     site: LimitContext<'_>,
-) -> Result<Vec<RateLimit>, Reported> {
+) -> Result<Vec<RateLimit>, ErrorReported> {
     let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
-    let mut seen: HashMap<String, usize> = HashMap::new();
-    let stands = reader.each(fields, &keywords::RATE_LIMITS, |reader, at, fields| {
+    let mut seen: HashMap<String, WrittenAt> = HashMap::new();
+    let stands = reader.each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
         entries += 1;
         let limit = rate_limit::read(reader, fields, site);
         match limit.as_ref().map(|limit| limit.name.as_deref()) {
             Ok(None) => {
                 let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
                                its counters' keys";
-                let fault = reader.note(At::Value, DiagnosticKind::Missing, message.to_owned());
+                let fault = reader.report(At::Value, DiagnosticKind::Missing, message);
                 reported = Some(fault);
             }
             Ok(Some(name)) => match seen.get(name) {
                 Some(first) => {
-                    let message = format!("a second limit of the name {}; rename it", shown(name));
-                    let first = reader.beside(*first);
-                    reader.note_same(DiagnosticKind::Duplicate, message, first);
-                    reported = Some(Reported);
+                    let message = format!("a second limit of the name {}; rename it", quoted(name));
+                    reported = Some(reader.report_duplicate(&message, first));
                 }
                 None => {
-                    seen.insert(name.to_owned(), at);
+                    seen.insert(name.to_owned(), reader.here());
                 }
             },
             Err(fault) => reported = Some(*fault),
@@ -234,7 +228,7 @@ fn list<'d>(
         _ => Some(format!("one call has at most {CHECKS_MAX} checks; remove some limits")),
     };
     if let Some(message) = message {
-        return Err(reader.note_at(&keywords::RATE_LIMITS, DiagnosticKind::TooLarge, message));
+        return Err(reader.report_key(&keywords::RATE_LIMITS, DiagnosticKind::TooLarge, message));
     }
     reported.map_or(Ok(limits), Err)
 }

@@ -6,7 +6,7 @@ use super::limit_numbers::{BoundsError, stable_hash};
 use crate::domain::OnStoreFailure;
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
 use crate::policy::syntax::keywords;
-use crate::policy::syntax::reader::{Fields, Reader, Reported};
+use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// What a rule takes from where it stands.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ pub(crate) fn report<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     misfit: BoundsError,
-) -> Reported {
+) -> ErrorReported {
     let (key, kind) = match misfit {
         BoundsError::WindowTooLong { .. } => {
             (keywords::UNIT_MULTIPLIER, DiagnosticKind::OutOfRange)
@@ -72,8 +72,8 @@ pub(crate) fn report<'d>(
         BoundsError::CostAboveCapacity { .. } => (keywords::COST, DiagnosticKind::OutOfRange),
     };
     if fields.has(&key) {
-        reader.note_at(&key, kind, misfit.to_string())
+        reader.report_key(&key, kind, misfit.to_string())
     } else {
-        reader.note(At::Key, kind, misfit.to_string())
+        reader.report(At::Key, kind, misfit.to_string())
     }
 }

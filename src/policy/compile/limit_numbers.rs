@@ -60,10 +60,10 @@ impl AlgorithmName {
     ];
 
     pub(crate) fn of_word(word: &str) -> Option<AlgorithmName> {
-        AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.word() == word)
+        AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.as_str() == word)
     }
 
-    pub(crate) const fn word(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             AlgorithmName::FixedWindow => "fixed_window",
             AlgorithmName::SlidingWindow => "sliding_window",
@@ -116,7 +116,7 @@ impl fmt::Display for BoundsError {
                 f,
                 "the window is longer than ten years; with `unit: {}` the largest \
                  `unit_multiplier` is {multiplier_max}",
-                unit.word()
+                unit.as_str()
             ),
             BoundsError::BurstOnWindow => f.write_str(
                 "`burst` is the capacity of a bucket, and this is none; write `algorithm: \
@@ -138,7 +138,7 @@ impl fmt::Display for BoundsError {
             BoundsError::HitsTooMany { algorithm, hits_max } => write!(
                 f,
                 "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
-                algorithm.word()
+                algorithm.as_str()
             ),
             BoundsError::AlwaysOnSlots => f.write_str(
                 "a slot is taken or it is not, so `charge: always` has no meaning for \

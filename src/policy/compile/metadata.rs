@@ -5,7 +5,7 @@
 use serde_json::{Map, Number, Value as Json};
 
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step};
-use crate::policy::syntax::reader::{Reader, Reported};
+use crate::policy::syntax::reader::{ErrorReported, Reader};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
 
@@ -13,27 +13,27 @@ use crate::policy::syntax::yaml::{Node, Value};
 pub(crate) fn read(
     reader: &mut Reader<'_>,
     value: Node<'_>,
-) -> Result<Map<String, Json>, Reported> {
+) -> Result<Map<String, Json>, ErrorReported> {
     match json(reader, value)? {
         Json::Object(map) => Ok(map),
         _ => {
             let message = "`metadata` is a map of keys; put the value below a key".to_owned();
-            Err(reader.note(At::Value, DiagnosticKind::WrongType, message))
+            Err(reader.report(At::Value, DiagnosticKind::WrongType, message))
         }
     }
 }
 
-fn json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, Reported> {
+fn json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReported> {
     Ok(match value.value() {
         Value::List(list) => {
-            let each = list.iter().enumerate();
+            let each = list.nodes().enumerate();
             let list = each.map(|(at, value)| reader.within(Step::Index(at), |r| json(r, value)));
             // Collected first, so that every fault of the list is noted.
             Json::Array(list.collect::<Vec<_>>().into_iter().collect::<Result<_, _>>()?)
         }
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
-            for (key, value) in map.iter() {
+            for (key, value) in map.entries() {
                 match reader.within(Step::of(key), |reader| json(reader, value)) {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
@@ -47,7 +47,7 @@ fn json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, Reported> {
     })
 }
 
-fn scalar_json(reader: &mut Reader<'_>, text: &str, scalar: Scalar) -> Result<Json, Reported> {
+fn scalar_json(reader: &mut Reader<'_>, text: &str, scalar: Scalar) -> Result<Json, ErrorReported> {
     Ok(match scalar {
         Scalar::Null => Json::Null,
         Scalar::Text => Json::String(text.to_owned()),
@@ -57,7 +57,7 @@ fn scalar_json(reader: &mut Reader<'_>, text: &str, scalar: Scalar) -> Result<Js
             Some(number) => Json::Number(number),
             None => {
                 let message = "metadata holds finite numbers only; put this one in quotes";
-                return Err(reader.note(At::Value, DiagnosticKind::BadValue, message.to_owned()));
+                return Err(reader.report(At::Value, DiagnosticKind::BadValue, message));
             }
         },
     })

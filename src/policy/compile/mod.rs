@@ -24,13 +24,11 @@ use self::descriptor::value_text;
 use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::on_store_failure;
-use self::spec::{Body, DomainSpec, NodeSpec};
+use self::spec::{Body, DomainSpec, NodeSpec, WrittenAt};
 use super::lookup::matcher::CHECKS_MAX;
-use super::source::{Options, Source, fault_at};
-use super::syntax::diagnostic::{
-    At, Diagnostic, DiagnosticKind, Diagnostics, Path, PendingDiagnostic, Step,
-};
-use super::syntax::document::{Document, placed};
+use super::source::{Options, Source};
+use super::syntax::diagnostic::{At, Diagnostic, DiagnosticKind, Diagnostics, Path, Step};
+use super::syntax::document::Document;
 use super::syntax::keywords::{self, Key};
 use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
@@ -79,45 +77,43 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
             Err(fault) => faults.push(*fault),
         }
     }
-    let (mut domains, drafts) = read_files(&documents, options);
-    let place = |draft: &PendingDiagnostic| placed(draft, &documents);
-    let (doubts, drafts): (Vec<PendingDiagnostic>, Vec<PendingDiagnostic>) =
-        drafts.into_iter().partition(|draft| draft.kind.is_warning());
-    faults.extend(drafts.iter().filter_map(place));
+    let (mut domains, found) = read_files(&documents, options);
+    let (mut warnings, more): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
+    faults.extend(more);
     if faults.is_empty() {
-        faults.extend(domains.iter().filter_map(too_many_checks).filter_map(|d| place(&d)));
+        faults.extend(domains.iter().filter_map(|domain| too_many_checks(domain, &documents)));
     }
     if !faults.is_empty() {
         return Err(Diagnostics(sorted(faults)));
     }
-    let mut found: Vec<Diagnostic> = doubts.iter().filter_map(place).collect();
     for domain in &domains {
-        found.extend(warnings::of(&domain.spec, &domain.origins).iter().filter_map(place));
+        warnings.extend(warnings::of(&domain.spec, &domain.origins, &documents));
     }
     Ok(Compiled {
         colocation: domains.iter().flat_map(|domain| colocation::told(&domain.spec)).collect(),
         domains: domains.drain(..).map(|domain| domain.spec).collect(),
-        warnings: sorted(found),
+        warnings: sorted(warnings),
         fingerprint: fingerprint(&sources, options),
     })
 }
 
 /// A call could need more checks than one may have.
-fn too_many_checks(domain: &Domain) -> Option<PendingDiagnostic> {
+fn too_many_checks(domain: &Domain, documents: &[Document<'_>]) -> Option<Diagnostic> {
     let worst = colocation::too_many_checks(&domain.spec)?;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
          and may have {CHECKS_MAX}; remove some limits, or part them over several domains"
     );
     let (file, _) = domain.origins.first()?;
-    let (path, kind) = (Path::default().key(keywords::DESCRIPTORS.name), DiagnosticKind::TooLarge);
-    Some(PendingDiagnostic { file: *file, path, at: At::Key, kind, message, first: None })
+    let path = Path::default().key(keywords::DESCRIPTORS.name);
+    Some(documents[*file].diagnostic(&path, At::Key, DiagnosticKind::TooLarge, message))
 }
 
 fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagnostic>) {
     if sources.is_empty() {
         let message = "there is no policy file; put at least one file with `domain: NAME` there";
-        faults.push(fault_at("policy", Span::at(1, 1), DiagnosticKind::Empty, message.to_owned()));
+        faults.push(Diagnostic::new("policy", Span::at(1, 1), DiagnosticKind::Empty, message));
     }
     let mut sum = 0_usize;
     for source in sources {
@@ -128,7 +124,12 @@ fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagno
                 "with this file all policy files together have more than {} bytes; remove some",
                 options.all_bytes_max
             );
-            faults.push(fault_at(&source.name, Span::at(1, 1), DiagnosticKind::TooLarge, message));
+            faults.push(Diagnostic::new(
+                &source.name,
+                Span::at(1, 1),
+                DiagnosticKind::TooLarge,
+                message,
+            ));
         }
     }
 }
@@ -173,12 +174,8 @@ struct Said {
     body: Option<Arc<Body>>,
 }
 
-fn read_files(
-    documents: &[Document<'_>],
-    options: &Options,
-) -> (Vec<Domain>, Vec<PendingDiagnostic>) {
-    let mut files: Vec<File<'_>> =
-        documents.iter().enumerate().map(|(at, document)| head(at, document)).collect();
+fn read_files(documents: &[Document<'_>], options: &Options) -> (Vec<Domain>, Vec<Diagnostic>) {
+    let mut files: Vec<File<'_>> = documents.iter().map(head).collect();
     let mut domains = Vec::new();
     for group in groups(&mut files, options) {
         let said = settle(&mut files, &group);
@@ -195,13 +192,13 @@ fn read_files(
         };
         domains.push(Domain { spec, origins });
     }
-    let drafts = files.into_iter().flat_map(|file| file.reader.into_drafts()).collect();
-    (domains, drafts)
+    let found = files.into_iter().flat_map(|file| file.reader.into_diagnostics()).collect();
+    (domains, found)
 }
 
 /// Reads what a file says for its whole domain.
-fn head<'d>(at: usize, document: &'d Document<'d>) -> File<'d> {
-    let mut reader = Reader::new(at, document);
+fn head<'d>(document: &'d Document<'d>) -> File<'d> {
+    let mut reader = Reader::new(document);
     let Ok(fields) = reader.root() else {
         return File { reader, fields: None, domain: None, said: Said::default() };
     };
@@ -210,15 +207,15 @@ fn head<'d>(at: usize, document: &'d Document<'d>) -> File<'d> {
         Ok(_) => {
             let message = "a policy file needs `domain: NAME`, the domain that callers name";
             if fields.mentions(&keywords::DOMAIN) {
-                reader.note_at(&keywords::DOMAIN, DiagnosticKind::Missing, message.to_owned());
+                reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {
-                reader.note(At::Value, DiagnosticKind::Missing, message.to_owned());
+                reader.report(At::Value, DiagnosticKind::Missing, message);
             }
             None
         }
         Err(_) => None,
     };
-    let accounting = reader.word(&fields, &keywords::ACCOUNTING).ok().flatten();
+    let accounting = reader.one_of(&fields, &keywords::ACCOUNTING).ok().flatten();
     let said = Said {
         accounting: accounting.map(|word| match word {
             "independent" => Accounting::Independent,
@@ -249,8 +246,7 @@ fn groups(files: &mut [File<'_>], options: &Options) -> Vec<Vec<usize>> {
                 if !options.merge_domains {
                     let message = "another file has this domain already; join the two files, or \
                                    set MERGE_DOMAIN_CONFIG=true";
-                    let first = (groups[*group][0], Path::default().key("domain"));
-                    note_same_at(&mut files[at], &keywords::DOMAIN, message.to_owned(), first);
+                    report_difference(files, at, groups[*group][0], &keywords::DOMAIN, message);
                 }
                 groups[*group].push(at);
             }
@@ -263,10 +259,10 @@ fn groups(files: &mut [File<'_>], options: &Options) -> Vec<Vec<usize>> {
     groups
 }
 
-fn note_same_at(file: &mut File<'_>, key: &Key, message: String, first: (usize, Path)) {
-    file.reader.within(Step::Key(key.name.into()), |reader| {
-        reader.note_same(DiagnosticKind::Duplicate, message, first);
-    });
+/// Reports a key at the top of a file that contradicts the one of an earlier file.
+fn report_difference(files: &mut [File<'_>], at: usize, first: usize, key: &Key, message: &str) {
+    let first = files[first].reader.within(key.into(), |reader| reader.here());
+    files[at].reader.within(key.into(), |reader| reader.report_duplicate(message, &first));
 }
 
 /// What the files of one domain say for all of it. A file that does not mention a key agrees.
@@ -299,8 +295,7 @@ fn agreed<T: Clone + PartialEq>(
                     "`{}` is not the same in all files of this domain; let them agree",
                     key.name
                 );
-                let first = (*first, Path::default().key(key.name));
-                note_same_at(&mut files[*at], key, message, first);
+                report_difference(files, *at, *first, key, &message);
             }
             Some(_) => {}
         }
@@ -315,29 +310,25 @@ fn join(
     ground: DomainDefaults<'_>,
 ) -> (Vec<NodeSpec>, Vec<(usize, usize)>) {
     let (mut nodes, mut origins) = (Vec::new(), Vec::new());
-    let mut seen: HashMap<(String, String), (usize, usize)> = HashMap::new();
+    let mut seen: HashMap<(String, String), (usize, WrittenAt)> = HashMap::new();
     for at in group {
-        let file = &mut files[*at];
-        let Some(fields) = file.fields else { continue };
+        let File { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
         let key = &keywords::DESCRIPTORS;
-        let list = descriptor::read_list(&mut file.reader, &fields, key, ground, &mut Vec::new());
+        let list = descriptor::read_list(reader, fields, key, ground, &mut Vec::new());
         for (position, node) in list {
             let identity = (node.key.to_string(), value_text(&node.value).to_owned());
-            match seen.get(&identity) {
-                Some((first_file, first)) if first_file != at => {
-                    let message = descriptor::duplicate(&identity.0, &identity.1);
-                    let first = (*first_file, Path::of_descriptor(&[*first]));
-                    file.reader.within(Step::Key(key.name.into()), |reader| {
-                        reader.within(Step::Index(position), |reader| {
-                            reader.note_same(DiagnosticKind::Duplicate, message, first);
-                        });
-                    });
-                }
-                Some(_) => {}
-                None => {
-                    seen.insert(identity, (*at, position));
-                }
-            }
+            reader.within(key.into(), |reader| {
+                reader.within(Step::Index(position), |reader| match seen.get(&identity) {
+                    Some((file, first)) if file != at => {
+                        let message = descriptor::duplicate(&identity.0, &identity.1);
+                        reader.report_duplicate(&message, first);
+                    }
+                    Some(_) => {}
+                    None => {
+                        seen.insert(identity, (*at, reader.here()));
+                    }
+                });
+            });
             nodes.push(node);
             origins.push((*at, position));
         }

@@ -10,9 +10,9 @@ use super::limit_numbers::{AlgorithmName, LEASE_DEFAULT_SECS, Terms};
 use super::spec::LimitSpec;
 use super::tiers;
 use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step, shown};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step, quoted};
 use crate::policy::syntax::keywords::{self, Key};
-use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
+use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
 /// What a `rate_limit` says.
 #[derive(Debug)]
@@ -43,16 +43,20 @@ pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     site: LimitContext<'_>,
-) -> Result<RateLimit, Reported> {
+) -> Result<RateLimit, ErrorReported> {
     let name = reader.text(fields, &keywords::NAME);
     let own_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
     let replaces = replaces(reader, fields, &own_name);
-    let unlimited = reader.truth(fields, &keywords::UNLIMITED);
+    let unlimited = reader.boolean(fields, &keywords::UNLIMITED);
     let limit = match unlimited {
         Ok(true) if site.in_list => {
             let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
                            alone";
-            Err(reader.note_at(&keywords::UNLIMITED, DiagnosticKind::Conflict, message.to_owned()))
+            Err(reader.report_key(
+                &keywords::UNLIMITED,
+                DiagnosticKind::Conflict,
+                message.to_owned(),
+            ))
         }
         Ok(true) => unlimited_alone(reader, fields).map(|()| None),
         Ok(false) => limit(reader, fields, site, &own_name).map(Some),
@@ -71,19 +75,19 @@ fn replaces<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     own_name: &str,
-) -> Result<Box<[Box<str>]>, Reported> {
+) -> Result<Box<[Box<str>]>, ErrorReported> {
     let (mut names, mut reported) = (Vec::new(), None);
     reader.each(fields, &keywords::REPLACES, |reader, _, entry| {
         let fault = match reader.text(entry, &keywords::REPLACED_NAME) {
             Err(fault) => fault,
             Ok(Some(name)) if !name.is_empty() && name == own_name => {
                 let message = "a limit cannot replace itself; name another one".to_owned();
-                reader.note_at(&keywords::REPLACED_NAME, DiagnosticKind::Conflict, message)
+                reader.report_key(&keywords::REPLACED_NAME, DiagnosticKind::Conflict, message)
             }
             Ok(Some(name)) if !name.is_empty() => return names.push(name.into_boxed_str()),
             Ok(_) => {
                 let message = "an entry of `replaces` needs `name: LIMIT`".to_owned();
-                reader.note(At::Value, DiagnosticKind::Missing, message)
+                reader.report(At::Value, DiagnosticKind::Missing, message)
             }
         };
         reported = Some(fault);
@@ -93,21 +97,24 @@ fn replaces<'d>(
 
 /// Beside `unlimited` nothing may say how to count. A unit that is no unit is let pass, as
 /// envoyproxy/ratelimit does, with a warning.
-fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(), Reported> {
+fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
     if let Some(written) = reader.text(fields, &keywords::UNIT)? {
         if unit_of(&written).is_some() {
             let message = "`unlimited` and `unit` exclude each other; remove one of the two";
-            reported =
-                Err(reader.note_at(&keywords::UNIT, DiagnosticKind::Conflict, message.to_owned()));
+            reported = Err(reader.report_key(
+                &keywords::UNIT,
+                DiagnosticKind::Conflict,
+                message.to_owned(),
+            ));
         } else if !written.is_empty() {
             let message = "beside `unlimited` the unit has no effect; remove it".to_owned();
-            reader.note_at(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
+            reader.report_key(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
         }
     }
     for key in COUNTING_KEYS.iter().filter(|key| fields.has(key)) {
         let message = format!("`{}` has no meaning beside `unlimited`; remove it", key.name);
-        reported = Err(reader.note_at(key, DiagnosticKind::Conflict, message));
+        reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
     }
     reported
 }
@@ -117,7 +124,7 @@ fn limit<'d>(
     fields: &Fields<'d>,
     site: LimitContext<'_>,
     name: &str,
-) -> Result<LimitSpec, Reported> {
+) -> Result<LimitSpec, ErrorReported> {
     let per = per(reader, fields, site);
     let terms = terms(reader, fields, site)?;
     let per = per?;
@@ -126,7 +133,7 @@ fn limit<'d>(
         site.ground.domain.into(),
         name.into(),
         window.into(),
-        terms.algorithm.word().into(),
+        terms.algorithm.as_str().into(),
         terms.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
@@ -151,18 +158,18 @@ fn terms<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     site: LimitContext<'_>,
-) -> Result<Terms, Reported> {
-    let algorithm = reader.word(fields, &keywords::ALGORITHM);
+) -> Result<Terms, ErrorReported> {
+    let algorithm = reader.one_of(fields, &keywords::ALGORITHM);
     let algorithm = algorithm.map(|word| word.and_then(AlgorithmName::of_word).unwrap_or_default());
     let is_slots = algorithm == Ok(AlgorithmName::Concurrency);
-    let unit = match reader.word(fields, &keywords::UNIT) {
+    let unit = match reader.one_of(fields, &keywords::UNIT) {
         Ok(Some(_)) if is_slots => Err(no_meaning(reader, &keywords::UNIT)),
         Ok(Some(word)) => Ok(unit_of(word)),
         Ok(None) if is_slots => Ok(None),
         Ok(None) => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
                            year; or `unlimited: true`";
-            Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report(At::Key, DiagnosticKind::Missing, message))
         }
         Err(reported) => Err(reported),
     };
@@ -174,19 +181,19 @@ fn terms<'d>(
     if requests == Ok(None) {
         let message = "without `requests_per_unit` this limit refuses everything; write \
                        `requests_per_unit: 0` if that is meant";
-        reader.note(At::Key, DiagnosticKind::DeniesAll, message.to_owned());
+        reader.report(At::Key, DiagnosticKind::DeniesAll, message);
     }
     let lease = match reader.number(fields, &keywords::LEASE) {
         Ok(Some(_)) if algorithm.is_ok() && !is_slots => {
             let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
                            remove it";
-            Err(reader.note_at(&keywords::LEASE, DiagnosticKind::Conflict, message.to_owned()))
+            Err(reader.report_key(&keywords::LEASE, DiagnosticKind::Conflict, message))
         }
         lease => lease,
     };
     let burst = reader.number(fields, &keywords::BURST);
     let cost = reader.number(fields, &keywords::COST);
-    let charge = reader.word(fields, &keywords::CHARGE);
+    let charge = reader.one_of(fields, &keywords::CHARGE);
     let failure = on_store_failure(reader, fields, &keywords::RULE_FAILURE);
     let calendar = calendar(reader, fields, algorithm, unit, multiplier);
     let wire_number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -206,36 +213,35 @@ fn terms<'d>(
     })
 }
 
-fn no_meaning(reader: &mut Reader<'_>, key: &Key) -> Reported {
+fn no_meaning(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
     let message = format!(
         "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
         key.name
     );
-    reader.note_at(key, DiagnosticKind::Conflict, message)
+    reader.report_key(key, DiagnosticKind::Conflict, message)
 }
 
 /// `align` and `time_zone`.
 fn calendar<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    algorithm: Result<AlgorithmName, Reported>,
-    unit: Result<Option<Unit>, Reported>,
-    multiplier: Got<u64>,
-) -> Got<Calendar> {
-    let align = reader.word(fields, &keywords::ALIGN);
+    algorithm: Result<AlgorithmName, ErrorReported>,
+    unit: Result<Option<Unit>, ErrorReported>,
+    multiplier: ReadResult<u64>,
+) -> ReadResult<Calendar> {
+    let align = reader.one_of(fields, &keywords::ALIGN);
     let zone = reader.text(fields, &keywords::TIME_ZONE);
     if align? != Some("calendar") {
         if fields.has(&keywords::TIME_ZONE) {
             let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
                            it";
             let (key, kind) = (&keywords::TIME_ZONE, DiagnosticKind::Conflict);
-            return Err(reader.note_at(key, kind, message.to_owned()));
+            return Err(reader.report_key(key, kind, message));
         }
         return Ok(None);
     }
-    let mut conflict = |message: &str| {
-        Err(reader.note_at(&keywords::ALIGN, DiagnosticKind::Conflict, message.to_owned()))
-    };
+    let mut conflict =
+        |message: &str| Err(reader.report_key(&keywords::ALIGN, DiagnosticKind::Conflict, message));
     if algorithm? != AlgorithmName::FixedWindow {
         return conflict("only a fixed_window can be aligned to the calendar; remove `align`");
     }
@@ -256,8 +262,8 @@ fn calendar<'d>(
         Some(calendar) => Ok(Some(calendar)),
         None => {
             let message =
-                format!("there is no time zone {}; name one as Europe/Berlin is", shown(&zone));
-            Err(reader.note_at(&keywords::TIME_ZONE, DiagnosticKind::BadValue, message))
+                format!("there is no time zone {}; name one as Europe/Berlin is", quoted(&zone));
+            Err(reader.report_key(&keywords::TIME_ZONE, DiagnosticKind::BadValue, message))
         }
     }
 }
@@ -267,12 +273,16 @@ fn per<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     site: LimitContext<'_>,
-) -> Got<Box<[usize]>> {
+) -> ReadResult<Box<[usize]>> {
     let Some(names) = reader.names(fields, &keywords::PER)? else { return Ok(None) };
     if !site.in_list {
         let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
                        its whole path";
-        return Err(reader.note_at(&keywords::PER, DiagnosticKind::Conflict, message.to_owned()));
+        return Err(reader.report_key(
+            &keywords::PER,
+            DiagnosticKind::Conflict,
+            message.to_owned(),
+        ));
     }
     let (mut positions, mut reported) = (Vec::new(), None);
     for (at, name) in names.iter().enumerate() {
@@ -281,10 +291,10 @@ fn per<'d>(
         if positions.len() == before {
             let keys: Vec<&str> = site.keys().collect();
             let message =
-                format!("the path has no entry {}; it has: {}", shown(name), keys.join(", "));
-            reported = Some(reader.within(Step::Key(keywords::PER.name.into()), |reader| {
+                format!("the path has no entry {}; it has: {}", quoted(name), keys.join(", "));
+            reported = Some(reader.within((&keywords::PER).into(), |reader| {
                 reader.within(Step::Index(at), |reader| {
-                    reader.note(At::Value, DiagnosticKind::BadValue, message)
+                    reader.report(At::Value, DiagnosticKind::BadValue, message)
                 })
             }));
         }
@@ -299,8 +309,8 @@ pub(crate) fn on_store_failure<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     key: &Key,
-) -> Got<OnStoreFailure> {
-    let word = reader.word(fields, key)?;
+) -> ReadResult<OnStoreFailure> {
+    let word = reader.one_of(fields, key)?;
     Ok(word.map(|word| match word {
         "allow" => OnStoreFailure::Allow,
         "deny" => OnStoreFailure::Deny,
@@ -312,5 +322,5 @@ pub(crate) fn on_store_failure<'d>(
 fn unit_of(word: &str) -> Option<Unit> {
     const UNITS: [Unit; 7] =
         [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
-    UNITS.into_iter().find(|unit| unit.word().eq_ignore_ascii_case(word))
+    UNITS.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(word))
 }

@@ -141,7 +141,7 @@ pub enum TierMethod {
 
 impl TierMethod {
     /// The word that policy files use.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             TierMethod::Shared => "shared",
             TierMethod::Separate => "separate",

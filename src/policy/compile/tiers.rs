@@ -12,9 +12,9 @@ use super::limit_context::{LimitContext, report};
 use super::limit_numbers::{AlgorithmName, Terms};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Limit};
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind, shown};
+use crate::policy::syntax::diagnostic::{At, DiagnosticKind, quoted};
 use crate::policy::syntax::keywords::{self, Key};
-use crate::policy::syntax::reader::{Fields, Got, Reader, Reported};
+use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
 /// The word for "unlisted values are not limited".
 const NONE: &str = "none";
@@ -27,7 +27,7 @@ pub(crate) fn read<'d>(
     terms: &Terms,
     whole: &Limit,
     identity: &mut Vec<Vec<u8>>,
-) -> Got<TiersSpec> {
+) -> ReadResult<TiersSpec> {
     if !fields.has(&keywords::TIERS) {
         return Ok(None);
     }
@@ -60,10 +60,9 @@ fn place<'d, 'l>(
     site: LimitContext<'_>,
     terms: &Terms,
     whole: &'l Limit,
-) -> Result<&'l Bucket, Reported> {
-    let mut conflict = |key: &Key, message: &str| {
-        Err(reader.note_at(key, DiagnosticKind::Conflict, message.to_owned()))
-    };
+) -> Result<&'l Bucket, ErrorReported> {
+    let mut conflict =
+        |key: &Key, message: &str| Err(reader.report_key(key, DiagnosticKind::Conflict, message));
     let (key, value) = site.node();
     if !value.is_empty() {
         let message = "`tiers` stands on a descriptor without `value`: the value is the class";
@@ -83,26 +82,29 @@ fn place<'d, 'l>(
     if reader.names(fields, &keywords::PER)?.is_some_and(|per| per.iter().any(|name| name == key)) {
         let message = format!(
             "`per` may not name {}: its value is the class, and classes share or divide a counter",
-            shown(key)
+            quoted(key)
         );
-        return Err(reader.note_at(&keywords::PER, DiagnosticKind::Conflict, message));
+        return Err(reader.report_key(&keywords::PER, DiagnosticKind::Conflict, message));
     }
     Ok(bucket)
 }
 
-fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod, Reported> {
-    match reader.word(fields, &keywords::METHOD)? {
+fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod, ErrorReported> {
+    match reader.one_of(fields, &keywords::METHOD)? {
         Some("separate") => Ok(TierMethod::Separate),
         Some("hybrid") => Ok(TierMethod::Hybrid),
         Some(_) => Ok(TierMethod::Shared),
         None => {
             let message = "`tiers` needs `method`, one of: shared, separate, hybrid";
-            Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()))
+            Err(reader.report(At::Key, DiagnosticKind::Missing, message))
         }
     }
 }
 
-fn classes<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Vec<Written>, Reported> {
+fn classes<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<Vec<Written>, ErrorReported> {
     let (mut classes, mut reported) = (Vec::new(), None);
     reader.each_named(fields, &keywords::CLASSES, |reader, name, fields| {
         let written = (
@@ -113,14 +115,14 @@ fn classes<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Vec<Writt
         );
         if name == NONE {
             let message = "a class cannot be called `none`, which is the word for no class";
-            let fault = reader.note(At::Key, DiagnosticKind::Conflict, message.to_owned());
+            let fault = reader.report(At::Key, DiagnosticKind::Conflict, message);
             reported = Some(fault);
         }
         match written {
             (Ok(floor), Ok(share), Ok(burst), Ok(requests)) => {
                 classes.push(Written { name: name.to_owned(), floor, share, burst, requests });
             }
-            _ => reported = Some(Reported),
+            _ => reported = Some(ErrorReported),
         }
     })?;
     if let Some(fault) = reported {
@@ -128,11 +130,11 @@ fn classes<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Vec<Writt
     }
     if classes.is_empty() {
         let message = "`tiers` needs `classes`: at least one name with its floor or share";
-        return Err(reader.note(At::Key, DiagnosticKind::Missing, message.to_owned()));
+        return Err(reader.report(At::Key, DiagnosticKind::Missing, message));
     }
     if classes.len() > CLASSES_MAX {
         let message = format!("a limit has at most {CLASSES_MAX} classes; join some");
-        return Err(reader.note_at(&keywords::CLASSES, DiagnosticKind::TooLarge, message));
+        return Err(reader.report_key(&keywords::CLASSES, DiagnosticKind::TooLarge, message));
     }
     Ok(classes)
 }
@@ -143,7 +145,7 @@ fn fitting(
     method: TierMethod,
     classes: &[Written],
     whole: &Whole<'_>,
-) -> Result<(), Reported> {
+) -> Result<(), ErrorReported> {
     let fault = classes
         .iter()
         .find_map(|class| own_keys(method, class))
@@ -157,14 +159,14 @@ fn fitting(
         });
     match fault {
         None => Ok(()),
-        Some((kind, message)) => Err(reader.note_at(&keywords::CLASSES, kind, message)),
+        Some((kind, message)) => Err(reader.report_key(&keywords::CLASSES, kind, message)),
     }
 }
 
 type Unfit = Option<(DiagnosticKind, String)>;
 
 fn own_keys(method: TierMethod, class: &Written) -> Unfit {
-    let name = shown(&class.name);
+    let name = quoted(&class.name);
     let own_size = class.burst.is_some() || class.requests.is_some();
     let whole_own_size = class.burst.is_some() && class.requests.is_some();
     let (kind, message) = match method {
@@ -205,7 +207,7 @@ fn floors(method: TierMethod, classes: &[Written]) -> Unfit {
     if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= WHOLE) {
         let message = format!(
             "class {}: a floor of {}% is never passed; the largest is 99%",
-            shown(&class.name),
+            quoted(&class.name),
             floor(class)
         );
         return Some((DiagnosticKind::OutOfRange, message));
@@ -218,9 +220,9 @@ fn floors(method: TierMethod, classes: &[Written]) -> Unfit {
     let message = format!(
         "floors rise from class to class, the highest priority first: {} has {}%, and {} after it \
          {}%",
-        shown(&out_of_order[0].name),
+        quoted(&out_of_order[0].name),
         floor(&out_of_order[0]),
-        shown(&out_of_order[1].name),
+        quoted(&out_of_order[1].name),
         floor(&out_of_order[1])
     );
     Some((DiagnosticKind::OutOfRange, message))
@@ -264,7 +266,7 @@ fn sums(classes: &[Written], whole: &Whole<'_>) -> Unfit {
     let least = WHOLE.div_ceil(burst);
     let message = format!(
         "class {} gets not one whole hit of {burst}; the smallest share is {least}%",
-        shown(&class.name)
+        quoted(&class.name)
     );
     Some((DiagnosticKind::OutOfRange, message))
 }
@@ -276,7 +278,7 @@ fn default_class<'d>(
     fields: &Fields<'d>,
     classes: &[Written],
     burst: u64,
-) -> Got<usize> {
+) -> ReadResult<usize> {
     let Some(name) = reader.text(fields, &keywords::DEFAULT_CLASS)? else {
         let size = |class: &Written| match class.share {
             Some(share) => u128::from(burst) * u128::from(share),
@@ -296,10 +298,10 @@ fn default_class<'d>(
             let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
             let message = format!(
                 "`default` is a class or `none`, not {}; the classes are: {}",
-                shown(&name),
+                quoted(&name),
                 names.join(", ")
             );
-            Err(reader.note_at(&keywords::DEFAULT_CLASS, DiagnosticKind::BadValue, message))
+            Err(reader.report_key(&keywords::DEFAULT_CLASS, DiagnosticKind::BadValue, message))
         }
     }
 }

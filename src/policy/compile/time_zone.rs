@@ -10,7 +10,7 @@ use jiff::civil::{Date, Weekday};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span as Length, Timestamp};
 
-use crate::domain::{Calendar, Micros, Span, Unit, Windows};
+use crate::domain::{Calendar, CalendarWindows, Micros, Unit, WindowBounds};
 
 /// The bundled database and no other: the same policy means the same windows on every machine.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
@@ -28,7 +28,7 @@ const EMPTY_DATES_MAX: usize = 4;
 /// use tidegate::domain::{Micros, Unit};
 /// let days = tidegate::policy::calendar(Unit::Day, "Europe/Berlin").unwrap();
 /// // 2026-03-29, when clocks there went forward.
-/// let day = days.holding(Micros(1_774_780_000_000_000));
+/// let day = days.window_at(Micros(1_774_780_000_000_000));
 /// assert_eq!(day.end.0 - day.start.0, 23 * 3_600_000_000);
 /// ```
 pub fn calendar(unit: Unit, zone: &str) -> Option<Calendar> {
@@ -47,7 +47,7 @@ struct InZone {
 }
 
 impl InZone {
-    fn find(&self, at: Micros) -> Option<Span> {
+    fn find(&self, at: Micros) -> Option<WindowBounds> {
         let instant = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?;
         let mut first = self.first_date(self.zone.to_datetime(instant).date())?;
         let mut start = self.first_instant(first)?;
@@ -57,7 +57,7 @@ impl InZone {
             let next = self.next_date(first)?;
             let end = self.first_instant(next)?;
             if at < end {
-                return (start <= at).then_some(Span { start, end });
+                return (start <= at).then_some(WindowBounds { start, end });
             }
             (first, start) = (next, end);
         }
@@ -95,14 +95,14 @@ impl InZone {
     }
 }
 
-impl Windows for InZone {
+impl CalendarWindows for InZone {
     /// Before the first whole window of 1970 and after the year 9998 there are no zones: there
     /// windows have the unit's fixed length, in UTC.
-    fn holding(&self, at: Micros) -> Span {
+    fn window_at(&self, at: Micros) -> WindowBounds {
         self.find(at).unwrap_or_else(|| {
             let length = Micros::from_secs(self.unit.seconds());
             let start = Micros(at.0 - at.0 % length.0);
-            Span { start, end: start.saturating_add(length) }
+            WindowBounds { start, end: start.saturating_add(length) }
         })
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn window(unit: Unit, zone: &str, text: &str) -> [String; 2] {
-        let span = calendar(unit, zone).unwrap().holding(at(text));
+        let span = calendar(unit, zone).unwrap().window_at(at(text));
         let told = |at: Micros| {
             Timestamp::from_microsecond(i64::try_from(at.0).unwrap()).unwrap().to_string()
         };
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn days_on_which_clocks_are_set_are_longer_or_shorter() {
         let hours = |zone, text| {
-            let span = calendar(Unit::Day, zone).unwrap().holding(at(text));
+            let span = calendar(Unit::Day, zone).unwrap().window_at(at(text));
             (span.end.0 - span.start.0) / 3_600_000_000
         };
         assert_eq!(hours("Europe/Berlin", "2026-03-29T12:00:00Z"), 23);
@@ -156,11 +156,15 @@ mod tests {
         for zone in ["America/Toronto", "America/Havana", "Africa/Cairo", "Pacific/Apia", "UTC"] {
             for unit in [Unit::Day, Unit::Week, Unit::Month, Unit::Year] {
                 let calendar = calendar(unit, zone).unwrap();
-                let mut span = calendar.holding(at("1980-01-01T00:00:00Z"));
+                let mut span = calendar.window_at(at("1980-01-01T00:00:00Z"));
                 while span.end < at("2030-01-01T00:00:00Z") {
-                    let next = calendar.holding(span.end);
+                    let next = calendar.window_at(span.end);
                     assert_eq!(next.start, span.end, "{unit:?} in {zone}");
-                    assert_eq!(calendar.holding(Micros(span.end.0 - 1)), span, "{unit:?}, {zone}");
+                    assert_eq!(
+                        calendar.window_at(Micros(span.end.0 - 1)),
+                        span,
+                        "{unit:?}, {zone}"
+                    );
                     span = next;
                 }
             }
@@ -171,7 +175,7 @@ mod tests {
     fn every_time_has_a_window_that_holds_it() {
         let calendar = calendar(Unit::Month, "Asia/Tokyo").unwrap();
         for at in [0, 1, 86_400_000_000 * 40, 1 << 60, u64::MAX - 1] {
-            let span = calendar.holding(Micros(at));
+            let span = calendar.window_at(Micros(at));
             assert!(span.start.0 <= at && at < span.end.0, "{at}: {span:?}");
         }
     }

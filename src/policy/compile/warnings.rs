@@ -9,9 +9,11 @@ use std::collections::HashSet;
 use super::colocation;
 use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
+use crate::domain::Bounds;
 use crate::policy::syntax::diagnostic::{
-    At, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, shown,
+    At, DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, quoted,
 };
+use crate::policy::syntax::document::Document;
 
 /// Every warning.
 const ALL: [fn(&mut Look<'_>); 5] =
@@ -19,7 +21,7 @@ const ALL: [fn(&mut Look<'_>); 5] =
 
 /// A request's descriptors have at most this many entries (longer ones are refused on arrival), so
 /// that a deeper rule is never reached.
-const ENTRIES_MAX: usize = 16;
+const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// How many pairs of sibling patterns are compared on one level: all of 2,000 patterns. Beyond it a
 /// level's shadowed patterns go unnoticed, rather than hold up a reload.
@@ -50,21 +52,26 @@ const ALWAYS_PRESENT_KEYS: [&str; 9] = [
     ":scheme",
 ];
 
-/// The warnings of a domain. `origins` says where each node of its first level stands: file and
-/// position.
-pub(crate) fn of(domain: &DomainSpec, origins: &[(usize, usize)]) -> Vec<PendingDiagnostic> {
-    let mut look = Look { domain, origins, drafts: Vec::new() };
+/// Returns the warnings of a domain. `origins` has the document and position of each node of its
+/// first level.
+pub(crate) fn of(
+    domain: &DomainSpec,
+    origins: &[(usize, usize)],
+    documents: &[Document<'_>],
+) -> Vec<Diagnostic> {
+    let mut look = Look { domain, origins, documents, found: Vec::new() };
     for warning in ALL {
         warning(&mut look);
     }
-    look.drafts
+    look.found
 }
 
 /// A domain under inspection.
 struct Look<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
-    drafts: Vec<PendingDiagnostic>,
+    documents: &'a [Document<'a>],
+    found: Vec<Diagnostic>,
 }
 
 /// A node with its way from the first level: positions and nodes, itself the last.
@@ -103,9 +110,9 @@ impl<'a> Look<'a> {
         at: &[usize],
         path: impl FnOnce(Path) -> Path,
         kind: DiagnosticKind,
-        message: String,
+        message: impl Into<String>,
     ) {
-        if self.drafts.len() >= NOTES_MAX {
+        if self.found.len() >= DIAGNOSTICS_MAX {
             return;
         }
         let Some((first, rest)) = at.split_first() else { return };
@@ -113,8 +120,7 @@ impl<'a> Look<'a> {
         let positions: Vec<usize> =
             std::iter::once(*position).chain(rest.iter().copied()).collect();
         let path = path(Path::of_descriptor(&positions));
-        let (file, at) = (*file, At::Value);
-        self.drafts.push(PendingDiagnostic { file, path, at, kind, message, first: None });
+        self.found.push(self.documents[*file].diagnostic(&path, At::Value, kind, message));
     }
 }
 
@@ -123,12 +129,12 @@ fn keys_and_depth(look: &mut Look<'_>) {
     look.each(|look, spot, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
-            look.note(&spot.at, |p| p.key("key"), DiagnosticKind::StarInKey, message.to_owned());
+            look.note(&spot.at, |p| p.key("key"), DiagnosticKind::StarInKey, message);
         }
         if &*node.key == ":path" {
             let message = "`:path` carries the query string, so that a client gets a new counter \
                            with every `?`; send the route's name, or the path without its query";
-            look.note(&spot.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message.to_owned());
+            look.note(&spot.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
         }
         let Some(rule) = &node.rule else { return };
         if spot.at.len() > ENTRIES_MAX {
@@ -144,7 +150,7 @@ fn keys_and_depth(look: &mut Look<'_>) {
                 let message = "one counter for all callers: no entry of its key names a client; \
                                add one such as remote_address, unless that is meant";
                 let path = |p| of_limit(p, nth, limit.in_list);
-                look.note(&spot.at, path, DiagnosticKind::OneCounterForAll, message.to_owned());
+                look.note(&spot.at, path, DiagnosticKind::OneCounterForAll, message);
             }
         }
     });
@@ -207,7 +213,7 @@ fn unreachable_on_level(look: &mut Look<'_>, nodes: &[NodeSpec], above: &[usize]
         if let Some((_, pattern)) = before.iter().find(covers) {
             let message = format!(
                 "this descriptor never matches: the pattern {} takes every value from it",
-                shown(pattern)
+                quoted(pattern)
             );
             let at: Vec<usize> = above.iter().copied().chain([at]).collect();
             look.note(&at, |p| p, DiagnosticKind::NeverMatches, message);
@@ -256,7 +262,7 @@ fn replaces_nobody(look: &mut Look<'_>) {
     look.each(|look, spot, node| {
         let replaced = node.rule.iter().flat_map(|rule| rule.replaces.iter()).enumerate();
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
-            let message = format!("no limit of this domain has the name {}", shown(name));
+            let message = format!("no limit of this domain has the name {}", quoted(name));
             let path = |p: Path| p.key("rate_limit").key("replaces").index(at).key("name");
             look.note(&spot.at, path, DiagnosticKind::ReplacesNobody, message);
         }
@@ -291,7 +297,7 @@ fn no_limit_when_absent(look: &mut Look<'_>) {
         let message = format!(
             "a request without {} meets no limit at all, for Envoy then drops the descriptor; add \
              a limit on remote_address beside it",
-            shown(key)
+            quoted(key)
         );
         look.note(&at, |p| p.key("key"), DiagnosticKind::NoLimitWhenAbsent, message);
     }

@@ -1,7 +1,7 @@
-//! Puts a policy together: from the understood tree to the one that is looked up.
+//! Builds the lookup tree from the compiled spec.
 //!
-//! Not here: faults. `compile` has found them; what it would have refused (a domain or a sibling
-//! that stands twice) is settled here by the first one in file order.
+//! Not here: diagnostics (`compile`). Of a duplicate domain or sibling, which `compile` rejects, the
+//! first in file order wins here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,16 +18,15 @@ use crate::policy::compile::spec::{
 use crate::policy::show::listing;
 
 impl Policy {
-    /// Arranges the domains for lookup. Rules are numbered in file order, a node's before those
-    /// below it.
+    /// Builds the lookup tree. Rules are numbered in file order, parents before children.
     ///
-    /// Costs time and memory linear in the size of the policy. Never fails.
+    /// Takes time and memory linear in the size of the policy. Never fails.
     pub fn build(domains: Vec<DomainSpec>, secret: Secret) -> Policy {
         Policy::build_numbered(domains, secret, RuleId(0))
     }
 
-    /// The same, with rules numbered from `first` on: a process that gives every policy the numbers
-    /// after the last one's can tell their rules apart while one takes the other's place.
+    /// Builds the lookup tree with rule numbers from `first` on. A process that never reuses numbers
+    /// can tell the rules of two policies apart while a reload replaces one by the other.
     pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
         let mut arranger = TreeBuilder { first: first.0, ..TreeBuilder::default() };
         for domain in &domains {
@@ -55,7 +54,7 @@ struct TreeBuilder {
     rules: Vec<Rule>,
     /// The number of the first rule.
     first: u32,
-    /// Every name that some rule replaces. Limits with any other name are never asked for theirs.
+    /// Names of limits that some rule replaces. Limits with other names need no check for it.
     replaced: HashMap<Box<str>, NameId>,
 }
 
@@ -99,7 +98,7 @@ impl TreeBuilder {
         self.level(&spec, root, spec.nodes.iter());
     }
 
-    /// Adds the children of a node, each with all that is below it, in file order.
+    /// Adds the subtrees of a node in file order.
     fn level<'s>(
         &mut self,
         domain: &DomainSpec,
@@ -210,13 +209,14 @@ impl TreeBuilder {
 
     fn plan(&self, domain: &DomainSpec, path: &[&Node], spec: &LimitSpec) -> Plan {
         let name = spec.name.as_deref();
-        // The class is not part of the key: classes share a counter, or have their name before it.
+        // The entry that names the class is not part of the key: classes share a counter, or the class
+        // name is part of the prefix.
         let levels = path.len() - usize::from(spec.tiers.is_some());
         let mut positions: Vec<usize> = match &spec.per {
             None => (0..levels).collect(),
             Some(per) => per.iter().copied().filter(|at| *at < levels).collect(),
         };
-        // `per` names a set: in whatever order it is written, it is the same counter.
+        // `per` is a set: its order does not change the counter.
         positions.sort_unstable();
         positions.dedup();
         let part = |at: usize| Part { at, shared: shared_text(path[at]) };
@@ -245,7 +245,7 @@ impl TreeBuilder {
     }
 }
 
-/// A pattern without a star stands for itself.
+/// Turns a pattern without a star into an exact value.
 fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     match value {
         ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
@@ -260,8 +260,7 @@ fn shared_text(node: &Node) -> Option<Box<str>> {
     }
 }
 
-/// How many there are, as the arena numbers them. Saturates: a policy is at most 64 MiB of text, so
-/// there are never 2^32 of anything.
+/// Converts a length to an arena index. Saturates; a policy of at most 64 MiB never has 2^32 nodes.
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

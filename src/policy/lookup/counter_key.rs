@@ -1,16 +1,16 @@
 //! Counter keys: 128 bits of a keyed BLAKE3 over the length-prefixed parts of an identity.
 //!
-//! An identity is the domain, the limit's name where it stands in a list, the algorithm, the window
-//! where the algorithm has one, the consumer class where classes have a bucket each, and the entries
-//! that make the counter. Never the numbers of the limit: a
-//! raised limit meets the counter it had. No two identities are written as the same bytes, because
-//! every part is a varint length followed by that many bytes, and every choice is a byte of its own.
+//! The identity of a counter consists of the domain, the limit's name if the rule is a list, the
+//! algorithm, its window if it has one, the consumer class if each class has its own bucket, and the
+//! entries of the path or of `per`. It never includes the numbers of the limit, so that a changed limit
+//! keeps its counters. The encoding is injective: every part is a varint length followed by that many
+//! bytes, and every choice is a byte of its own.
 //!
-//! Not here: which entries make a counter (`tree`), how a store spells a key.
+//! Not here: which entries make a counter (`tree`), the spelling of keys in Redis (`store::redis`).
 
 use smallvec::SmallVec;
 
-use crate::domain::{Algorithm, Holder, Key, Limit, Window};
+use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 
 #[cfg(test)]
 mod tests;
@@ -160,7 +160,7 @@ impl Identity {
                 Window::Epoch { length } => (FIXED_WINDOW, Some(*length)),
                 Window::Calendar(calendar) => {
                     self.bytes.push(CALENDAR);
-                    self.part(calendar.unit().word().as_bytes());
+                    self.part(calendar.unit().as_str().as_bytes());
                     return self.part(calendar.zone().as_bytes());
                 }
             },
@@ -234,10 +234,10 @@ pub(crate) fn holder(secret: &Secret, text: &[u8]) -> Holder {
 /// 22 characters of base64url, without padding, of the 16 bytes with the highest first.
 ///
 /// ```
-/// use tidegate::{domain::Key, policy::key_text};
-/// assert_eq!(key_text(Key { identity: 1, tag: None }), "{AAAAAAAAAAAAAAAAAAAAAQ}");
+/// use tidegate::{domain::CounterKey, policy::key_text};
+/// assert_eq!(key_text(CounterKey { identity: 1, tag: None }), "{AAAAAAAAAAAAAAAAAAAAAQ}");
 /// ```
-pub fn key_text(key: Key) -> String {
+pub fn key_text(key: CounterKey) -> String {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
     let identity = URL_SAFE_NO_PAD.encode(key.identity.to_be_bytes());
     match key.tag {

@@ -1,6 +1,6 @@
-//! Turns a request into the checks it must pass.
+//! Matcher: finds the rule of each descriptor, and turns a request into the checks that it must pass.
 //!
-//! Not here: YAML, how the tree is laid out (`tree`), algorithm, I/O, the combination of outcomes.
+//! Not here: the layout of the tree (`tree`), combining the outcomes of the checks (`decide`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,81 +11,79 @@ use super::counter_key;
 use super::counter_key::{Held, Identity};
 use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
 use crate::domain::{
-    Accounting, Algorithm, Check, Descriptor, Entry, Hits, Holder, Key, Limit, Op, Request, Role,
-    RuleId,
+    Accounting, Algorithm, Bounds, Check, CounterKey, Descriptor, Entry, Hits, Holder, Limit, Op,
+    Request, Role, RuleId,
 };
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// The most checks of one call: what one script of a store decides at once. Policies that could
-/// need more are refused at load; were there more, those beyond would be left out.
-pub const CHECKS_MAX: usize = 128;
+/// Maximum checks of one call: [`Bounds::checks_max`].
+pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
-/// So many descriptors are matched without the heap. Envoy sends one per rate limit action of a
-/// route, two or three as a rule.
+/// Descriptors that are matched without a heap allocation. Envoy sends one per rate limit action of
+/// the route, usually two or three.
 const DESCRIPTORS_INLINE: usize = 16;
 
-/// What was found for one descriptor.
+/// The match of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'p> {
-    /// No rule.
+    /// No rule matches.
     Nothing,
-    /// A rule whose limits another descriptor's rule takes out of this request, all of them.
+    /// A rule whose limits are all replaced by another descriptor's rule.
     Replaced(&'p Rule),
-    /// A rule without limits: unlimited.
+    /// An unlimited rule.
     Unlimited(&'p Rule),
     /// A rule with limits.
     Limited(&'p Rule),
-    /// The limit that the caller brought along: a position in `Matches::overrides`.
+    /// A request override: an index into `Matches::overrides`.
     Override(usize),
 }
 
-/// What was found for a request: one entry per descriptor.
+/// The matches of a request, one per descriptor.
 #[derive(Debug)]
 pub struct Matches<'p> {
-    /// The domain's accounting.
+    /// Accounting of the domain.
     pub accounting: Accounting,
-    /// In the order of the descriptors.
+    /// Matches in the order of the descriptors.
     pub found: SmallVec<[Found<'p>; DESCRIPTORS_INLINE]>,
-    /// Limits that the caller brought along, compiled.
+    /// Compiled request overrides.
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
-    replaced: SmallVec<[Replaced; 4]>,
+    replaced: SmallVec<[Replacement; 4]>,
 }
 
 impl Matches<'_> {
-    /// Whether the policy has the domain that the request names.
+    /// Returns whether the policy has the domain of the request.
     pub fn domain_known(&self) -> bool {
         self.domain.is_some()
     }
 }
 
-/// A rule that matched takes the limits of a name out of the request.
+/// A limit name that a matched rule replaces for the whole request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Replaced {
+struct Replacement {
     name: NameId,
     by: RuleId,
 }
 
-/// The checks of a request. A check's role is its rule's; `decide` knows the modes of the whole
-/// process and corrects it.
+/// The checks of a request. Roles follow the rules; `decide` adjusts them to the modes of the process.
 #[derive(Debug)]
 pub struct Checks<'m, 'p> {
-    /// All checks, in the order of the descriptors and then of the file.
+    /// All checks, ordered by descriptor and then by file.
     pub each: SmallVec<[Check<'m>; 4]>,
-    /// For each descriptor its part of `each`.
+    /// For each descriptor, its range in `each`.
     pub spans: SmallVec<[Range<usize>; 4]>,
-    /// For each check its limit's own name; empty where it has none.
+    /// For each check, the name of its limit; empty if it has none.
     pub names: SmallVec<[&'p str; 4]>,
 }
 
 impl Policy {
-    /// Finds the rule of every descriptor: that of the node at which the descriptor's path ends.
+    /// Finds the rule of every descriptor: the rule of the node where the descriptor's path ends.
     ///
-    /// The way down never turns back: once a node is chosen, a miss below it is a miss. A limit that
-    /// the caller brings along takes the place of the tree, in a domain that the policy has.
+    /// Matching never backtracks: after a node is chosen, a miss below it is a miss. A request override
+    /// replaces the tree, provided that the policy has the domain.
     ///
-    /// Allocates nothing for a request of up to 16 descriptors that bring no limits along.
+    /// Allocates nothing for up to 16 descriptors without overrides.
     pub fn find<'p>(&'p self, request: &Request<'_>) -> Matches<'p> {
         let domain = self.tree.domain(request.domain);
         let mut matches = Matches {
@@ -103,7 +101,7 @@ impl Policy {
             matches.found.push(found);
         }
         if !matches.replaced.is_empty() {
-            matches.take_out_replaced();
+            matches.remove_replaced();
         }
         matches
     }
@@ -123,7 +121,7 @@ impl Policy {
             return Found::Nothing;
         };
         for name in &rule.replaces {
-            let replaced = Replaced { name: *name, by: rule.id };
+            let replaced = Replacement { name: *name, by: rule.id };
             if !matches.replaced.contains(&replaced) {
                 matches.replaced.push(replaced);
             }
@@ -131,7 +129,8 @@ impl Policy {
         if rule.limits.is_empty() { Found::Unlimited(rule) } else { Found::Limited(rule) }
     }
 
-    /// A path of no entries ends at the domain's root, which has no rule.
+    /// Returns the rule of the node at the end of the path. An empty path ends at the domain's root,
+    /// which has no rule.
     fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
         for entry in entries {
@@ -140,9 +139,9 @@ impl Policy {
         self.rule(self.tree.node(at).rule?)
     }
 
-    /// The checks that a request must pass; `matches` is what [`Policy::find`] found for it.
+    /// Returns the checks that a request must pass; `matches` comes from [`Policy::find`].
     ///
-    /// Allocates nothing up to four checks whose identities are of ordinary size.
+    /// Allocates nothing for up to four checks with identities of ordinary size.
     pub fn checks<'m, 'p: 'm>(
         &'p self,
         request: &Request<'_>,
@@ -157,7 +156,7 @@ impl Policy {
                 Found::Nothing | Found::Replaced(_) | Found::Unlimited(_) => {}
                 Found::Limited(rule) => {
                     for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
-                        if matches.takes_out(rule, plan) {
+                        if matches.is_replaced(rule, plan) {
                             continue;
                         }
                         let entries = descriptor.entries;
@@ -184,14 +183,14 @@ impl Policy {
         checks
     }
 
-    /// The counter of a limit for a path that ended at its rule.
+    /// Returns the counter key of a limit for the entries that matched its rule.
     pub(crate) fn key(
         &self,
         identity: &mut Identity,
         prefix: &[u8],
         plan: &Plan,
         entries: &[Entry<'_>],
-    ) -> Key {
+    ) -> CounterKey {
         let tag = plan.tag.as_ref().map(|tag| {
             identity.begin_tag();
             add_parts(identity, tag, entries);
@@ -199,10 +198,10 @@ impl Policy {
         });
         identity.begin(prefix);
         add_parts(identity, &plan.parts, entries);
-        Key { identity: identity.hash(&self.secret), tag }
+        CounterKey { identity: identity.hash(&self.secret), tag }
     }
 
-    /// The latest check's holder, if it is of slots and the caller names one.
+    /// Sets the holder of the last check if it takes concurrency slots and the caller names a holder.
     fn name_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
@@ -211,7 +210,7 @@ impl Policy {
         }
     }
 
-    /// The holder that a text stands for: what a caller names, or what it was given.
+    /// Hashes a holder name, given by the caller or generated.
     pub fn holder(&self, text: &[u8]) -> Holder {
         counter_key::holder(&self.secret, text)
     }
@@ -222,7 +221,7 @@ impl Policy {
         domain: &Domain,
         limit: &Limit,
         entries: &[Entry<'_>],
-    ) -> Key {
+    ) -> CounterKey {
         let first = |key: &str| entries.iter().find(|entry| entry.key == key.as_bytes());
         let has_all = domain.hash_tag.iter().all(|key| first(key).is_some());
         let tag = (has_all && !domain.hash_tag.is_empty()).then(|| {
@@ -236,21 +235,21 @@ impl Policy {
         for entry in entries {
             identity.entry(entry.key, Held::Value(entry.value));
         }
-        Key { identity: identity.hash(&self.secret), tag }
+        CounterKey { identity: identity.hash(&self.secret), tag }
     }
 }
 
 impl Rule {
-    /// The position of the limit of that name; a rule without a list has one limit, at 0.
+    /// Returns the index of the limit with that name; a rule without a list has one limit, at 0.
     pub fn position(&self, name: &str) -> usize {
         let is_it = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
         self.limits.iter().position(is_it).unwrap_or(0)
     }
 
-    /// The entries that make the counter of the limit at `position`, for a path that ended at this
-    /// rule; where all values of a pattern share one, the pattern's text stands for the value.
+    /// Returns the entries that make the counter of the limit at `position`. With `share_threshold`, a
+    /// pattern's text stands for the value.
     ///
-    /// Allocates nothing up to eight entries.
+    /// Allocates nothing for up to eight entries.
     pub fn counter_of<'a>(
         &'a self,
         position: usize,
@@ -267,19 +266,19 @@ impl Rule {
 }
 
 impl Matches<'_> {
-    /// Whether a matched rule other than the limit's own replaces it. A name is taken out of the
-    /// whole request, whatever branch of the tree it stands in.
-    fn takes_out(&self, rule: &Rule, plan: &Plan) -> bool {
+    /// Returns whether a matched rule other than the limit's own replaces the limit. A replacement
+    /// applies to the whole request, in every branch of the tree.
+    fn is_replaced(&self, rule: &Rule, plan: &Plan) -> bool {
         plan.replaced_as.is_some_and(|name| {
             self.replaced.iter().any(|replaced| replaced.name == name && replaced.by != rule.id)
         })
     }
 
-    fn take_out_replaced(&mut self) {
+    fn remove_replaced(&mut self) {
         let mut found = std::mem::take(&mut self.found);
         for found in &mut found {
             if let Found::Limited(rule) = *found
-                && rule.plans.iter().all(|plan| self.takes_out(rule, plan))
+                && rule.plans.iter().all(|plan| self.is_replaced(rule, plan))
             {
                 *found = Found::Replaced(rule);
             }
@@ -289,7 +288,7 @@ impl Matches<'_> {
 }
 
 impl<'m, 'p> Checks<'m, 'p> {
-    fn push(&mut self, key: Key, limit: &'m Arc<Limit>, op: Op, role: Role, name: &'p str) {
+    fn push(&mut self, key: CounterKey, limit: &'m Arc<Limit>, op: Op, role: Role, name: &'p str) {
         if self.each.len() < CHECKS_MAX {
             self.each.push(Check { key, limit, op, role, holder: None });
             self.names.push(name);
@@ -297,7 +296,7 @@ impl<'m, 'p> Checks<'m, 'p> {
     }
 }
 
-/// A path that ended at a rule has as many entries as the rule has levels, so every part is there.
+/// Adds the entries of a key. A path that matched a rule has as many entries as the rule has levels.
 fn add_parts(identity: &mut Identity, parts: &[Part], entries: &[Entry<'_>]) {
     for part in parts {
         let Some(entry) = entries.get(part.at) else { continue };
@@ -309,7 +308,7 @@ fn add_parts(identity: &mut Identity, parts: &[Part], entries: &[Entry<'_>]) {
     }
 }
 
-/// Refunding nothing is still a refund: it asks for nothing, so it passes.
+/// Returns the operation of a descriptor. A refund of 0 hits is a refund, not a peek, so it passes.
 fn op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     let cost = Hits(descriptor.hits.0.saturating_mul(cost));
     match (descriptor.refund, cost) {

@@ -1,8 +1,8 @@
-//! A policy with some of its rules switched by hand: to shadow, allow, deny, or scaled down.
+//! Operator overrides of rules: shadow, allow, deny, or a scaled-down limit.
 //!
-//! The result is a policy like any other, so that a switch costs a request nothing. It has the same
-//! rules with the same numbers and the same counters, and the policy that it was made from is still
-//! there to go back to. Not here: for how long, who may, putting it in force (`app`).
+//! An override yields a new policy with the same rules, rule numbers and counters, so that it costs
+//! requests nothing, and the original policy stays available for its end. Not here: duration,
+//! authorization, activation (`app`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::domain::{
 };
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 
-/// What a switch makes of a rule.
+/// The effect of an override on a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOverride {
-    /// It is counted and has no say.
+    /// Counted, never enforced.
     Shadow,
-    /// It is not even asked: unlimited.
+    /// Unlimited: not counted.
     Allow,
-    /// It refuses everything and counts nothing; what is counted stays. A rule without limits
-    /// cannot refuse.
+    /// Refuses every call and counts nothing; existing counts stay. Not possible for a rule without
+    /// limits.
     Deny,
-    /// Its limits are so many per cent of what is written, 1 to 100; at least one hit.
+    /// Limits scaled to 1 to 100 % of the written numbers, but to at least one hit.
     Scale(u32),
 }
 
-/// Why a switch cannot be set. Trying again does not help.
+/// Why an override cannot be set. A retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleOverrideError {
-    /// Neither a rule's path nor a domain.
+    /// The target is neither the path of a rule nor a domain.
     Unknown(String),
-    /// None of the rules has a limit that could refuse.
+    /// No rule of the target has a limit that could refuse.
     NothingToDeny(String),
     /// Not `shadow`, `allow`, `deny` or `1%` to `100%`.
     Word(String),
@@ -63,7 +63,7 @@ impl fmt::Display for RuleOverrideError {
 impl std::error::Error for RuleOverrideError {}
 
 impl RuleOverride {
-    /// Reads `shadow`, `allow`, `deny`, `20%`.
+    /// Parses `shadow`, `allow`, `deny`, or a percentage such as `20%`.
     ///
     /// # Errors
     ///
@@ -101,34 +101,38 @@ impl fmt::Display for RuleOverride {
 }
 
 impl Policy {
-    /// Whether a switch can be set: on a domain's name, or on a rule's printed path.
+    /// Checks that an override can be set on `target`, a domain or the printed path of a rule.
     ///
     /// # Errors
     ///
     /// [`RuleOverrideError::Unknown`], [`RuleOverrideError::NothingToDeny`].
-    pub fn accepts(&self, target: &str, switch: RuleOverride) -> Result<(), RuleOverrideError> {
-        let mut meant = self.rules.iter().filter(|rule| self.is_meant(rule, target)).peekable();
-        if meant.peek().is_none() && !self.knows(target) {
+    pub fn accepts(
+        &self,
+        target: &str,
+        rule_override: RuleOverride,
+    ) -> Result<(), RuleOverrideError> {
+        let mut targeted = self.rules.iter().filter(|rule| self.targets(rule, target)).peekable();
+        if targeted.peek().is_none() && !self.knows(target) {
             return Err(RuleOverrideError::Unknown(target.to_owned()));
         }
-        if switch == RuleOverride::Deny && meant.all(|rule| rule.limits.is_empty()) {
+        if rule_override == RuleOverride::Deny && targeted.all(|rule| rule.limits.is_empty()) {
             return Err(RuleOverrideError::NothingToDeny(target.to_owned()));
         }
         Ok(())
     }
 
-    /// This policy with these switches set, each on a domain's name or a rule's printed path. Later
-    /// ones act on what earlier ones left; a target that there is not is passed over.
+    /// Returns this policy with overrides applied in order, each to a domain or to the printed path of
+    /// a rule. Unknown targets are skipped.
     #[must_use]
-    pub fn switched<'s>(
+    pub fn with_overrides<'s>(
         &self,
-        switches: impl Iterator<Item = (&'s str, RuleOverride)> + Clone,
+        overrides: impl Iterator<Item = (&'s str, RuleOverride)> + Clone,
     ) -> Policy {
         let rules = self.rules.iter().map(|rule| {
             let mut rule = rule.clone();
-            for (target, switch) in switches.clone() {
-                if self.is_meant(&rule, target) {
-                    rule.switch(switch);
+            for (target, rule_override) in overrides.clone() {
+                if self.targets(&rule, target) {
+                    rule.apply_override(rule_override);
                 }
             }
             rule
@@ -142,35 +146,35 @@ impl Policy {
         }
     }
 
-    fn is_meant(&self, rule: &Rule, target: &str) -> bool {
+    fn targets(&self, rule: &Rule, target: &str) -> bool {
         *rule.path == *target || self.domain_name(rule) == target
     }
 }
 
 impl Rule {
-    fn switch(&mut self, switch: RuleOverride) {
-        match switch {
+    fn apply_override(&mut self, rule_override: RuleOverride) {
+        match rule_override {
             RuleOverride::Shadow => self.shadow_mode = true,
             RuleOverride::Allow => {
                 self.unlimited = true;
                 self.limits = Box::default();
                 self.plans = Arc::default();
             }
-            RuleOverride::Deny => self.each_limit(denied),
+            RuleOverride::Deny => self.edit_limits(denied),
             RuleOverride::Scale(percent) => {
-                self.each_limit(|limit| limit.fraction(Fraction::percent(percent)))
+                self.edit_limits(|limit| limit.scaled_by(Fraction::percent(percent)))
             }
         }
     }
 
-    fn each_limit(&mut self, change: impl Fn(&Limit) -> Limit) {
+    fn edit_limits(&mut self, edit: impl Fn(&Limit) -> Limit) {
         for LimitSpec { limit, tiers, .. } in &mut self.limits {
-            *limit = Arc::new(change(limit));
-            // A class is checked against its own numbers, not against the whole that they divide.
+            *limit = Arc::new(edit(limit));
+            // Each class is checked against its own numbers.
             if let Some(tiers) = tiers {
                 let mut changed = TiersSpec::clone(tiers);
                 for class in &mut changed.classes {
-                    class.limit = Arc::new(change(&class.limit));
+                    class.limit = Arc::new(edit(&class.limit));
                 }
                 *tiers = Arc::new(changed);
             }
@@ -178,10 +182,10 @@ impl Rule {
     }
 }
 
-/// A limit of nothing, whether the store answers or not. It counts in windows whatever the limit
-/// counted in: a bucket of no capacity would cut its counter's debt down to none. Hits that are
-/// charged always, and those that callers return, are lost meanwhile: written, they would take the
-/// place of what is counted.
+/// Returns a limit of 0 that refuses with and without the store. It is a fixed window for every
+/// algorithm, because a bucket of capacity 0 would clamp the debt of its counter to 0. While it
+/// applies, `charge: always` hits and refunds are lost: written, they would replace the counter's
+/// state.
 fn denied(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {

@@ -1,18 +1,16 @@
-//! The patterns of sibling nodes with one key: which of them is the first, in file order, that a
-//! value fits.
+//! Patterns of sibling nodes with one key: finds the first one, in file order, that matches a value.
 //!
-//! Each pattern is found by one of its literal pieces, so that a lookup costs the same among 10
-//! patterns as among 100,000: by its front or its back, walking the value from that end until no
-//! piece goes on; or by a piece in the middle, in one pass over the whole value. The piece is the
-//! one that the fewest siblings share. A candidate found by it is then verified in full.
+//! Each pattern is indexed by one of its literals, so that a lookup costs the same among 10 patterns
+//! as among 100,000. A prefix or suffix is found by walking the value from that end; a literal in the
+//! middle by one pass over the whole value. The index uses the literal that the fewest siblings share.
+//! Candidates are then verified in full.
 //!
-//! What hostile values cost: the pass is linear in the value. Each pattern is verified at most once.
-//! One that is found in the middle is verified by looking its other pieces up among the positions
-//! that the pass has noted, not by reading the value again, so that a value made of thousands of
-//! pieces is no worse than its length. One that is found at an end may read the value once more;
-//! few siblings share that end.
+//! Cost of hostile values: the pass is linear in the value, and each pattern is verified at most once.
+//! A candidate found in the middle is verified against the recorded positions of its other literals,
+//! without reading the value again; one found at an end may read the value once more, and few siblings
+//! share an end.
 //!
-//! Not here: keys, nodes, what follows from a match.
+//! Not here: keys, nodes, and what follows from a match (`matcher`).
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -20,33 +18,33 @@ use std::collections::HashMap;
 use aho_corasick::Anchored;
 use memchr::memmem;
 
-use super::literals::{Numbering, Occurrence, Pieces};
+use super::literals::{LiteralSet, Numbering, Occurrence};
 
-/// Up to so many siblings are tried one after the other: as fast as three automata on ordinary
-/// values, and without their memory.
+/// Up to this many siblings are tried in turn: as fast as the index on ordinary values, without its
+/// memory.
 const LINEAR_MAX: usize = 8;
 
-/// A piece in the middle costs a pass over the whole value, so it is chosen only where it spares
-/// more candidates than this.
+/// A literal in the middle costs a pass over the whole value, so it is chosen only if it saves more
+/// candidates than this.
 const MIDDLE_HANDICAP: usize = 16;
 
-/// Positions that a thread keeps room for between lookups: 1 MiB, more than values of 60 kB (what
-/// Envoy takes in headers) can make of ordinary pieces. What goes beyond it is freed at once.
+/// Capacity that a thread keeps between lookups: 1 MiB, more than ordinary literals occur in values of
+/// 60 kB (Envoy's limit for headers). Larger buffers are freed at once.
 const POSITIONS_KEPT: usize = (1 << 20) / size_of::<Occurrence>();
 
 thread_local! {
-    /// Room for the positions of pieces, so that no lookup allocates but the first of a thread.
+    /// Buffer for occurrences, so that only the first lookup of a thread allocates.
     static POSITIONS: Cell<Vec<Occurrence>> = const { Cell::new(Vec::new()) };
 }
 
 /// The patterns of sibling nodes with one key.
 #[derive(Debug)]
 pub(crate) struct Patterns {
-    /// In file order, up to the first that every value fits: those after it never match.
+    /// Patterns in file order, up to the first that matches every value; later ones never match.
     each: Box<[Pattern]>,
-    /// The last of `each` fits every value.
+    /// Whether the last of `each` matches every value.
     ends_with_any: bool,
-    /// `None`: one after the other.
+    /// `None`: patterns are tried in turn.
     index: Option<Index>,
 }
 
@@ -56,11 +54,11 @@ struct Pattern {
     front: Box<[u8]>,
     middle: Box<[Box<[u8]>]>,
     back: Box<[u8]>,
-    /// The numbers of `middle` among the index's middle pieces, if the pattern is found by one.
+    /// Numbers of the `middle` literals in the index, if the pattern is indexed by one of them.
     middle_ids: Box<[u32]>,
 }
 
-/// Where the pieces are, by which patterns are found.
+/// The literals by which patterns are found, by their place in the pattern.
 #[derive(Debug)]
 struct Index {
     front: Option<Finder>,
@@ -68,10 +66,10 @@ struct Index {
     middle: Option<Finder>,
 }
 
-/// Pieces, and for each the patterns that are found by it, ascending.
+/// Literals, and for each the patterns that it finds, ascending.
 #[derive(Debug)]
 struct Finder {
-    pieces: Pieces,
+    literals: LiteralSet,
     users: Vec<Vec<u32>>,
 }
 
@@ -83,7 +81,7 @@ enum Place {
 }
 
 impl Patterns {
-    /// Arranges patterns, given in file order; each has a star at least.
+    /// Builds the index of patterns in file order; each has at least one star.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut each = Vec::new();
         let mut ends_with_any = false;
@@ -99,21 +97,21 @@ impl Patterns {
         Patterns { each: each.into_boxed_slice(), ends_with_any, index }
     }
 
-    /// The position, in file order, of the first pattern that `value` fits.
+    /// Returns the index, in file order, of the first pattern that matches `value`.
     pub(crate) fn first(&self, value: &[u8]) -> Option<usize> {
         let Some(index) = &self.index else {
             return self.each.iter().position(|pattern| pattern.fits(value));
         };
         let none = self.each.len();
         let mut best = if self.ends_with_any { none - 1 } else { none } as u32;
-        if let Some(Finder { pieces, users }) = &index.front {
-            pieces.walk(value.iter(), |piece| {
-                best = self.better(&users[piece], best, |pattern| pattern.fits(value));
+        if let Some(Finder { literals, users }) = &index.front {
+            literals.walk(value.iter(), |literal| {
+                best = self.better(&users[literal], best, |pattern| pattern.fits(value));
             });
         }
-        if let Some(Finder { pieces, users }) = &index.back {
-            pieces.walk(value.iter().rev(), |piece| {
-                best = self.better(&users[piece], best, |pattern| pattern.fits(value));
+        if let Some(Finder { literals, users }) = &index.back {
+            literals.walk(value.iter().rev(), |literal| {
+                best = self.better(&users[literal], best, |pattern| pattern.fits(value));
             });
         }
         if let Some(middle) = &index.middle {
@@ -122,7 +120,7 @@ impl Patterns {
         Some(best as usize).filter(|best| *best < none)
     }
 
-    /// The first of `users` that is before `best` and fits, else `best`.
+    /// Returns the first of `users` before `best` that matches, else `best`.
     fn better(&self, users: &[u32], best: u32, fits: impl Fn(&Pattern) -> bool) -> u32 {
         let mut before = users.iter().copied().take_while(|user| *user < best);
         before.find(|user| fits(&self.each[*user as usize])).unwrap_or(best)
@@ -131,10 +129,10 @@ impl Patterns {
     fn better_in_the_middle(&self, middle: &Finder, value: &[u8], mut best: u32) -> u32 {
         let mut positions = POSITIONS.take();
         positions.clear();
-        middle.pieces.scan(value, |occurrence| positions.push(occurrence));
+        middle.literals.scan(value, |occurrence| positions.push(occurrence));
         positions.sort_unstable();
-        for of_one_piece in positions.chunk_by(|a, b| a.piece == b.piece) {
-            let users = &middle.users[of_one_piece[0].piece as usize];
+        for of_one_piece in positions.chunk_by(|a, b| a.literal == b.literal) {
+            let users = &middle.users[of_one_piece[0].literal as usize];
             best = self.better(users, best, |pattern| pattern.fits_by(&positions, value));
         }
         if positions.capacity() <= POSITIONS_KEPT {
@@ -146,11 +144,11 @@ impl Patterns {
 
 impl Pattern {
     fn new(text: &str) -> Self {
-        let boxed = |piece: &str| Box::from(piece.as_bytes());
-        let mut pieces = text.split('*');
-        let front = boxed(pieces.next().unwrap_or(""));
-        let back = boxed(pieces.next_back().unwrap_or(""));
-        let middle = pieces.filter(|piece| !piece.is_empty()).map(boxed).collect();
+        let boxed = |literal: &str| Box::from(literal.as_bytes());
+        let mut literals = text.split('*');
+        let front = boxed(literals.next().unwrap_or(""));
+        let back = boxed(literals.next_back().unwrap_or(""));
+        let middle = literals.filter(|literal| !literal.is_empty()).map(boxed).collect();
         Pattern { front, middle, back, middle_ids: Box::default() }
     }
 
@@ -158,35 +156,35 @@ impl Pattern {
         self.front.is_empty() && self.middle.is_empty() && self.back.is_empty()
     }
 
-    /// What is between front and back, if the value has them; they must not overlap.
+    /// Returns the part between prefix and suffix if the value has both without overlap.
     fn between<'v>(&self, value: &'v [u8]) -> Option<&'v [u8]> {
         let (front, rest) = value.split_at_checked(self.front.len())?;
         let (rest, back) = rest.split_at_checked(rest.len().checked_sub(self.back.len())?)?;
         (same(&self.front, front) && same(&self.back, back)).then_some(rest)
     }
 
-    /// Whether the value fits: the pieces between its ends follow each other, each taken as early
+    /// Whether the value fits: the literals between its ends follow each other, each taken as early
     /// as it occurs.
     fn fits(&self, value: &[u8]) -> bool {
         let Some(mut rest) = self.between(value) else { return false };
-        self.middle.iter().all(|piece| match memmem::find(rest, piece) {
+        self.middle.iter().all(|literal| match memmem::find(rest, literal) {
             Some(at) => {
-                rest = &rest[at + piece.len()..];
+                rest = &rest[at + literal.len()..];
                 true
             }
             None => false,
         })
     }
 
-    /// The same, by the sorted positions of all middle pieces in the value.
+    /// The same, by the sorted positions of all middle literals in the value.
     fn fits_by(&self, positions: &[Occurrence], value: &[u8]) -> bool {
         let Some(rest) = self.between(value) else { return false };
         let mut from = self.front.len();
-        let each = self.middle_ids.iter().zip(&self.middle).all(|(id, piece)| {
-            let earliest = Occurrence { piece: *id, start: from as u32 };
+        let each = self.middle_ids.iter().zip(&self.middle).all(|(id, literal)| {
+            let earliest = Occurrence { literal: *id, start: from as u32 };
             match positions.get(positions.partition_point(|held| *held < earliest)) {
-                Some(held) if held.piece == *id => {
-                    from = held.start as usize + piece.len();
+                Some(held) if held.literal == *id => {
+                    from = held.start as usize + literal.len();
                     true
                 }
                 Some(_) | None => false,
@@ -195,10 +193,10 @@ impl Pattern {
         each && from <= self.front.len() + rest.len()
     }
 
-    fn pieces(&self) -> impl Iterator<Item = (Place, &[u8])> {
+    fn literals(&self) -> impl Iterator<Item = (Place, &[u8])> {
         let ends = [(Place::Front, &*self.front), (Place::Back, &*self.back)];
-        let middle = self.middle.iter().map(|piece| (Place::Middle, &**piece));
-        ends.into_iter().chain(middle).filter(|(_, piece)| !piece.is_empty())
+        let middle = self.middle.iter().map(|literal| (Place::Middle, &**literal));
+        ends.into_iter().chain(middle).filter(|(_, literal)| !literal.is_empty())
     }
 }
 
@@ -215,19 +213,20 @@ impl Index {
         let (mut front, mut back, mut middle) = (Vec::new(), Vec::new(), Vec::new());
         for (user, choice) in (0..).zip(choose(patterns)) {
             match choice {
-                Some((Place::Front, piece)) => front.push((user, piece.to_vec())),
+                Some((Place::Front, literal)) => front.push((user, literal.to_vec())),
                 // In the order in which a walk from the end meets the bytes.
-                Some((Place::Back, piece)) => {
-                    back.push((user, piece.iter().rev().copied().collect()));
+                Some((Place::Back, literal)) => {
+                    back.push((user, literal.iter().rev().copied().collect()));
                 }
-                Some((Place::Middle, piece)) => middle.push((user, piece.to_vec())),
+                Some((Place::Middle, literal)) => middle.push((user, literal.to_vec())),
                 None => {}
             }
         }
         let mut numbering = Numbering::default();
         for (user, _) in &middle {
             let pattern = &mut patterns[*user as usize];
-            pattern.middle_ids = pattern.middle.iter().map(|piece| numbering.id(piece)).collect();
+            pattern.middle_ids =
+                pattern.middle.iter().map(|literal| numbering.id(literal)).collect();
         }
         Some(Index {
             front: Finder::new(front, Numbering::default(), Anchored::Yes)?,
@@ -237,19 +236,19 @@ impl Index {
     }
 }
 
-/// By which piece each pattern is found: the one that the fewest patterns share in that place; of
+/// By which literal each pattern is found: the one that the fewest patterns share in that place; of
 /// several the longest. `None` for a pattern of stars alone.
 fn choose(patterns: &[Pattern]) -> Vec<Option<(Place, &[u8])>> {
     let mut sharers: HashMap<(Place, &[u8]), usize> = HashMap::new();
-    for piece in patterns.iter().flat_map(Pattern::pieces) {
-        *sharers.entry(piece).or_default() += 1;
+    for literal in patterns.iter().flat_map(Pattern::literals) {
+        *sharers.entry(literal).or_default() += 1;
     }
-    let cost = |piece: &(Place, &[u8])| {
-        let handicap = if piece.0 == Place::Middle { MIDDLE_HANDICAP } else { 0 };
-        let sharers = sharers.get(piece).copied().unwrap_or_default();
-        (sharers + handicap, usize::MAX - piece.1.len())
+    let cost = |literal: &(Place, &[u8])| {
+        let handicap = if literal.0 == Place::Middle { MIDDLE_HANDICAP } else { 0 };
+        let sharers = sharers.get(literal).copied().unwrap_or_default();
+        (sharers + handicap, usize::MAX - literal.1.len())
     };
-    patterns.iter().map(|pattern| pattern.pieces().min_by_key(cost)).collect()
+    patterns.iter().map(|pattern| pattern.literals().min_by_key(cost)).collect()
 }
 
 impl Finder {
@@ -263,11 +262,11 @@ impl Finder {
             return Some(None);
         }
         let mut users: Vec<Vec<u32>> = Vec::new();
-        for (user, piece) in chosen {
-            let id = numbering.id(&piece) as usize;
+        for (user, literal) in chosen {
+            let id = numbering.id(&literal) as usize;
             users.resize_with(users.len().max(numbering.len()), Vec::new);
             users[id].push(user);
         }
-        Some(Some(Finder { pieces: Pieces::new(numbering, anchored)?, users }))
+        Some(Some(Finder { literals: LiteralSet::new(numbering, anchored)?, users }))
     }
 }

@@ -20,76 +20,76 @@ use super::patterns::Patterns;
 use crate::domain::{Accounting, Entry, Limit, RuleId};
 use crate::policy::compile::spec::{Body, LimitSpec, ValueSpec, WrittenAt};
 
-/// A policy, ready to be matched against. Immutable: a reload makes another one.
+/// A policy compiled for lookup. Immutable: a reload builds another one.
 #[derive(Debug)]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
     /// The number of the first rule.
     pub(crate) first: u32,
-    /// Shared with the policies that were made from this one by switches.
+    /// Shared with the policies that overrides derive from this one.
     pub(crate) tree: Arc<Tree>,
     pub(crate) secret: Secret,
-    /// The text of every name that some rule replaces.
+    /// Limit names that some rule replaces.
     pub(crate) replaced_names: Vec<Box<str>>,
 }
 
-/// What applies to a descriptor that ends at a node.
+/// The rule of descriptors that end at a node.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its number in the policy.
+    /// Number of the rule in the policy.
     pub id: RuleId,
-    /// Its printed path: `domain.key_value.key` as envoyproxy/ratelimit prints it.
+    /// Path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
     pub path: Box<str>,
-    /// No counter at all.
+    /// Unlimited: no counter.
     pub unlimited: bool,
-    /// The limits, in file order.
+    /// Limits in file order.
     pub limits: Box<[LimitSpec]>,
-    /// Answered as OK when over.
+    /// Shadow mode: counted, answered OK when over the limit.
     pub shadow_mode: bool,
-    /// Has a say only together with the other quota descriptors.
+    /// Quota mode: refuses only if all quota descriptors of the request are over their limits.
     pub quota_mode: bool,
-    /// Returned in dynamic metadata when the descriptor passes.
+    /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
-    /// The body of refusals: the rule's, else its domain's.
+    /// Body of refusals: that of the rule, else that of its domain.
     pub body: Option<Arc<Body>>,
-    /// Where its descriptor is written.
+    /// File and line of its descriptor.
     pub written: Option<WrittenAt>,
-    /// [`Policy::printed_path`] has every request value.
+    /// Whether [`Policy::printed_path`] shows all values of the request.
     pub(crate) detailed_metric: bool,
-    /// Where it stands in the tree.
+    /// Node of the rule.
     pub(crate) node: NodeId,
-    /// For each limit how its counters' keys are made.
+    /// For each limit, the plan of its counter keys.
     pub(crate) plans: Arc<[Plan]>,
-    /// Names of limits that a match of this rule takes out of the request.
+    /// Names of limits that a match of this rule replaces.
     pub(crate) replaces: Box<[NameId]>,
 }
 
-/// A node's place in the arena.
+/// Index of a node in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub u32);
 
-/// A name that some rule of the policy replaces.
+/// Index of a limit name that some rule replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameId(pub u32);
 
-/// How the keys of a limit's counters are made.
+/// Plan of a limit's counter keys.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The beginning of the identity: domain, name, window.
+    /// Prefix of the identity: domain, name, window.
     pub prefix: Box<[u8]>,
-    /// For a limit with consumer classes: the same for each class.
+    /// Prefix per consumer class, for a limit with classes.
     pub classes: Box<[Box<[u8]>]>,
-    /// The entries that follow, in the path's order.
+    /// Entries of the identity, in the order of the path.
     pub parts: Box<[Part]>,
-    /// The entries that make the tag, where the counter has all of the domain's `hash_tag`.
+    /// Entries of the hash tag, if the counter has all entries of the domain's `hash_tag`.
     pub tag: Option<Box<[Part]>>,
-    /// The limit's name, if some rule replaces it.
+    /// Name of the limit, if some rule replaces it.
     pub replaced_as: Option<NameId>,
 }
 
 impl Plan {
-    /// Under which limit a descriptor is counted, and how its key begins: the rule's, or that of the
-    /// class that the last entry names. `None` for a value that is in no class.
+    /// Returns the limit and the key prefix that apply to a descriptor: those of the rule, or those of
+    /// the class that the last entry names. `None` if the value belongs to no class.
     pub(crate) fn of<'a>(
         &'a self,
         spec: &'a LimitSpec,
@@ -103,16 +103,16 @@ impl Plan {
     }
 }
 
-/// An entry's part in a key.
+/// An entry of the path that is part of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// Its position on the path.
+    /// Position on the path.
     pub at: usize,
-    /// The pattern whose text stands for the value, where all its values share a counter.
+    /// Pattern whose text replaces the value (`share_threshold`).
     pub shared: Option<Box<str>>,
 }
 
-/// All domains' trees in one arena.
+/// The trees of all domains in one arena.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub nodes: Vec<Node>,
@@ -124,7 +124,7 @@ pub(crate) struct Tree {
     pub exact_of: HashTable<Exact>,
 }
 
-/// A domain. Its root is a node without a key.
+/// A domain; its root node has no key.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub name: Box<str>,
@@ -133,7 +133,7 @@ pub(crate) struct Domain {
     pub root: NodeId,
 }
 
-/// One step of a path.
+/// A node of the tree: one level of a path.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub parent: Option<NodeId>,
@@ -145,47 +145,47 @@ pub(crate) struct Node {
     pub is_leaf: bool,
 }
 
-/// The children of a node that have one key.
+/// The children of a node with the same key.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub parent: NodeId,
     pub key: Box<str>,
     pub has_exact: bool,
-    /// The patterns, and for each the child it leads to.
+    /// Patterns, each with its child.
     pub patterns: Option<(Patterns, Box<[NodeId]>)>,
     pub default: Option<NodeId>,
 }
 
-/// The child of a group for exactly one value.
+/// The child of a group for one exact value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exact {
     pub group: u32,
     pub node: NodeId,
 }
 
-/// By which of a level's three ways a child was found.
+/// How a child was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// Key and value as written.
+    /// By its exact key and value.
     Exact,
-    /// The pattern at that position among its siblings with the same key.
+    /// By the pattern with this index among its siblings with the same key.
     Pattern(usize),
-    /// The key's node without a value.
+    /// By the node with the key and no value.
     Default,
 }
 
 impl Policy {
-    /// All rules, by id.
+    /// Returns all rules, ordered by id.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// One rule.
+    /// Returns the rule with an id, or `None` if it belongs to another policy.
     pub fn rule(&self, id: RuleId) -> Option<&Rule> {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
-    /// Whether the policy has that domain.
+    /// Returns whether the policy has a domain.
     pub fn knows(&self, domain: &str) -> bool {
         self.tree.domain(domain).is_some()
     }
@@ -207,9 +207,9 @@ impl Tree {
         Some(&self.domains[*at as usize])
     }
 
-    /// The child of `parent` for an entry: the one for exactly that key and value, else the first
-    /// of the key's patterns that the value fits, else the key's default. Key and value are compared
-    /// as two things: `(a, b_c)` is not `(a_b, c)`.
+    /// Returns the child of `parent` for an entry: the exact key and value, else the first matching
+    /// pattern of the key, else the key without a value. Key and value are compared separately, so
+    /// `(a, b_c)` differs from `(a_b, c)`.
     pub(crate) fn step(&self, parent: NodeId, entry: &Entry<'_>) -> Option<(NodeId, By)> {
         if self.node(parent).is_leaf {
             return None;
@@ -227,7 +227,7 @@ impl Tree {
         group.default.map(|node| (node, By::Default))
     }
 
-    /// The nodes on the way from the domain down to `node`, which is the last one.
+    /// Returns the nodes from the domain down to `node`, inclusive.
     pub(crate) fn path_to(&self, node: NodeId) -> Vec<&Node> {
         let mut path = Vec::new();
         let mut at = self.node(node);
@@ -263,8 +263,8 @@ impl Tree {
     }
 }
 
-/// The hash of bytes under a parent or a group. Apart from [`Tree`], because a table that grows
-/// hashes its entries while the tree is borrowed.
+/// Hashes bytes under a parent or a group. A free function, because a growing table rehashes its
+/// entries while the tree is borrowed.
 pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
     let mut hasher = state.build_hasher();
     hasher.write_u32(scope);

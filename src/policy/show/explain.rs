@@ -1,133 +1,132 @@
-//! Which rule a descriptor meets, by which step of the matching, and which counters it has: the
-//! matcher's own walk, told in words.
+//! Explains a match: the steps of the matcher, the rule they lead to, and its counters.
 //!
-//! Not here: what the limits would answer now (a store knows), the command that prints it.
+//! Not here: the current state of the counters (`decide`), the command that prints it (`cli`).
 
 use std::fmt;
 
 use super::listing;
-use crate::domain::{Algorithm, Entry, Key, RuleId, escaped};
+use crate::domain::{Algorithm, CounterKey, Entry, RuleId, escaped};
 use crate::policy::compile::spec::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{By, Domain, NodeId, Policy, Rule};
 
-/// So many keys of a level are named where an entry's key is none of them; more do not help.
+/// Keys of a level listed when an entry's key is none of them.
 const KEYS_NAMED_MAX: usize = 8;
 
-/// How a descriptor is matched. Printed with `{}`: one line per step, then the rule with its limits.
+/// StepResult a descriptor is matched. `Display` prints one line per step, then the rule with its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The domain that was asked for.
+    /// Domain of the request.
     pub domain: String,
-    /// One per entry, up to the one that missed.
+    /// Steps, one per entry up to the first miss.
     pub steps: Vec<Step>,
-    /// Where that led.
+    /// Result of the last step.
     pub ending: MatchEnd,
 }
 
-/// One entry's step down the tree. Control characters are escaped, bytes that are not UTF-8 are
+/// One step down the tree, for one entry. Control characters are escaped; bytes that are not UTF-8 are
 /// shown as `\xff`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The entry's key.
+    /// Key of the entry.
     pub key: String,
-    /// The entry's value.
+    /// Value of the entry.
     pub value: String,
-    /// By what it was found, or why not.
-    pub how: How,
+    /// StepResult the node was found, or why not.
+    pub how: StepResult,
 }
 
-/// By what an entry was found, or why not.
+/// StepResult a node was found, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum How {
-    /// By the node with exactly that key and value.
+pub enum StepResult {
+    /// Exact key and value.
     Exact,
-    /// By a pattern.
+    /// Pattern.
     Pattern {
-        /// Its place among the level's patterns for that key, in file order; the first is 1.
+        /// Position among the patterns of that key, in file order, from 1.
         number: usize,
-        /// The pattern.
+        /// Text of the pattern.
         text: String,
-        /// All values that match it share one counter.
+        /// Whether all matching values share one counter.
         shared: bool,
     },
-    /// By the key's node without a value.
+    /// Key without a value.
     Default,
-    /// Nothing below the node: the descriptor has more entries than the path has levels.
+    /// The node is a leaf: the descriptor has more entries than the path.
     BelowALeaf,
-    /// No node of this level has that key.
+    /// Unknown key at this level.
     NoSuchKey {
-        /// Some keys that the level has, in file order.
+        /// Some keys of the level, in file order.
         keys: Vec<String>,
     },
-    /// The key has neither that value, nor a pattern for it, nor a node without value.
+    /// Known key, but no exact value, pattern or default matches.
     NoSuchValue,
 }
 
-/// Where the steps led.
+/// Result of the last step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatchEnd {
-    /// The policy has no such domain.
+    /// Unknown domain.
     UnknownDomain,
-    /// The descriptor has no entries.
+    /// Descriptor without entries.
     NoEntries,
-    /// The last step missed.
+    /// The last step found no node.
     Missed,
     /// The last node has no rule.
     NoRule {
-        /// Longer paths go on from here.
+        /// Whether longer paths continue below the node.
         goes_on: bool,
     },
-    /// A rule.
-    Rule(Box<Explained>),
+    /// The node has a rule.
+    Rule(Box<RuleExplanation>),
 }
 
-/// The rule that was met.
+/// The matched rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
-    /// Its number.
+pub struct RuleExplanation {
+    /// Number of the rule.
     pub rule: RuleId,
-    /// Its path as the policy writes it: its name in metrics.
+    /// Path as written in the policy, which is its name in metrics.
     pub path: String,
-    /// Its path with the request's values where the policy asks for them.
+    /// Path with the request's values where the policy asks for them.
     pub printed_path: String,
-    /// No counter at all.
+    /// Unlimited: no counter.
     pub unlimited: bool,
-    /// Its limits, in file order.
-    pub limits: Vec<ExplainedLimit>,
-    /// Names of limits that it takes out of a request.
+    /// Limits in file order.
+    pub limits: Vec<LimitExplanation>,
+    /// Names of limits that the rule replaces.
     pub replaces: Vec<String>,
 }
 
-/// One limit of the rule that was met.
+/// A limit of the matched rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExplainedLimit {
-    /// Its name; empty where it has none.
+pub struct LimitExplanation {
+    /// Name; empty if it has none.
     pub name: String,
-    /// The consumer class that it was found for.
+    /// Consumer class, for a limit with classes.
     pub class: Option<String>,
-    /// The most hits that can ever be there, for that class.
+    /// Capacity in hits, of the class if there is one.
     pub capacity: u64,
-    /// What it says, as a line of the listing has it.
+    /// The limit as printed in the listing.
     pub says: String,
-    /// The counter's key: `{tag}` or `{tag}:identity`. In Redis the prefix and the letter of the
-    /// algorithm precede it.
+    /// Key of the counter: `{tag}` or `{tag}:identity`. Redis keys start with the prefix and the
+    /// letter of the algorithm.
     pub key: String,
-    /// The counter's identity, 32 hexadecimal digits.
+    /// Identity of the counter, 32 hexadecimal digits.
     pub identity: String,
-    /// The counter: a store makes its own name for it out of this.
-    pub counter: Key,
-    /// How it counts.
+    /// Key of the counter, for a store.
+    pub counter: CounterKey,
+    /// The compiled limit.
     pub algorithm: Algorithm,
-    /// What the key stands for: `key=value` of each entry that makes the counter.
+    /// `key=value` of each entry in the counter key.
     pub counter_of: Vec<String>,
 }
 
 impl Policy {
-    /// How a descriptor with these entries is matched.
+    /// Explains how a descriptor with these entries is matched.
     ///
-    /// Takes the steps that a request takes. Limits that callers bring along, and what other
-    /// descriptors of a request replace, are not considered.
+    /// Takes the same steps as a request. Request overrides and replacements by other descriptors are
+    /// not considered.
     pub fn explain(&self, domain: &str, entries: &[Entry<'_>]) -> Explanation {
         let mut steps = Vec::new();
         let ending = match self.tree.domain(domain) {
@@ -149,8 +148,8 @@ impl Policy {
             let step = self.tree.step(at, entry);
             let how = match step {
                 None => self.why_not(at, entry),
-                Some((_, By::Exact)) => How::Exact,
-                Some((_, By::Default)) => How::Default,
+                Some((_, By::Exact)) => StepResult::Exact,
+                Some((_, By::Default)) => StepResult::Default,
                 Some((node, By::Pattern(position))) => self.by_pattern(node, position),
             };
             steps.push(Step { key: shown(entry.key), value: shown(entry.value), how });
@@ -166,31 +165,31 @@ impl Policy {
         }
     }
 
-    fn by_pattern(&self, node: NodeId, position: usize) -> How {
+    fn by_pattern(&self, node: NodeId, position: usize) -> StepResult {
         let node = self.tree.node(node);
         let text = match &node.value {
             ValueSpec::Pattern(text) | ValueSpec::Exact(text) => text.to_string(),
             ValueSpec::Any => String::new(),
         };
-        How::Pattern { number: position + 1, text, shared: node.share_threshold }
+        StepResult::Pattern { number: position + 1, text, shared: node.share_threshold }
     }
 
-    fn why_not(&self, at: NodeId, entry: &Entry<'_>) -> How {
+    fn why_not(&self, at: NodeId, entry: &Entry<'_>) -> StepResult {
         if self.tree.node(at).is_leaf {
-            return How::BelowALeaf;
+            return StepResult::BelowALeaf;
         }
         if self.tree.group(at, entry.key).is_some() {
-            return How::NoSuchValue;
+            return StepResult::NoSuchValue;
         }
         let siblings = self.tree.groups.iter().filter(|group| group.parent == at);
         let keys = siblings.take(KEYS_NAMED_MAX).map(|group| group.key.to_string()).collect();
-        How::NoSuchKey { keys }
+        StepResult::NoSuchKey { keys }
     }
 
-    fn explain_rule(&self, rule: &Rule, entries: &[Entry<'_>]) -> Explained {
+    fn explain_rule(&self, rule: &Rule, entries: &[Entry<'_>]) -> RuleExplanation {
         let mut identity = Identity::default();
         let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
-            // A value that is in no class is not limited, so there is nothing to tell.
+            // A value in no class is not limited, so there is no limit to show.
             let (limit, prefix) = plan.of(spec, entries)?;
             let key = self.key(&mut identity, prefix, plan, entries);
             let class = spec.tiers.as_ref().and_then(|tiers| {
@@ -203,7 +202,7 @@ impl Policy {
                     part.shared.as_deref().map_or_else(|| shown(entry.value), str::to_owned);
                 Some(format!("{}={value}", shown(entry.key)))
             });
-            Some(ExplainedLimit {
+            Some(LimitExplanation {
                 class,
                 capacity: limit.capacity().0,
                 name: spec.name.as_deref().unwrap_or("").to_owned(),
@@ -215,7 +214,7 @@ impl Policy {
                 counter_of: counter_of.collect(),
             })
         });
-        Explained {
+        RuleExplanation {
             rule: rule.id,
             path: rule.path.to_string(),
             printed_path: self.printed_path(rule, entries),
@@ -226,7 +225,7 @@ impl Policy {
     }
 }
 
-/// Bytes as a person reads them.
+/// Formats bytes for display.
 fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -246,20 +245,22 @@ impl fmt::Display for Explanation {
     }
 }
 
-impl fmt::Display for How {
+impl fmt::Display for StepResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            How::Exact => f.write_str("exact"),
-            How::Pattern { number, text, shared: false } => write!(f, "pattern {number} `{text}`"),
-            How::Pattern { number, text, shared: true } => {
+            StepResult::Exact => f.write_str("exact"),
+            StepResult::Pattern { number, text, shared: false } => {
+                write!(f, "pattern {number} `{text}`")
+            }
+            StepResult::Pattern { number, text, shared: true } => {
                 write!(f, "pattern {number} `{text}`, one counter for all its values")
             }
-            How::Default => f.write_str("default"),
-            How::BelowALeaf => f.write_str("no match: the path ends above this entry"),
-            How::NoSuchKey { keys } => {
+            StepResult::Default => f.write_str("default"),
+            StepResult::BelowALeaf => f.write_str("no match: the path ends above this entry"),
+            StepResult::NoSuchKey { keys } => {
                 write!(f, "no match: no such key here; there are: {}", keys.join(", "))
             }
-            How::NoSuchValue => {
+            StepResult::NoSuchValue => {
                 f.write_str("no match: neither this value, nor a pattern for it, nor a default")
             }
         }
@@ -281,7 +282,7 @@ impl fmt::Display for MatchEnd {
     }
 }
 
-impl fmt::Display for Explained {
+impl fmt::Display for RuleExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule {}: {}", self.rule.0, self.path)?;
         if self.printed_path != self.path {

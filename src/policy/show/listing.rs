@@ -1,11 +1,10 @@
-//! How a rule is printed: its path, and the lines that list a policy.
+//! Printed paths of rules, and the listing of a policy.
 //!
-//! A path has two forms. The written one (`Rule::path`) is made of what the policy says and names
-//! the rule in metrics. The printed one may hold a request's values, where the policy asks for it
-//! (`value_to_metric`, `detailed_metric`): it is for explanations and logs, never for metrics, whose
-//! number of series callers could then choose.
+//! A path has two forms. The written path (`Rule::path`) names the rule in metrics. The printed path
+//! can contain values of the request (`value_to_metric`, `detailed_metric`); it is for explanations and
+//! logs, never for metrics, where callers could then create any number of series.
 //!
-//! Not here: anything on a request's way; everything here allocates.
+//! Not for the request path: everything here allocates.
 
 use std::fmt::Write as _;
 
@@ -13,8 +12,7 @@ use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
 use crate::policy::compile::spec::{LimitSpec, ValueSpec};
 use crate::policy::lookup::tree::{Node, Policy, Rule};
 
-/// The path as the policy writes it: `domain`, then per level `key_value` for a value, `key_a*` for
-/// a pattern, `key` for a node without either.
+/// Formats the written path: `domain`, then per level `key_value`, `key_a*` for a pattern, or `key`.
 pub(crate) fn written(domain: &str, path: &[&Node]) -> String {
     let mut text = String::from(domain);
     for node in path {
@@ -29,11 +27,11 @@ pub(crate) fn written(domain: &str, path: &[&Node]) -> String {
 }
 
 impl Policy {
-    /// The path of a rule as it matched a request: `value_to_metric` puts the request's value in the
-    /// place of a pattern or of no value at all, `detailed_metric` puts it on every level; the text
-    /// of a pattern stays where `share_threshold` makes all its values one counter.
+    /// Formats the path of a rule for a request: `value_to_metric` shows the request's value instead of
+    /// a pattern or a missing value, `detailed_metric` does so on every level. With `share_threshold`
+    /// the pattern's text stays.
     ///
-    /// Bytes that are not UTF-8 are printed as the replacement character. Not for metric labels.
+    /// Invalid UTF-8 is printed as the replacement character. Not for metric labels.
     pub fn printed_path(&self, rule: &Rule, entries: &[Entry<'_>]) -> String {
         let path = self.tree.path_to(rule.node);
         let mut text = self.domain_name(rule).to_owned();
@@ -57,8 +55,8 @@ impl Policy {
         text
     }
 
-    /// One line per limit, in file order, as envoyproxy/ratelimit's `/rlconfig` prints them; what
-    /// the policy says beyond its language follows, comma-separated. No line ends in a newline.
+    /// Lists the limits in file order, one line each, in the format of envoyproxy/ratelimit's
+    /// `/rlconfig`; settings that it does not know follow, separated by commas. Lines have no newline.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
             let limits =
@@ -71,7 +69,7 @@ impl Policy {
         })
     }
 
-    /// The name of the domain that a rule of this policy stands in.
+    /// Returns the domain of a rule of this policy.
     pub fn domain_name(&self, rule: &Rule) -> &str {
         let mut at = rule.node;
         while let Some(parent) = self.tree.node(at).parent {
@@ -81,10 +79,10 @@ impl Policy {
     }
 }
 
-/// A limit as a line of the listing has it, after the path.
+/// Formats a limit as in the listing, without the path.
 pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     let limit = &spec.limit;
-    let unit = limit.rate.unit.map_or("unknown", |unit| unit.word()).to_ascii_uppercase();
+    let unit = limit.rate.unit.map_or("unknown", |unit| unit.as_str()).to_ascii_uppercase();
     let number = limit.rate.requests_per_unit;
     let mut text = format!("unit={unit} requests_per_unit={number}, {}", modes(rule));
     // Writing into a string cannot fail.
@@ -97,7 +95,7 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     algorithm(&mut text, limit);
     if let Some(tiers) = &spec.tiers {
         let names: Vec<&str> = tiers.classes.iter().map(|class| &*class.name).collect();
-        let _ = write!(text, ", tiers: {} {}", tiers.method.word(), names.join(" "));
+        let _ = write!(text, ", tiers: {} {}", tiers.method.as_str(), names.join(" "));
     }
     if spec.cost != 1 {
         let _ = write!(text, ", cost: {}", spec.cost);
@@ -108,7 +106,7 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     text
 }
 
-/// The algorithm with its own numbers; nothing for the one that needs no word.
+/// Appends the algorithm and its numbers; nothing for `fixed_window`.
 fn algorithm(text: &mut String, limit: &Limit) {
     // Writing into a string cannot fail.
     let _ = match &limit.algorithm {
@@ -142,8 +140,8 @@ fn push_value(text: &mut String, value: &str) {
     text.push_str(value);
 }
 
-/// A path as a statistic's name: `:` and `|` become `_`, and so do the dots of IPv4 addresses; other
-/// dots separate levels and stay.
+/// Converts a path to a statsd name: `:`, `|` and the dots of IPv4 addresses become `_`; other dots
+/// separate levels and stay.
 ///
 /// ```
 /// use tidegate::policy::statistic_name;
@@ -168,7 +166,7 @@ pub fn statistic_name(path: &str) -> String {
     name
 }
 
-/// The length of the IPv4 address that a text begins with.
+/// Returns the length of the IPv4 address at the start of a text.
 fn ipv4_length(text: &str) -> Option<usize> {
     let mut length = 0;
     for part in 0..4 {

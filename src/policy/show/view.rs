@@ -1,9 +1,7 @@
-//! The policy as it is in force, as plain data for listings: every rule with where it is written,
-//! its limits with their numbers and classes.
+//! The policy in use as plain data, for `/policy`: every rule with its place, its limits and classes.
 //!
-//! The names of the fields are the words of the policy language where it has one; they are what
-//! `/policy` prints, so a change of them is a change of the interface. Not here: anything on a
-//! request's way; who prints it.
+//! Field names follow the policy language. `/policy` prints them, so that a change here changes the
+//! interface. Not for the request path.
 
 use std::sync::Arc;
 
@@ -13,82 +11,82 @@ use crate::domain::{Algorithm, Charge, Limit, OnStoreFailure, Window};
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 use crate::policy::lookup::tree::{Plan, Policy, Rule};
 
-/// A rule.
+/// A rule of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RuleView<'p> {
-    /// Its path, as metrics name it.
+    /// Path, as in metrics.
     pub rule: &'p str,
-    /// The domain that it stands in.
+    /// Domain.
     pub domain: &'p str,
-    /// The file that its descriptor is written in.
+    /// File of its descriptor.
     pub file: Option<&'p str>,
-    /// The line of the file, from 1.
+    /// Line in the file, from 1.
     pub line: Option<u32>,
-    /// It has no counter at all.
+    /// Unlimited: no counter.
     pub unlimited: bool,
-    /// It is counted and lets pass.
+    /// Shadow mode: counted, never enforced.
     pub shadow_mode: bool,
-    /// It has a say only together with the other quota descriptors of a request.
+    /// Quota mode: refuses only if all quota descriptors of a request are over their limits.
     pub quota_mode: bool,
-    /// Names of limits that it takes out of a request.
+    /// Names of limits that the rule replaces.
     pub replaces: Vec<String>,
-    /// Its limits, in file order.
+    /// Limits in file order.
     pub limits: Vec<LimitView<'p>>,
 }
 
-/// A limit.
+/// A limit of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitView<'p> {
-    /// Its own name.
+    /// Name, if it has one.
     pub name: Option<&'p str>,
-    /// The rate as written; for concurrency the number of slots.
+    /// Hits per unit as written; for `concurrency`, the number of slots.
     pub requests_per_unit: u32,
-    /// `second` to `year`; none for concurrency.
+    /// `second` to `year`; absent for `concurrency`.
     pub unit: Option<&'static str>,
-    /// The window is that many units.
+    /// Length of the window in units.
     pub unit_multiplier: u32,
-    /// How it counts, in the policy's word.
+    /// Algorithm, as in the policy language.
     pub algorithm: &'static str,
-    /// The most hits that can be taken at once, as it is in force.
+    /// Capacity in hits, with overrides applied.
     pub capacity: u64,
-    /// The time zone of calendar windows.
+    /// Time zone of calendar windows.
     pub time_zone: Option<&'p str>,
-    /// After how many seconds a slot that is not returned frees itself.
+    /// Lease of a concurrency slot, in seconds.
     pub lease: Option<u64>,
-    /// Hits that one hit of a caller counts for.
+    /// Multiplier of the hits of a call.
     pub cost: u64,
     /// `admitted` or `always`.
     pub charge: &'static str,
     /// `local`, `allow`, `deny` or `error`.
     pub on_store_failure: &'static str,
-    /// The entries whose values make a counter each; none: one counter for all.
+    /// Keys of the entries that make the counter; empty: one counter for all.
     pub counter_of: Vec<&'p str>,
-    /// The consumer classes that divide it.
+    /// Consumer classes, if any.
     pub tiers: Option<TiersView<'p>>,
 }
 
-/// Consumer classes.
+/// Consumer classes of a limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TiersView<'p> {
     /// `shared`, `separate` or `hybrid`.
     pub method: &'static str,
-    /// The class of a value that is in none; none: such are not limited.
+    /// Class of other values; absent: they are not limited.
     pub default: Option<&'p str>,
-    /// The classes, the highest priority first.
+    /// Classes, highest priority first.
     pub classes: Vec<ClassView<'p>>,
 }
 
 /// A consumer class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassView<'p> {
-    /// The value that names it.
+    /// Name of the class, which is the value of the entry.
     pub name: &'p str,
-    /// The most hits that it can take at once.
+    /// Capacity in hits.
     pub capacity: u64,
 }
 
 impl Policy {
-    /// A rule of this policy, as listings show it.
+    /// Returns a rule of this policy as plain data.
     pub fn view<'p>(&'p self, rule: &'p Rule) -> RuleView<'p> {
         let limit = |(spec, plan): (&'p LimitSpec, &'p Plan)| self.limit_view(rule, spec, plan);
         RuleView {
@@ -111,7 +109,7 @@ impl Policy {
         LimitView {
             name: spec.name.as_deref(),
             requests_per_unit: limit.rate.requests_per_unit,
-            unit: limit.rate.unit.map(|unit| unit.word()),
+            unit: limit.rate.unit.map(|unit| unit.as_str()),
             unit_multiplier: limit.rate.unit_multiplier,
             algorithm: algorithm(&limit.algorithm),
             capacity: limit.capacity().0,
@@ -140,7 +138,7 @@ impl Policy {
 fn tiers(spec: &TiersSpec) -> TiersView<'_> {
     let classes = spec.classes.iter();
     TiersView {
-        method: spec.method.word(),
+        method: spec.method.as_str(),
         default: spec.default.and_then(|at| spec.classes.get(at)).map(|class| &*class.name),
         classes: classes
             .map(|class| ClassView { name: &class.name, capacity: class.limit.capacity().0 })

@@ -1,71 +1,110 @@
-//! Diagnostics and warnings: what is wrong in a policy, where, and the way out.
+//! Errors and warnings about a policy: what is wrong, where, and what to do.
 //!
-//! A fault is first a [`PendingDiagnostic`] that knows its path in the YAML tree; `document` turns the path
-//! into a line and a column once there is something to report. Not here: what counts as a fault.
+//! Not here: what counts as an error.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::excerpt::Excerpt;
-use super::yaml::Node;
+use super::keywords::Key;
+use super::yaml::{Node, Span};
 use crate::domain::escaped;
 
-/// One fault or warning, with its place.
+/// An error or a warning about a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The file's name, as it was given to `compile`.
+    /// Name of the file, as given to `compile`.
     pub file: String,
     /// Line, from 1.
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// Path in the file's YAML, such as `descriptors[0].rate_limit.unit`; empty at the top.
+    /// Path in the file, such as `descriptors[0].rate_limit.unit`; empty at the top.
     pub path: String,
-    /// What is wrong and the way out, in one sentence or two.
+    /// What is wrong, mostly followed by `; ` and what to do.
     pub message: String,
-    /// What sort of fault it is.
+    /// Kind of the error or warning.
     pub kind: DiagnosticKind,
-    /// The source line; absent where no single line is at fault.
+    /// Source line; `None` where the file as a whole is wrong.
     pub excerpt: Option<Excerpt>,
 }
 
 impl Diagnostic {
-    /// Formats the fault over several lines, as rustc does: the message below `severity` (such as
-    /// `error`), the place, and the source line with a caret. Text from the file is escaped.
+    /// Creates a diagnostic without a path and a source line.
+    pub(crate) fn new(
+        file: &str,
+        span: Span,
+        kind: DiagnosticKind,
+        message: impl Into<String>,
+    ) -> Self {
+        Diagnostic {
+            file: file.to_owned(),
+            line: span.line,
+            column: span.column,
+            path: String::new(),
+            message: message.into(),
+            kind,
+            excerpt: None,
+        }
+    }
+
+    /// Formats the diagnostic as rustc does, with the source line. `severity` is the first word, such
+    /// as `error`. Text from the file is escaped. `Display` has everything but the source line on
+    /// one line.
     ///
     /// ```
     /// use tidegate::policy::{Options, Source, compile};
-    /// let text = b"domain: edge\ndescriptor: []\n".to_vec();
+    /// let text = b"domain: edge\ndescriptors:\n  - key: a\n    valu: b\n".to_vec();
     /// let source = Source { name: "edge.yaml".into(), text };
-    /// let faults = compile(&[source], &Options::default()).unwrap_err();
-    /// assert_eq!(faults.0[0].report("error"), "\
-    /// error: unknown key \"descriptor\"; did you mean `descriptors`?
-    ///  --> edge.yaml:2:1
+    /// let errors = compile(&[source], &Options::default()).unwrap_err();
+    /// assert_eq!(errors.0[0].report("error"), "\
+    /// error: unknown key \"valu\"
+    ///  --> edge.yaml:4:5
     ///   |
-    /// 2 | descriptor: []
-    ///   | ^^^^^^^^^^ at descriptor
+    /// 4 |     valu: b
+    ///   |     ^^^^ did you mean `value`?
+    ///   = at descriptors[0].valu
     /// ");
     /// ```
     pub fn report(&self, severity: &str) -> String {
-        let Diagnostic { file, line, column, path, message, .. } = self;
-        let file = escaped(file);
+        let (what, help) = split_help(&self.message);
+        let (what, help, file) = (escaped(what), escaped(help), escaped(&self.file));
+        let Diagnostic { line, column, .. } = self;
         let number = line.to_string();
         let margin = " ".repeat(number.len());
-        let mut report =
-            format!("{severity}: {}\n{margin}--> {file}:{line}:{column}\n", escaped(message));
-        let path = if path.is_empty() { String::new() } else { format!(" at {}", escaped(path)) };
-        match &self.excerpt {
-            Some(excerpt) => {
-                let (text, underline) = (excerpt.text(), excerpt.underline());
-                report.push_str(&format!(
-                    "{margin} |\n{number} | {text}\n{margin} | {underline}{path}\n"
-                ));
-            }
-            None if path.is_empty() => {}
-            None => report.push_str(&format!("{margin} ={path}\n")),
+        let mut report = format!("{severity}: {what}\n{margin}--> {file}:{line}:{column}\n");
+        if let Some(excerpt) = &self.excerpt {
+            let (text, underline) = (excerpt.text(), excerpt.underline());
+            let marked = format!("{margin} | {underline} {help}");
+            let lines = format!("{margin} |\n{number} | {text}\n{}\n", marked.trim_end());
+            report.push_str(&lines);
+        } else if !help.is_empty() {
+            report.push_str(&format!("{margin} = {help}\n"));
+        }
+        if !self.path.is_empty() {
+            report.push_str(&format!("{margin} = at {}\n", escaped(&self.path)));
         }
         report
     }
+}
+
+/// Splits a message at the first `; ` outside quotes.
+fn split_help(message: &str) -> (&str, &str) {
+    let (mut quote, mut is_escaped) = (None, false);
+    for (at, c) in message.char_indices() {
+        match quote {
+            None if message[at..].starts_with("; ") => return (&message[..at], &message[at + 2..]),
+            None if matches!(c, '"' | '`') => quote = Some(c),
+            Some('"') if c == '\\' && !is_escaped => {
+                is_escaped = true;
+                continue;
+            }
+            Some(open) if c == open && !is_escaped => quote = None,
+            Some(_) | None => {}
+        }
+        is_escaped = false;
+    }
+    (message, "")
 }
 
 impl fmt::Display for Diagnostic {
@@ -78,7 +117,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Every fault of every file, by file, then by place; never empty. Prints one fault a line.
+/// Every error of every file, by file, then by position; never empty. Displays one on each line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -96,14 +135,15 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// What sort of fault. The last group are warnings: the policy works, but perhaps not as meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Kind of an error or, from `OneCounterForAll` on, of a warning: the policy is valid, but probably a
+/// mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// No file, an empty file.
     Empty,
     /// Not UTF-8, or a character that YAML does not allow.
     Encoding,
-    /// Too large, nested too deep, or aliases that expand too far.
+    /// Too large, nested too deeply, or aliases that expand too far.
     TooLarge,
     /// Not YAML.
     Syntax,
@@ -111,13 +151,13 @@ pub enum DiagnosticKind {
     SecondDocument,
     /// A file of another program, such as a Kubernetes manifest.
     ForeignFile,
-    /// A key that stands twice in one map.
+    /// The same key twice in one map.
     DuplicateKey,
-    /// A key that the language does not know.
+    /// A key that the language does not have.
     UnknownKey,
-    /// A key of the language in the wrong place.
+    /// A key of the language that belongs elsewhere.
     MisplacedKey,
-    /// Not the kind of value that the key takes.
+    /// A value of another type than the key takes.
     WrongType,
     /// A value that the key does not take.
     BadValue,
@@ -125,49 +165,39 @@ pub enum DiagnosticKind {
     OutOfRange,
     /// Something required is absent.
     Missing,
-    /// Two settings that exclude each other.
+    /// Two keys that exclude each other.
     Conflict,
-    /// Two descriptors or domains that are the same.
+    /// The same descriptor or domain twice.
     Duplicate,
 
     /// Warning: one counter for all callers.
     OneCounterForAll,
-    /// Warning: without this entry a request meets no limit at all.
+    /// Warning: a request without this entry has no limit at all.
     NoLimitWhenAbsent,
-    /// Warning: `:path` carries the query string.
+    /// Warning: `:path` includes the query string.
     PathAsKey,
-    /// Warning: a rule that can never match, or a setting that never has an effect.
+    /// Warning: a rule that can never match, or a key without effect.
     NeverMatches,
-    /// Warning: `*` in a key is a plain character.
+    /// Warning: `*` in a key is not a wildcard.
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
     ReplacesNobody,
     /// Warning: `requests_per_unit` is absent, which refuses everything.
     DeniesAll,
-    /// Warning: limits of one call that a cluster may hold in several slots.
+    /// Warning: limits of one call in several slots of a Redis Cluster.
     SplitOverSlots,
 }
 
 impl DiagnosticKind {
-    /// Whether the policy works all the same.
-    pub const fn is_warning(self) -> bool {
-        matches!(
-            self,
-            DiagnosticKind::OneCounterForAll
-                | DiagnosticKind::NoLimitWhenAbsent
-                | DiagnosticKind::PathAsKey
-                | DiagnosticKind::NeverMatches
-                | DiagnosticKind::StarInKey
-                | DiagnosticKind::ReplacesNobody
-                | DiagnosticKind::DeniesAll
-                | DiagnosticKind::SplitOverSlots
-        )
+    /// Returns whether the policy is valid all the same.
+    pub fn is_warning(self) -> bool {
+        self >= DiagnosticKind::OneCounterForAll
     }
 }
 
-/// The most faults, and the most warnings, that one file (for warnings: one domain) is told of. A
-/// file that is no policy at all has one in every line; nobody reads beyond the first hundreds.
-pub(crate) const NOTES_MAX: usize = 1_000;
+/// Most errors reported of one file, and most warnings of one file or domain. A file that is no
+/// policy has an error on every line, and nobody reads beyond the first few hundred.
+pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
 /// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,18 +209,24 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The step to the value of a key.
+    /// Returns the step from a map to the value of a key.
     pub(crate) fn of(key: Node<'_>) -> Self {
         Step::Key(key.text().to_owned().into())
     }
 }
 
-/// A path in a file's YAML tree.
+impl From<&Key> for Step {
+    fn from(key: &Key) -> Self {
+        Step::Key(key.name.into())
+    }
+}
+
+/// A path from the top of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(pub(crate) Vec<Step>);
 
-/// The longest piece of a strange key that is shown: enough to recognise it.
-const SHOWN_KEY_CHARS: usize = 64;
+/// Longest part of a text that a message repeats, in characters.
+const QUOTED_CHARS_MAX: usize = 64;
 
 impl Path {
     pub(crate) fn key(mut self, key: &'static str) -> Self {
@@ -203,7 +239,7 @@ impl Path {
         self
     }
 
-    /// The path of a descriptor, by its position on each level.
+    /// Returns the path of a descriptor, given its index on each level.
     pub(crate) fn of_descriptor(positions: &[usize]) -> Self {
         positions.iter().fold(Path::default(), |path, at| path.key("descriptors").index(*at))
     }
@@ -219,10 +255,10 @@ impl fmt::Display for Path {
                         f.write_str(".")?;
                     }
                     let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '<');
-                    if !key.is_empty() && key.len() <= SHOWN_KEY_CHARS && key.chars().all(plain) {
+                    if !key.is_empty() && key.len() <= QUOTED_CHARS_MAX && key.chars().all(plain) {
                         f.write_str(key)?;
                     } else {
-                        f.write_str(&shown(key))?;
+                        f.write_str(&quoted(key))?;
                     }
                 }
             }
@@ -231,32 +267,16 @@ impl fmt::Display for Path {
     }
 }
 
-/// A text as messages show it: quoted, escaped, cut off where it is long.
-pub(crate) fn shown(text: &str) -> String {
-    let cut: String = text.chars().take(SHOWN_KEY_CHARS).collect();
+/// Quotes text for a message: escaped, and cut where it is long.
+pub(crate) fn quoted(text: &str) -> String {
+    let cut: String = text.chars().take(QUOTED_CHARS_MAX).collect();
     let dots = if cut.len() < text.len() { "…" } else { "" };
     format!("{cut:?}{dots}")
 }
 
-/// Which end of a path's last step a fault points at.
+/// What a diagnostic points at: the key at the end of its path, or the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
-    /// The key (in a list: the entry).
     Key,
-    /// The value.
     Value,
-}
-
-/// A fault that knows its path but not its line yet.
-#[derive(Clone, Debug)]
-pub(crate) struct PendingDiagnostic {
-    /// Which file, by its position among the documents.
-    pub(crate) file: usize,
-    pub(crate) path: Path,
-    pub(crate) at: At,
-    pub(crate) kind: DiagnosticKind,
-    pub(crate) message: String,
-    /// The first of two things that must not stand twice: its file and path, told at the end of
-    /// the message.
-    pub(crate) first: Option<(usize, Path)>,
 }

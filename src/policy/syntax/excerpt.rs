@@ -1,19 +1,17 @@
-//! The source line that a diagnostic shows, with the part that it is about marked.
-//!
-//! Not here: the rest of a diagnostic (`diagnostic`).
+//! Source lines in diagnostics, with the wrong part underlined.
 
 use std::cell::OnceCell;
 
 use super::yaml::Span;
 use crate::domain::escaped;
 
-/// Longest part of a line shown before the mark, in characters; longer ones are cut there.
+/// Most characters of a line before the underlined part.
 const BEFORE_CHARS_MAX: usize = 60;
 
-/// Longest part of a line shown from the beginning of the mark on, in characters.
+/// Most characters of a line from the underlined part on.
 const AFTER_CHARS_MAX: usize = 60;
 
-/// One line of a policy file, cut to a readable length, with control characters escaped.
+/// One line of a policy file, cut to a readable length and escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     before: String,
@@ -22,63 +20,91 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// The line. `…` stands where it is cut.
+    /// Returns the line, with `…` where it is cut.
     pub fn text(&self) -> String {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
 
-    /// Blanks up to the marked part, and a `^` below each of its characters, at least one.
+    /// Returns the line below it: `^` below each character of the wrong part, at least one.
     pub fn underline(&self) -> String {
-        let blanks = self.before.chars().count();
+        let indent = self.before.chars().count();
         let width = self.marked.chars().count().max(1);
-        [" ".repeat(blanks), "^".repeat(width)].concat()
+        [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
-    fn new(line: &str, span: Span) -> Self {
-        let column = (span.column as usize).saturating_sub(1);
-        let skipped = column.saturating_sub(BEFORE_CHARS_MAX);
-        let mut shown = line.chars().skip(skipped);
-        let before: String = shown.by_ref().take(column - skipped).collect();
-        let rest: String = shown.by_ref().take(AFTER_CHARS_MAX).collect();
-        let width = (span.width as usize).min(rest.chars().count());
-        let (marked, after) =
-            rest.split_at(rest.char_indices().nth(width).map_or(rest.len(), |(at, _)| at));
-        let dots = |cut: bool| if cut { "…" } else { "" };
+    /// `shown` is the line from the character `skipped` on, up to its end.
+    fn new(mut shown: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
+        let before: String = shown.by_ref().take(column(span) - skipped).collect();
+        let mut rest: Vec<char> = shown.take(AFTER_CHARS_MAX + 1).collect();
+        let is_cut = rest.len() > AFTER_CHARS_MAX;
+        rest.truncate(AFTER_CHARS_MAX);
+        let (marked, after) = rest.split_at(rest.len().min(span.width as usize));
+        let (marked, after) = (String::from_iter(marked), String::from_iter(after));
+        let dots = |is_cut: bool| if is_cut { "…" } else { "" };
         Excerpt {
             before: [dots(skipped > 0), &escaped(&before)].concat(),
             marked: escaped(marked.trim_end()).into_owned(),
-            after: [&escaped(after), dots(shown.next().is_some())].concat(),
+            after: [&escaped(&after), dots(is_cut)].concat(),
         }
     }
 }
 
-/// The lines of a file, found when the first diagnostic needs one.
+/// Column from 0.
+fn column(span: Span) -> usize {
+    (span.column as usize).saturating_sub(1)
+}
+
+/// The lines of a file, located when the first diagnostic needs one.
 #[derive(Debug)]
 pub(crate) struct Lines<'s> {
     text: &'s str,
-    /// Where each line begins.
-    starts: OnceCell<Vec<usize>>,
+    offsets: OnceCell<Offsets>,
+}
+
+/// Distance of [`Offsets::bytes`] in characters. A file of one long line may have a thousand
+/// diagnostics, each of which would otherwise walk the line from its start.
+const STEP: usize = 1_024;
+
+#[derive(Debug, Default)]
+struct Offsets {
+    /// Character at which each line begins.
+    lines: Vec<usize>,
+    /// Byte offset of every [`STEP`]th character.
+    bytes: Vec<usize>,
+}
+
+impl Offsets {
+    fn of(text: &str) -> Self {
+        let mut offsets = Offsets { lines: vec![0], bytes: Vec::new() };
+        let mut chars = text.char_indices().enumerate().peekable();
+        while let Some((at, (byte, c))) = chars.next() {
+            if at % STEP == 0 {
+                offsets.bytes.push(byte);
+            }
+            // `\r\n` is one line break.
+            let is_break =
+                c == '\n' || (c == '\r' && !matches!(chars.peek(), Some((_, (_, '\n')))));
+            if is_break {
+                offsets.lines.push(at + 1);
+            }
+        }
+        offsets
+    }
 }
 
 impl<'s> Lines<'s> {
     pub(crate) fn new(text: &'s str) -> Self {
-        Lines { text, starts: OnceCell::new() }
+        Lines { text, offsets: OnceCell::new() }
     }
 
-    /// The line at a position.
+    /// Returns the line of a span.
     pub(crate) fn excerpt(&self, span: Span) -> Option<Excerpt> {
-        let starts = self.starts.get_or_init(|| {
-            let breaks = self.text.match_indices(['\n', '\r']);
-            let ends = breaks.map(|(at, found)| at + found.len());
-            // A `\r\n` is one break.
-            let ends = ends.filter(|end| {
-                !self.text[..*end].ends_with('\r') || !self.text[*end..].starts_with('\n')
-            });
-            std::iter::once(0).chain(ends).collect()
-        });
-        let at = (span.line as usize).checked_sub(1)?;
-        let line = &self.text[*starts.get(at)?..];
-        let line = line.split(['\n', '\r']).next().unwrap_or_default();
-        Some(Excerpt::new(line, span))
+        let offsets = self.offsets.get_or_init(|| Offsets::of(self.text));
+        let line = offsets.lines.get((span.line as usize).checked_sub(1)?)?;
+        let skipped = column(span).saturating_sub(BEFORE_CHARS_MAX);
+        let from = line + skipped;
+        let byte = offsets.bytes.get(from / STEP).copied().unwrap_or(self.text.len());
+        let chars = self.text[byte..].chars().skip(from % STEP);
+        Some(Excerpt::new(chars.take_while(|c| !matches!(c, '\n' | '\r')), skipped, span))
     }
 }

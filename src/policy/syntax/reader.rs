@@ -1,182 +1,150 @@
-//! Reads maps of the policy language by its table: every unknown, misplaced or mistyped key is
-//! noted with its path, and reading goes on.
+//! Walks a document by the keyword table. Reports every unknown, misplaced or mistyped key and
+//! continues.
 //!
-//! Not here: what a key means (`descriptor`, `rule`, `body`), lines and columns (`document`).
+//! Not here: single values (`values`), what keys mean together (`compile`).
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use super::diagnostic::{At, DiagnosticKind, NOTES_MAX, Path, PendingDiagnostic, Step, shown};
+use super::diagnostic::{At, DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Step, quoted};
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
 use super::scalar::Scalar;
-use super::suggestions::{kind_of, unknown_key};
-use super::yaml::{List, Map, Node, Style, Value};
+use super::suggestions::{type_name, unknown_key};
+use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::WrittenAt;
 
-/// The value is faulty, and the fault is noted already.
+/// Proof that the error in a value has been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reported;
+pub(crate) struct ErrorReported;
 
-/// What a key has: its value, nothing (absent or null), or a fault that is noted already.
-pub(crate) type Got<T> = Result<Option<T>, Reported>;
+/// Value of a key; `None` where the key is absent or null.
+pub(crate) type ReadResult<T> = Result<Option<T>, ErrorReported>;
 
-/// Walks one file's tree.
+/// Position in a document, and the diagnostics so far.
 #[derive(Debug)]
 pub(crate) struct Reader<'d> {
-    file: usize,
-    name: Arc<str>,
-    pub(crate) document: &'d Document<'d>,
-    pub(crate) path: Path,
-    drafts: Vec<PendingDiagnostic>,
-    faults: usize,
+    document: &'d Document<'d>,
+    path: Path,
+    diagnostics: Vec<Diagnostic>,
+    errors: usize,
     warnings: usize,
 }
 
-/// A map whose keys are checked.
+/// A map whose keys have been checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'d> {
-    map: Map<'d>,
+    map: Children<'d>,
 }
 
 impl Fields<'_> {
-    /// Whether the key is present, be it with null.
+    /// Returns whether the key is present, even with null.
     pub(crate) fn mentions(&self, key: &Key) -> bool {
-        self.map.get(key.name).is_some()
+        self.map.entry(key.name).is_some()
     }
 
-    /// Whether the key is present with anything but null.
+    /// Returns whether the key is present with anything but null.
     pub(crate) fn has(&self, key: &Key) -> bool {
-        self.map.get(key.name).is_some_and(|(_, value)| !value.is_null())
+        self.map.entry(key.name).is_some_and(|(_, value)| !value.is_null())
     }
 }
 
 impl<'d> Reader<'d> {
-    pub(crate) fn new(file: usize, document: &'d Document<'d>) -> Self {
-        Reader {
-            file,
-            name: document.name().into(),
-            document,
-            path: Path::default(),
-            drafts: Vec::new(),
-            faults: 0,
-            warnings: 0,
-        }
+    pub(crate) fn new(document: &'d Document<'d>) -> Self {
+        let (path, diagnostics) = (Path::default(), Vec::new());
+        Reader { document, path, diagnostics, errors: 0, warnings: 0 }
     }
 
-    /// What was noted.
-    pub(crate) fn into_drafts(mut self) -> Vec<PendingDiagnostic> {
-        let more = self.faults.saturating_sub(NOTES_MAX);
+    /// Returns everything reported.
+    pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
+        let more = self.errors.saturating_sub(DIAGNOSTICS_MAX);
         if more > 0 {
-            let message = format!("this file has {more} more faults than are shown here");
-            let (file, kind) = (self.file, DiagnosticKind::TooLarge);
-            let path = Path::default();
-            self.drafts.push(PendingDiagnostic {
-                file,
-                path,
-                at: At::Value,
-                kind,
-                message,
-                first: None,
-            });
+            let message = format!("{more} more errors in this file are not shown");
+            let (path, kind) = (Path::default(), DiagnosticKind::TooLarge);
+            self.diagnostics.push(self.document.diagnostic(&path, At::Value, kind, message));
         }
-        self.drafts
+        self.diagnostics
     }
 
-    /// Notes a fault or a warning at the present path.
-    pub(crate) fn note(&mut self, at: At, kind: DiagnosticKind, message: String) -> Reported {
-        let (file, path) = (self.file, self.path.clone());
-        self.keep(PendingDiagnostic { file, path, at, kind, message, first: None })
-    }
-
-    fn keep(&mut self, draft: PendingDiagnostic) -> Reported {
-        let count = if draft.kind.is_warning() { &mut self.warnings } else { &mut self.faults };
-        *count += 1;
-        if *count <= NOTES_MAX {
-            self.drafts.push(draft);
-        }
-        Reported
-    }
-
-    /// Notes a fault or a warning at a key of the present map.
-    pub(crate) fn note_at(&mut self, key: &Key, kind: DiagnosticKind, message: String) -> Reported {
-        self.within(Step::Key(key.name.into()), |reader| reader.note(At::Value, kind, message))
-    }
-
-    /// Notes that the present path must not stand beside an earlier one, its file and path.
-    pub(crate) fn note_same(
+    /// Reports an error or a warning at the current path.
+    pub(crate) fn report(
         &mut self,
+        at: At,
         kind: DiagnosticKind,
-        message: String,
-        first: (usize, Path),
-    ) {
-        let (file, path) = (self.file, self.path.clone());
-        self.keep(PendingDiagnostic {
-            file,
-            path,
-            at: At::Value,
-            kind,
-            message,
-            first: Some(first),
-        });
+        message: impl Into<String>,
+    ) -> ErrorReported {
+        let count = if kind.is_warning() { &mut self.warnings } else { &mut self.errors };
+        *count += 1;
+        if *count <= DIAGNOSTICS_MAX {
+            self.diagnostics.push(self.document.diagnostic(&self.path, at, kind, message));
+        }
+        ErrorReported
     }
 
-    /// An entry of the list whose entry the present path is.
-    pub(crate) fn beside(&self, index: usize) -> (usize, Path) {
-        let mut path = self.path.clone();
-        path.0.pop();
-        (self.file, path.index(index))
+    /// Reports an error or a warning at a key of the current map.
+    pub(crate) fn report_key(
+        &mut self,
+        key: &Key,
+        kind: DiagnosticKind,
+        message: impl Into<String>,
+    ) -> ErrorReported {
+        self.within(key.into(), |reader| reader.report(At::Value, kind, message))
     }
 
-    /// Where the value of the present path is written.
-    pub(crate) fn written(&self) -> WrittenAt {
-        let line = self.document.span(&self.path, At::Value).line;
-        WrittenAt { file: Arc::clone(&self.name), line }
+    /// Reports that the current path repeats or contradicts an earlier one.
+    pub(crate) fn report_duplicate(&mut self, message: &str, first: &WrittenAt) -> ErrorReported {
+        let WrittenAt { file, line } = first;
+        let message = if *file == self.here().file {
+            format!("{message}; the first is on line {line}")
+        } else {
+            format!("{message}; the first is in {file}:{line}")
+        };
+        self.report(At::Value, DiagnosticKind::Duplicate, message)
     }
 
-    /// The file's top map.
-    pub(crate) fn root(&mut self) -> Result<Fields<'d>, Reported> {
+    /// Returns the file and line of the current value.
+    pub(crate) fn here(&self) -> WrittenAt {
+        self.document.written_at(&self.path)
+    }
+
+    /// Opens the top map of the file.
+    pub(crate) fn root(&mut self) -> Result<Fields<'d>, ErrorReported> {
         self.open(Level::File, self.document.root())
     }
 
-    /// A map below the present one.
+    /// Reads the map of a key.
     pub(crate) fn map<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, Reported>,
-    ) -> Got<T> {
-        let Shape::Map(level) = key.shape else {
-            return Ok(None);
-        };
-        self.at(fields, key, |reader, value| {
+        read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, ErrorReported>,
+    ) -> ReadResult<T> {
+        let Shape::Map(level) = key.shape else { return Ok(None) };
+        self.value(fields, key, |reader, value| {
             let fields = reader.open(level, value)?;
             read(reader, &fields).map(Some)
         })
     }
 
-    /// The maps of a map below the present one, by name. `read` is called for each that is a map.
+    /// Reads a map of maps: calls `read` with the name and the keys of each that is a map.
     pub(crate) fn each_named(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
         mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
-    ) -> Got<()> {
-        let Shape::MapOf(level) = key.shape else {
-            return Ok(None);
-        };
-        self.at(fields, key, |reader, value| {
+    ) -> ReadResult<()> {
+        let Shape::MapOf(level) = key.shape else { return Ok(None) };
+        self.value(fields, key, |reader, value| {
             let Value::Map(map) = value.value() else {
-                let (name, kind) = (key.name, kind_of(value));
-                let message = format!("`{name}` is a map of names, not {kind}");
-                return Err(reader.note(At::Value, DiagnosticKind::WrongType, message));
+                let message =
+                    format!("`{}` must be a map of names, not {}", key.name, type_name(value));
+                return Err(reader.report(At::Value, DiagnosticKind::WrongType, message));
             };
-            for (name, value) in map.iter() {
+            for (name, value) in map.entries() {
                 reader.within(Step::of(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
-                        let message = format!("a name in `{}` is text; quote it", key.name);
-                        reader.note(At::Key, DiagnosticKind::WrongType, message);
+                        let message = format!("a name in `{}` must be text; quote it", key.name);
+                        reader.report(At::Key, DiagnosticKind::WrongType, message);
                     } else if let Ok(fields) = reader.open(level, value) {
                         read(reader, name.text(), &fields);
                     }
@@ -186,18 +154,16 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// The maps of a list below the present map. `read` is called for each entry that is a map.
+    /// Reads a list of maps: calls `read` with the index and the keys of each that is a map.
     pub(crate) fn each(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
         mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
-    ) -> Got<()> {
-        let Shape::List(level) = key.shape else {
-            return Ok(None);
-        };
-        self.at(fields, key, |reader, value| {
-            for (at, entry) in reader.list(key, value)?.iter().enumerate() {
+    ) -> ReadResult<()> {
+        let Shape::List(level) = key.shape else { return Ok(None) };
+        self.value(fields, key, |reader, value| {
+            for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
                 reader.within(Step::Index(at), |reader| {
                     if let Ok(fields) = reader.open(level, entry) {
                         read(reader, at, &fields);
@@ -208,31 +174,31 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// A map of anything, as it is.
-    pub(crate) fn free<T>(
+    /// Reads a map of anything.
+    pub(crate) fn any_map<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        read: impl FnOnce(&mut Self, Node<'d>) -> Result<T, Reported>,
-    ) -> Got<T> {
-        self.at(fields, key, |reader, value| read(reader, value).map(Some))
+        read: impl FnOnce(&mut Self, Node<'d>) -> Result<T, ErrorReported>,
+    ) -> ReadResult<T> {
+        self.value(fields, key, |reader, value| read(reader, value).map(Some))
     }
 
-    /// Text, or a name.
-    pub(crate) fn text(&mut self, fields: &Fields<'d>, key: &Key) -> Got<String> {
-        self.at(fields, key, |reader, value| reader.read_text(key, value).map(Some))
+    /// Reads text or a name.
+    pub(crate) fn text(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
+        self.value(fields, key, |reader, value| reader.read_text(key, value).map(Some))
     }
 
-    /// A list of names, none of them empty.
-    pub(crate) fn names(&mut self, fields: &Fields<'d>, key: &Key) -> Got<Vec<String>> {
-        self.at(fields, key, |reader, value| {
+    /// Reads a list of names, none of them empty.
+    pub(crate) fn names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
+        self.value(fields, key, |reader, value| {
             let (mut names, mut reported) = (Vec::new(), None);
-            for (at, entry) in reader.list(key, value)?.iter().enumerate() {
+            for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
                 let name = reader.within(Step::Index(at), |reader| {
                     let name = reader.read_text(key, entry)?;
                     if name.is_empty() {
                         let message = format!("an entry of `{}` is empty; remove it", key.name);
-                        return Err(reader.note(At::Value, DiagnosticKind::Missing, message));
+                        return Err(reader.report(At::Value, DiagnosticKind::Missing, message));
                     }
                     Ok(name)
                 });
@@ -245,7 +211,7 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Goes a step down for as long as `read` runs.
+    /// Runs `read` one step further down.
     pub(crate) fn within<T>(&mut self, step: Step, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.0.push(step);
         let result = read(self);
@@ -253,60 +219,65 @@ impl<'d> Reader<'d> {
         result
     }
 
-    /// Reads the value of a key, unless there is none.
-    pub(crate) fn at<T>(
+    /// Runs `read` on the value of a key, unless there is none.
+    pub(crate) fn value<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        read: impl FnOnce(&mut Self, Node<'d>) -> Got<T>,
-    ) -> Got<T> {
-        match fields.map.get(key.name) {
+        read: impl FnOnce(&mut Self, Node<'d>) -> ReadResult<T>,
+    ) -> ReadResult<T> {
+        match fields.map.entry(key.name) {
             Some((_, value)) if !value.is_null() => {
-                self.within(Step::Key(key.name.into()), |reader| read(reader, value))
+                self.within(key.into(), |reader| read(reader, value))
             }
             Some(_) | None => Ok(None),
         }
     }
 
-    fn list(&mut self, key: &Key, value: Node<'d>) -> Result<List<'d>, Reported> {
+    fn list(&mut self, key: &Key, value: Node<'d>) -> Result<Children<'d>, ErrorReported> {
         match value.value() {
             Value::List(list) => Ok(list),
             Value::Scalar(..) | Value::Map(_) => {
                 let message = format!(
-                    "`{}` is a list, not {}; begin each entry with `- `",
+                    "`{}` must be a list, not {}; begin each entry with `- `",
                     key.name,
-                    kind_of(value)
+                    type_name(value)
                 );
-                Err(self.note(At::Value, DiagnosticKind::WrongType, message))
+                Err(self.report(At::Value, DiagnosticKind::WrongType, message))
             }
         }
     }
 
-    /// Checks that a value is a map and that every key of it belongs there.
-    fn open(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, Reported> {
+    /// Checks that a value is a map, and reports keys that do not belong there.
+    fn open(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, ErrorReported> {
         let Value::Map(map) = value.value() else {
-            let message = format!("{} is a map of keys, not {}", level.title(), kind_of(value));
-            return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
+            let message =
+                format!("{} must be a map of keys, not {}", level.title(), type_name(value));
+            return Err(self.report(At::Value, DiagnosticKind::WrongType, message));
         };
-        for (key, _) in map.iter() {
+        for (key, _) in map.entries() {
             let (kind, message) = match key.core_scalar() {
                 Scalar::Text if level.key(key.text()).is_some() => continue,
                 Scalar::Text if !key.is_collection() => unknown_key(level, key.text()),
                 _ => {
-                    let message = format!("a key is text, not {}; quote it", kind_of(key));
+                    let message = format!("a key must be text, not {}; quote it", type_name(key));
                     (DiagnosticKind::WrongType, message)
                 }
             };
-            self.within(Step::of(key), |reader| reader.note(At::Key, kind, message));
+            self.within(Step::of(key), |reader| reader.report(At::Key, kind, message));
         }
         Ok(Fields { map })
     }
 
-    /// The text that a value stands for.
-    pub(crate) fn read_text(&mut self, key: &Key, value: Node<'_>) -> Result<String, Reported> {
+    /// Reads a scalar as text. Integers and booleans are text too, as they are written.
+    pub(crate) fn read_text(
+        &mut self,
+        key: &Key,
+        value: Node<'_>,
+    ) -> Result<String, ErrorReported> {
         if value.is_collection() {
-            let message = format!("`{}` is text, not {}", key.name, kind_of(value));
-            return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
+            let message = format!("`{}` must be text, not {}", key.name, type_name(value));
+            return Err(self.report(At::Value, DiagnosticKind::WrongType, message));
         }
         let text = match value.core_scalar() {
             Scalar::Null => String::new(),
@@ -315,10 +286,10 @@ impl<'d> Reader<'d> {
             Scalar::Int(_) | Scalar::Float(_) => {
                 let message = format!(
                     "{} is a number that `{}` cannot keep exactly; put it in quotes",
-                    source(value),
+                    as_written(value),
                     key.name
                 );
-                return Err(self.note(At::Value, DiagnosticKind::WrongType, message));
+                return Err(self.report(At::Value, DiagnosticKind::WrongType, message));
             }
         };
         let (bytes_max, is_name) = match key.shape {
@@ -327,34 +298,35 @@ impl<'d> Reader<'d> {
         };
         if text.len() > bytes_max {
             let message = format!(
-                "`{}` has {} bytes, and may have at most {bytes_max}; shorten it",
+                "`{}` has {} bytes, more than the maximum of {bytes_max}; shorten it",
                 key.name,
                 text.len()
             );
-            return Err(self.note(At::Value, DiagnosticKind::TooLarge, message));
+            return Err(self.report(At::Value, DiagnosticKind::TooLarge, message));
         }
         if is_name && text.chars().any(char::is_control) {
             let message =
-                format!("`{}` has a control character: {}; remove it", key.name, shown(&text));
-            return Err(self.note(At::Value, DiagnosticKind::BadValue, message));
+                format!("`{}` has a control character: {}; remove it", key.name, quoted(&text));
+            return Err(self.report(At::Value, DiagnosticKind::BadValue, message));
         }
         Ok(text)
     }
 }
 
-/// The longest scalar that a message repeats without quotes.
-const SOURCE_CHARS_MAX: usize = 64;
+/// Longest scalar that a message repeats without quotes, in characters.
+const UNQUOTED_CHARS_MAX: usize = 64;
 
-/// A scalar as it stands in the file, or the kind of any other value.
-pub(crate) fn source(value: Node<'_>) -> Cow<'_, str> {
+/// Returns a scalar as it is written, or the type of any other value.
+pub(crate) fn as_written(value: Node<'_>) -> Cow<'_, str> {
+    let needs_quotes = |c| needs_escape(c) || matches!(c, '"' | '`' | ';');
     match value.value() {
-        Value::Scalar("", Style::Plain) => kind_of(value).into(),
+        Value::Scalar("", Style::Plain) => type_name(value).into(),
         Value::Scalar(text, Style::Plain | Style::Float)
-            if text.chars().nth(SOURCE_CHARS_MAX).is_none() && !text.contains(needs_escape) =>
+            if text.chars().nth(UNQUOTED_CHARS_MAX).is_none() && !text.contains(needs_quotes) =>
         {
             text.into()
         }
-        Value::Scalar(text, _) => shown(text).into(),
-        Value::List(_) | Value::Map(_) => kind_of(value).into(),
+        Value::Scalar(text, _) => quoted(text).into(),
+        Value::List(_) | Value::Map(_) => type_name(value).into(),
     }
 }

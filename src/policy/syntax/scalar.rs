@@ -27,7 +27,7 @@ pub(crate) const FALSE_WORDS: [&str; 11] =
 
 const NULL_WORDS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
-/// Whether a plain scalar is null, in YAML 1.1 as in 1.2.
+/// Returns whether a plain scalar is null, in YAML 1.1 and 1.2 alike.
 pub(crate) fn is_null(text: &str) -> bool {
     NULL_WORDS.contains(&text)
 }
@@ -36,23 +36,20 @@ pub(crate) fn is_null(text: &str) -> bool {
 /// are booleans, and numbers have neither `_` nor a leading zero.
 pub(crate) fn read_core(text: &str) -> Scalar {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let is_octal = digits.len() > 1
+    let has_leading_zero = digits.len() > 1
         && digits.starts_with('0')
         && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let is_text = match read(text) {
-        Scalar::Bool(_) => !["true", "false"].iter().any(|word| text.eq_ignore_ascii_case(word)),
-        Scalar::Int(_) => {
-            is_octal
-                || text.contains('_')
-                || ["0X", "0O", "0B"].iter().any(|prefix| digits.starts_with(prefix))
+    let has_upper_prefix = ["0X", "0O", "0B"].iter().any(|prefix| digits.starts_with(prefix));
+    let is_only_1_1 = has_leading_zero || has_upper_prefix || text.contains('_');
+    match read(text) {
+        Scalar::Bool(_) if !["true", "false"].contains(&&*text.to_ascii_lowercase()) => {
+            Scalar::Text
         }
+        Scalar::Int(_) | Scalar::Float(_) if is_only_1_1 => Scalar::Text,
         // `1e999` is text, `.inf` is not.
-        Scalar::Float(number) => {
-            is_octal || text.contains('_') || (number.is_infinite() && !digits.starts_with('.'))
-        }
-        Scalar::Null | Scalar::Text => false,
-    };
-    if is_text { Scalar::Text } else { read(text) }
+        Scalar::Float(number) if number.is_infinite() && !digits.starts_with('.') => Scalar::Text,
+        scalar => scalar,
+    }
 }
 
 /// Reads a plain scalar by YAML 1.1.
@@ -81,16 +78,12 @@ fn whole(text: &str) -> Option<Scalar> {
         _ => (false, text),
     };
     let lower = digits.to_ascii_lowercase();
-    let (radix, digits) = if let Some(rest) = lower.strip_prefix("0x") {
-        (16, rest)
-    } else if let Some(rest) = lower.strip_prefix("0o") {
-        (8, rest)
-    } else if let Some(rest) = lower.strip_prefix("0b") {
-        (2, rest)
-    } else if lower.len() > 1 && lower.starts_with('0') {
-        (8, &lower[1..])
-    } else {
-        (10, lower.as_str())
+    let prefixes = [("0x", 16), ("0o", 8), ("0b", 2)];
+    let with_prefix = |(prefix, radix)| lower.strip_prefix(prefix).map(|digits| (digits, radix));
+    let (digits, radix) = match prefixes.into_iter().find_map(with_prefix) {
+        Some(found) => found,
+        None if lower.len() > 1 && lower.starts_with('0') => (&lower[1..], 8),
+        None => (lower.as_str(), 10),
     };
     if !digits.starts_with(|c: char| c.is_digit(radix)) {
         return None;
@@ -105,12 +98,12 @@ fn whole(text: &str) -> Option<Scalar> {
 }
 
 fn float(text: &str) -> Option<Scalar> {
-    match text.strip_prefix(['+', '-']).unwrap_or(text) {
-        ".inf" | ".Inf" | ".INF" if text.starts_with('-') => {
-            return Some(Scalar::Float(f64::NEG_INFINITY));
+    match text {
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
+            return Some(Scalar::Float(f64::INFINITY));
         }
-        ".inf" | ".Inf" | ".INF" => return Some(Scalar::Float(f64::INFINITY)),
-        _ if [".nan", ".NaN", ".NAN"].contains(&text) => return Some(Scalar::Float(f64::NAN)),
+        "-.inf" | "-.Inf" | "-.INF" => return Some(Scalar::Float(f64::NEG_INFINITY)),
+        ".nan" | ".NaN" | ".NAN" => return Some(Scalar::Float(f64::NAN)),
         _ => {}
     }
     let numeric = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');

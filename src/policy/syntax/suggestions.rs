@@ -1,13 +1,12 @@
-//! Ways out: what a message adds so that the reader of a fault knows what to write instead.
-//!
-//! Not here: what is a fault (`reader`).
+//! What messages suggest: the key that was probably meant, how to write a number, and how to turn a
+//! file of another program into a policy.
 
-use super::diagnostic::{DiagnosticKind, shown};
+use super::diagnostic::{DiagnosticKind, quoted};
 use super::keywords::{Level, levels_of};
 use super::scalar::{self, Scalar};
 use super::yaml::{Node, Value};
 
-/// The way out for what almost is a whole number.
+/// Returns what to change in text that looks like a whole number.
 pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     let text = value.text();
     if matches!(scalar::read(text), Scalar::Int(_)) {
@@ -19,7 +18,7 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     }
 }
 
-/// Describes a key that `level` does not have.
+/// Returns the message for a key that `level` does not have.
 pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) {
     let title = level.title();
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
@@ -27,7 +26,7 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
         let message = format!("`{name}` belongs to {}, not to {title}", levels.join(" or "));
         return (DiagnosticKind::MisplacedKey, message);
     }
-    let near = level.keys().find(|key| distance(key.name, name) <= NEAR);
+    let near = level.keys().find(|key| distance(key.name, name) <= DISTANCE_MAX);
     let way_out = match near {
         Some(key) => format!("did you mean `{}`?", key.name),
         None => {
@@ -35,18 +34,18 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
             format!("{title} takes: {}", all.join(", "))
         }
     };
-    (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", shown(name)))
+    (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", quoted(name)))
 }
 
-/// How many typing slips a key may be away from the one that is offered for it.
-const NEAR: usize = 2;
+/// Most typing errors between a key and the one suggested for it.
+const DISTANCE_MAX: usize = 2;
 
-/// The longest key that is looked at for slips; every known key is shorter.
-const NEAR_BYTES_MAX: usize = 32;
+/// Longest key to find a suggestion for; every known key is shorter.
+const MISTYPED_BYTES_MAX: usize = 32;
 
-/// Edit distance: the fewest insertions, deletions and replacements of a byte.
+/// Returns the Levenshtein distance, in bytes.
 fn distance(known: &str, given: &str) -> usize {
-    if given.len() > NEAR_BYTES_MAX {
+    if given.len() > MISTYPED_BYTES_MAX {
         return usize::MAX;
     }
     let mut row: Vec<usize> = (0..=given.len()).collect();
@@ -62,27 +61,28 @@ fn distance(known: &str, given: &str) -> usize {
     row[given.len()]
 }
 
-/// What a value is, in words.
-pub(crate) fn kind_of(value: Node<'_>) -> &'static str {
+/// Returns the type of a value as messages name it.
+pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     match (value.value(), value.core_scalar()) {
         (Value::List(_), _) => "a list",
         (Value::Map(_), _) => "a map",
         (Value::Scalar(..), Scalar::Null) => "nothing",
-        (Value::Scalar(..), Scalar::Bool(_)) => "a truth value",
+        (Value::Scalar(..), Scalar::Bool(_)) => "a boolean",
         (Value::Scalar(..), Scalar::Int(_) | Scalar::Float(_)) => "a number",
         (Value::Scalar(..), Scalar::Text) => "text",
     }
 }
 
-/// What a file of another program is, and how to get a policy from it; `None` for any other file.
-pub(crate) fn file_kind(root: Node<'_>) -> Option<&'static str> {
+/// Recognizes common files of other programs. Returns what the file is and how to get a policy from
+/// it.
+pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
     if root.get("domain").is_some() {
         return None;
     }
     let kind = root.get("kind").map_or("", Node::text);
     let limits = root.get("rate_limits").unwrap_or(root);
     let first = match limits.value() {
-        Value::List(list) => list.get(0).unwrap_or(root),
+        Value::List(list) => list.node(0).unwrap_or(root),
         Value::Scalar(..) | Value::Map(_) => root,
     };
     let has = |key: &str| first.get(key).is_some();
@@ -99,13 +99,14 @@ pub(crate) fn file_kind(root: Node<'_>) -> Option<&'static str> {
     }
 }
 
-const CONFIG_MAP: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below one of its `data` keys as a \
-     file of its own, or mount the ConfigMap and give its directory as the policy";
+const CONFIG_MAP: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below its \
+                          `data` as a file of its own, or mount the ConfigMap and use the directory";
 const MANIFEST: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
-const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, which belong in Envoy's route configuration; a policy \
-     begins with `domain: NAME` and lists the descriptors that the actions produce";
-const ENVOY_CONFIGURATION: &str = "this is Envoy's configuration, not a policy; a policy begins with `domain: NAME`, the domain \
-     that Envoy's rate limit filter names";
-const LIMITADOR: &str = "this is a limits file of Limitador; in a policy, `namespace` is the `domain`, each of \
-     `variables` is the `key` of a descriptor, and `max_value` in `seconds` is a `rate_limit`";
+const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy; move them to \
+                             Envoy's route, and list here the descriptors that they produce";
+const ENVOY_CONFIGURATION: &str = "this is Envoy's configuration, not a policy; a policy begins \
+                                   with the `domain` that Envoy's rate limit filter names";
+const LIMITADOR: &str = "this is a limits file of Limitador, not a policy; make its `namespace` \
+                         the `domain`, each of `variables` the `key` of a descriptor, and \
+                         `max_value` in `seconds` its `rate_limit`";

@@ -5,11 +5,13 @@
 //! Duplicate keys, tags and merge keys (`<<`) are handled here too. Not here: what a plain scalar
 //! means (`scalar`), which keys a policy has (`keywords`).
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
 
-use super::diagnostic::{NOTES_MAX, Path, Step};
+use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, Step, quoted};
 use super::scalar::{self, Scalar};
 
 /// Deepest allowed nesting. Maps count, and lists that stand directly in lists (`descriptors` and
@@ -27,6 +29,9 @@ const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
 /// Namespace of YAML's own tags, for which `!!` is the shorthand.
 const YAML_TAGS: &str = "tag:yaml.org,2002:";
+
+/// Longest part of a tag that a message repeats, in characters.
+const TAG_CHARS_MAX: usize = 64;
 
 /// Where a node stands. The tree keeps one for every node, hence 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,40 +69,20 @@ fn narrow(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Why a text has no tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ParseError {
-    /// Not YAML, in the parser's words.
-    Syntax(String),
-    /// Nested deeper than [`DEPTH_MAX`].
-    TooDeep,
-    /// Aliases add more than [`ALIASED_NODES_MAX`] nodes, or contain themselves.
-    AliasBomb,
-    /// No node, or null.
-    Empty,
-}
-
-/// A mistake that leaves the rest of the document readable.
+/// What is wrong in a text, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    pub(crate) kind: ProblemKind,
+    pub(crate) kind: DiagnosticKind,
+    pub(crate) message: String,
     /// Path of the node; for a tag of a key, of the key's map.
     pub(crate) path: Path,
     pub(crate) span: Span,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ProblemKind {
-    /// A key stands twice in one map. The first one counts.
-    DuplicateKey { key: String, first_line: u32 },
-    /// A tag other than YAML's own for this kind of node, as it is usually written: `!foo`.
-    UnknownTag(String),
-    /// A tag of YAML's own whose scalar is of another type: `!!int abc`.
-    WrongTag(String),
-    /// `<<` with something other than maps.
-    BadMerge,
-    /// A second document begins.
-    SecondDocument,
+impl Problem {
+    fn new(kind: DiagnosticKind, message: impl Into<String>, span: Span) -> Self {
+        Problem { kind, message: message.into(), path: Path::default(), span }
+    }
 }
 
 /// How a scalar is written.
@@ -138,7 +123,7 @@ pub(crate) struct Tree {
     children: Vec<u32>,
     text: String,
     root: u32,
-    /// What is wrong, by kind at most as much as is reported of one file.
+    /// What is wrong but leaves the rest readable; the first [`DIAGNOSTICS_MAX`].
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -153,22 +138,16 @@ pub(crate) struct Node<'t> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'t> {
     Scalar(&'t str, Style),
-    List(List<'t>),
-    Map(Map<'t>),
+    List(Children<'t>),
+    Map(Children<'t>),
 }
 
-/// The entries of a list.
+/// The nodes of a list, or the keys and values of a map by turns: in the order of the file, then
+/// those of merge keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct List<'t> {
+pub(crate) struct Children<'t> {
     tree: &'t Tree,
-    children: &'t [u32],
-}
-
-/// The entries of a map, in the order of the file; those of merge keys come last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Map<'t> {
-    tree: &'t Tree,
-    children: &'t [u32],
+    ids: &'t [u32],
 }
 
 impl Tree {
@@ -191,8 +170,8 @@ impl<'t> Node<'t> {
         let range = slot.from as usize..slot.to as usize;
         match slot.kind {
             Kind::Scalar(style) => Value::Scalar(&tree.text[range], style),
-            Kind::List => Value::List(List { tree, children: &tree.children[range] }),
-            Kind::Map => Value::Map(Map { tree, children: &tree.children[range] }),
+            Kind::List => Value::List(Children { tree, ids: &tree.children[range] }),
+            Kind::Map => Value::Map(Children { tree, ids: &tree.children[range] }),
         }
     }
 
@@ -204,10 +183,10 @@ impl<'t> Node<'t> {
         !matches!(self.slot.kind, Kind::Scalar(_))
     }
 
-    /// Value of a key; `None` where this is no map, too.
+    /// Returns the value of a key; `None` if this is not a map.
     pub(crate) fn get(self, key: &str) -> Option<Node<'t>> {
         match self.value() {
-            Value::Map(map) => map.get(key).map(|(_, value)| value),
+            Value::Map(entries) => entries.entry(key).map(|(_, value)| value),
             Value::Scalar(..) | Value::List(_) => None,
         }
     }
@@ -242,62 +221,110 @@ impl<'t> Node<'t> {
     }
 }
 
-impl<'t> List<'t> {
-    pub(crate) fn iter(self) -> impl Iterator<Item = Node<'t>> {
-        self.children.iter().map(move |id| self.tree.node(*id))
+impl<'t> Children<'t> {
+    pub(crate) fn nodes(self) -> impl Iterator<Item = Node<'t>> {
+        self.ids.iter().map(move |id| self.tree.node(*id))
     }
 
-    pub(crate) fn get(self, index: usize) -> Option<Node<'t>> {
-        self.children.get(index).map(|id| self.tree.node(*id))
+    pub(crate) fn node(self, index: usize) -> Option<Node<'t>> {
+        self.ids.get(index).map(|id| self.tree.node(*id))
     }
-}
 
-impl<'t> Map<'t> {
-    /// Keys and values.
-    pub(crate) fn iter(self) -> impl Iterator<Item = (Node<'t>, Node<'t>)> {
-        let pairs = self.children.chunks_exact(2);
-        pairs.map(move |pair| (self.tree.node(pair[0]), self.tree.node(pair[1])))
+    /// Keys and values of a map.
+    pub(crate) fn entries(self) -> impl Iterator<Item = (Node<'t>, Node<'t>)> {
+        pairs(self.ids).map(move |(key, value)| (self.tree.node(key), self.tree.node(value)))
     }
 
     /// Key and value of that key.
-    pub(crate) fn get(self, key: &str) -> Option<(Node<'t>, Node<'t>)> {
-        self.iter().find(|(found, _)| found.text() == key)
+    pub(crate) fn entry(self, key: &str) -> Option<(Node<'t>, Node<'t>)> {
+        self.entries().find(|(found, _)| found.text() == key)
     }
+}
+
+fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
+    ids.chunks_exact(2).map(|pair| (pair[0], pair[1]))
 }
 
 /// Parses the first document of a text.
 ///
 /// # Errors
 ///
-/// The first position from which no tree can be built.
-pub(crate) fn parse(text: &str) -> Result<Tree, (ParseError, Span)> {
+/// What keeps a tree from being built.
+pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
     let mut builder = Builder::default();
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| syntax_error(&error))?;
+        let (event, span) = event.map_err(|error| syntax_error(text, &error))?;
         if let Event::DocumentStart(_) = event {
             documents += 1;
         }
         if documents > 1 {
-            let (path, span) = (Path::default(), Span { width: 3, ..Span::of(&span, false) });
-            builder.report(ProblemKind::SecondDocument, path, span);
+            let span = Span { width: 3, ..Span::of(&span, false) };
+            let message = "a second YAML document begins here, and a policy file has only one; \
+                           move it into a file of its own";
+            builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
             break;
         }
         builder.take(event, &span)?;
     }
-    builder.tree.root = builder.root.ok_or((ParseError::Empty, Span::at(1, 1)))?;
-    match builder.tree.root().is_null() {
-        false => Ok(builder.tree),
-        true => Err((ParseError::Empty, Span::at(1, 1))),
+    match builder.root {
+        Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
+        Some(_) | None => {
+            let message = "the file is empty; a policy needs at least `domain: NAME`";
+            Err(Problem::new(DiagnosticKind::Empty, message, Span { width: 0, ..Span::at(1, 1) }))
+        }
     }
 }
 
-fn syntax_error(error: &ScanError) -> (ParseError, Span) {
-    let span = Span::at(error.marker().line(), error.marker().col() + 1);
-    match error.info() {
-        PARSER_DEPTH_ERROR => (ParseError::TooDeep, span),
-        info => (ParseError::Syntax(info.to_owned()), span),
+fn syntax_error(text: &str, error: &ScanError) -> Problem {
+    let (line, column) = (error.marker().line(), error.marker().col());
+    if error.info() == PARSER_DEPTH_ERROR {
+        return too_deep(Span::at(line, column + 1));
     }
+    let blanks = |c: char| c == ' ' || c == '\t';
+    let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
+        let message = "a tab in the indentation; YAML allows only spaces";
+        return Problem::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
+    }
+    let message = format!("this is not YAML: {}", reworded(error.info()));
+    Problem::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
+}
+
+/// Rewords the parser's error: plainer where that helps to mend it, else with the context last.
+fn reworded(info: &str) -> String {
+    match info {
+        "invalid indentation"
+        | "invalid indentation in flow construct"
+        | "invalid indentation in quoted scalar" => "text in brackets or quotes goes on with too \
+             little indentation; indent it more than the key that it belongs to"
+            .to_owned(),
+        "simple key expected" | "simple key expect ':'" => {
+            "the key above has no `:` after it; write `key: value`".to_owned()
+        }
+        "did not find expected <document start>" => {
+            "this belongs to nothing above; check the indentation".to_owned()
+        }
+        "while parsing node, found unknown anchor" => "unknown anchor".to_owned(),
+        _ => match info.strip_prefix("while ").and_then(|rest| rest.split_once(", ")) {
+            Some((context, error)) => format!("{error}, while {context}"),
+            None => info.to_owned(),
+        },
+    }
+}
+
+fn too_deep(span: Span) -> Problem {
+    let message =
+        format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
+    Problem::new(DiagnosticKind::TooLarge, message, span)
+}
+
+fn alias_bomb(span: Span) -> Problem {
+    let message = format!(
+        "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
+         out what is meant"
+    );
+    Problem::new(DiagnosticKind::TooLarge, message, span)
 }
 
 /// A list or map that has not ended.
@@ -326,22 +353,14 @@ struct Builder {
 }
 
 impl Builder {
-    fn take(
-        &mut self,
-        event: Event<'_>,
-        span: &saphyr_parser::Span,
-    ) -> Result<(), (ParseError, Span)> {
+    fn take(&mut self, event: Event<'_>, span: &saphyr_parser::Span) -> Result<(), Problem> {
         match event {
-            Event::SequenceStart(anchor, tag) => {
-                self.begin(Kind::List, anchor, tag.as_deref(), Span::of(span, false))
-            }
-            Event::MappingStart(anchor, tag) => {
-                self.begin(Kind::Map, anchor, tag.as_deref(), Span::of(span, false))
-            }
+            Event::SequenceStart(anchor, tag) => self.begin(Kind::List, anchor, tag, span),
+            Event::MappingStart(anchor, tag) => self.begin(Kind::Map, anchor, tag, span),
             Event::SequenceEnd | Event::MappingEnd => self.end(Span::of(span, false)),
             Event::Scalar(text, style, anchor, tag) => {
                 let span = Span::of(span, true);
-                let style = self.style(&text, style, tag.as_deref(), span);
+                let style = self.style(&text, style, tag, span);
                 let from = narrow(self.tree.text.len());
                 self.tree.text.push_str(&text);
                 let to = narrow(self.tree.text.len());
@@ -352,9 +371,10 @@ impl Builder {
             Event::Alias(anchor) => {
                 let span = Span::of(span, true);
                 // An anchor that is still open would contain itself.
-                let (id, nodes) =
-                    *self.anchors.get(&anchor).ok_or((ParseError::AliasBomb, span))?;
-                self.put(id, 0, nodes, span)
+                let Some((id, nodes)) = self.anchors.get(&anchor) else {
+                    return Err(alias_bomb(span));
+                };
+                self.put(*id, 0, *nodes, span)
             }
             Event::Nothing
             | Event::StreamStart
@@ -368,18 +388,19 @@ impl Builder {
         &mut self,
         kind: Kind,
         anchor: usize,
-        tag: Option<&Tag>,
-        span: Span,
-    ) -> Result<(), (ParseError, Span)> {
-        let own_tag = if kind == Kind::List { "seq" } else { "map" };
-        if let Some(tag) = tag.map(tag_text).filter(|tag| tag.strip_prefix("!!") != Some(own_tag)) {
-            self.report(ProblemKind::UnknownTag(tag), self.path(), span);
+        tag: Option<Cow<'_, Tag>>,
+        span: &saphyr_parser::Span,
+    ) -> Result<(), Problem> {
+        let span = Span::of(span, false);
+        let own_tag = if kind == Kind::List { "!!seq" } else { "!!map" };
+        if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
+            self.report_tag(&tag, "means nothing in a policy", span);
         }
         let above = self.open.last();
         let counts = kind == Kind::Map || above.is_some_and(|above| above.kind == Kind::List);
         let depth = above.map_or(0, |above| above.depth) + usize::from(counts);
         if depth > DEPTH_MAX {
-            return Err((ParseError::TooDeep, span));
+            return Err(too_deep(span));
         }
         self.written += 1;
         let children = self.pending.len();
@@ -387,10 +408,8 @@ impl Builder {
         Ok(())
     }
 
-    fn end(&mut self, end: Span) -> Result<(), (ParseError, Span)> {
-        let Some(open) = self.open.pop() else {
-            return Ok(());
-        };
+    fn end(&mut self, end: Span) -> Result<(), Problem> {
+        let Some(open) = self.open.pop() else { return Ok(()) };
         let mut children = self.pending.split_off(open.children);
         if open.kind == Kind::Map {
             children = self.entries(&children);
@@ -408,13 +427,7 @@ impl Builder {
     }
 
     /// Adds a complete node to the list or map that it stands in.
-    fn put(
-        &mut self,
-        id: u32,
-        anchor: usize,
-        nodes: u64,
-        span: Span,
-    ) -> Result<(), (ParseError, Span)> {
+    fn put(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), Problem> {
         if anchor != 0 {
             self.anchors.insert(anchor, (id, nodes));
         }
@@ -425,130 +438,129 @@ impl Builder {
         self.pending.push(id);
         open.nodes = open.nodes.saturating_add(nodes);
         if open.nodes > self.written.saturating_add(ALIASED_NODES_MAX) {
-            return Err((ParseError::AliasBomb, span));
+            return Err(alias_bomb(span));
         }
         Ok(())
     }
 
-    /// The entries of a complete map: keys and values by turns, each key once, merge keys applied. A
-    /// map's own entries take precedence, then the earlier of several merged maps.
+    /// Returns the entries of a complete map, each key once, with merge keys applied. A map's own
+    /// entries take precedence, then the earlier of several merged maps.
     fn entries(&mut self, children: &[u32]) -> Vec<u32> {
-        let pairs = children.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        let (mut pairs, duplicates) = self.without_duplicates(pairs);
-        for (first, second) in duplicates {
-            let key = self.key(second).to_owned();
+        let mut entries: Vec<(u32, u32)> = pairs(children).collect();
+        for (first, second) in self.remove_duplicates(&mut entries) {
             let first_line = self.tree.node(first).span().line;
-            self.report_key(ProblemKind::DuplicateKey { key, first_line }, second);
+            let key = self.tree.node(second).text();
+            let help = match key {
+                "<<" => "merge several maps as one list: `<<: [*a, *b]`",
+                _ => "keep one of the two",
+            };
+            let key = quoted(key);
+            let message = format!("duplicate key {key}, the first is on line {first_line}; {help}");
+            self.report_key(DiagnosticKind::DuplicateKey, message, second);
         }
-        if let Some(at) = pairs.iter().position(|(key, _)| self.key(*key) == "<<") {
-            let (key, merged) = pairs.remove(at);
-            if self.append_merged(merged, &mut pairs).is_err() {
-                self.report_key(ProblemKind::BadMerge, key);
-            }
-            (pairs, _) = self.without_duplicates(pairs);
-        }
-        pairs.into_iter().flat_map(|(key, value)| [key, value]).collect()
-    }
-
-    /// Splits off the pairs whose key stands earlier already: the earlier key and the later one.
-    fn without_duplicates(&self, pairs: Vec<(u32, u32)>) -> (Vec<(u32, u32)>, Vec<(u32, u32)>) {
-        let mut by_key: Vec<usize> = (0..pairs.len()).collect();
-        by_key.sort_by_key(|at| self.key(pairs[*at].0));
-        let mut first_of: Vec<usize> = (0..pairs.len()).collect();
-        for two in by_key.windows(2) {
-            if self.key(pairs[two[0]].0) == self.key(pairs[two[1]].0) {
-                first_of[two[1]] = first_of[two[0]];
-            }
-        }
-        let (mut kept, mut duplicates) = (Vec::with_capacity(pairs.len()), Vec::new());
-        for (at, pair) in pairs.iter().enumerate() {
-            if first_of[at] == at {
-                kept.push(*pair);
-            } else {
-                duplicates.push((pairs[first_of[at]].0, pair.0));
-            }
-        }
-        (kept, duplicates)
-    }
-
-    /// Appends the entries of a map, or of each map of a list.
-    fn append_merged(&self, merged: u32, pairs: &mut Vec<(u32, u32)>) -> Result<(), ()> {
-        let one = [merged];
-        let maps = match self.tree.node(merged).value() {
-            Value::List(list) => list.children,
-            Value::Scalar(..) | Value::Map(_) => &one,
-        };
-        let mut result = Ok(());
-        for id in maps {
-            match self.tree.node(*id).value() {
-                Value::Map(map) => {
-                    pairs.extend(map.children.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+        if let Some(at) = entries.iter().position(|(key, _)| self.tree.node(*key).text() == "<<") {
+            let (key, merged) = entries.remove(at);
+            let one = [merged];
+            let maps = match self.tree.node(merged).value() {
+                Value::List(maps) => maps.ids,
+                Value::Scalar(..) | Value::Map(_) => &one,
+            };
+            let mut is_bad = false;
+            for map in maps {
+                match self.tree.node(*map).value() {
+                    Value::Map(map) => entries.extend(pairs(map.ids)),
+                    Value::Scalar(..) | Value::List(_) => is_bad = true,
                 }
-                Value::Scalar(..) | Value::List(_) => result = Err(()),
+            }
+            self.remove_duplicates(&mut entries);
+            if is_bad {
+                let message = "`<<` merges maps into this one; give it an alias of a map, or a \
+                               list of such aliases";
+                self.report_key(DiagnosticKind::WrongType, message, key);
             }
         }
-        result
+        entries.into_iter().flat_map(|(key, value)| [key, value]).collect()
     }
 
-    fn key(&self, id: u32) -> &str {
-        self.tree.node(id).text()
+    /// Removes entries whose key stands earlier already. Returns the earlier key and the removed
+    /// one of each.
+    fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+        let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
+        entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(*key);
+                true
+            }
+            Entry::Occupied(first) => {
+                removed.push((*first.get(), *key));
+                false
+            }
+        });
+        removed
     }
 
-    /// How to read a scalar; reports a tag that does not belong to it.
-    fn style(&mut self, text: &str, style: ScalarStyle, tag: Option<&Tag>, span: Span) -> Style {
+    /// Returns how to read a scalar, and reports a tag that does not belong to it. Ignoring one would
+    /// hide that another program reads the value differently.
+    fn style(
+        &mut self,
+        text: &str,
+        style: ScalarStyle,
+        tag: Option<Cow<'_, Tag>>,
+        span: Span,
+    ) -> Style {
         let written = if style == ScalarStyle::Plain { Style::Plain } else { Style::Quoted };
-        let Some(tag) = tag.map(tag_text) else {
-            return written;
-        };
-        let value = scalar::read(text);
-        match (tag.as_str(), value) {
+        let Some(tag) = tag.map(tag_text) else { return written };
+        match (tag.as_str(), scalar::read(text)) {
             ("!!str", _) => return Style::Quoted,
             ("!!float", Scalar::Int(_) | Scalar::Float(_)) => return Style::Float,
             ("!!int", Scalar::Int(_)) | ("!!bool", Scalar::Bool(_)) | ("!!null", Scalar::Null) => {
                 return Style::Plain;
             }
             ("!!int" | "!!bool" | "!!null" | "!!float", _) => {
-                self.report(ProblemKind::WrongTag(tag), self.path(), span);
+                self.report_tag(&tag, "does not fit its value", span);
             }
-            _ => self.report(ProblemKind::UnknownTag(tag), self.path(), span),
+            _ => self.report_tag(&tag, "means nothing in a policy", span),
         }
         written
     }
 
-    /// The path of the node that comes next.
+    /// Returns the path of the node that comes next.
     fn path(&self) -> Path {
         let ends = self.open.iter().skip(1).map(|open| open.children).chain([self.pending.len()]);
         let steps = self.open.iter().zip(ends).filter_map(|(open, end)| {
             let children = &self.pending[open.children..end];
-            match open.kind {
-                Kind::List => Some(Step::Index(children.len())),
+            match (open.kind, children) {
+                (Kind::List, _) => Some(Step::Index(children.len())),
                 // A key without its value.
-                _ if children.len() % 2 == 1 => {
-                    children.last().map(|key| Step::of(self.tree.node(*key)))
-                }
+                (_, [.., key]) if children.len() % 2 == 1 => Some(Step::of(self.tree.node(*key))),
                 _ => None,
             }
         });
         Path(steps.collect())
     }
 
-    /// Reports a key of the map that has just ended.
-    fn report_key(&mut self, kind: ProblemKind, key: u32) {
-        let mut path = self.path();
-        path.0.push(Step::of(self.tree.node(key)));
-        let span = self.tree.node(key).span();
-        self.report(kind, path, span);
+    fn report_tag(&mut self, tag: &str, why: &str, span: Span) {
+        let tag: String = tag.chars().take(TAG_CHARS_MAX).collect();
+        let message = format!("the tag `{tag}` {why}; remove it");
+        self.report(DiagnosticKind::WrongType, message, self.path(), span);
     }
 
-    fn report(&mut self, kind: ProblemKind, path: Path, span: Span) {
-        if self.tree.problems.len() < NOTES_MAX {
-            self.tree.problems.push(Problem { kind, path, span });
+    /// Reports a key of the map that has just ended.
+    fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
+        let mut path = self.path();
+        path.0.push(Step::of(self.tree.node(key)));
+        self.report(kind, message, path, self.tree.node(key).span());
+    }
+
+    fn report(&mut self, kind: DiagnosticKind, message: impl Into<String>, path: Path, span: Span) {
+        if self.tree.problems.len() < DIAGNOSTICS_MAX {
+            self.tree.problems.push(Problem { path, ..Problem::new(kind, message, span) });
         }
     }
 }
 
-/// A tag as it is usually written: `!foo`, `!!foo`.
-fn tag_text(tag: &Tag) -> String {
+/// Returns a tag as it is usually written: `!foo`, `!!foo`.
+fn tag_text(tag: Cow<'_, Tag>) -> String {
     match [tag.handle.as_str(), &tag.suffix].concat() {
         whole if whole.starts_with(YAML_TAGS) => format!("!!{}", &whole[YAML_TAGS.len()..]),
         whole => whole,

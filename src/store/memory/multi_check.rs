@@ -1,22 +1,22 @@
-//! A call of several checks: every shard it needs is locked, the checks are decided on copies, and
-//! what stands in the end is written.
+//! Calls of several checks: lock every shard that the call needs, decide the checks on copies of
+//! the counters, and write the result.
 //!
 //! Locks are taken in ascending order of the shards, so that no two calls wait for each other.
 //!
-//! Not here: a call of one check, which needs none of this (`super`).
+//! Not here: calls of one check, which need none of this (`super`).
 
 use smallvec::SmallVec;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use super::shard::{EntryKey, Shard, Slot, weight};
-use super::{MemoryStore, SHARDS_MAX, on_shared};
+use super::{MemoryStore, SHARDS_MAX, without_unreceipted_refund};
 use crate::algorithm::{self, State};
-use crate::domain::{Accounting, Answer, Charge, Check, Limit, Micros, Op, Outcome, Role, Verdict};
+use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Checks for which a call's working states lie on the stack. More are possible (128) and rare;
-/// they pay for one allocation.
-const WORKS_ON_STACK: usize = 16;
+/// Working counters kept on the stack. Calls of more checks (up to 128) are rare and pay for one
+/// allocation.
+const INLINE: usize = 16;
 
 const WORDS: usize = SHARDS_MAX / 64;
 
@@ -24,274 +24,267 @@ const WORDS: usize = SHARDS_MAX / 64;
 #[derive(Default)]
 struct ShardSet([u64; WORDS]);
 
-/// The shards of a call, locked.
-struct Locked<'a> {
+/// The locked shards of a call.
+struct LockedShards<'a> {
     set: ShardSet,
-    guards: SmallVec<[MutexGuard<'a, Shard>; WORKS_ON_STACK]>,
+    guards: SmallVec<[MutexGuard<'a, Shard>; INLINE]>,
 }
 
-/// Where a counter that a call touches is kept.
+/// Where a counter is stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// It has an entry.
-    At(Slot),
-    /// It has none, and one is claimed for it.
+enum Location {
+    /// In this entry.
+    Entry(Slot),
+    /// Nowhere yet; room for one entry is claimed.
     Claimed,
-    /// It has none, and there is no room for one.
-    Nowhere,
+    /// Nowhere, and the store has no room for it.
+    NoRoom,
 }
 
-/// One counter within a call: every check on it works on this state.
-struct Work<'a> {
+/// Working copy of one counter. All checks of the call on that counter use the same copy.
+struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
-    place: Place,
-    shared: bool,
-    /// Keys' worth that it had, and that are claimed for it.
-    had: usize,
-    claimed: usize,
-    /// As the call found it.
-    found: Option<State>,
-    /// After the refunds.
-    base: Option<State>,
+    location: Location,
+    /// Whether this is an overflow counter, shared by several keys.
+    is_overflow: bool,
+    /// Weight of the stored entry.
+    stored_weight: usize,
+    /// Weight claimed from the store's capacity for this counter.
+    claimed_weight: usize,
+    /// The state that is stored.
+    stored: Option<State>,
+    /// The state after the call's refunds, which apply even if the call is rejected.
+    after_refunds: Option<State>,
+    /// The present state.
     state: Option<State>,
-    /// Of the check that wrote last.
+    /// Limit of the check that wrote last.
     limit: &'a Limit,
 }
 
-type Works<'a> = SmallVec<[Work<'a>; WORKS_ON_STACK]>;
+type WorkingCounters<'a> = SmallVec<[WorkingCounter<'a>; INLINE]>;
 
 impl MemoryStore {
-    /// Decides several checks as one.
+    /// Decides several checks as one call.
     pub(super) fn decide_all(
         &self,
         checks: &[Check<'_>],
         accounting: Accounting,
         now: Micros,
     ) -> Vec<Answer> {
-        let mut locked = self.lock_all(checks, now);
-        let mut works = Works::new();
-        let at: SmallVec<[usize; WORKS_ON_STACK]> =
-            checks.iter().map(|check| self.resolve(check, &mut locked, &mut works, now)).collect();
-        let mut outcomes: Vec<Answer> = vec![Answer::NotAsked; checks.len()];
+        let mut shards = self.lock_all(checks, now);
+        let mut counters = WorkingCounters::new();
+        let at: SmallVec<[usize; INLINE]> =
+            checks.iter().map(|check| self.load(check, &mut shards, &mut counters, now)).collect();
+        let mut answers = vec![Answer::NotAsked; checks.len()];
 
-        let refunded = |check: &Check<'_>| matches!(check.op, Op::Refund { .. });
-        for (i, check) in checks.iter().enumerate().filter(|(_, check)| refunded(check)) {
-            outcomes[i] = Answer::Decided(self.step(&mut works[at[i]], check, check.op, now));
+        for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.is_refund()) {
+            answers[i] = Answer::Decided(self.step(&mut counters[at[i]], check, now));
         }
-        for work in &mut works {
-            work.base.clone_from(&work.state);
+        for counter in &mut counters {
+            counter.after_refunds.clone_from(&counter.state);
         }
-        for (i, check) in checks.iter().enumerate().filter(|(_, check)| !refunded(check)) {
-            outcomes[i] = Answer::Decided(self.step(&mut works[at[i]], check, check.op, now));
+        for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
+            answers[i] = Answer::Decided(self.step(&mut counters[at[i]], check, now));
         }
-        let refunded = accounting == Accounting::AllOrNothing && !admitted(checks, &outcomes);
-        if refunded {
-            keep_only_always(checks, &mut outcomes, &mut works, &at, now);
+        let is_rejected =
+            accounting == Accounting::AllOrNothing && Admission::of(checks, &answers).is_rejected();
+        if is_rejected {
+            undo_except_debts(checks, &mut answers, &mut counters, &at, now);
         }
-        if refunded || works.len() < checks.len() {
-            refresh(checks, &mut outcomes, &works, &at, now);
+        if is_rejected || counters.len() < checks.len() {
+            update_availability(checks, &mut answers, &counters, &at, now);
         }
-        for work in works {
-            self.store(work, &mut locked);
+        for counter in counters {
+            self.save(counter, &mut shards);
         }
-        outcomes
+        answers
     }
 
-    fn lock_all(&self, checks: &[Check<'_>], now: Micros) -> Locked<'_> {
+    fn lock_all(&self, checks: &[Check<'_>], now: Micros) -> LockedShards<'_> {
         let mut set = ShardSet::default();
         for check in checks {
             set.add(self.shard_of(EntryKey::own(check.key.identity)));
         }
-        let mut locked = Locked { set: ShardSet::default(), guards: SmallVec::new() };
+        let mut guards = SmallVec::new();
         set.each(|shard| {
             let mut guard = self.lock(shard);
-            guard.note(now);
-            locked.guards.push(guard);
+            guard.set_latest(now);
+            guards.push(guard);
         });
-        locked.set = set;
-        locked
+        LockedShards { set, guards }
     }
 
-    /// The work of a check's counter: where it is kept, if anywhere, and what it holds.
-    fn resolve<'a>(
+    /// Returns the position of the check's working counter, adding it if the call has none yet.
+    fn load<'a>(
         &self,
         check: &Check<'a>,
-        locked: &mut Locked<'_>,
-        works: &mut Works<'a>,
+        shards: &mut LockedShards<'_>,
+        counters: &mut WorkingCounters<'a>,
         now: Micros,
     ) -> usize {
         let own = EntryKey::own(check.key.identity);
-        if let Some(at) = works.iter().position(|work| work.key == own) {
+        if let Some(at) = counters.iter().position(|counter| counter.key == own) {
             return at;
         }
-        let guard = locked.set.rank(self.shard_of(own));
-        let shard = &mut *locked.guards[guard];
+        let guard = shards.set.rank(self.shard_of(own));
+        let shard = &mut *shards.guards[guard];
         let limit_id = check.limit.limit_id;
+        let counter = |key, location, state: Option<State>| WorkingCounter {
+            guard,
+            key,
+            location,
+            is_overflow: false,
+            stored_weight: 0,
+            claimed_weight: 0,
+            stored: state.clone(),
+            after_refunds: None,
+            state,
+            limit: check.limit,
+        };
         if let Some(slot) = shard.find(own) {
             let state = shard.state(slot);
-            let (had, state) = (weight(state), Some(state.clone()));
-            let work = Work::new(guard, own, Place::At(slot), false, state, check.limit);
-            works.push(work.weighing(had, had));
-            return works.len() - 1;
+            let weight = weight(state);
+            counters.push(WorkingCounter {
+                stored_weight: weight,
+                claimed_weight: weight,
+                ..counter(own, Location::Entry(slot), Some(state.clone()))
+            });
+            return counters.len() - 1;
         }
-        let held = |slot| works.iter().any(|w| w.guard == guard && w.place == Place::At(slot));
-        self.make_room(shard, now, held);
+        let in_use =
+            |slot| counters.iter().any(|c| c.guard == guard && c.location == Location::Entry(slot));
+        self.make_room(shard, now, in_use);
+        let overflow = shard.find_overflow(limit_id);
         if self.claim(false, 1) {
-            let state = shard.find_shared(limit_id).map(|slot| shard.state(slot).clone());
-            let work = Work::new(guard, own, Place::Claimed, false, state, check.limit);
-            works.push(work.weighing(0, 1));
-            return works.len() - 1;
+            let state = overflow.map(|slot| shard.state(slot).clone());
+            let claimed = counter(own, Location::Claimed, state);
+            counters.push(WorkingCounter { claimed_weight: 1, ..claimed });
+            return counters.len() - 1;
         }
-        let key = EntryKey::shared(limit_id);
-        if let Some(at) = works.iter().position(|work| work.key == key && work.guard == guard) {
+        let key = EntryKey::overflow(limit_id);
+        if let Some(at) = counters.iter().position(|c| c.key == key && c.guard == guard) {
             return at;
         }
-        let (place, state, (had, claimed)) = match shard.find_shared(limit_id) {
+        let (location, state, stored_weight, claimed_weight) = match overflow {
             Some(slot) => {
-                let (state, had) = (shard.state(slot).clone(), weight(shard.state(slot)));
-                (Place::At(slot), Some(state), (had, had))
+                let (state, weight) = (shard.state(slot).clone(), weight(shard.state(slot)));
+                (Location::Entry(slot), Some(state), weight, weight)
             }
-            None if self.claim(true, 1) => (Place::Claimed, None, (0, 1)),
-            None => (Place::Nowhere, None, (0, 0)),
+            None if self.claim(true, 1) => (Location::Claimed, None, 0, 1),
+            None => (Location::NoRoom, None, 0, 0),
         };
-        let work = Work::new(guard, key, place, true, state, check.limit);
-        works.push(work.weighing(had, claimed));
-        works.len() - 1
+        let counter = counter(key, location, state);
+        let is_overflow = true;
+        counters.push(WorkingCounter { is_overflow, stored_weight, claimed_weight, ..counter });
+        counters.len() - 1
     }
 
-    fn step<'a>(&self, work: &mut Work<'a>, check: &Check<'a>, op: Op, now: Micros) -> Outcome {
-        if work.place == Place::Nowhere && matches!(op, Op::Take { .. }) {
+    /// Applies a check to its working counter.
+    fn step<'a>(
+        &self,
+        counter: &mut WorkingCounter<'a>,
+        check: &Check<'a>,
+        now: Micros,
+    ) -> Outcome {
+        if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
             return self.no_room(check.limit, now);
         }
         // Refunds come first, so an entry that is only claimed holds no hits of its own yet.
-        let is_own = matches!(work.place, Place::At(_)) && !work.shared;
-        let op = if is_own { op } else { on_shared(op) };
-        let step = algorithm::apply_for(work.state.as_ref(), check.limit, op, check.holder, now);
+        let is_own = matches!(counter.location, Location::Entry(_)) && !counter.is_overflow;
+        let op = if is_own { check.op } else { without_unreceipted_refund(check.op) };
+        let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         self.count(&step, check);
-        let keys = step.write.as_ref().map_or(0, weight);
-        if keys > work.claimed {
-            if !self.resize(work.shared, op, work.claimed, keys) {
+        let weight = step.write.as_ref().map_or(0, weight);
+        if weight > counter.claimed_weight {
+            if !self.resize(counter.is_overflow, op, counter.claimed_weight, weight) {
                 return self.no_room(check.limit, now);
             }
-            work.claimed = keys;
+            counter.claimed_weight = weight;
         }
-        if work.shared && step.outcome.charged.0 > 0 {
-            self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+        if counter.is_overflow && step.outcome.charged.0 > 0 {
+            self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         }
-        work.note(step.write, check.limit);
+        counter.write(step.write, check.limit);
         step.outcome
     }
 
-    /// Writes a counter that changed; refunds an entry that was claimed for nothing.
-    fn store(&self, work: Work<'_>, locked: &mut Locked<'_>) {
-        let changed = work.state != work.found;
-        let shard = &mut *locked.guards[work.guard];
-        let keys = match (work.place, work.state) {
-            (Place::At(slot), Some(state)) if changed => {
-                let (keys, expires) = (weight(&state), algorithm::expires_at(&state, work.limit));
+    /// Stores a counter that changed and releases what was claimed for nothing.
+    fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>) {
+        let is_changed = counter.state != counter.stored;
+        let shard = &mut *shards.guards[counter.guard];
+        let weight = match (counter.location, counter.state) {
+            (Location::Entry(slot), Some(state)) if is_changed => {
+                let (weight, expires) =
+                    (weight(&state), algorithm::expires_at(&state, counter.limit));
                 shard.put(slot, state, expires);
-                keys
+                weight
             }
-            (Place::Claimed, Some(state)) if changed => {
-                let (keys, expires) = (weight(&state), algorithm::expires_at(&state, work.limit));
-                shard.insert(work.key, state, expires);
-                keys
+            (Location::Claimed, Some(state)) if is_changed => {
+                let (weight, expires) =
+                    (weight(&state), algorithm::expires_at(&state, counter.limit));
+                shard.insert(counter.key, state, expires);
+                weight
             }
-            (Place::At(_) | Place::Claimed | Place::Nowhere, _) => work.had,
+            (Location::Entry(_) | Location::Claimed | Location::NoRoom, _) => counter.stored_weight,
         };
-        // What was claimed for nothing, or is needed no more. (A refund needs no room.)
-        self.resize(work.shared, Op::Peek, work.claimed, keys);
+        // A peek, because only a take may be refused for want of room.
+        self.resize(counter.is_overflow, Op::Peek, counter.claimed_weight, weight);
     }
 }
 
-/// A refused call: everything since the refunds is refunded, and what is charged always is charged
-/// again. The verdicts and the waits stand as they were given.
-fn keep_only_always<'a>(
+/// Undoes a rejected call except for its refunds, and charges its debts again. Verdicts and waits
+/// stay as they were decided.
+fn undo_except_debts<'a>(
     checks: &[Check<'a>],
-    outcomes: &mut [Answer],
-    works: &mut Works<'a>,
+    answers: &mut [Answer],
+    counters: &mut WorkingCounters<'a>,
     at: &[usize],
     now: Micros,
 ) {
-    for work in works.iter_mut() {
-        work.state = work.base.take();
+    for counter in counters.iter_mut() {
+        counter.state = counter.after_refunds.take();
     }
-    for (i, check) in checks.iter().enumerate() {
-        let Answer::Decided(outcome) = &mut outcomes[i] else { continue };
-        let op = match check.op {
-            Op::Refund { .. } => continue,
-            Op::Take { .. } if check.limit.charge == Charge::Always => check.op,
-            Op::Take { .. } | Op::Peek => Op::Peek,
+    for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
+        let (counter, Answer::Decided(outcome)) = (&mut counters[at[i]], &mut answers[i]) else {
+            continue;
         };
-        let work = &mut works[at[i]];
-        if work.place == Place::Nowhere {
+        if counter.location == Location::NoRoom {
             continue;
         }
-        let step = algorithm::apply_for(work.state.as_ref(), check.limit, op, check.holder, now);
+        // A peek writes the clamp of a state from the far future.
+        let op = if check.is_debt() { check.op } else { Op::Peek };
+        let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
         outcome.taken = step.outcome.taken;
-        work.note(step.write, check.limit);
+        counter.write(step.write, check.limit);
     }
 }
 
-/// Where several checks met on one counter, or were refunded: each is told what is left now.
-fn refresh(
+/// Sets `available` and `reset_after` to what the whole call leaves: they change after a check was
+/// decided if several checks share a counter or the call was undone.
+fn update_availability(
     checks: &[Check<'_>],
-    outcomes: &mut [Answer],
-    works: &Works<'_>,
+    answers: &mut [Answer],
+    counters: &WorkingCounters<'_>,
     at: &[usize],
     now: Micros,
 ) {
     for (i, check) in checks.iter().enumerate() {
-        let work = &works[at[i]];
-        if let Answer::Decided(outcome) = &mut outcomes[i]
-            && work.place != Place::Nowhere
+        let counter = &counters[at[i]];
+        if let Answer::Decided(outcome) = &mut answers[i]
+            && counter.location != Location::NoRoom
         {
-            let left = algorithm::apply(work.state.as_ref(), check.limit, Op::Peek, now).outcome;
+            let left = algorithm::apply(counter.state.as_ref(), check.limit, Op::Peek, now).outcome;
             outcome.available = left.available;
             outcome.reset_after = left.reset_after;
         }
     }
 }
 
-/// The store's contract, 3.
-fn admitted(checks: &[Check<'_>], outcomes: &[Answer]) -> bool {
-    let (mut refused, mut quotas, mut quota_passes) = (false, false, false);
-    for (check, answer) in checks.iter().zip(outcomes) {
-        let passes = answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Pass);
-        match check.role {
-            Role::Required => refused |= !passes,
-            Role::Quota => {
-                quotas = true;
-                quota_passes |= passes;
-            }
-            Role::Shadow => {}
-        }
-    }
-    !refused && (!quotas || quota_passes)
-}
-
-impl<'a> Work<'a> {
-    fn new(
-        guard: usize,
-        key: EntryKey,
-        place: Place,
-        shared: bool,
-        found: Option<State>,
-        limit: &'a Limit,
-    ) -> Work<'a> {
-        let base = None;
-        let state = found.clone();
-        Work { guard, key, place, shared, had: 0, claimed: 0, found, base, state, limit }
-    }
-
-    fn weighing(self, had: usize, claimed: usize) -> Work<'a> {
-        Work { had, claimed, ..self }
-    }
-
-    fn note(&mut self, write: Option<State>, limit: &'a Limit) {
-        if let Some(state) = write {
+impl<'a> WorkingCounter<'a> {
+    fn write(&mut self, state: Option<State>, limit: &'a Limit) {
+        if let Some(state) = state {
             self.state = Some(state);
             self.limit = limit;
         }

@@ -1,10 +1,10 @@
-//! One shard of the memory store: entries in a slab, and an index of where each key's entry is.
+//! One shard of the memory store: a slab of entries and an index from keys to slots of the slab.
 //!
-//! The index is a hash table of 4-byte slots and the slab grows by small chunks, so that growth
-//! never copies entries and never doubles the memory: a table that held the entries themselves
-//! would need between 55 and 110 bytes for each, and both tables at once while it grows.
+//! The index is a hash table of 4-byte slot numbers, and the slab grows by small chunks, so that
+//! growth never copies entries or doubles the memory. A hash table of entries would need between 55
+//! and 110 bytes per entry, and while it grows both the old and the new table.
 //!
-//! Not here: locks, the bound over all shards, what a call means.
+//! Not here: locks, the bound over all shards, the meaning of a call.
 
 use hashbrown::HashTable;
 
@@ -15,67 +15,66 @@ use crate::domain::Micros;
 /// million keys.
 const CHUNK: usize = 128;
 
-/// The second half of the keys of shared counters. Identities are keyed hashes: one that ends in
-/// this very number is met once in 2^64 keys.
-const SHARED: u64 = 0x7469_6465_6761_7465;
+/// Second half of the keys of overflow counters. Identities are keyed hashes; one in 2^64 ends in
+/// this number by chance.
+const OVERFLOW: u64 = 0x7469_6465_6761_7465;
 
-/// How far back a call's time may lie behind its predecessor's and count as simultaneous: threads
-/// read the clock before they take the lock.
+/// How far a call's time may lie behind the latest one without counting as a step back of the clock:
+/// threads read the clock before they take the lock.
 const REORDERED_MAX: Micros = Micros::SECOND;
 
-/// A counter's key in this store: the identity as two words, so that an entry is aligned to 8.
+/// Key of an entry: the counter's identity as two words, so that an entry is aligned to 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryKey([u64; 2]);
 
 impl EntryKey {
-    /// The key of a counter of its own. What `tag` says is of no interest here: it places counters
-    /// and never splits them.
+    /// Returns the key of a counter's own entry. The counter's tag is irrelevant: it chooses a
+    /// cluster slot and does not distinguish counters.
     pub(super) fn own(identity: u128) -> EntryKey {
         let low = identity & u128::from(u64::MAX);
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
-    /// The key of the counter that a limit_id shares in each shard.
-    pub(super) fn shared(limit_id: u64) -> EntryKey {
-        // Families are small numbers; an odd factor (2^64 / golden ratio) spreads them over the
-        // index without joining any two.
-        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), SHARED])
+    /// Returns the key of a limit's overflow counter.
+    pub(super) fn overflow(limit_id: u64) -> EntryKey {
+        // Limit ids are small numbers; an odd factor (2^64 / golden ratio) spreads them over the
+        // index without collisions.
+        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), OVERFLOW])
     }
 
-    /// The identity is a keyed hash already, so its bits are as good as any hash of them, and
-    /// nobody without the key can choose them to collide. The index uses this half, the choice of
-    /// the shard the other.
+    /// Hash for the index. The identity is a keyed hash already, so nobody without the key can choose
+    /// colliding bits. The index uses this half, the choice of the shard the other one.
     fn hash(self) -> u64 {
         self.0[0]
     }
 
-    /// Bits that choose the shard.
+    /// Returns the bits that choose the shard.
     pub(super) fn shard_bits(self) -> u64 {
         self.0[1]
     }
 
-    fn is_shared(self) -> bool {
-        self.0[1] == SHARED
+    fn is_overflow(self) -> bool {
+        self.0[1] == OVERFLOW
     }
 }
 
-/// Where an entry is: stable until it is removed.
+/// Position of an entry in the slab; stable until the entry is removed.
 pub(super) type Slot = u32;
 
 #[derive(Clone)]
 struct Entry {
     key: EntryKey,
-    /// From when on the entry may go; `NEVER` marks a vacant slot.
+    /// When the entry may be removed; `NEVER` for a vacant slot.
     expires: Micros,
     state: State,
 }
 
-/// Bytes of an entry in the slab; its share of the index comes on top (see `MemoryStore`).
+/// Bytes of an entry in the slab, without its share of the index (see `MemoryStore`).
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Bytes of a state outside its entry that count as one key: an entry's own size, so that
-/// `max_keys` bounds memory whatever the limits are.
+/// Heap bytes of a state that count as one key: the size of an entry, so that `max_keys` bounds
+/// memory whatever the algorithms are.
 const KEY_BYTES: usize = 48;
 
 const NEVER: Micros = Micros(u64::MAX);
@@ -85,47 +84,47 @@ const VACANT: Entry = Entry {
     state: State::FixedWindow(fixed_window::State { start: Micros::ZERO, count: 0 }),
 };
 
-/// A part of the counters.
+/// One shard of the counters.
 #[derive(Default)]
 pub(super) struct Shard {
     index: HashTable<Slot>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<Slot>,
-    /// Slots below this one were in use at some time.
+    /// Number of slots that were ever in use.
     high: Slot,
-    /// Where the search for expired entries goes on.
+    /// Where the search for expired entries continues.
     cursor: Slot,
-    /// How many entries are shared counters.
-    shared: u32,
-    /// Bytes of all entries' states outside the slab.
+    /// Number of overflow counters.
+    overflow: u32,
+    /// Heap bytes of all states.
     heap: usize,
-    /// The time of the latest call.
+    /// Time of the latest call.
     latest: Micros,
 }
 
-/// How many keys' worth a state is: 1 for the entry, and 1 for every [`KEY_BYTES`] that it has
-/// outside it.
+/// Returns how many keys a state counts as: 1 for its entry and 1 for every [`KEY_BYTES`] on the
+/// heap.
 pub(super) fn weight(state: &State) -> usize {
     1 + state.heap_bytes().div_ceil(KEY_BYTES)
 }
 
 impl Shard {
-    /// Where a key's entry is.
+    /// Returns the slot of a key's entry.
     pub(super) fn find(&self, key: EntryKey) -> Option<Slot> {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Where a limit_id's shared counter is. Almost always there is none in the whole shard.
-    pub(super) fn find_shared(&self, limit_id: u64) -> Option<Slot> {
-        if self.shared == 0 { None } else { self.find(EntryKey::shared(limit_id)) }
+    /// Returns the slot of a limit's overflow counter. Most shards have no overflow counters.
+    pub(super) fn find_overflow(&self, limit_id: u64) -> Option<Slot> {
+        if self.overflow == 0 { None } else { self.find(EntryKey::overflow(limit_id)) }
     }
 
-    /// What an entry holds.
+    /// Returns the state of an entry.
     pub(super) fn state(&self, slot: Slot) -> &State {
         &self.entry(slot).state
     }
 
-    /// Replaces what an entry holds.
+    /// Replaces the state of an entry.
     pub(super) fn put(&mut self, slot: Slot, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
@@ -134,7 +133,7 @@ impl Shard {
         self.heap = self.heap + bytes - before.heap_bytes();
     }
 
-    /// Adds an entry; the key must have none.
+    /// Adds an entry. The key must not have one.
     pub(super) fn insert(&mut self, key: EntryKey, state: State, expires: Micros) {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -142,24 +141,24 @@ impl Shard {
         };
         self.heap += state.heap_bytes();
         *self.entry_mut(slot) = Entry { key, expires: before_never(expires), state };
-        self.shared += u32::from(key.is_shared());
+        self.overflow += u32::from(key.is_overflow());
         let chunks = &self.chunks;
         self.index.insert_unique(key.hash(), slot, |slot| entry_of(chunks, *slot).key.hash());
     }
 
-    /// Looks at the next `slots` slots and removes the entries that expired, except those that
-    /// `held` says are in use. How many keys' worth it removed.
+    /// Checks the next `slots` slots, removes the expired entries that are not `in_use`, and returns
+    /// their weight.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
         slots: usize,
-        held: impl Fn(Slot) -> bool,
+        in_use: impl Fn(Slot) -> bool,
     ) -> usize {
         let mut removed = 0;
         for _ in 0..slots.min(self.high as usize) {
             let slot = if self.cursor < self.high { self.cursor } else { 0 };
             self.cursor = slot + 1;
-            if self.entry(slot).expires <= now && !held(slot) {
+            if self.entry(slot).expires <= now && !in_use(slot) {
                 removed += weight(self.state(slot));
                 self.remove(slot);
             }
@@ -167,25 +166,25 @@ impl Shard {
         removed
     }
 
-    /// How many slots a whole round of `reclaim` has.
+    /// Returns the number of slots that one round of `reclaim` checks.
     pub(super) fn slots(&self) -> usize {
         self.high as usize
     }
 
-    /// Notes the time of a call.
-    pub(super) fn note(&mut self, now: Micros) {
+    /// Records the time of a call.
+    pub(super) fn set_latest(&mut self, now: Micros) {
         if now > self.latest || now.saturating_add(REORDERED_MAX) < self.latest {
             self.latest = now;
         }
     }
 
-    /// The time of the latest call. Nothing happened here since, so that what is returned later is
-    /// returned as of then.
+    /// Returns the time of the latest call. Refunds have no time of their own and use this one; the
+    /// shard has not changed since.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }
 
-    /// Heap bytes.
+    /// Returns the heap bytes of the shard.
     pub(super) fn bytes(&self) -> usize {
         self.index.allocation_size()
             + self.chunks.len() * CHUNK * ENTRY_BYTES
@@ -199,7 +198,7 @@ impl Shard {
         if let Ok(found) = self.index.find_entry(entry.key.hash(), |at| *at == slot) {
             found.remove();
         }
-        self.shared -= u32::from(entry.key.is_shared());
+        self.overflow -= u32::from(entry.key.is_overflow());
         self.heap -= entry.state.heap_bytes();
         self.free.push(slot);
     }

@@ -1,49 +1,49 @@
-//! Where a counter lives in Redis: its key, and the cluster slot of that key.
+//! The Redis key of a counter, and the cluster slot of that key.
 //!
 //! ```text
-//! <prefix>tg1<a>:{<tag>}         the identity is the tag
-//! <prefix>tg1<a>:{<tag>}:<id>    the limit's hash_tag entries place it
+//! <prefix>tg1<a>:{<tag>}         the tag is the identity
+//! <prefix>tg1<a>:{<tag>}:<id>    the tag is the hash of the limit's hash_tag entries
 //! ```
 //!
-//! `a` is one letter for the algorithm and the version of its state; tag and id are 128 bits in 22
-//! characters of base64url. A counter without hash_tag has a key of 29 characters, so that Redis
-//! spends 133 bytes on it. Nothing that a caller sends stands before or inside the tag: it is a
-//! keyed hash, so nobody can choose the slot of his counters.
+//! `a` is a letter for the algorithm and the version of its state. `tag` and `id` are 128 bits in 22
+//! characters of base64url. A counter without hash_tag has a key of 29 characters and takes 133 bytes
+//! in Redis. No text of a caller occurs in a key: the tag is a keyed hash, so that a caller cannot
+//! choose the slot of its counters.
 //!
-//! Not here: what makes an identity (`policy::key`), what the key holds (`lua`).
+//! Not here: how an identity is computed (`policy`), the value of a key (`lua`).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
-use crate::domain::{Algorithm, Key, Window};
+use crate::domain::{Algorithm, CounterKey, Window};
 
 /// Hash slots of a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// 128 bits in base64url.
+/// Characters of 128 bits in base64url.
 const HASH_CHARS: usize = 22;
 
-/// `tg1`, a letter, `:{`, a tag, `}:` and an id.
+/// Bytes of `tg1`, a letter, `:{`, a tag, `}:` and an id.
 const TAIL_BYTES_MAX: usize = 3 + 1 + 2 + HASH_CHARS + 2 + HASH_CHARS;
 
-/// A prefix longer than this is refused: it would be stored with every counter.
+/// Longest allowed prefix, because it is stored with every counter.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
-/// The text of a key, on the stack.
+/// Text of a key, on the stack.
 pub type KeyText = SmallVec<[u8; PREFIX_BYTES_MAX + TAIL_BYTES_MAX]>;
 
-/// What stands before every key (`CACHE_KEY_PREFIX`).
+/// Prefix of every key (`CACHE_KEY_PREFIX`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);
 
-/// Why a prefix is refused.
+/// Why a prefix is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixError {
     /// More than [`PREFIX_BYTES_MAX`] bytes.
     TooLong,
-    /// A brace would become the hash tag; a blank or control character breaks ACL patterns and
-    /// operators' shells.
+    /// A brace, which would change the hash tag, or a blank or control character, which breaks ACL
+    /// patterns and shell commands.
     Character(char),
 }
 
@@ -61,9 +61,11 @@ impl std::fmt::Display for PrefixError {
 impl std::error::Error for PrefixError {}
 
 impl Prefix {
+    /// Creates a prefix.
+    ///
     /// # Errors
     ///
-    /// [`PrefixError`] for what would not be safe before a key.
+    /// [`PrefixError`] if keys with this prefix would not be safe.
     pub fn new(text: &str) -> Result<Prefix, PrefixError> {
         if text.len() > PREFIX_BYTES_MAX {
             return Err(PrefixError::TooLong);
@@ -75,12 +77,12 @@ impl Prefix {
         }
     }
 
-    /// The key that holds the fingerprint of the secret and the version of the format.
+    /// Returns the key of the metadata: the secret's fingerprint and the format version.
     pub fn meta(&self) -> String {
         format!("{}tg1meta", self.0)
     }
 
-    /// The key of a counter.
+    /// Returns the key of a counter.
     ///
     /// ```
     /// use tidegate::domain::*;
@@ -89,10 +91,10 @@ impl Prefix {
     /// let window = Window::Epoch { length: Micros::SECOND };
     /// let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window });
     /// let prefix = Prefix::new("edge:").unwrap();
-    /// let key = prefix.key(&Key { identity: 1, tag: None }, &algorithm);
+    /// let key = prefix.key(&CounterKey { identity: 1, tag: None }, &algorithm);
     /// assert_eq!(key.as_slice(), b"edge:tg1w:{AAAAAAAAAAAAAAAAAAAAAQ}");
     /// ```
-    pub fn key(&self, key: &Key, algorithm: &Algorithm) -> KeyText {
+    pub fn key(&self, key: &CounterKey, algorithm: &Algorithm) -> KeyText {
         let mut text = KeyText::new();
         text.extend_from_slice(self.0.as_bytes());
         text.extend_from_slice(b"tg1");
@@ -108,8 +110,8 @@ impl Prefix {
     }
 }
 
-/// The algorithm and the version of its state. A changed state is a new letter. Both forms of a
-/// bucket share one state, so that a rate that no longer divides evenly keeps its counter.
+/// Returns the letter for the algorithm and the version of its state. A changed state needs a new
+/// letter. Both refill forms of a bucket share one state, so that a changed rate keeps its counter.
 pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
@@ -125,13 +127,13 @@ pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
     }
 }
 
-/// The cluster slot of a counter's key.
-pub fn slot(key: &Key) -> u16 {
+/// Returns the cluster slot of a counter's key.
+pub fn slot(key: &CounterKey) -> u16 {
     crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
 }
 
-/// The cluster slot of any key, as Redis computes it: of what stands between the first `{` and the
-/// first `}` after it, if that is not empty, else of the whole key.
+/// Returns the cluster slot of any key, as Redis computes it: the hash of the text between the first
+/// `{` and the next `}`, or of the whole key if there is no such text.
 pub fn slot_of_text(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -149,7 +151,7 @@ fn base64url(bits: u128) -> [u8; HASH_CHARS] {
     text
 }
 
-/// CRC16/XMODEM, which Redis Cluster uses: polynomial 0x1021, begins at 0, nothing reflected.
+/// CRC16/XMODEM, as used by Redis Cluster: polynomial 0x1021, initial value 0, not reflected.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes
         .iter()

@@ -1,17 +1,16 @@
-//! The shared store: counters in Redis, decided by Lua.
+//! The shared store: counters in Redis, decided by Lua scripts.
 //!
-//! A call is one script call on standalone and Sentinel; on a cluster one for each slot that its
-//! checks touch. The server's clock counts.
+//! A call is one script call; on a cluster, one per slot of its keys. Time is that of the server.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
-//! | [`store`] | a call becomes script calls, their replies become answers |
-//! | [`keys`] | where a counter lives |
+//! | [`store`] | the store: turns a call into script calls, and their replies into answers |
+//! | [`keys`] | the key of a counter, and its cluster slot |
 //! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
-//! | [`script`] | which script decides a call, its arguments, its reply |
+//! | [`script`] | choosing a script, its arguments, its reply |
 //! | [`client`] | connections, topologies, circuit breakers |
 //!
-//! Not here: deadlines, fallbacks, the refusal cache (`resilience`).
+//! Not here: deadlines, fallback, the refusal cache (`resilience`).
 
 pub mod client;
 pub mod keys;

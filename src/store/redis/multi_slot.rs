@@ -1,143 +1,119 @@
-//! Plans a call whose counters lie in several slots of a cluster: which checks go together, which
-//! go first, and what is refunded if the call is refused.
+//! Plans calls whose counters are in several slots of a cluster: which checks are sent together, which
+//! are sent first, and what is refunded if the call is rejected.
 //!
-//! Checks of one slot are one script call, atomic. All go out at once; only where a check was near
-//! its limit when last seen does its group go first, alone, so that a refusal there holds no hits
-//! elsewhere. Whatever was granted to a call that another slot refuses is refunded by receipt. So
-//! what is admitted never exceeds any limit, and near one a call may be refused because another
-//! holds hits for a round trip. Where a slot keeps silent, what the others granted stands: whoever
-//! decides in its place admits the call, or refunds by the receipts.
+//! The checks of one slot are one atomic script call. All groups are sent at once. Only if a check was
+//! near its limit when last seen, its group is sent first, alone, so that a refusal there holds no
+//! hits in other slots. If one slot rejects the call, the charges of the others are refunded by
+//! receipt. So no limit ever admits too much, and near a limit a call may be refused because another
+//! one holds hits for a round trip. If a slot does not answer, the charges of the others are kept:
+//! the fallback admits the call or refunds them by their receipts.
 //!
-//! Pure: sends nothing, asks no clock.
+//! Pure: sends nothing, reads no clock.
 
 use smallvec::SmallVec;
 
 use super::near_limit_hints::Nearness;
-use super::script::selection::is_debt;
-use crate::domain::{Accounting, Answer, Check, Executed, Op, Receipt, Role, Verdict};
+use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
 
-/// The checks of one slot, by their number in the call.
+/// The checks of one slot, by their position in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct SlotGroup {
     pub(super) slot: u16,
     pub(super) checks: SmallVec<[usize; 4]>,
 }
 
-pub(super) type Groups = SmallVec<[Group; 4]>;
+pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
 
 /// Groups checks by slot, in the order in which the slots first appear.
-pub(super) fn groups(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> Groups {
-    let mut groups = Groups::new();
+pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> SlotGroups {
+    let mut groups = SlotGroups::new();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
         match groups.iter_mut().find(|group| group.slot == slot) {
             Some(group) => group.checks.push(at),
-            None => groups.push(Group { slot, checks: SmallVec::from_iter([at]) }),
+            None => groups.push(SlotGroup { slot, checks: SmallVec::from_iter([at]) }),
         }
     }
     groups
 }
 
-/// The group that goes first and alone: the one of the narrowest check that can refuse the call and
-/// was near its limit when last seen. `None`: all go at once.
-pub(super) fn first(
+/// Returns the group to send first and alone: that of the check nearest to its limit, then of the
+/// smallest limit, among the checks that can reject the call on their own. `None` if all groups are
+/// sent at once.
+pub(super) fn first_group(
     checks: &[Check<'_>],
-    groups: &Groups,
+    groups: &SlotGroups,
     accounting: Accounting,
-    near: impl Fn(&Check<'_>) -> Option<Nearness>,
+    nearness: impl Fn(&Check<'_>) -> Option<Nearness>,
 ) -> Option<usize> {
     if accounting == Accounting::Independent || groups.len() < 2 {
         return None;
     }
-    let lone_quota = checks.iter().filter(|check| check.role == Role::Quota).count() == 1;
-    let decides = |check: &Check<'_>| match check.role {
+    let is_single_quota = checks.iter().filter(|check| check.role == Role::Quota).count() == 1;
+    let can_reject = |check: &Check<'_>| match check.role {
         Role::Required => true,
-        Role::Quota => lone_quota,
+        Role::Quota => is_single_quota,
         Role::Shadow => false,
     };
-    let nearest = |group: &Group| {
-        let deciding = group.checks.iter().map(|at| &checks[*at]).filter(|check| decides(check));
-        deciding.filter_map(|check| Some((near(check)?, check.limit.capacity()))).min()
+    let nearest = |group: &SlotGroup| {
+        let checks = group.checks.iter().map(|at| &checks[*at]).filter(|check| can_reject(check));
+        checks.filter_map(|check| Some((nearness(check)?, check.limit.capacity()))).min()
     };
     let near_groups =
         groups.iter().enumerate().filter_map(|(number, group)| Some((nearest(group)?, number)));
     near_groups.min().map(|(_, number)| number)
 }
 
-/// A check as its part of the call sends it. Under all-or-nothing the other slots' quota checks are
-/// not known there, so a part is charged unless a required check of its own refuses, and the call
-/// as a whole is settled here.
-pub(super) fn part<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
+/// Returns a check as it is sent to its slot. Under all-or-nothing the slot does not know the other
+/// slots' quota checks, so quota checks are sent as shadow checks: the slot charges its checks unless
+/// a required one refuses, and [`is_rejected`] decides the whole call.
+pub(super) fn sent_check<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota) => Role::Shadow,
-        (_, role) => role,
+        (Accounting::AllOrNothing, role @ (Role::Required | Role::Shadow))
+        | (Accounting::Independent, role) => role,
     };
     Check { role, ..*check }
 }
 
-/// Whether the first group has settled what becomes of the others: it refused the call, or it was
-/// waited for in vain, and no time is left. Then the others stay unanswered, and did not run.
-pub(super) fn settled(checks: &[Check<'_>], first: &Group, answers: &mut [Answer]) -> bool {
-    if refused(checks, answers) {
+/// Whether the first group has ended the call: it rejected the call, or its timeout used up the time.
+/// After a timeout the other checks are marked as unanswered and not executed.
+pub(super) fn ends_call(checks: &[Check<'_>], first: &SlotGroup, answers: &mut [Answer]) -> bool {
+    if is_rejected(checks, answers) {
         return true;
     }
-    let in_vain = Answer::Unanswered { executed: Executed::Unknown };
-    let late = first.checks.iter().any(|at| answers[*at] == in_vain);
-    if late {
-        let asked = |at: &usize| first.checks.contains(at);
-        for at in (0..checks.len()).filter(|at| !asked(at)) {
-            answers[at] = Answer::Unanswered { executed: Executed::No };
+    let timeout = Answer::Unanswered { executed: ExecutionStatus::Unknown };
+    let is_timeout = first.checks.iter().any(|at| answers[*at] == timeout);
+    if is_timeout {
+        for at in (0..checks.len()).filter(|at| !first.checks.contains(at)) {
+            answers[at] = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
         }
     }
-    late
+    is_timeout
 }
 
-/// Whether the answers so far refuse the call, whatever the others may say.
-pub(super) fn refused(checks: &[Check<'_>], answers: &[Answer]) -> bool {
-    let refuses = |answer: &Answer| {
-        answer.outcome().is_some_and(|outcome| outcome.verdict == Verdict::Refuse)
-    };
-    let required =
-        checks.iter().zip(answers).any(|(c, answer)| c.role == Role::Required && refuses(answer));
-    let mut quotas = checks.iter().zip(answers).filter(|(c, _)| c.role == Role::Quota).peekable();
-    let no_quota_left = quotas.peek().is_some() && quotas.all(|(_, answer)| refuses(answer));
-    required || no_quota_left
+/// Whether the answers so far reject the call.
+pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
+    Admission::of(checks, answers).is_rejected()
 }
 
-/// What is left to send after the first group: everything, or, where that settled the call, only what
-/// takes effect whatever becomes of it.
-pub(super) fn rest(checks: &[Check<'_>], groups: Groups, first: usize, settled: bool) -> Groups {
-    let mut rest: Groups =
+/// Returns the groups to send after the first one: all others or, if the call has ended, only their
+/// refunds and debts.
+pub(super) fn other_groups(
+    checks: &[Check<'_>],
+    groups: SlotGroups,
+    first: usize,
+    has_ended: bool,
+) -> SlotGroups {
+    let mut others: SlotGroups =
         groups.into_iter().enumerate().filter(|(n, _)| *n != first).map(|(_, g)| g).collect();
-    if settled {
-        for group in &mut rest {
-            group.checks.retain(|at| stands(&checks[*at]));
+    if has_ended {
+        for group in &mut others {
+            group.checks.retain(|at| checks[*at].applies_when_rejected());
         }
-        rest.retain(|group| !group.checks.is_empty());
+        others.retain(|group| !group.checks.is_empty());
     }
-    rest
-}
-
-/// Takes back what a refused call was granted: the outcomes are as if it had not been, the receipts
-/// are what must be sent to make it so.
-pub(super) fn undo(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
-    let mut receipts = Vec::new();
-    for (check, answer) in checks.iter().zip(answers) {
-        let Answer::Decided(outcome) = answer else { continue };
-        if stands(check) {
-            continue;
-        }
-        if let Some(receipt) = Receipt::of(check, outcome) {
-            receipts.push(receipt);
-            *outcome = outcome.refunded(check.limit.capacity());
-        }
-    }
-    receipts
-}
-
-/// Takes effect whatever becomes of the call: a refund, a debt.
-fn stands(check: &Check<'_>) -> bool {
-    matches!(check.op, Op::Refund { .. }) || is_debt(check)
+    others
 }
 
 #[cfg(test)]
@@ -146,8 +122,8 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Algorithm, Bucket, Charge, ChargeRecord, Hits, Key, Limit, Micros, OnStoreFailure, Outcome,
-        Rate, Refill, Unit,
+        Algorithm, Bucket, Charge, ChargeRecord, CounterKey, Hits, Limit, Micros, OnStoreFailure,
+        Op, Outcome, Rate, Receipt, Refill, Unit, Verdict,
     };
 
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
@@ -167,12 +143,12 @@ mod tests {
     }
 
     fn take(identity: u128, limit: &Arc<Limit>) -> Check<'_> {
-        let (key, op) = (Key { identity, tag: None }, Op::Take { cost: Hits(1) });
+        let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(1) });
         Check { key, limit, op, role: Role::Required, holder: None }
     }
 
     /// The slot is the identity's tens.
-    fn by_tens(check: &Check<'_>) -> u16 {
+    fn slot_by_tens(check: &Check<'_>) -> u16 {
         u16::try_from(check.key.identity / 10).unwrap()
     }
 
@@ -184,43 +160,43 @@ mod tests {
         Answer::Decided(Outcome { verdict, charged, available, retry_after, reset_after, taken })
     }
 
-    fn numbers(groups: &Groups) -> Vec<Vec<usize>> {
+    fn numbers(groups: &SlotGroups) -> Vec<Vec<usize>> {
         groups.iter().map(|group| group.checks.to_vec()).collect()
     }
 
     #[test]
-    fn checks_of_one_slot_go_together_in_the_calls_order() {
+    fn checks_of_one_slot_are_sent_together_in_the_calls_order() {
         let limit = limit(9, Charge::Admitted);
         let checks = [21, 11, 22, 31, 12].map(|identity| take(identity, &limit));
-        let groups = groups(&checks, by_tens);
+        let groups = group_by_slot(&checks, slot_by_tens);
         assert_eq!(numbers(&groups), [vec![0, 2], vec![1, 4], vec![3]]);
     }
 
     #[test]
-    fn the_nearest_and_then_the_narrowest_goes_first() {
+    fn the_nearest_and_then_the_smallest_limit_is_sent_first() {
         let (wide, narrow) = (limit(100, Charge::Admitted), limit(5, Charge::Admitted));
         let checks = [take(10, &wide), take(20, &wide), take(30, &narrow)];
-        let groups = groups(&checks, by_tens);
+        let groups = group_by_slot(&checks, slot_by_tens);
         let near = |places: [Option<u64>; 3]| {
-            let near = move |check: &Check<'_>| places[usize::from(by_tens(check)) - 1];
-            first(&checks, &groups, Accounting::AllOrNothing, near)
+            let near = move |check: &Check<'_>| places[usize::from(slot_by_tens(check)) - 1];
+            first_group(&checks, &groups, Accounting::AllOrNothing, near)
         };
         assert_eq!(near([None, None, None]), None, "far from every limit all go at once");
         assert_eq!(near([Some(9), Some(2), Some(3)]), Some(1));
         assert_eq!(near([Some(2), Some(2), Some(2)]), Some(2));
         let near = |_: &Check<'_>| Some(0);
-        assert_eq!(first(&checks, &groups, Accounting::Independent, near), None);
+        assert_eq!(first_group(&checks, &groups, Accounting::Independent, near), None);
     }
 
     #[test]
-    fn who_cannot_refuse_the_call_never_goes_first() {
+    fn a_check_that_cannot_reject_the_call_is_never_sent_first() {
         let limit = limit(5, Charge::Admitted);
         let roles = |roles: [Role; 3]| {
             let at = |n: usize| Check { role: roles[n], ..take(10 * (n as u128 + 1), &limit) };
             let checks = [at(0), at(1), at(2)];
-            let groups = groups(&checks, by_tens);
-            first(&checks, &groups, Accounting::AllOrNothing, |check| {
-                (by_tens(check) == 1).then_some(0)
+            let groups = group_by_slot(&checks, slot_by_tens);
+            first_group(&checks, &groups, Accounting::AllOrNothing, |check| {
+                (slot_by_tens(check) == 1).then_some(0)
             })
         };
         assert_eq!(roles([Role::Shadow, Role::Required, Role::Required]), None);
@@ -229,35 +205,35 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_check_refuses_only_with_all_others() {
+    fn quota_checks_reject_the_call_only_if_all_of_them_refuse() {
         let limit = limit(5, Charge::Admitted);
         let quota = |identity| Check { role: Role::Quota, ..take(identity, &limit) };
         let checks = [quota(10), quota(20), take(30, &limit)];
         let (no, yes) = (decided(Verdict::Refuse, 0, 0), decided(Verdict::Pass, 1, 4));
-        assert!(!refused(&checks, &[no, yes, yes]));
-        assert!(!refused(&checks, &[no, Answer::NotAsked, yes]), "not known yet");
-        assert!(refused(&checks, &[no, no, yes]));
-        assert!(refused(&checks, &[yes, yes, no]));
+        assert!(!is_rejected(&checks, &[no, yes, yes]));
+        assert!(!is_rejected(&checks, &[no, Answer::NotAsked, yes]), "not known yet");
+        assert!(is_rejected(&checks, &[no, no, yes]));
+        assert!(is_rejected(&checks, &[yes, yes, no]));
     }
 
     #[test]
-    fn a_first_group_that_was_waited_for_in_vain_leaves_no_time_for_the_others() {
+    fn a_timeout_of_the_first_group_leaves_no_time_for_the_others() {
         let limit = limit(5, Charge::Admitted);
         let checks = [take(10, &limit), take(20, &limit)];
-        let groups = groups(&checks, by_tens);
+        let groups = group_by_slot(&checks, slot_by_tens);
         let unanswered = |executed| Answer::Unanswered { executed };
-        let mut at_once = [unanswered(Executed::No), Answer::NotAsked];
-        assert!(!settled(&checks, &groups[0], &mut at_once), "there is time to ask the other");
-        let mut late = [unanswered(Executed::Unknown), Answer::NotAsked];
-        assert!(settled(&checks, &groups[0], &mut late));
-        assert_eq!(late[1], unanswered(Executed::No), "it has a say, and has not had it");
+        let mut at_once = [unanswered(ExecutionStatus::NotExecuted), Answer::NotAsked];
+        assert!(!ends_call(&checks, &groups[0], &mut at_once), "there is time to ask the other");
+        let mut late = [unanswered(ExecutionStatus::Unknown), Answer::NotAsked];
+        assert!(ends_call(&checks, &groups[0], &mut late));
+        assert_eq!(late[1], unanswered(ExecutionStatus::NotExecuted), "it was never sent");
         let mut refusal = [decided(Verdict::Refuse, 0, 0), Answer::NotAsked];
-        assert!(settled(&checks, &groups[0], &mut refusal));
+        assert!(ends_call(&checks, &groups[0], &mut refusal));
         assert_eq!(refusal[1], Answer::NotAsked);
     }
 
     #[test]
-    fn a_refused_call_keeps_its_debts_and_returns_the_rest() {
+    fn a_rejected_call_keeps_its_debts_and_refunds_the_rest() {
         let (plain, debt) = (limit(5, Charge::Admitted), limit(5, Charge::Always));
         let checks = [take(10, &plain), take(20, &debt), take(30, &plain)];
         let mut answers = [
@@ -265,10 +241,10 @@ mod tests {
             decided(Verdict::Pass, 1, 4),
             decided(Verdict::Refuse, 0, 0),
         ];
-        let groups = groups(&checks, by_tens);
-        assert_eq!(numbers(&rest(&checks, groups.clone(), 2, false)), [vec![0], vec![1]]);
-        assert_eq!(numbers(&rest(&checks, groups, 2, true)), [vec![1]]);
-        let receipts = undo(&checks, &mut answers);
+        let groups = group_by_slot(&checks, slot_by_tens);
+        assert_eq!(numbers(&other_groups(&checks, groups.clone(), 2, false)), [vec![0], vec![1]]);
+        assert_eq!(numbers(&other_groups(&checks, groups, 2, true)), [vec![1]]);
+        let receipts = Receipt::of_rejected_call(&checks, &mut answers);
         assert_eq!(receipts.len(), 1);
         assert_eq!(receipts[0].key, checks[0].key);
         assert_eq!(answers[0], decided(Verdict::Pass, 0, 5));

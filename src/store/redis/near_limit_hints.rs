@@ -1,85 +1,83 @@
-//! What was last seen of counters: whether a call over several cluster slots had better ask one of
-//! them first.
+//! Hints on which counters are near their limit, so that a call over several cluster slots can ask
+//! the slot of such a counter first.
 //!
-//! A hint, never a decision: a lost or mixed-up entry costs a round trip or a refund. So it is a
-//! fixed table of atomics, written over by whatever comes to the same place, without locks.
+//! A lost or mixed-up hint only costs a round trip or a refund, so the table has a fixed size and is
+//! written without locks: a counter overwrites whatever is in its entry.
 //!
-//! Not here: what follows from it (`split`).
+//! Not here: the order of the slots (`multi_slot`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::domain::{Check, Hits, Micros, Op, Outcome, Verdict};
+use crate::domain::{Check, Micros, Outcome, Verdict};
 
-/// Counters remembered: 4,096 of 16 bytes. Near its limit a counter is seen at every call, so it
-/// does not stay written over for long.
-const PLACES: usize = 4_096;
+/// Entries of the table, of 16 bytes each. A counter near its limit is recorded at every call, so an
+/// overwritten entry soon returns.
+const ENTRIES: usize = 4_096;
 
-/// A refusal is remembered for that long.
+/// How long a counter counts as near its limit after a refusal.
 const REFUSED_FOR_MS: u32 = 1_000;
 
-/// A counter is near its limit where fewer hits are left than that many times the cost.
+/// A counter is near its limit if fewer hits than this many times the cost are available.
 const NEAR_TIMES: u64 = 10;
 
-/// Hits last seen left, per counter, and when it last refused.
+/// For each counter the available hits when last seen, and the time of the latest refusal.
 #[derive(Debug)]
 pub(super) struct NearLimitHints {
-    places: Box<[Place]>,
+    entries: Box<[Hint]>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
-    /// The low half of the counter's identity; 0 is nobody's.
+struct Hint {
+    /// The low half of the counter's identity; 0 for an empty entry.
     counter: AtomicU64,
-    /// Hits left (at most 2^32 - 1) in the high half; in the low one when it last refused, in
-    /// milliseconds that come round after 49 days; 0 is never.
+    /// High half: available hits, at most 2^32 - 1. Low half: time of the refusal in milliseconds,
+    /// wrapping after 49 days; 0 if the counter did not refuse.
     seen: AtomicU64,
 }
 
-/// How near a counter is to its limit: less is nearer.
+/// How near a counter is to its limit; 0 is nearest.
 pub(super) type Nearness = u64;
 
 impl NearLimitHints {
     pub(super) fn new() -> NearLimitHints {
-        NearLimitHints { places: (0..PLACES).map(|_| Place::default()).collect() }
+        NearLimitHints { entries: (0..ENTRIES).map(|_| Hint::default()).collect() }
     }
 
-    /// Remembers an outcome.
-    pub(super) fn note(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
-        let (counter, place) = self.place(check);
-        let left = outcome.available.0.min(u64::from(u32::MAX));
+    /// Records an outcome.
+    pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
+        let (counter, hint) = self.entry(check);
+        let available = outcome.available.0.min(u64::from(u32::MAX));
         let refused = match outcome.verdict {
             Verdict::Refuse => u64::from(millis(now).max(1)),
             Verdict::Pass => 0,
         };
-        place.counter.store(counter, Ordering::Relaxed);
-        place.seen.store(left << 32 | refused, Ordering::Relaxed);
+        hint.counter.store(counter, Ordering::Relaxed);
+        hint.seen.store(available << 32 | refused, Ordering::Relaxed);
     }
 
-    /// How near to refusing a check was when last seen; `None` where it was far off or not seen.
-    pub(super) fn near(&self, check: &Check<'_>, now: Micros) -> Option<Nearness> {
-        let (counter, place) = self.place(check);
-        if place.counter.load(Ordering::Relaxed) != counter {
+    /// Returns how near a check's counter was to its limit when last seen, or `None` if it was not
+    /// near or not seen, or if the check is a refund.
+    pub(super) fn nearness(&self, check: &Check<'_>, now: Micros) -> Option<Nearness> {
+        let (counter, hint) = self.entry(check);
+        if check.is_refund() || hint.counter.load(Ordering::Relaxed) != counter {
             return None;
         }
-        let cost = match check.op {
-            Op::Take { cost } => cost.max(Hits::ONE).0,
-            Op::Peek => 1,
-            Op::Refund { .. } => return None,
-        };
-        let seen = place.seen.load(Ordering::Relaxed);
-        let (left, refused) = (seen >> 32, seen as u32);
-        let lately = refused != 0 && millis(now).wrapping_sub(refused) < REFUSED_FOR_MS;
-        let near = left < cost.saturating_mul(NEAR_TIMES);
-        (lately || near).then_some(if lately { 0 } else { 1 + left / cost })
+        let cost = check.hits_needed().0;
+        let seen = hint.seen.load(Ordering::Relaxed);
+        let (available, refused) = (seen >> 32, seen as u32);
+        if refused != 0 && millis(now).wrapping_sub(refused) < REFUSED_FOR_MS {
+            return Some(0);
+        }
+        (available < cost.saturating_mul(NEAR_TIMES)).then(|| 1 + available / cost)
     }
 
-    fn place(&self, check: &Check<'_>) -> (u64, &Place) {
+    fn entry(&self, check: &Check<'_>) -> (u64, &Hint) {
         let counter = (check.key.identity as u64).max(1);
-        (counter, &self.places[counter as usize % PLACES])
+        (counter, &self.entries[counter as usize % ENTRIES])
     }
 }
 
-/// Milliseconds, cut to 32 bits.
+/// Milliseconds, truncated to 32 bits.
 fn millis(now: Micros) -> u32 {
     (now.0 / 1_000) as u32
 }

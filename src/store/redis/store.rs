@@ -1,7 +1,6 @@
-//! [`RedisStore`]: a call becomes script calls, their replies become answers.
+//! [`RedisStore`] turns a call into script calls, and their replies into answers.
 //!
-//! Not here: how the script calls get there ([`Transport`]), deadlines and fallbacks
-//! (`resilience`).
+//! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,135 +8,167 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
+use super::client::node_stats::NodeReport;
+use super::client::topology::RedisClient;
 use super::client::transport::{ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
 use super::multi_slot;
-use super::multi_slot::Groups;
+use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICTLY};
 use super::script::reply::{ReplyError, ScriptReply};
-use crate::domain::{Accounting, Answer, Answers, Call, Check, Executed, Micros, Receipt, Source};
-use crate::store::Store;
+use crate::domain::{
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
+};
+use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// A call over several slots ends that long before its deadline, so that what some of them charged
-/// is told beside the others' silence. One tick of the runtime's timer: with less, whoever keeps the
-/// deadline would end the call first, and nobody would know of those charges.
-const SETTLING: Duration = Duration::from_millis(1);
+/// How long before its deadline a call over several slots ends, so that it can still report the
+/// charges of the slots that answered. One tick of the runtime's timer: with less, `resilience` could
+/// end the call first, and those charges would never be refunded.
+const MERGE_MARGIN: Duration = Duration::from_millis(1);
 
-/// Whose time counts.
+/// Clock that the scripts use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Timing {
-    /// The server's: every replica sees the same.
+pub enum TimeSource {
+    /// The Redis server's clock, the same for all replicas.
     #[default]
     Server,
-    /// The call's, for tests: the scripts run strictly (Redis 7), and every expiry is a day longer.
-    OfTheCall,
+    /// The time of the call, for tests. Scripts run in strict mode (Redis 7), and every expiry is a day
+    /// longer.
+    Call,
 }
 
-/// Counts of what went on; read by telemetry, never reset.
+/// Statistics of a Redis store. All are totals.
 #[derive(Debug, Default)]
-pub struct Counters {
-    /// Counters that were from the far future and count as full from then on.
+pub struct RedisStats {
+    /// RedisStats that were from the far future and count as full from then on.
     pub clamped: AtomicU64,
-    /// Replies that no script of ours gives.
+    /// Replies that none of our scripts sends.
     pub unreadable: AtomicU64,
     /// Calls over several slots.
     pub split: AtomicU64,
-    /// Of these: calls that asked one slot first.
+    /// Calls over several slots that asked one slot first.
     pub two_rounds: AtomicU64,
     /// Charges refunded because another slot of the call refused it.
     pub refunded: AtomicU64,
 }
 
-/// Counters in Redis. Implements the store's contract; see the module.
+/// RedisStats in Redis. Implements the store's contract; see the module.
 #[derive(Debug)]
 pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
-    timing: Timing,
-    /// The latest call's time, for refunds under [`Timing::OfTheCall`].
+    timing: TimeSource,
+    /// Time of the latest call, for refunds under [`TimeSource::Call`].
     latest: AtomicU64,
-    seen: NearLimitHints,
-    counters: Counters,
+    hints: NearLimitHints,
+    stats: RedisStats,
+}
+
+impl SharedStore for RedisStore<RedisClient> {
+    type Node = NodeReport;
+
+    fn nodes(&self) -> Vec<NodeReport> {
+        self.transport.report()
+    }
+
+    async fn until_connected(&self) {
+        self.transport.until_connected().await;
+    }
+
+    fn shared_stats(&self) -> SharedStoreStats {
+        let RedisStats { clamped, unreadable, split, two_rounds, refunded } = &self.stats;
+        SharedStoreStats {
+            clamped: clamped.load(Ordering::Relaxed),
+            unreadable: unreadable.load(Ordering::Relaxed),
+            multi_slot_calls: split.load(Ordering::Relaxed),
+            two_rounds: two_rounds.load(Ordering::Relaxed),
+            refunds: refunded.load(Ordering::Relaxed),
+            ..SharedStoreStats::default()
+        }
+    }
+
+    fn clear_refusals(&self) {}
 }
 
 impl<T: Transport> RedisStore<T> {
-    /// A store whose keys begin with `prefix`.
-    pub fn new(transport: T, prefix: Prefix, timing: Timing) -> Self {
+    /// Creates a store whose keys begin with `prefix`.
+    pub fn new(transport: T, prefix: Prefix, timing: TimeSource) -> Self {
         let scripts = match timing {
-            Timing::Server => &*PRODUCTION,
-            Timing::OfTheCall => &*STRICTLY,
+            TimeSource::Server => &*PRODUCTION,
+            TimeSource::Call => &*STRICTLY,
         };
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
-        let (latest, seen, counters) =
-            (AtomicU64::new(0), NearLimitHints::new(), Counters::default());
-        RedisStore { transport, encoder, timing, latest, seen, counters }
+        let (latest, hints, stats) =
+            (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
+        RedisStore { transport, encoder, timing, latest, hints, stats }
     }
 
-    /// What carries the script calls.
+    /// Returns the transport that sends the script calls.
     pub fn transport(&self) -> &T {
         &self.transport
     }
 
-    /// What went on so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    /// Returns the statistics.
+    pub fn stats(&self) -> &RedisStats {
+        &self.stats
     }
 
     fn now(&self, call: &Call<'_>) -> Option<Micros> {
         match self.timing {
-            Timing::Server => None,
-            Timing::OfTheCall => {
+            TimeSource::Server => None,
+            TimeSource::Call => {
                 self.latest.store(call.now.0, Ordering::Relaxed);
                 Some(call.now)
             }
         }
     }
 
-    /// One script call for all checks.
-    async fn together(&self, call: &Call<'_>) -> Vec<Answer> {
+    /// Decides a call with one script call.
+    async fn single_slot(&self, call: &Call<'_>) -> Vec<Answer> {
         let item = self.encoder.call(call.checks, call.accounting, self.now(call), call.now);
         let reply = self.transport.send(smallvec![item]).await.pop();
-        self.read(reply, call.checks, call.accounting)
+        self.decode_reply(reply, call.checks, call.accounting)
     }
 
-    /// One script call for each slot, in at most two rounds.
-    async fn apart(&self, call: &Call<'_>, groups: Groups) -> Vec<Answer> {
+    /// Decides a call with one script call per slot, in at most two rounds.
+    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Vec<Answer> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
-        self.counters.split.fetch_add(1, Ordering::Relaxed);
-        let near = |check: &Check<'_>| self.seen.near(check, call.now);
-        match multi_slot::first(call.checks, &groups, call.accounting, near) {
-            None => self.round(call, &groups, &mut answers).await,
+        self.stats.split.fetch_add(1, Ordering::Relaxed);
+        let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
+        match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
+            None => self.send_groups(call, &groups, &mut answers).await,
             Some(first) => {
-                self.counters.two_rounds.fetch_add(1, Ordering::Relaxed);
-                self.round(call, &groups[first..=first], &mut answers).await;
-                let settled = multi_slot::settled(call.checks, &groups[first], &mut answers);
-                let rest = multi_slot::rest(call.checks, groups, first, settled);
-                self.round(call, &rest, &mut answers).await;
+                self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
+                self.send_groups(call, &groups[first..=first], &mut answers).await;
+                let has_ended = multi_slot::ends_call(call.checks, &groups[first], &mut answers);
+                let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
+                self.send_groups(call, &others, &mut answers).await;
             }
         }
         for (check, answer) in call.checks.iter().zip(&answers) {
             if let Answer::Decided(outcome) = answer {
-                self.seen.note(check, outcome, call.now);
+                self.hints.record(check, outcome, call.now);
             }
         }
-        if call.accounting == Accounting::AllOrNothing && multi_slot::refused(call.checks, &answers)
+        if call.accounting == Accounting::AllOrNothing
+            && multi_slot::is_rejected(call.checks, &answers)
         {
-            let receipts = multi_slot::undo(call.checks, &mut answers);
-            self.counters.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
-            for item in self.returns(&receipts, self.now(call)) {
+            let receipts = Receipt::of_rejected_call(call.checks, &mut answers);
+            self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
+            for item in self.refund_calls(&receipts, self.now(call)) {
                 self.transport.post(item);
             }
         }
         answers
     }
 
-    async fn round(&self, call: &Call<'_>, groups: &[multi_slot::Group], answers: &mut [Answer]) {
-        type Part<'a> = SmallVec<[Check<'a>; 8]>;
-        let part = |at: &usize| multi_slot::part(&call.checks[*at], call.accounting);
-        let parts: SmallVec<[Part<'_>; 4]> =
-            groups.iter().map(|group| group.checks.iter().map(part).collect()).collect();
+    async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut [Answer]) {
+        type Checks<'a> = SmallVec<[Check<'a>; 8]>;
+        let sent = |at: &usize| multi_slot::sent_check(&call.checks[*at], call.accounting);
+        let parts: SmallVec<[Checks<'_>; 4]> =
+            groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
         let now = self.now(call);
         let items: ScriptCalls = parts
             .iter()
@@ -146,18 +177,18 @@ impl<T: Transport> RedisStore<T> {
         if items.is_empty() {
             return;
         }
-        let until = call.deadline.and_then(|deadline| deadline.checked_sub(SETTLING));
+        let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let mut replies = self.transport.send_until(items, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
-            let read = self.read(replies.next(), part, call.accounting);
+            let read = self.decode_reply(replies.next(), part, call.accounting);
             for (at, answer) in group.checks.iter().zip(read) {
                 answers[*at] = answer;
             }
         }
     }
 
-    /// One answer per check.
-    fn read(
+    /// Decodes a reply into one answer per check.
+    fn decode_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
         checks: &[Check<'_>],
@@ -166,23 +197,23 @@ impl<T: Transport> RedisStore<T> {
         let executed = match reply {
             Some(Ok(value)) => match ScriptReply::decode(&value, checks, accounting) {
                 Ok(decoded) => {
-                    self.counters.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
+                    self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                     return decoded.outcomes.into_iter().map(Answer::Decided).collect();
                 }
-                Err(ReplyError::NoWindow) => Executed::No,
+                Err(ReplyError::NoWindow) => ExecutionStatus::NotExecuted,
                 Err(_) => {
-                    self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
-                    Executed::Unknown
+                    self.stats.unreadable.fetch_add(1, Ordering::Relaxed);
+                    ExecutionStatus::Unknown
                 }
             },
             Some(Err(error)) => error.executed,
-            None => Executed::Unknown,
+            None => ExecutionStatus::Unknown,
         };
         vec![Answer::Unanswered { executed }; checks.len()]
     }
 
-    /// One script call for each slot.
-    fn returns(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
+    /// Returns the script calls that refund these receipts: one per slot.
+    fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
             return ScriptCalls::new();
         }
@@ -193,7 +224,7 @@ impl<T: Transport> RedisStore<T> {
         for receipt in receipts {
             let slot = keys::slot(&receipt.key);
             match by_slot.iter_mut().find(|(at, _)| *at == slot) {
-                Some((_, held)) => held.push(receipt.clone()),
+                Some((_, receipts)) => receipts.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }
@@ -204,14 +235,14 @@ impl<T: Transport> RedisStore<T> {
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let each = if !self.transport.is_cluster() {
-            self.together(call).await
+            self.single_slot(call).await
         } else {
-            let groups = multi_slot::groups(call.checks, |check| keys::slot(&check.key));
+            let groups = multi_slot::group_by_slot(call.checks, |check| keys::slot(&check.key));
             if groups.len() < 2 {
-                self.together(call).await
+                self.single_slot(call).await
             } else {
-                // Boxed, so that the calls of one slot do not carry the room for it.
-                Box::pin(self.apart(call, groups)).await
+                // Boxed, so that the future of a single-slot call stays small.
+                Box::pin(self.multi_slot(call, groups)).await
             }
         };
         Answers { each, source: Source::Redis }
@@ -219,12 +250,12 @@ impl<T: Transport> Store for RedisStore<T> {
 
     async fn refund(&self, receipts: &[Receipt]) {
         let now = match self.timing {
-            Timing::Server => None,
-            Timing::OfTheCall => Some(Micros(self.latest.load(Ordering::Relaxed))),
+            TimeSource::Server => None,
+            TimeSource::Call => Some(Micros(self.latest.load(Ordering::Relaxed))),
         };
-        let items = self.returns(receipts, now);
+        let items = self.refund_calls(receipts, now);
         if !items.is_empty() {
-            // What is lost only makes a counter stricter; it is not sent again.
+            // Not sent again: a lost refund only keeps the counter stricter.
             let _lost = self.transport.send(items).await;
         }
     }

@@ -1,8 +1,7 @@
-//! Metrics over OTLP: the same list that a scrape shows, encoded straight from its cells every so
-//! often.
+//! Exports metrics over OTLP: the same families as a scrape, encoded from the same counters.
 //!
-//! The library's own instruments are not used: it has no histogram that is read from elsewhere, and
-//! an instrument on the way of a decision costs fifteen times a cell. Not here: the metrics.
+//! Why not opentelemetry_sdk: it has no observable histogram, and one of its instruments costs a
+//! decision fifteen times what our counters do. Not here: the families (`families`, `app::wiring`).
 
 use std::fmt;
 use std::mem;
@@ -22,87 +21,90 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Extensions, Request};
 
-use super::{Identity, OtlpError, Sent, Target};
+use super::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
 use crate::domain::Micros;
-use crate::telemetry::metric::{Family, Kind, Labels, Put, Sink, Unit, Value};
-use crate::telemetry::prometheus::{PREFIX, Shown};
+use crate::telemetry::metric::{
+    EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue,
+};
+use crate::telemetry::prometheus::{AllMetrics, PREFIX};
 
-/// Series in one message: about a megabyte, a quarter of what receivers take by default.
+/// Data points per message: about a megabyte, a quarter of what receivers accept by default.
 const POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS: f64 = 1e6;
 
-/// Sends metrics.
-pub struct Metrics {
+/// Exports metrics periodically.
+pub struct MetricsExporter {
     client: MetricsServiceClient<Channel>,
     metadata: MetadataMap,
     resource: Resource,
-    shown: Arc<Shown>,
+    metrics: Arc<AllMetrics>,
     now: fn() -> Micros,
-    began: Micros,
-    sent: Arc<Sent>,
+    start: Micros,
+    stats: Arc<ExportStats>,
 }
 
-impl fmt::Debug for Metrics {
+impl fmt::Debug for MetricsExporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
+        f.debug_struct("MetricsExporter").finish_non_exhaustive()
     }
 }
 
-impl Metrics {
-    /// Sends `shown` to `target`; `now` reads the wall clock. To be called on a runtime.
+impl MetricsExporter {
+    /// An exporter of `metrics` to `target`; `now` reads the wall clock. Call it on a runtime.
     ///
     /// # Errors
     ///
-    /// If nothing can be sent to it at all.
+    /// If the target's configuration is invalid.
     pub fn open(
-        target: &Target,
-        identity: &Identity,
-        shown: Arc<Shown>,
+        target: &OtlpTarget,
+        identity: &ServiceIdentity,
+        metrics: Arc<AllMetrics>,
         now: fn() -> Micros,
-        sent: &Arc<Sent>,
-    ) -> Result<Metrics, OtlpError> {
+        stats: &Arc<ExportStats>,
+    ) -> Result<MetricsExporter, OtlpError> {
         let attributes = identity.attributes();
         let attributes = attributes.iter().map(|(name, value)| attribute(name, value)).collect();
-        Ok(Metrics {
+        Ok(MetricsExporter {
             client: MetricsServiceClient::new(target.channel()?),
             metadata: target.metadata()?,
             resource: Resource { attributes, ..Resource::default() },
-            shown,
+            metrics,
             now,
-            began: now(),
-            sent: Arc::clone(sent),
+            start: now(),
+            stats: Arc::clone(stats),
         })
     }
 
-    /// Sends every so often until told to stop, and then once more.
-    pub async fn run(mut self, every: Duration, mut stop: watch::Receiver<bool>) {
+    /// Exports at every interval until told to stop, and then once more.
+    pub async fn run(mut self, interval: Duration, mut stop: watch::Receiver<bool>) {
         loop {
-            // Whoever could stop us is gone: then it is over, too.
-            let stops = stop.wait_for(|stops| *stops);
-            let is_last = tokio::time::timeout(every, stops).await.is_ok();
-            self.send().await;
+            // A closed channel means stop, too.
+            let stopped = stop.wait_for(|stop| *stop);
+            let is_last = tokio::time::timeout(interval, stopped).await.is_ok();
+            self.export().await;
             if is_last {
                 return;
             }
         }
     }
 
-    async fn send(&mut self) {
-        let mut written = Written::new(self.began, (self.now)());
-        if self.shown.show(&mut written).is_err() {
+    async fn export(&mut self) {
+        let mut writer = OtlpWriter::new(self.start, (self.now)());
+        if self.metrics.emit(&mut writer).is_err() {
             return;
         }
-        for metrics in written.messages() {
+        for metrics in writer.messages() {
             let scope_metrics =
                 vec![ScopeMetrics { scope: Some(scope()), metrics, ..ScopeMetrics::default() }];
             let resource = Some(self.resource.clone());
-            let of_us = ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
-            let message = ExportMetricsServiceRequest { resource_metrics: vec![of_us] };
+            let resource_metrics =
+                ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
+            let message = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
             let metadata = self.metadata.clone();
             let request = Request::from_parts(metadata, Extensions::default(), message);
             let result = self.client.export(request).await;
-            self.sent.note(result.map(|_| ()));
+            self.stats.record(result.map(|_| ()));
         }
     }
 }
@@ -117,20 +119,21 @@ fn attribute(name: &str, value: &str) -> KeyValue {
     KeyValue { key: name.to_owned(), value: Some(value), ..KeyValue::default() }
 }
 
-/// Metrics as messages of a bounded size.
-struct Written {
-    began: u64,
-    now: u64,
+/// A sink that collects data points in messages of bounded size.
+struct OtlpWriter {
+    start_nanos: u64,
+    now_nanos: u64,
     full: Vec<Vec<Metric>>,
     open: Vec<Metric>,
+    /// Data points in `open`.
     points: usize,
 }
 
-impl Written {
-    fn new(began: Micros, now: Micros) -> Self {
+impl OtlpWriter {
+    fn new(start: Micros, now: Micros) -> Self {
         let nanos = |at: Micros| at.0.saturating_mul(1_000);
-        let (began, now) = (nanos(began), nanos(now));
-        Written { began, now, full: Vec::new(), open: Vec::new(), points: 0 }
+        let (start_nanos, now_nanos) = (nanos(start), nanos(now));
+        OtlpWriter { start_nanos, now_nanos, full: Vec::new(), open: Vec::new(), points: 0 }
     }
 
     fn messages(mut self) -> Vec<Vec<Metric>> {
@@ -139,8 +142,8 @@ impl Written {
         self.full
     }
 
-    /// Adds series of a metric; begins another message where one is full.
-    fn add(&mut self, family: &Family, points: Points) {
+    /// Adds data points of a metric, and starts another message when one is full.
+    fn add(&mut self, family: &MetricFamily, points: Points) {
         if points.is_empty() {
             return;
         }
@@ -152,11 +155,11 @@ impl Written {
         }
     }
 
-    fn point(&self, scale: f64, labels: &Labels<'_>, value: Value, points: &mut Points) {
+    fn point(&self, scale: f64, labels: &Labels<'_>, value: MetricValue, points: &mut Points) {
         let attributes = labels.iter().map(|(name, value)| attribute(name, value)).collect();
-        let (start_time_unix_nano, time_unix_nano) = (self.began, self.now);
+        let (start_time_unix_nano, time_unix_nano) = (self.start_nanos, self.now_nanos);
         match value {
-            Value::Whole(number) => {
+            MetricValue::Number(number) => {
                 let value = Some(if scale == 1.0 {
                     number_data_point::Value::AsInt(i64::try_from(number).unwrap_or(i64::MAX))
                 } else {
@@ -171,21 +174,25 @@ impl Written {
                     ..rest
                 });
             }
-            Value::Buckets(held) => points.histograms.push(HistogramDataPoint {
+            MetricValue::Histogram(histogram) => points.histograms.push(HistogramDataPoint {
                 attributes,
                 start_time_unix_nano,
                 time_unix_nano,
-                count: held.count(),
-                sum: Some(held.sum as f64 / scale),
-                explicit_bounds: held.bounds.iter().map(|bound| *bound as f64 / scale).collect(),
-                bucket_counts: held.counts,
+                count: histogram.count(),
+                sum: Some(histogram.sum as f64 / scale),
+                explicit_bounds: histogram
+                    .bounds
+                    .iter()
+                    .map(|bound| *bound as f64 / scale)
+                    .collect(),
+                bucket_counts: histogram.counts,
                 ..HistogramDataPoint::default()
             }),
         }
     }
 }
 
-/// Series of one metric.
+/// Data points of one metric.
 #[derive(Default)]
 struct Points {
     numbers: Vec<NumberDataPoint>,
@@ -202,13 +209,13 @@ impl Points {
     }
 }
 
-impl Sink for Written {
+impl MetricSink for OtlpWriter {
     fn family(
         &mut self,
-        family: &Family,
-        fill: &mut dyn FnMut(Put<'_>) -> fmt::Result,
+        family: &MetricFamily,
+        fill: &mut dyn FnMut(EmitSeries<'_>) -> fmt::Result,
     ) -> fmt::Result {
-        let scale = if family.unit == Some(Unit::Seconds) { MICROS } else { 1.0 };
+        let scale = if family.unit == Some(MetricUnit::Seconds) { MICROS } else { 1.0 };
         let mut points = Points::default();
         fill(&mut |labels, value| {
             self.point(scale, labels, value, &mut points);
@@ -222,24 +229,24 @@ impl Sink for Written {
     }
 }
 
-fn metric(family: &Family, points: Points) -> Metric {
+fn metric(family: &MetricFamily, points: Points) -> Metric {
     let Points { numbers, histograms } = points;
     let data = match family.kind {
-        Kind::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
-        Kind::Counter | Kind::Bare => metric::Data::Sum(Sum {
+        MetricKind::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
+        MetricKind::Counter | MetricKind::UnsuffixedCounter => metric::Data::Sum(Sum {
             data_points: numbers,
             aggregation_temporality: CUMULATIVE,
             is_monotonic: true,
         }),
-        Kind::Histogram => metric::Data::Histogram(Histogram {
+        MetricKind::Histogram => metric::Data::Histogram(Histogram {
             data_points: histograms,
             aggregation_temporality: CUMULATIVE,
         }),
     };
     let unit = match family.unit {
         None => "1",
-        Some(Unit::Seconds) => "s",
-        Some(Unit::Bytes) => "By",
+        Some(MetricUnit::Seconds) => "s",
+        Some(MetricUnit::Bytes) => "By",
     };
     Metric {
         name: format!("{PREFIX}_{}", family.full_name()),
@@ -253,17 +260,18 @@ fn metric(family: &Family, points: Points) -> Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metric::{counter, gauge};
 
     #[test]
-    fn a_metric_of_many_series_is_sent_in_several_messages_and_whole() {
-        let mut written = Written::new(Micros(1), Micros(2));
-        let family = Family::new("hits", "Hits", Kind::Counter);
+    fn a_metric_with_many_series_is_split_into_several_messages_without_loss() {
+        let mut writer = OtlpWriter::new(Micros(1), Micros(2));
+        let family = counter("hits", "Hits");
         let names: Vec<String> = (0..2 * POINTS_MAX + 1).map(|n| n.to_string()).collect();
-        let fill = &mut |put: Put<'_>| {
-            names.iter().try_for_each(|name| put(&[("rule", name)], Value::Whole(1)))
+        let fill = &mut |emit: EmitSeries<'_>| {
+            names.iter().try_for_each(|name| emit(&[("rule", name)], MetricValue::Number(1)))
         };
-        written.family(&family, fill).unwrap();
-        let messages = written.messages();
+        writer.family(&family, fill).unwrap();
+        let messages = writer.messages();
         assert_eq!(messages.len(), 3);
         let points = messages.iter().flatten().map(|metric| match metric.data.as_ref().unwrap() {
             metric::Data::Sum(sum) => sum.data_points.len(),
@@ -273,11 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_seconds_and_the_unit_is_in_the_name_and_beside_it() {
-        let mut written = Written::new(Micros(1), Micros(2));
-        let family = Family::new("busy", "Busy", Kind::Gauge).in_unit(Unit::Seconds);
-        written.family(&family, &mut |put| put(&[], Value::Whole(1_500_000))).unwrap();
-        let metric = written.messages().remove(0).remove(0);
+    fn values_are_converted_to_seconds_and_the_unit_is_in_the_name_and_in_its_own_field() {
+        let mut writer = OtlpWriter::new(Micros(1), Micros(2));
+        let family = gauge("busy", "Busy").in_unit(MetricUnit::Seconds);
+        writer.family(&family, &mut |emit| emit(&[], MetricValue::Number(1_500_000))).unwrap();
+        let metric = writer.messages().remove(0).remove(0);
         assert_eq!((metric.name.as_str(), metric.unit.as_str()), ("tidegate_busy_seconds", "s"));
         let Some(metric::Data::Gauge(gauge)) = metric.data else { panic!("a gauge") };
         let point = &gauge.data_points[0];

@@ -1,15 +1,15 @@
-//! OTLP over gRPC: where metrics and traces are sent, and as whom.
+//! OTLP over gRPC: the endpoint, the resource, and the results of exports.
 //!
-//! Sending never holds up a decision: it runs in the background, is bounded, and what cannot be sent
-//! is counted and dropped. Not here: which calls are traced (`sampling`), reading settings (`app`).
+//! Exports run in the background and are bounded; what cannot be sent is counted and dropped. Not
+//! here: reading settings (`app`).
 
 mod metric_export;
 mod sampling;
 mod trace_export;
 
-pub use self::metric_export::Metrics;
-pub use self::trace_export::Traces;
-pub use sampling::Sampling;
+pub use self::metric_export::MetricsExporter;
+pub use self::sampling::Sampling;
+pub use self::trace_export::TraceExporter;
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -19,105 +19,105 @@ use std::time::Duration;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use super::metric::{Family, Figures, Kind, Value};
+use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
 
-/// Where a signal is sent.
+/// The receiver of a signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
-    /// `http://host:4317`, or `https://`; without either, `http`.
+pub struct OtlpTarget {
+    /// `http://host:4317`, or with `https://`; `http` is the default.
     pub endpoint: String,
-    /// Sent along with everything, such as a token.
+    /// Headers of every request, such as a token.
     pub headers: Vec<(String, String)>,
-    /// How long the receiver may take.
+    /// Time limit for connecting and for each request.
     pub timeout: Duration,
-    /// The authority of the receiver's certificate, PEM; `None`: the system's.
+    /// The certificate authority to trust, PEM. `None`: those of the system.
     pub ca: Option<Vec<u8>>,
 }
 
-/// As whom it is sent: the resource.
+/// The resource: who sends the signals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct ServiceIdentity {
     /// `service.name`.
     pub service: String,
-    /// `service.instance.id`: another for each process.
+    /// `service.instance.id`: unique per process.
     pub instance: String,
-    /// Whatever else the operator says of the process.
+    /// Further attributes, set by the operator.
     pub attributes: Vec<(String, String)>,
 }
 
-/// Why nothing can be sent. Trying again does not help.
+/// Why an exporter cannot be created. A retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtlpError {
-    /// The address is none.
+    /// The endpoint is not a valid address.
     Endpoint(String),
-    /// A header that cannot be sent; its name, since its value may be a secret.
+    /// A header cannot be sent. Only its name is kept, because its value may be a secret.
     Header(String),
-    /// The authority does not parse.
+    /// The certificate authority does not parse.
     Tls(String),
-    /// The exporter refuses what it was given.
+    /// The exporter rejects its configuration.
     Exporter(String),
 }
 
 impl fmt::Display for OtlpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OtlpError::Endpoint(why) => write!(f, "{why}; such as http://collector:4317"),
+            OtlpError::Endpoint(reason) => write!(f, "{reason}; example: http://collector:4317"),
             OtlpError::Header(name) => write!(f, "header {name:?} cannot be sent"),
-            OtlpError::Tls(why) => write!(f, "TLS towards the receiver: {why}"),
-            OtlpError::Exporter(why) => f.write_str(why),
+            OtlpError::Tls(reason) => write!(f, "TLS towards the receiver: {reason}"),
+            OtlpError::Exporter(reason) => f.write_str(reason),
         }
     }
 }
 
 impl std::error::Error for OtlpError {}
 
-impl Target {
-    /// A channel that connects when something is sent, on the present runtime.
+impl OtlpTarget {
+    /// A channel that connects at the first request, on the present runtime.
     fn channel(&self) -> Result<Channel, OtlpError> {
-        let wrong = |why: &dyn fmt::Display| OtlpError::Endpoint(format!("{why}"));
+        let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
         let with_scheme = match self.endpoint.contains("://") {
             true => self.endpoint.clone(),
             false => format!("http://{}", self.endpoint),
         };
         let endpoint = Endpoint::from_shared(with_scheme)
-            .map_err(|why| wrong(&format!("{:?} is no address ({why})", self.endpoint)))?
+            .map_err(|error| invalid(&format!("{:?} is not an address ({error})", self.endpoint)))?
             .connect_timeout(self.timeout)
             .timeout(self.timeout);
-        let secured = match endpoint.uri().scheme_str() {
+        let tls = match endpoint.uri().scheme_str() {
             Some("http") => return Ok(endpoint.connect_lazy()),
             Some("https") => match &self.ca {
                 Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
                 None => ClientTlsConfig::new().with_native_roots(),
             },
-            _ => return Err(wrong(&"only http and https are spoken")),
+            _ => return Err(invalid(&"only http and https are supported")),
         };
         let endpoint =
-            endpoint.tls_config(secured).map_err(|why| OtlpError::Tls(why.to_string()))?;
+            endpoint.tls_config(tls).map_err(|error| OtlpError::Tls(error.to_string()))?;
         Ok(endpoint.connect_lazy())
     }
 
     fn metadata(&self) -> Result<MetadataMap, OtlpError> {
         let mut map = MetadataMap::new();
         for (name, value) in &self.headers {
-            let wrong = || OtlpError::Header(name.clone());
+            let invalid = || OtlpError::Header(name.clone());
             let key =
-                AsciiMetadataKey::from_str(&name.to_ascii_lowercase()).map_err(|_| wrong())?;
-            map.insert(key, AsciiMetadataValue::from_str(value).map_err(|_| wrong())?);
+                AsciiMetadataKey::from_str(&name.to_ascii_lowercase()).map_err(|_| invalid())?;
+            map.insert(key, AsciiMetadataValue::from_str(value).map_err(|_| invalid())?);
         }
         Ok(map)
     }
 }
 
-impl Identity {
-    /// The resource's attributes; what the operator says goes first.
+impl ServiceIdentity {
+    /// The resource's attributes; those set by the operator take precedence.
     fn attributes(&self) -> Vec<(String, String)> {
-        let own = [
+        let defaults = [
             ("service.name", self.service.as_str()),
             ("service.version", env!("CARGO_PKG_VERSION")),
             ("service.instance.id", self.instance.as_str()),
         ];
         let mut all = self.attributes.clone();
-        for (name, value) in own {
+        for (name, value) in defaults {
             if !all.iter().any(|(held, _)| held == name) {
                 all.push((name.to_owned(), value.to_owned()));
             }
@@ -126,49 +126,52 @@ impl Identity {
     }
 }
 
-/// How sending a signal goes: counted, and told once when it begins to fail and when it works again.
+/// Counts the exports of a signal, and logs when they start to fail and when they work again.
 #[derive(Debug)]
-pub struct Sent {
+pub struct ExportStats {
     signal: &'static str,
-    worked: AtomicU64,
+    succeeded: AtomicU64,
     failed: AtomicU64,
     failing: AtomicBool,
 }
 
-impl Sent {
-    /// Of metrics or of traces.
+impl ExportStats {
+    /// Statistics of a signal: `metrics` or `traces`.
     pub const fn new(signal: &'static str) -> Self {
-        let (worked, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Sent { signal, worked, failed, failing: AtomicBool::new(false) }
+        let (succeeded, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        ExportStats { signal, succeeded, failed, failing: AtomicBool::new(false) }
     }
 
-    fn note(&self, result: Result<(), impl fmt::Display>) {
-        let counter = if result.is_ok() { &self.worked } else { &self.failed };
+    fn record(&self, result: Result<(), impl fmt::Display>) {
+        let counter = if result.is_ok() { &self.succeeded } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
         let was_failing = self.failing.swap(result.is_err(), Ordering::Relaxed);
         match result {
-            Err(why) if !was_failing => {
-                tracing::warn!(signal = self.signal, %why, "OTLP cannot be sent");
+            Err(error) if !was_failing => {
+                tracing::warn!(signal = self.signal, %error, "OTLP export failed");
             }
-            Ok(()) if was_failing => tracing::info!(signal = self.signal, "OTLP is sent again"),
+            Ok(()) if was_failing => {
+                tracing::info!(signal = self.signal, "OTLP exports work again")
+            }
             Ok(()) | Err(_) => {}
         }
     }
 }
 
 /// Exports per signal and result.
-pub(crate) const EXPORTS: Family =
-    Family::new("otlp_exports", "OTLP exports per signal and result", Kind::Counter)
+pub(crate) const EXPORTS: MetricFamily =
+    counter("otlp_exports", "OTLP exports per signal and result")
         .with_labels(&["signal", "result"]);
 
-/// The figures of what is sent.
-pub fn sent_figures(each: Vec<std::sync::Arc<Sent>>) -> Figures {
+/// The metrics about exports.
+pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
     Box::new(move |sink| {
-        sink.family(&EXPORTS, &mut |put| {
-            each.iter().try_for_each(|sent| {
-                let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
-                put(&[("signal", sent.signal), ("result", "sent")], count(&sent.worked))?;
-                put(&[("signal", sent.signal), ("result", "failed")], count(&sent.failed))
+        sink.family(&EXPORTS, &mut |emit| {
+            signals.iter().try_for_each(|stats| {
+                let count =
+                    |counter: &AtomicU64| MetricValue::Number(counter.load(Ordering::Relaxed));
+                emit(&[("signal", stats.signal), ("result", "sent")], count(&stats.succeeded))?;
+                emit(&[("signal", stats.signal), ("result", "failed")], count(&stats.failed))
             })
         })
     })
@@ -178,13 +181,13 @@ pub fn sent_figures(each: Vec<std::sync::Arc<Sent>>) -> Figures {
 mod tests {
     use super::*;
 
-    fn target(endpoint: &str) -> Target {
+    fn target(endpoint: &str) -> OtlpTarget {
         let timeout = Duration::from_secs(1);
-        Target { endpoint: endpoint.to_owned(), timeout, ..Target::default() }
+        OtlpTarget { endpoint: endpoint.to_owned(), timeout, ..OtlpTarget::default() }
     }
 
     #[tokio::test]
-    async fn an_address_is_refused_where_nothing_could_be_sent_to_it() {
+    async fn an_endpoint_that_cannot_be_connected_to_is_rejected() {
         for good in ["http://localhost:4317", "localhost:4317", "https://collector:4317"] {
             assert!(target(good).channel().is_ok(), "{good}");
         }
@@ -196,14 +199,15 @@ mod tests {
     #[test]
     fn a_header_that_cannot_be_sent_is_named_without_its_value() {
         let headers = vec![("api-key".to_owned(), "secret\n".to_owned())];
-        let target = Target { headers, ..target("h:1") };
+        let target = OtlpTarget { headers, ..target("h:1") };
         assert_eq!(target.metadata().unwrap_err().to_string(), "header \"api-key\" cannot be sent");
     }
 
     #[test]
-    fn what_the_operator_says_of_the_process_goes_first() {
+    fn attributes_set_by_the_operator_take_precedence() {
         let attributes = vec![("service.name".to_owned(), "mine".to_owned())];
-        let identity = Identity { service: "tidegate".into(), instance: "1".into(), attributes };
+        let identity =
+            ServiceIdentity { service: "tidegate".into(), instance: "1".into(), attributes };
         let all = identity.attributes();
         assert_eq!(all[0].1, "mine");
         assert_eq!(all.len(), 3, "{all:?}");

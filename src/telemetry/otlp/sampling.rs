@@ -1,63 +1,62 @@
-//! Which calls are traced: decided before anything is written down.
+//! Head sampling: decides which calls are traced, before anything is recorded.
 //!
-//! Not here: writing down (`domain`), sending (`traces`).
+//! Not here: recording (`domain`), exporting (`trace_export`).
 
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
-use crate::domain::Parent;
+use crate::domain::TraceParent;
 
-/// Which calls are traced.
+/// The sampling rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// A caller that is in a trace decides for us.
-    heeds_parent: bool,
-    /// Else so many of 2⁶⁴.
-    share: u64,
-    /// Not a share: all of them.
+    /// The sampling decision of the caller's span applies to ours.
+    parent_based: bool,
+    /// Otherwise a call is sampled if a random number is below this.
+    threshold: u64,
+    /// Every call is sampled.
     all: bool,
 }
 
 thread_local! {
-    /// Zero until the thread's first draw.
-    static DICE: Cell<u64> = const { Cell::new(0) };
+    /// The state of this thread's random number generator; zero before its first use.
+    static RANDOM_STATE: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Sampling {
-    /// A share from 0 to 1 of the calls whose caller has not decided, or, unless the caller's word
-    /// is heeded, of all.
-    pub fn new(heeds_parent: bool, ratio: f64) -> Self {
-        // The cast saturates: a ratio of 1 is all but one in 2⁶⁴, which `all` makes good.
-        let share = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
-        Sampling { heeds_parent, share, all: ratio >= 1.0 }
+    /// Samples a share of the calls, `ratio` from 0 to 1. With `parent_based`, it applies only to calls
+    /// whose caller sent no sampling decision.
+    pub fn new(parent_based: bool, ratio: f64) -> Self {
+        // The cast saturates. A ratio of 1 would miss one call in 2⁶⁴, hence `all`.
+        let threshold = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
+        Sampling { parent_based, threshold, all: ratio >= 1.0 }
     }
 
-    /// Whether any call may be traced.
-    pub(super) fn is_any(&self) -> bool {
-        self.heeds_parent || self.share > 0
+    /// Whether any call may be sampled.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.parent_based || self.threshold > 0
     }
 
-    /// Whether this one is.
-    pub(super) fn takes(&self, parent: Option<&Parent>) -> bool {
+    /// Decides whether to sample a call.
+    pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
-            Some(parent) if self.heeds_parent => parent.sampled,
-            Some(_) | None => self.all || draw() < self.share,
+            Some(parent) if self.parent_based => parent.sampled,
+            Some(_) | None => self.all || random() < self.threshold,
         }
     }
 }
 
-/// A number that nobody has to be able to foretell: xorshift (Marsaglia 2003), which is good enough
-/// to take one call in a hundred, for a nanosecond.
-fn draw() -> u64 {
-    DICE.with(|dice| {
-        let mut x = dice.get();
+/// A random number by xorshift (Marsaglia 2003): takes a nanosecond and is good enough for sampling.
+fn random() -> u64 {
+    RANDOM_STATE.with(|state| {
+        let mut x = state.get();
         if x == 0 {
             x = RandomState::new().hash_one(()) | 1;
         }
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        dice.set(x);
+        state.set(x);
         x
     })
 }
@@ -66,27 +65,27 @@ fn draw() -> u64 {
 mod tests {
     use super::*;
 
-    fn parent(sampled: bool) -> Parent {
-        Parent { trace: [1; 16], span: [1; 8], sampled }
+    fn parent(sampled: bool) -> TraceParent {
+        TraceParent { trace: [1; 16], span: [1; 8], sampled }
     }
 
     #[test]
-    fn the_caller_decides_where_its_word_is_heeded() {
+    fn the_callers_decision_applies_if_parent_based() {
         for ratio in [0.0, 1.0] {
             let sampling = Sampling::new(true, ratio);
-            assert!(sampling.takes(Some(&parent(true))));
-            assert!(!sampling.takes(Some(&parent(false))));
-            assert_eq!(sampling.takes(None), ratio == 1.0);
+            assert!(sampling.should_sample(Some(&parent(true))));
+            assert!(!sampling.should_sample(Some(&parent(false))));
+            assert_eq!(sampling.should_sample(None), ratio == 1.0);
         }
         let sampling = Sampling::new(false, 0.0);
-        assert!(!sampling.takes(Some(&parent(true))) && !sampling.is_any());
+        assert!(!sampling.should_sample(Some(&parent(true))) && !sampling.is_enabled());
     }
 
     #[test]
-    fn a_share_of_the_others_is_taken() {
+    fn a_share_of_the_other_calls_is_sampled() {
         let sampling = Sampling::new(true, 0.1);
-        let taken = (0..100_000).filter(|_| sampling.takes(None)).count();
+        let sampled = (0..100_000).filter(|_| sampling.should_sample(None)).count();
         // Ten thousand expected, a standard deviation of 95: ten of them.
-        assert!((9_050..=10_950).contains(&taken), "{taken}");
+        assert!((9_050..=10_950).contains(&sampled), "{sampled}");
     }
 }

@@ -1,7 +1,7 @@
-//! Spans of the calls that are traced: one for the decision, one for each node that was asked.
+//! Exports the spans of sampled calls: one for the decision, one for each call to a Redis node.
 //!
-//! A span is made when its call is over, from what was written down, so that a call that is not
-//! sampled meets nothing of this. Not here: which calls are sampled (`sampling`).
+//! Spans are built when the call is over, from what was recorded, so calls that are not sampled cost
+//! nothing here. Not here: which calls are sampled (`sampling`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,124 +20,124 @@ use opentelemetry_sdk::trace::{
     SpanExporter as ExportsSpans,
 };
 
-use super::{Identity, OtlpError, Sampling, Sent, Target};
+use super::{ExportStats, OtlpError, OtlpTarget, Sampling, ServiceIdentity};
 use crate::domain::{
-    Code, Micros, NodeCall, Parent, RpcOutcome, Trace, TraceRecord, TracedDecision,
+    Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
-/// The decision's span: the method, as the conventions for RPC have it.
+/// The decision's span is named after the method, by OpenTelemetry's conventions for RPC.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const METHOD: &str = "ShouldRateLimit";
 const DECISION: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// A node call's span: the command.
+/// A node call's span is named after the command.
 const NODE_CALL: &str = "EVALSHA";
 
-/// How long the last spans may take when the process leaves.
-const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+/// Time limit for exporting the last spans at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Makes spans and sends them.
-pub struct Traces {
+/// Builds and exports spans.
+pub struct TraceExporter {
     sampling: Sampling,
     tracer: SdkTracer,
     provider: SdkTracerProvider,
 }
 
-impl Traces {
-    /// Sends spans to `target`, in batches, from a thread of its own. To be called on a runtime,
-    /// which carries the connection.
+impl TraceExporter {
+    /// An exporter to `target`, which sends batches from a thread of its own. Call it on a runtime; the
+    /// connection runs there.
     ///
     /// # Errors
     ///
-    /// If nothing can be sent to it at all.
+    /// If the target's configuration is invalid.
     pub fn open(
-        target: &Target,
-        identity: &Identity,
+        target: &OtlpTarget,
+        identity: &ServiceIdentity,
         sampling: Sampling,
-        sent: &Arc<Sent>,
-    ) -> Result<Traces, OtlpError> {
+        stats: &Arc<ExportStats>,
+    ) -> Result<TraceExporter, OtlpError> {
         let exporter = SpanExporter::builder()
             .with_tonic()
             .with_channel(target.channel()?)
             .with_metadata(target.metadata()?)
             .with_timeout(target.timeout)
             .build()
-            .map_err(|why| OtlpError::Exporter(why.to_string()))?;
+            .map_err(|error| OtlpError::Exporter(error.to_string()))?;
         let attributes = identity.attributes().into_iter();
         let resource = Resource::builder_empty()
             .with_attributes(attributes.map(|(name, value)| KeyValue::new(name, value)))
             .build();
-        let counted = Counted { exporter, sent: Arc::clone(sent) };
+        let exporter = CountingExporter { exporter, stats: Arc::clone(stats) };
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(BatchSpanProcessor::builder(counted).build())
-            // Whoever comes here has been sampled already.
+            .with_span_processor(BatchSpanProcessor::builder(exporter).build())
+            // Only sampled calls come here.
             .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource)
             .build();
-        Ok(Traces { sampling, tracer: provider.tracer("tidegate"), provider })
+        Ok(TraceExporter { sampling, tracer: provider.tracer("tidegate"), provider })
     }
 
-    /// Whether any call may be traced.
-    pub(in crate::telemetry) fn is_any(&self) -> bool {
-        self.sampling.is_any()
+    /// Whether any call may be sampled.
+    pub(in crate::telemetry) fn is_enabled(&self) -> bool {
+        self.sampling.is_enabled()
     }
 
-    /// Whether this one is.
-    pub(in crate::telemetry) fn takes(&self, parent: Option<&Parent>) -> bool {
-        self.sampling.takes(parent)
+    /// Decides whether to sample a call.
+    pub(in crate::telemetry) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
+        self.sampling.should_sample(parent)
     }
 
-    /// Makes the spans of a call that is over. What the queue has no room for is dropped.
-    pub(in crate::telemetry) fn record(&self, trace: &Trace, ending: RpcOutcome) {
-        let above = trace.parent().map_or_else(Context::new, |parent| {
+    /// Builds the spans of a finished call. They are dropped if the queue is full.
+    pub(in crate::telemetry) fn record(&self, trace: &Trace, outcome: RpcOutcome) {
+        let parent = trace.parent().map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(remote(&parent))
         });
-        let TraceRecord { told, node_calls } = trace.seen();
+        let TraceRecord { decision: recorded, node_calls } = trace.snapshot();
         let decision = SpanBuilder::from_name(DECISION)
             .with_kind(SpanKind::Server)
-            .with_start_time(moment(trace.began()))
-            .with_attributes(decision_attributes(told.as_ref(), ending));
-        let decision = self.tracer.build_with_context(decision, &above);
-        let within = above.with_span(decision);
+            .with_start_time(moment(trace.started()))
+            .with_attributes(decision_attributes(recorded.as_ref(), outcome));
+        let decision = self.tracer.build_with_context(decision, &parent);
+        let context = parent.with_span(decision);
         for call in &node_calls {
-            self.record_node_call(call, &within);
+            self.record_node_call(call, &context);
         }
-        let span = within.span();
-        if ending != RpcOutcome::Decided {
-            span.set_status(Status::error(ending.word()));
+        let span = context.span();
+        if outcome != RpcOutcome::Decided {
+            span.set_status(Status::error(outcome.as_str()));
         }
         span.end_with_timestamp(moment(trace.now()));
     }
 
-    fn record_node_call(&self, call: &NodeCall, within: &Context) {
+    fn record_node_call(&self, call: &NodeCall, parent: &Context) {
         use opentelemetry::trace::Span as _;
         let span = SpanBuilder::from_name(NODE_CALL)
             .with_kind(SpanKind::Client)
             .with_start_time(moment(call.ended.saturating_sub(call.took)))
             .with_attributes(node_attributes(call));
-        let mut span = self.tracer.build_with_context(span, within);
+        let mut span = self.tracer.build_with_context(span, parent);
         if let Some(fault) = call.fault {
             span.set_status(Status::error(fault));
         }
         span.end_with_timestamp(moment(call.ended));
     }
 
-    /// Sends what is left, for a second at most. Blocks.
-    pub fn leave(&self) {
-        // What could not be sent by then is lost, and was counted.
-        let _ = self.provider.shutdown_with_timeout(LEAVE_WITHIN);
+    /// Exports the remaining spans. Blocks for at most a second.
+    pub fn shutdown(&self) {
+        // Spans that could not be exported by then are lost; the failure was counted.
+        let _ = self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT);
     }
 }
 
-impl fmt::Debug for Traces {
+impl fmt::Debug for TraceExporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Traces").field("sampling", &self.sampling).finish_non_exhaustive()
+        f.debug_struct("TraceExporter").field("sampling", &self.sampling).finish_non_exhaustive()
     }
 }
 
-fn remote(parent: &Parent) -> SpanContext {
+fn remote(parent: &TraceParent) -> SpanContext {
     let (trace, span) = (TraceId::from_bytes(parent.trace), SpanId::from_bytes(parent.span));
     let flags = TraceFlags::default().with_sampled(parent.sampled);
-    // We call nobody on, so that nobody would be handed the caller's tracestate.
+    // Nothing downstream of us continues the trace, so the caller's tracestate is not needed.
     SpanContext::new(trace, span, flags, true, TraceState::default())
 }
 
@@ -145,9 +145,9 @@ fn moment(at: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(at.0)
 }
 
-/// Names of the policy, and numbers; nothing that the caller sent.
-fn decision_attributes(told: Option<&TracedDecision>, ending: RpcOutcome) -> Vec<KeyValue> {
-    let status = match ending {
+/// Attributes from the policy, and numbers; nothing that the caller sent.
+fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -> Vec<KeyValue> {
+    let status = match outcome {
         RpcOutcome::Decided => 0,
         RpcOutcome::Invalid => 3,
         RpcOutcome::Late => 4,
@@ -159,23 +159,24 @@ fn decision_attributes(told: Option<&TracedDecision>, ending: RpcOutcome) -> Vec
         KeyValue::new("rpc.method", METHOD),
         KeyValue::new("rpc.grpc.status_code", status),
     ];
-    let Some(told) = told else { return attributes };
-    let code = match told.code {
+    let Some(decision) = recorded else { return attributes };
+    let code = match decision.code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",
     };
-    let descriptors = i64::try_from(told.descriptors).unwrap_or(i64::MAX);
+    let descriptors = i64::try_from(decision.descriptors).unwrap_or(i64::MAX);
     attributes.extend([
         KeyValue::new("tidegate.code", code),
-        KeyValue::new("tidegate.source", told.source.word()),
+        KeyValue::new("tidegate.source", decision.source.as_str()),
         KeyValue::new("tidegate.descriptors", descriptors),
     ]);
-    let texts = [("tidegate.domain", &told.domain), ("tidegate.limited_by", &told.limited_by)];
+    let texts =
+        [("tidegate.domain", &decision.domain), ("tidegate.limited_by", &decision.limited_by)];
     for (name, text) in texts {
         attributes.extend(text.clone().map(|text| KeyValue::new(name, text)));
     }
     let wait_ms =
-        told.retry_after.map(|wait| i64::try_from(wait.ceil_millis()).unwrap_or(i64::MAX));
+        decision.retry_after.map(|wait| i64::try_from(wait.ceil_millis()).unwrap_or(i64::MAX));
     attributes.extend(wait_ms.map(|ms| KeyValue::new("tidegate.retry_after_ms", ms)));
     attributes
 }
@@ -197,17 +198,17 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     attributes
 }
 
-/// An exporter whose results are counted: the library tells nobody.
+/// Counts the results of another exporter, which the library does not report.
 #[derive(Debug)]
-struct Counted<E> {
+struct CountingExporter<E> {
     exporter: E,
-    sent: Arc<Sent>,
+    stats: Arc<ExportStats>,
 }
 
-impl<E: ExportsSpans> ExportsSpans for Counted<E> {
+impl<E: ExportsSpans> ExportsSpans for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let result = self.exporter.export(batch).await;
-        self.sent.note(result.as_ref().map(|_| ()));
+        self.stats.record(result.as_ref().map(|_| ()));
         result
     }
 

@@ -1,12 +1,11 @@
-//! Who is being refused: for each limit the keys that were refused most, in the last seconds, the
-//! last hour and the last day.
+//! The keys that each limit rejects most: in the last seconds, the last hour and the last day.
 //!
-//! The request path only leaves a note of fixed size, and only of a refusal: one `try_send` into a
-//! ring that is allocated at the start. It neither locks nor waits; a full ring drops the note and
-//! counts it. Somebody else takes the notes in, twenty times a second, into sketches of bounded
-//! size, which nobody on the request path touches.
+//! A request that is rejected only sends a note of fixed size to a bounded channel, which never locks
+//! or waits; if the channel is full, the note is dropped and counted. A background task drains the
+//! channel twenty times a second into sketches of bounded size that no request touches.
 //!
-//! Not here: the sketches (`sketch`), what a note holds (`note`), who asks (`admin`).
+//! Not here: the sketches (`space_saving`), a note's contents (`refusal_note`), who reads the report
+//! (`admin`).
 
 mod refusal_note;
 mod space_saving;
@@ -19,69 +18,68 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::refusal_note::Note;
-use self::space_saving::Spans;
+use self::refusal_note::RefusalNote;
+use self::space_saving::KeyWindows;
 use crate::domain::{Micros, RefusalEvent, RuleId};
 
-pub use self::refusal_note::Values;
-pub use self::top_report::{TopKey, TopLimit, TopReport, TopSpan};
+pub use self::refusal_note::ValueDisplay;
+pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
-/// Notes that wait to be taken in: at 20 times a second enough for 160,000 refusals a second, and
-/// a little over a megabyte. Beyond it notes are dropped and counted.
+/// The capacity of the channel: at 20 drains a second enough for 160,000 rejections a second, in a
+/// little over a megabyte.
 const NOTES_MAX: usize = 8_192;
 
-/// How often [`Top::take_in`] is to be called.
-pub const TAKE_IN_EVERY: Duration = Duration::from_millis(50);
+/// How often [`Top::drain`] is to be called.
+pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Limits whose keys are kept. Nobody looks through more; and however many distinct keys an
-/// attacker sends, with them all sketches together stay below 20 MB. Another one takes the place of
-/// the one that has not refused for the longest time.
+/// Limits with a sketch. Nobody reads a longer list, and all sketches together stay below 20 MB,
+/// however many keys an attacker sends. A further limit replaces the one that has been idle longest.
 const LIMITS_MAX: usize = 64;
 
-/// A limit that refused within this time keeps its place.
-const KEEPS_ITS_PLACE: Micros = Micros::from_secs(10);
+/// A limit that rejected something within this time is not replaced.
+const IDLE_MIN: Micros = Micros::from_secs(10);
 
-/// A limit, as listings name it.
+/// A limit's name in listings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitName {
     /// The policy's domain.
     pub domain: Box<str>,
-    /// The rule's printed path.
+    /// The rule's path.
     pub rule: Box<str>,
-    /// The limit's own name; empty where it has none.
+    /// The limit's own name; empty if it has none.
     pub limit: Box<str>,
 }
 
-/// Which limit a number stands for: a rule, and the position among its limits. `None` where the
-/// policy in force has no such rule (it was another's).
-pub type Names<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
+/// Resolves a rule's id and the position of a limit within it. Returns `None` if the policy in force
+/// has no such rule, because the id belongs to an earlier policy.
+pub type ResolveLimit<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
 
-/// The refused keys.
+/// The keys that are rejected most.
 pub struct Top {
-    values: Values,
-    notes: SyncSender<Note>,
+    values: ValueDisplay,
+    notes: SyncSender<RefusalNote>,
     dropped: AtomicU64,
-    kept: Mutex<Kept>,
+    limits: Mutex<TopLimits>,
 }
 
-struct Kept {
-    notes: Receiver<Note>,
-    limits: Vec<Held>,
-    /// Where a number's limit is in `limits`.
-    places: HashMap<Numbered, usize>,
-    /// Notes of limits that found no place, or whose rule is gone.
-    homeless: u64,
+struct TopLimits {
+    notes: Receiver<RefusalNote>,
+    entries: Vec<LimitEntry>,
+    /// The index of each limit in `entries`.
+    indices: HashMap<LimitId, usize>,
+    /// Notes of limits without an entry, or of a rule that is gone.
+    unplaced: u64,
 }
 
-/// A limit by its rule's number and its position; `None`: one that the caller brought along.
-type Numbered = Option<(RuleId, u16)>;
+/// A rule's id and the position of a limit within it; `None`: a request override.
+type LimitId = Option<(RuleId, u16)>;
 
-struct Held {
+struct LimitEntry {
     name: LimitName,
     latest: Micros,
-    /// The latest refusal had no say.
+    /// Whether the latest rejection was in shadow mode.
     shadow: bool,
-    spans: Spans,
+    windows: KeyWindows,
 }
 
 impl fmt::Debug for Top {
@@ -90,104 +88,104 @@ impl fmt::Debug for Top {
     }
 }
 
-/// What stands for the rule of limits that callers brought along.
+/// The name under which request overrides are listed.
 const OVERRIDES: &str = "(override)";
 
 impl Top {
-    /// Nothing was refused yet. `values`: how keys are shown.
-    pub fn new(values: Values) -> Self {
+    /// Empty sketches. `values`: how the values of keys are displayed.
+    pub fn new(values: ValueDisplay) -> Self {
         let (sender, receiver) = sync_channel(NOTES_MAX);
         Top {
             values,
             notes: sender,
             dropped: AtomicU64::new(0),
-            kept: Mutex::new(Kept {
+            limits: Mutex::new(TopLimits {
                 notes: receiver,
-                limits: Vec::new(),
-                places: HashMap::new(),
-                homeless: 0,
+                entries: Vec::new(),
+                indices: HashMap::new(),
+                unplaced: 0,
             }),
         }
     }
 
-    /// A check refused. On the request path: copies at most 170 bytes into a ring, without a lock,
-    /// an allocation or a wait.
-    pub(super) fn note(&self, refused: &RefusalEvent<'_>) {
-        if self.notes.try_send(Note::of(refused, self.values)).is_err() {
+    /// Records that a check was rejected. On the request path: copies at most 170 bytes into the
+    /// channel, without a lock, an allocation or a wait.
+    pub(super) fn record(&self, refused: &RefusalEvent<'_>) {
+        if self.notes.try_send(RefusalNote::new(refused, self.values)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes the notes in. Not for the request path.
-    pub fn take_in(&self, now: Micros, names: Names<'_>) {
-        let kept = &mut *self.kept();
-        // No more than one ring's worth: whoever refuses faster than this can be read must not hold
-        // the lock for ever.
+    /// Moves the notes from the channel into the sketches. Never call it from a request.
+    pub fn drain(&self, now: Micros, resolve: ResolveLimit<'_>) {
+        let limits = &mut *self.lock();
+        // No more than one channel's worth: rejections that arrive faster than they are drained must
+        // not hold the lock forever.
         for _ in 0..NOTES_MAX {
-            let Ok(note) = kept.notes.try_recv() else { break };
-            match kept.place(note.limit, now, names) {
+            let Ok(note) = limits.notes.try_recv() else { break };
+            match limits.index_of(note.limit, now, resolve) {
                 Some(at) => {
-                    let held = &mut kept.limits[at];
-                    held.latest = now;
-                    held.shadow = note.shadow;
-                    held.spans.add(now, &note);
+                    let entry = &mut limits.entries[at];
+                    entry.latest = now;
+                    entry.shadow = note.shadow;
+                    entry.windows.add(now, &note);
                 }
-                None => kept.homeless += 1,
+                None => limits.unplaced += 1,
             }
         }
     }
 
-    /// Who was refused, up to now.
-    pub fn report(&self, now: Micros, names: Names<'_>) -> TopReport {
-        self.take_in(now, names);
-        let kept = self.kept();
+    /// The keys that were rejected most, up to now.
+    pub fn report(&self, now: Micros, resolve: ResolveLimit<'_>) -> TopReport {
+        self.drain(now, resolve);
+        let limits = self.lock();
         let dropped = self.dropped.load(Ordering::Relaxed);
-        top_report::report(&kept.limits, self.values, dropped + kept.homeless, now)
+        top_report::report(&limits.entries, self.values, dropped + limits.unplaced, now)
     }
 
-    /// Nobody on the request path waits for this lock.
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// No request waits for this lock.
+    fn lock(&self) -> MutexGuard<'_, TopLimits> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    /// Where the limit of a note is kept, or from now on.
-    fn place(&mut self, number: Numbered, now: Micros, names: Names<'_>) -> Option<usize> {
-        if let Some(at) = self.places.get(&number) {
+impl TopLimits {
+    /// The index of a limit's entry, which is made if there is room.
+    fn index_of(&mut self, id: LimitId, now: Micros, resolve: ResolveLimit<'_>) -> Option<usize> {
+        if let Some(at) = self.indices.get(&id) {
             return Some(*at);
         }
-        let name = match number {
+        let name = match id {
             None => LimitName { rule: OVERRIDES.into(), ..LimitName::default() },
-            Some((rule, limit)) => names(rule, usize::from(limit))?,
+            Some((rule, limit)) => resolve(rule, usize::from(limit))?,
         };
-        // Known by the number that it had in an earlier policy.
-        let known = self.limits.iter().position(|held| held.name == name);
+        // It may have an entry under its id in an earlier policy.
+        let known = self.entries.iter().position(|entry| entry.name == name);
         let at = match known {
             Some(at) => at,
-            None => self.make_room(name, now)?,
+            None => self.add_entry(name, now)?,
         };
-        // Numbers of earlier policies are not asked for again.
-        if self.places.len() >= 4 * LIMITS_MAX {
-            self.places.clear();
+        // Ids of earlier policies are not looked up any more.
+        if self.indices.len() >= 4 * LIMITS_MAX {
+            self.indices.clear();
         }
-        self.places.insert(number, at);
+        self.indices.insert(id, at);
         Some(at)
     }
 
-    fn make_room(&mut self, name: LimitName, now: Micros) -> Option<usize> {
-        let held = Held { name, latest: now, shadow: false, spans: Spans::default() };
-        if self.limits.len() < LIMITS_MAX {
-            self.limits.push(held);
-            return Some(self.limits.len() - 1);
+    fn add_entry(&mut self, name: LimitName, now: Micros) -> Option<usize> {
+        let entry = LimitEntry { name, latest: now, shadow: false, windows: KeyWindows::default() };
+        if self.entries.len() < LIMITS_MAX {
+            self.entries.push(entry);
+            return Some(self.entries.len() - 1);
         }
-        let idle = self.limits.iter().enumerate().min_by_key(|(_, held)| held.latest.0);
-        let (at, longest) = idle?;
-        if now.saturating_sub(longest.latest) < KEEPS_ITS_PLACE {
+        let (at, idlest) =
+            self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.latest.0)?;
+        if now.saturating_sub(idlest.latest) < IDLE_MIN {
             return None;
         }
-        self.places.retain(|_, place| *place != at);
-        self.limits[at] = held;
+        self.indices.retain(|_, index| *index != at);
+        self.entries[at] = entry;
         Some(at)
     }
 }

@@ -1,95 +1,101 @@
-//! What is noted of a refusal: which limit, which counter, and the counter's entries as they may be
-//! shown, in a text of fixed size.
+//! A note of a rejected check: its limit, its counter, and the counter's entries as they may be
+//! displayed, in a text of fixed size.
 //!
-//! Not here: what becomes of it (`sketch`).
+//! Not here: counting the notes (`space_saving`).
 
 use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 
-/// How the values of refused keys are shown.
+/// How the values of rejected keys are displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Values {
+pub enum ValueDisplay {
     /// Their first 24 bytes.
     #[default]
     Shortened,
-    /// Not at all: only the keyed hash that names the counter, as `explain` prints it for a
-    /// value that one knows.
+    /// Not at all: only the keyed hash that identifies the counter. `explain` prints the hash of a
+    /// known value.
     Hashed,
 }
 
-impl Values {
-    /// The word that settings and listings use.
-    pub const fn word(self) -> &'static str {
+impl ValueDisplay {
+    /// Its name in settings and listings.
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Values::Shortened => "shortened",
-            Values::Hashed => "hashed",
+            ValueDisplay::Shortened => "shortened",
+            ValueDisplay::Hashed => "hashed",
         }
     }
 }
 
-/// Shown of a value: an IPv4 address and the /64 of an IPv6 address whole, a token of the usual 32
-/// and more characters only in part.
+/// Displayed bytes of a value: enough for an IPv4 address or the /64 of an IPv6 address, and only a
+/// part of a token with the usual 32 or more characters.
 const VALUE_BYTES_MAX: usize = 24;
 
-/// Shown of all entries together; four ordinary ones fit in.
+/// Bytes of all entries together; four ordinary ones fit.
 const TEXT_BYTES_MAX: usize = 120;
 
-/// The longest text of a key once it is escaped.
-const SHOWN_BYTES_MAX: usize = 240;
+/// The length of a displayed key after escaping.
+const DISPLAY_BYTES_MAX: usize = 240;
 
-/// What takes the place of a part that is cut off.
-const CUT: &[u8] = "…".as_bytes();
+/// Replaces the part that is cut off.
+const ELLIPSIS: &[u8] = "…".as_bytes();
 
-/// A refusal.
+/// A note of a rejected check.
 #[derive(Clone, Debug)]
-pub(super) struct Note {
-    /// The rule and the position among its limits; `None`: a limit that the caller brought along.
+pub(super) struct RefusalNote {
+    /// The rule's id and the position of the limit within it; `None`: a request override.
     pub(super) limit: Option<(RuleId, u16)>,
     /// The counter's identity.
     pub(super) counter: u128,
-    /// The refusal had no say.
+    /// Whether the limit is in shadow mode.
     pub(super) shadow: bool,
     length: u8,
-    cut: bool,
+    is_cut: bool,
     text: [u8; TEXT_BYTES_MAX],
 }
 
-impl Note {
-    /// On the request path: no allocation.
-    pub(super) fn of(refused: &RefusalEvent<'_>, values: Values) -> Note {
+impl RefusalNote {
+    /// A note of a rejected check. On the request path: no allocation.
+    pub(super) fn new(refused: &RefusalEvent<'_>, values: ValueDisplay) -> RefusalNote {
         let limit =
             refused.rule.map(|rule| (rule, u16::try_from(refused.limit).unwrap_or(u16::MAX)));
         let (counter, shadow) = (refused.counter.identity, refused.shadow);
-        let mut note =
-            Note { limit, counter, shadow, length: 0, cut: false, text: [0; TEXT_BYTES_MAX] };
+        let mut note = RefusalNote {
+            limit,
+            counter,
+            shadow,
+            length: 0,
+            is_cut: false,
+            text: [0; TEXT_BYTES_MAX],
+        };
         for (at, Entry { key, value }) in refused.entries.iter().enumerate() {
             if at > 0 {
                 note.push(b", ");
             }
             note.push(key);
-            if values == Values::Shortened {
+            if values == ValueDisplay::Shortened {
                 note.push(b"=");
-                let shown = start(value, VALUE_BYTES_MAX);
-                note.push(shown);
-                if shown.len() < value.len() {
-                    note.push(CUT);
+                let prefix = truncated(value, VALUE_BYTES_MAX);
+                note.push(prefix);
+                if prefix.len() < value.len() {
+                    note.push(ELLIPSIS);
                 }
             }
         }
         note
     }
 
-    /// Appends what there is room for; a text that is cut ends in the mark, and takes no more.
+    /// Appends as much as fits. A text that is cut ends in an ellipsis and takes no more.
     fn push(&mut self, bytes: &[u8]) {
-        if self.cut {
+        if self.is_cut {
             return;
         }
-        let room = TEXT_BYTES_MAX - CUT.len() - usize::from(self.length);
+        let room = TEXT_BYTES_MAX - ELLIPSIS.len() - usize::from(self.length);
         if bytes.len() <= room {
             self.append(bytes);
         } else {
-            self.append(start(bytes, room));
-            self.append(CUT);
-            self.cut = true;
+            self.append(truncated(bytes, room));
+            self.append(ELLIPSIS);
+            self.is_cut = true;
         }
     }
 
@@ -102,29 +108,30 @@ impl Note {
         }
     }
 
-    /// The entries as a person reads them: what is not UTF-8 or would not print is escaped.
-    pub(super) fn shown(&self) -> String {
+    /// The entries as text. Bytes that are not UTF-8 and control characters are escaped.
+    pub(super) fn display(&self) -> String {
         let mut text = String::new();
         for chunk in self.text[..usize::from(self.length)].utf8_chunks() {
             text.push_str(&escaped(chunk.valid()));
             text.extend(chunk.invalid().escape_ascii().map(char::from));
         }
-        // Escaping can make six characters out of a byte.
-        if text.len() > SHOWN_BYTES_MAX {
-            text = String::from_utf8_lossy(start(text.as_bytes(), SHOWN_BYTES_MAX)).into_owned();
+        // Escaping can turn one byte into six characters.
+        if text.len() > DISPLAY_BYTES_MAX {
+            text =
+                String::from_utf8_lossy(truncated(text.as_bytes(), DISPLAY_BYTES_MAX)).into_owned();
             text.push('…');
         }
         text
     }
 }
 
-/// At most `most` bytes from the start, not ending within a character.
-pub(super) fn start(bytes: &[u8], most: usize) -> &[u8] {
+/// The first bytes, at most `most`, without cutting a character in two.
+pub(super) fn truncated(bytes: &[u8], most: usize) -> &[u8] {
     if bytes.len() <= most {
         return bytes;
     }
     let mut end = most;
-    // A continuation byte begins with the bits 10; a character has at most three of them.
+    // Continuation bytes start with the bits 10; a character has at most three.
     while end > most.saturating_sub(3) && bytes[end] & 0xC0 == 0x80 {
         end -= 1;
     }

@@ -1,158 +1,164 @@
-//! The sketches of one limit: for each span of time some panes, in each pane the keys that were
-//! refused most, by Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient computation of frequent
-//! and top-k elements in data streams", 2005).
+//! Sketches of the most rejected keys of one limit, by Space-Saving (Metwally, Agrawal, El Abbadi,
+//! "Efficient computation of frequent and top-k elements in data streams", 2005).
 //!
-//! In a pane of n refusals every key with more than n / 32 of them is there, its count never too
-//! low and too high by no more than its `error`. Not here: the request path.
+//! Each sliding window is a sequence of time buckets. In a bucket with n rejections, every key with
+//! more than n / 32 of them is present; its count is never too low, and too high by at most `error`.
+//! Not here: the request path.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::refusal_note::Note;
+use super::refusal_note::RefusalNote;
 use crate::domain::Micros;
 
-/// Keys that a pane keeps: more than three times as many as are listed.
+/// Keys per bucket: more than three times as many as are listed.
 pub(super) const KEYS_MAX: usize = 32;
 
-/// A span of time, as panes that come and go: the shorter they are the nearer the span is to what
-/// its name says, and the more of them there are.
+/// The length of a window: so many buckets of this length. It covers up to one bucket less, because
+/// the present bucket is not complete.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    /// The length of a pane.
-    pub(super) pane: Micros,
+pub(super) struct WindowShape {
+    pub(super) bucket: Micros,
     /// How many, the present one included.
-    pub(super) panes: u64,
+    pub(super) buckets: u64,
 }
 
-impl Shape {
-    /// What the panes cover at most, in seconds.
+impl WindowShape {
+    /// The longest time that the window covers, in seconds.
     pub(super) fn seconds(self) -> u64 {
-        self.pane.ceil_secs().saturating_mul(self.panes)
+        self.bucket.ceil_secs().saturating_mul(self.buckets)
     }
 }
 
 /// The last ten seconds.
-pub(super) const NOW: Shape = Shape { pane: Micros::from_secs(1), panes: 10 };
+pub(super) const NOW: WindowShape = WindowShape { bucket: Micros::from_secs(1), buckets: 10 };
 /// The last hour.
-pub(super) const HOUR: Shape = Shape { pane: Micros::from_secs(300), panes: 12 };
+pub(super) const HOUR: WindowShape = WindowShape { bucket: Micros::from_secs(300), buckets: 12 };
 /// The last day.
-pub(super) const DAY: Shape = Shape { pane: Micros::from_secs(7_200), panes: 12 };
+pub(super) const DAY: WindowShape = WindowShape { bucket: Micros::from_secs(7_200), buckets: 12 };
 
-/// All spans of a limit.
+/// The windows of one limit.
 #[derive(Debug)]
-pub(super) struct Spans {
-    pub(super) now: Span,
-    pub(super) hour: Span,
-    pub(super) day: Span,
+pub(super) struct KeyWindows {
+    pub(super) now: KeyWindow,
+    pub(super) hour: KeyWindow,
+    pub(super) day: KeyWindow,
 }
 
-impl Default for Spans {
+impl Default for KeyWindows {
     fn default() -> Self {
-        Spans { now: Span::new(NOW), hour: Span::new(HOUR), day: Span::new(DAY) }
-    }
-}
-
-impl Spans {
-    /// Counts a refusal.
-    pub(super) fn add(&mut self, now: Micros, note: &Note) {
-        // Whoever is refused now was refused in the last hours too, mostly: its text is written
-        // once and shared.
-        let text = self.day.text(note.counter).unwrap_or_else(|| note.shown().into());
-        for span in [&mut self.now, &mut self.hour, &mut self.day] {
-            span.add(now, note.counter, &text);
+        KeyWindows {
+            now: KeyWindow::new(NOW),
+            hour: KeyWindow::new(HOUR),
+            day: KeyWindow::new(DAY),
         }
     }
 }
 
-/// A span of time.
+impl KeyWindows {
+    /// Counts a rejection in every window.
+    pub(super) fn add(&mut self, now: Micros, note: &RefusalNote) {
+        // Most keys that are rejected now were rejected in the last hours too, so the text is formatted
+        // once and shared.
+        let text = self.day.text(note.counter).unwrap_or_else(|| note.display().into());
+        for window in [&mut self.now, &mut self.hour, &mut self.day] {
+            window.add(now, note.counter, &text);
+        }
+    }
+}
+
+/// A sliding window.
 #[derive(Debug)]
-pub(super) struct Span {
-    shape: Shape,
-    /// The present pane is the last one. Panes in which nothing was refused are not there.
-    panes: VecDeque<Pane>,
+pub(super) struct KeyWindow {
+    shape: WindowShape,
+    /// The present bucket is the last. Buckets without rejections are absent.
+    buckets: VecDeque<TimeBucket>,
 }
 
 #[derive(Debug)]
-struct Pane {
-    /// When it began, in panes since 1970.
+struct TimeBucket {
+    /// Its start, in bucket lengths since the Unix epoch.
     number: u64,
     refused: u64,
-    keys: Vec<Counted>,
+    keys: Vec<KeyCount>,
 }
 
 #[derive(Debug)]
-struct Counted {
+struct KeyCount {
     counter: u128,
     text: Arc<str>,
     /// Never too low.
     count: u64,
-    /// By so much it may be too high.
+    /// How much `count` may be too high.
     error: u64,
 }
 
-/// A key, over a whole span.
+/// A key's count over a whole window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct KeyTotal {
     pub(super) counter: u128,
     pub(super) text: Arc<str>,
-    /// RefusalEvent at least so often.
+    /// The least possible number of rejections.
     pub(super) least: u64,
-    /// And at most so often.
+    /// The greatest possible number.
     pub(super) most: u64,
 }
 
-impl Span {
-    pub(super) fn new(shape: Shape) -> Self {
-        Span { shape, panes: VecDeque::new() }
+impl KeyWindow {
+    pub(super) fn new(shape: WindowShape) -> Self {
+        KeyWindow { shape, buckets: VecDeque::new() }
     }
 
     pub(super) fn add(&mut self, now: Micros, counter: u128, text: &Arc<str>) {
-        let number = now.0 / self.shape.pane.0;
-        // A clock that was set back goes on in the pane it was in, unless that is far away.
-        self.panes.retain(|pane| pane.number.abs_diff(number) < self.shape.panes);
-        if self.panes.back().is_none_or(|pane| pane.number < number) {
-            self.panes.push_back(Pane { number, refused: 0, keys: Vec::new() });
+        let number = now.0 / self.shape.bucket.0;
+        // If the clock was set back a little, counting continues in the latest bucket.
+        self.buckets.retain(|bucket| bucket.number.abs_diff(number) < self.shape.buckets);
+        if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
+            self.buckets.push_back(TimeBucket { number, refused: 0, keys: Vec::new() });
         }
-        if let Some(pane) = self.panes.back_mut() {
-            pane.add(counter, text);
+        if let Some(bucket) = self.buckets.back_mut() {
+            bucket.add(counter, text);
         }
     }
 
     fn text(&self, counter: u128) -> Option<Arc<str>> {
-        let mut keys = self.panes.iter().rev().flat_map(|pane| &pane.keys);
+        let mut keys = self.buckets.iter().rev().flat_map(|bucket| &bucket.keys);
         keys.find(|key| key.counter == counter).map(|key| Arc::clone(&key.text))
     }
 
-    /// How many refusals there were, and the keys that had most of them for certain.
-    pub(super) fn read(&self, now: Micros, most: usize) -> (u64, Vec<Key>) {
-        let number = now.0 / self.shape.pane.0;
-        let panes =
-            || self.panes.iter().filter(|pane| pane.number.abs_diff(number) < self.shape.panes);
-        let mut keys: HashMap<u128, Key> = HashMap::new();
-        // A key that a pane does not have was refused there at most so often.
-        let unseen: u64 = panes().map(Pane::least).sum();
-        for pane in panes() {
-            for counted in &pane.keys {
-                let key = keys.entry(counted.counter).or_insert_with(|| Key {
-                    counter: counted.counter,
-                    text: Arc::clone(&counted.text),
+    /// The number of rejections, and the keys with the greatest certain counts, at most `keys_max`.
+    pub(super) fn top(&self, now: Micros, keys_max: usize) -> (u64, Vec<KeyTotal>) {
+        let number = now.0 / self.shape.bucket.0;
+        let buckets = || {
+            let is_current =
+                |bucket: &&TimeBucket| bucket.number.abs_diff(number) < self.shape.buckets;
+            self.buckets.iter().filter(is_current)
+        };
+        let mut keys: HashMap<u128, KeyTotal> = HashMap::new();
+        // A key that is absent from every bucket may have had this many rejections.
+        let absent: u64 = buckets().map(TimeBucket::least).sum();
+        for bucket in buckets() {
+            for key in &bucket.keys {
+                let total = keys.entry(key.counter).or_insert_with(|| KeyTotal {
+                    counter: key.counter,
+                    text: Arc::clone(&key.text),
                     least: 0,
-                    most: unseen,
+                    most: absent,
                 });
-                key.least += counted.count - counted.error;
-                key.most += counted.count - pane.least();
+                total.least += key.count - key.error;
+                total.most += key.count - bucket.least();
             }
         }
-        let mut keys: Vec<Key> = keys.into_values().collect();
+        let mut keys: Vec<KeyTotal> = keys.into_values().collect();
         keys.sort_unstable_by(|a, b| {
             (b.least, b.most).cmp(&(a.least, a.most)).then(a.counter.cmp(&b.counter))
         });
-        keys.truncate(most);
-        (panes().map(|pane| pane.refused).sum(), keys)
+        keys.truncate(keys_max);
+        (buckets().map(|bucket| bucket.refused).sum(), keys)
     }
 }
 
-impl Pane {
+impl TimeBucket {
     fn add(&mut self, counter: u128, text: &Arc<str>) {
         self.refused += 1;
         if let Some(key) = self.keys.iter_mut().find(|key| key.counter == counter) {
@@ -161,14 +167,15 @@ impl Pane {
         }
         let text = Arc::clone(text);
         if self.keys.len() < KEYS_MAX {
-            self.keys.push(Counted { counter, text, count: 1, error: 0 });
+            self.keys.push(KeyCount { counter, text, count: 1, error: 0 });
         } else if let Some(least) = self.keys.iter_mut().min_by_key(|key| key.count) {
             let error = least.count;
-            *least = Counted { counter, text, count: error + 1, error };
+            *least = KeyCount { counter, text, count: error + 1, error };
         }
     }
 
-    /// The lowest count where some keys may have had to go; no key that went had more.
+    /// The greatest count that a key absent from this bucket may have had: the lowest present one if
+    /// the bucket is full, else 0.
     fn least(&self) -> u64 {
         if self.keys.len() < KEYS_MAX {
             return 0;

@@ -1,8 +1,8 @@
-//! What the sketches hold, and what they never hold.
+//! The report of the most rejected keys, through its public face.
 
-use super::refusal_note::start;
+use super::refusal_note::truncated;
 use super::*;
-use crate::domain::{Entry, Key};
+use crate::domain::{CounterKey, Entry};
 
 const AT: Micros = Micros::from_secs(1_000_000);
 
@@ -12,14 +12,14 @@ fn names(rule: RuleId, limit: usize) -> Option<LimitName> {
     known.then(|| LimitName { domain: "d".into(), rule: name.into(), limit: "".into() })
 }
 
-/// A refusal of a value by a rule; its counter is the hash of both.
+/// Records that a rule rejected a value; the counter is the hash of both.
 fn refuse(top: &Top, rule: u32, value: &str) {
     let hash = blake3::hash(format!("{rule} {value}").as_bytes());
     let mut identity = [0; 16];
     identity.copy_from_slice(&hash.as_bytes()[..16]);
     let entries = [Entry { key: b"token", value: value.as_bytes() }];
-    let counter = Key { identity: u128::from_be_bytes(identity), tag: None };
-    top.note(&RefusalEvent {
+    let counter = CounterKey { identity: u128::from_be_bytes(identity), tag: None };
+    top.record(&RefusalEvent {
         rule: Some(RuleId(rule)),
         limit: 0,
         counter,
@@ -33,8 +33,8 @@ fn later(seconds: u64) -> Micros {
 }
 
 #[test]
-fn a_refused_key_is_listed_with_its_count() {
-    let top = Top::new(Values::Shortened);
+fn a_rejected_key_is_listed_with_its_count() {
+    let top = Top::new(ValueDisplay::Shortened);
     for _ in 0..3 {
         refuse(&top, 1, "ann");
     }
@@ -51,22 +51,22 @@ fn a_refused_key_is_listed_with_its_count() {
 }
 
 #[test]
-fn what_is_over_leaves_each_span_in_its_time() {
-    let top = Top::new(Values::Shortened);
+fn a_key_leaves_each_window_when_its_time_is_over() {
+    let top = Top::new(ValueDisplay::Shortened);
     refuse(&top, 1, "ann");
-    let spans = |now| {
+    let windows = |now| {
         let report = top.report(now, &names);
-        [report.now, report.last_hour, report.last_day].map(|span| span.limits.len())
+        [report.now, report.last_hour, report.last_day].map(|window| window.limits.len())
     };
-    assert_eq!(spans(AT), [1, 1, 1]);
-    assert_eq!(spans(later(11)), [0, 1, 1]);
-    assert_eq!(spans(later(3_601)), [0, 0, 1]);
-    assert_eq!(spans(later(86_401)), [0, 0, 0]);
+    assert_eq!(windows(AT), [1, 1, 1]);
+    assert_eq!(windows(later(11)), [0, 1, 1]);
+    assert_eq!(windows(later(3_601)), [0, 0, 1]);
+    assert_eq!(windows(later(86_401)), [0, 0, 0]);
 }
 
 #[test]
 fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
-    let top = Top::new(Values::Shortened);
+    let top = Top::new(ValueDisplay::Shortened);
     let mut heavy = 0;
     for round in 0..20 {
         for at in 0..200 {
@@ -76,7 +76,7 @@ fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
                 heavy += 1;
             }
         }
-        top.take_in(later(round), &names);
+        top.drain(later(round), &names);
     }
     let report = top.report(later(20), &names);
     let limit = &report.last_hour.limits[0];
@@ -88,23 +88,23 @@ fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
 }
 
 #[test]
-fn noting_a_refusal_allocates_nothing_though_the_ring_be_full() {
-    let top = Top::new(Values::Shortened);
+fn recording_a_rejection_allocates_nothing_even_if_the_channel_is_full() {
+    let top = Top::new(ValueDisplay::Shortened);
     let entries = [Entry { key: b"token", value: &[b'x'; 300] }; 16];
-    let counter = Key { identity: 1, tag: None };
+    let counter = CounterKey { identity: 1, tag: None };
     let refused =
         RefusalEvent { rule: Some(RuleId(1)), limit: 0, counter, entries: &entries, shadow: false };
     for _ in 0..2 {
         let noted = allocation_counter::measure(|| {
-            (0..NOTES_MAX).for_each(|_| top.note(&refused));
+            (0..NOTES_MAX).for_each(|_| top.record(&refused));
         });
         assert_eq!(noted.count_total, 0);
     }
 }
 
 #[test]
-fn a_full_ring_drops_and_counts_and_never_waits() {
-    let top = Top::new(Values::Shortened);
+fn a_full_channel_drops_and_counts_and_never_waits() {
+    let top = Top::new(ValueDisplay::Shortened);
     for _ in 0..NOTES_MAX + 5 {
         refuse(&top, 1, "ann");
     }
@@ -114,8 +114,8 @@ fn a_full_ring_drops_and_counts_and_never_waits() {
 }
 
 #[test]
-fn more_limits_than_are_kept_take_the_place_of_idle_ones_only() {
-    let top = Top::new(Values::Shortened);
+fn further_limits_replace_only_idle_ones() {
+    let top = Top::new(ValueDisplay::Shortened);
     for rule in 0..=LIMITS_MAX as u32 {
         refuse(&top, rule, "ann");
     }
@@ -128,10 +128,10 @@ fn more_limits_than_are_kept_take_the_place_of_idle_ones_only() {
 }
 
 #[test]
-fn a_limit_keeps_its_keys_over_a_reload_that_numbers_it_anew() {
-    let top = Top::new(Values::Shortened);
+fn a_limit_keeps_its_keys_over_a_reload_that_changes_its_id() {
+    let top = Top::new(ValueDisplay::Shortened);
     refuse(&top, 1, "ann");
-    top.take_in(AT, &names);
+    top.drain(AT, &names);
     let after = |rule: RuleId, limit| names(RuleId(rule.0 - 100), limit);
     refuse(&top, 101, "ann");
     let report = top.report(AT, &after);
@@ -142,7 +142,7 @@ fn a_limit_keeps_its_keys_over_a_reload_that_numbers_it_anew() {
 }
 
 #[test]
-fn values_are_shortened_or_not_there_at_all() {
+fn values_are_shortened_or_hidden() {
     let secret = "a-secret-token-of-some-length";
     let shown = |values| {
         let top = Top::new(values);
@@ -152,20 +152,20 @@ fn values_are_shortened_or_not_there_at_all() {
         (key.key.clone(), key.counter.len(), report.values)
     };
     let cut = format!("token={}…", &secret[..24]);
-    assert_eq!(shown(Values::Shortened), (cut, 32, "shortened"));
-    assert_eq!(shown(Values::Hashed), ("token".to_owned(), 32, "hashed"));
+    assert_eq!(shown(ValueDisplay::Shortened), (cut, 32, "shortened"));
+    assert_eq!(shown(ValueDisplay::Hashed), ("token".to_owned(), 32, "hashed"));
 }
 
 #[test]
-fn whatever_bytes_a_value_has_its_text_prints_and_is_bounded() {
+fn any_bytes_of_a_value_are_displayed_as_printable_bounded_text() {
     let values: [&[u8]; 4] = [b"a\nb\x1b[31m", b"\xff\xfe", "gr\u{fc}n".as_bytes(), &[0; 500]];
     let expected = [r"k=a\nb\u{1b}[31m", r"k=\xff\xfe", "k=gr\u{fc}n"];
     for (at, value) in values.into_iter().enumerate() {
         let entries = [Entry { key: b"k", value }; 16];
-        let counter = Key { identity: 1, tag: None };
+        let counter = CounterKey { identity: 1, tag: None };
         let of = |entries: &[Entry<'_>]| {
             let refused = RefusalEvent { rule: None, limit: 0, counter, entries, shadow: false };
-            Note::of(&refused, Values::Shortened).shown()
+            RefusalNote::new(&refused, ValueDisplay::Shortened).display()
         };
         if let Some(expected) = expected.get(at) {
             assert_eq!(of(&entries[..1]), *expected);
@@ -176,9 +176,9 @@ fn whatever_bytes_a_value_has_its_text_prints_and_is_bounded() {
 }
 
 #[test]
-fn a_text_is_cut_between_characters() {
+fn a_text_is_truncated_between_characters() {
     let text = "xxxxxxxxxxxxxxxxxxxxxxx\u{20ac}".as_bytes();
-    assert_eq!(start(text, 24), &text[..23]);
-    assert_eq!(start(text, 26), text);
-    assert_eq!(start(&[0x80; 40], 24).len(), 21);
+    assert_eq!(truncated(text, 24), &text[..23]);
+    assert_eq!(truncated(text, 26), text);
+    assert_eq!(truncated(&[0x80; 40], 24).len(), 21);
 }

@@ -1,40 +1,40 @@
-//! The refused keys as plain data. The names of the fields are what `/top` prints, so a change of
-//! them is a change of the interface.
+//! The report of the most rejected keys as plain data. The field names are those of `/top`, so
+//! renaming one changes the interface.
 //!
-//! Not here: counting them (`sketch`).
+//! Not here: counting (`space_saving`).
 
 use serde::Serialize;
 
-use super::Held;
-use super::refusal_note::Values;
-use super::space_saving::{DAY, HOUR, NOW, Shape, Span, Spans};
+use super::LimitEntry;
+use super::refusal_note::ValueDisplay;
+use super::space_saving::{DAY, HOUR, KeyWindow, KeyWindows, NOW, WindowShape};
 use crate::domain::Micros;
 
-/// Keys that are listed of a limit.
+/// Keys listed per limit.
 const LISTED_MAX: usize = 10;
 
-/// Who was refused.
+/// The most rejected keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopReport {
     /// `shortened` or `hashed`.
     pub values: &'static str,
-    /// Refusals that are in none of the lists, since the start: they came faster than they could be
-    /// noted, or more limits refused than are kept.
+    /// Rejections since the start that are in none of the lists: they came faster than they could be
+    /// recorded, or more limits rejected calls than are kept.
     pub not_noted: u64,
     /// The last seconds.
-    pub now: TopSpan,
+    pub now: TopWindow,
     /// The last hour.
-    pub last_hour: TopSpan,
+    pub last_hour: TopWindow,
     /// The last day.
-    pub last_day: TopSpan,
+    pub last_day: TopWindow,
 }
 
-/// A span of time.
+/// A window of time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TopSpan {
-    /// Its length at most; it may begin up to a twelfth of it later (now: a tenth).
+pub struct TopWindow {
+    /// Its maximum length. It may be shorter by up to a twelfth (`now`: by a tenth).
     pub seconds: u64,
-    /// The limits that refused, those that refused most first.
+    /// The limits that rejected something, most rejections first.
     pub limits: Vec<TopLimit>,
 }
 
@@ -43,46 +43,56 @@ pub struct TopSpan {
 pub struct TopLimit {
     /// The policy's domain.
     pub domain: String,
-    /// The rule's path, as metrics name it; `(override)` for limits that callers brought along.
+    /// The rule's path, as in metrics; `(override)` for request overrides.
     pub rule: String,
     /// The limit's own name.
     pub limit: Option<String>,
-    /// Its latest refusal had no say (shadow mode), so that it limits nobody.
+    /// Whether its latest rejection was in shadow mode, so that it limits nobody.
     pub shadow: bool,
-    /// Checks that it refused, in shadow mode too.
+    /// Rejected checks, those in shadow mode included.
     pub refused: u64,
-    /// The keys that it refused most, at most ten.
+    /// The keys that it rejected most, at most ten.
     pub keys: Vec<TopKey>,
 }
 
 /// A key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopKey {
-    /// The entries that make its counter; with hashed values only their keys. Control characters
-    /// and bytes that are no text are escaped.
+    /// The entries of its counter; with hashed values only their keys. Control characters and bytes
+    /// that are not UTF-8 are escaped.
     pub key: String,
     /// The counter's identity, 32 hexadecimal digits, as `explain` prints it.
     pub counter: String,
-    /// It was refused at least so often.
+    /// A lower bound of its rejections.
     pub refused: u64,
-    /// And at most so often.
+    /// An upper bound.
     pub refused_at_most: u64,
 }
 
-pub(super) fn report(limits: &[Held], values: Values, not_noted: u64, now: Micros) -> TopReport {
-    let span = |shape, of| span(limits, shape, of, now);
+pub(super) fn report(
+    limits: &[LimitEntry],
+    values: ValueDisplay,
+    not_noted: u64,
+    now: Micros,
+) -> TopReport {
+    let window = |shape, select| window(limits, shape, select, now);
     TopReport {
-        values: values.word(),
+        values: values.as_str(),
         not_noted,
-        now: span(NOW, |spans| &spans.now),
-        last_hour: span(HOUR, |spans| &spans.hour),
-        last_day: span(DAY, |spans| &spans.day),
+        now: window(NOW, |windows| &windows.now),
+        last_hour: window(HOUR, |windows| &windows.hour),
+        last_day: window(DAY, |windows| &windows.day),
     }
 }
 
-fn span(limits: &[Held], shape: Shape, of: fn(&Spans) -> &Span, now: Micros) -> TopSpan {
-    let read = limits.iter().filter_map(|held| {
-        let (refused, keys) = of(&held.spans).read(now, LISTED_MAX);
+fn window(
+    limits: &[LimitEntry],
+    shape: WindowShape,
+    select: fn(&KeyWindows) -> &KeyWindow,
+    now: Micros,
+) -> TopWindow {
+    let listed = limits.iter().filter_map(|limit| {
+        let (refused, keys) = select(&limit.windows).top(now, LISTED_MAX);
         let keys = keys.into_iter().map(|key| TopKey {
             key: key.text.to_string(),
             counter: format!("{:032x}", key.counter),
@@ -90,15 +100,15 @@ fn span(limits: &[Held], shape: Shape, of: fn(&Spans) -> &Span, now: Micros) -> 
             refused_at_most: key.most,
         });
         (refused > 0).then(|| TopLimit {
-            domain: held.name.domain.to_string(),
-            rule: held.name.rule.to_string(),
-            limit: (!held.name.limit.is_empty()).then(|| held.name.limit.to_string()),
-            shadow: held.shadow,
+            domain: limit.name.domain.to_string(),
+            rule: limit.name.rule.to_string(),
+            limit: (!limit.name.limit.is_empty()).then(|| limit.name.limit.to_string()),
+            shadow: limit.shadow,
             refused,
             keys: keys.collect(),
         })
     });
-    let mut limits: Vec<TopLimit> = read.collect();
+    let mut limits: Vec<TopLimit> = listed.collect();
     limits.sort_by_key(|limit| std::cmp::Reverse(limit.refused));
-    TopSpan { seconds: shape.seconds(), limits }
+    TopWindow { seconds: shape.seconds(), limits }
 }

@@ -11,7 +11,9 @@ use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
-use crate::wire::response_config::{LimitNames, ResetFormat, ResponseSettings, RetryAfterFormat};
+use crate::wire::response_config::{
+    LimitHeaderNames, ResetFormat, ResponseSettings, RetryAfterFormat,
+};
 use crate::wire::struct_json::struct_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);
@@ -99,7 +101,7 @@ fn answered(
     settings: ResponseSettings,
     decision: &Decision<'_>,
     rules: Vec<RuleSpec>,
-    dice: u64,
+    random: u64,
 ) -> RateLimitResponse {
     let entries = vec![WireEntry { key: b"ip".to_vec(), value: b"a\xffb".to_vec() }];
     let descriptor = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
@@ -114,7 +116,7 @@ fn answered(
     let response_config = &ResponseConfig::new(settings).unwrap();
     let (asked, rules) = (&asked, &table(rules));
     let descriptors = &*descriptors;
-    Answer { asked, descriptors, decision, rules, response_config, now: NOW, dice }.message()
+    Answer { asked, descriptors, decision, rules, response_config, now: NOW, random }.message()
 }
 
 fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
@@ -250,11 +252,11 @@ fn limit_headers_come_in_the_families_asked_for_and_only_with_a_limit_to_show() 
     assert_eq!(headers(x_family(), &decision), pairs(&x));
     let ietf = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "4"), ("RateLimit-Reset", "42")];
     let settings =
-        ResponseSettings { rate_limit: Some(LimitNames::default()), ..Default::default() };
+        ResponseSettings { rate_limit: Some(LimitHeaderNames::default()), ..Default::default() };
     assert_eq!(headers(settings.clone(), &decision), pairs(&ietf));
     let both = ResponseSettings { x_rate_limit: true, ..settings };
     assert_eq!(headers(both, &decision), pairs(&[ietf, x].concat()));
-    let named = LimitNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
+    let named = LimitHeaderNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
     let named = ResponseSettings { rate_limit: Some(named), ..Default::default() };
     assert_eq!(headers(named, &decision), pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
     assert_eq!(headers(x_family(), &super::tests::decision(vec![nothing()])), []);
@@ -290,7 +292,7 @@ fn a_reset_can_be_unix_time_and_is_rounded_up() {
 fn retry_after(
     how: RetryAfterFormat,
     percent: u8,
-    dice: u64,
+    random: u64,
     status: Status<'static>,
 ) -> Vec<String> {
     let settings = ResponseSettings {
@@ -298,7 +300,7 @@ fn retry_after(
         retry_spread_percent: percent,
         ..ResponseSettings::default()
     };
-    let answer = answered(settings, &decision(vec![status]), vec![], dice);
+    let answer = answered(settings, &decision(vec![status]), vec![], random);
     let headers = answer.response_headers_to_add.into_iter();
     headers.filter(|header| header.key == "Retry-After").map(|header| header.value).collect()
 }
@@ -323,8 +325,8 @@ fn retry_after_can_be_an_http_date() {
 
 #[test]
 fn waits_are_spread_upwards_by_no_more_than_asked() {
-    let spread = |percent, dice| {
-        retry_after(RetryAfterFormat::Seconds, percent, dice, refusing(5, Some(100_000_000)))
+    let spread = |percent, random| {
+        retry_after(RetryAfterFormat::Seconds, percent, random, refusing(5, Some(100_000_000)))
     };
     assert_eq!(spread(20, 0), ["100"]);
     assert_eq!(spread(20, u64::MAX / 2), ["110"]);

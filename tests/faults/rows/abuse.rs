@@ -1,14 +1,14 @@
-//! Callers that abuse HTTP/2 while others call as they should.
+//! Callers that abuse HTTP/2 while others call normally.
 //!
-//! Each abuse by itself, frame by frame: `tests/it/hostile/http2_abuse.rs`.
+//! Not here: each abuse by itself, frame by frame (`tests/it/hostile/http2_abuse.rs`).
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use crate::redis_behind_proxy::{PATIENT, Stand};
-use crate::results_table::Seen;
+use crate::redis_behind_proxy::{PATIENT, RedisBehindProxy};
+use crate::results_table::Observation;
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
 };
@@ -58,11 +58,11 @@ fn abuse(address: SocketAddr, bytes: &[u8]) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-pub fn http2() -> Seen {
+pub fn http2() -> Observation {
     let idle = either(200, 10_000);
     let mut flags = PATIENT.to_vec();
     flags.extend(["--preface-timeout", either("500ms", "5s")]);
-    let stand = Stand::plain(&flags);
+    let stand = RedisBehindProxy::plain(&flags);
     let address = stand.tidegate.grpc();
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
@@ -93,7 +93,7 @@ pub fn http2() -> Seen {
     outcome.assert_no_errors();
     let many = held.len();
     let said = format!("{many} silent connections and three floods gone, {refused} over the bound");
-    let seen = Seen { detect: None, recover: None, ..Seen::of(&outcome, said) };
+    let seen = Observation { detect: None, recover: None, ..Observation::of(&outcome, said) };
     seen.assert_beyond_at_most(0.0);
     seen
 }

@@ -1,17 +1,17 @@
-//! A node of a cluster fails, or its slots move; or all of it is gone.
+//! A cluster node fails, slots move, or the whole cluster is gone.
 //!
-//! The counters of a trial are spread evenly over the three masters, so that the book can be read by
-//! shard.
+//! The counters of a trial are spread evenly over the three masters, so that the results can be
+//! read by shard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::fault_proxy::{Fault, Proxy};
-use crate::grpc_caller::{Told, question};
-use crate::open_loop_load::{Asks, Entry};
+use crate::grpc_caller::{CallResult, question};
+use crate::open_loop_load::{CallPlan, CallRecord};
 use crate::redis_behind_proxy;
-use crate::results_table::Seen;
+use crate::results_table::Observation;
 use crate::support::acl;
 use crate::support::redis_cluster::Cluster;
 use crate::tidegate_replica::{Tidegate, until};
@@ -52,7 +52,7 @@ impl Bench {
     }
 
     /// Every counter in turn.
-    fn asks(&self) -> Asks {
+    fn asks(&self) -> CallPlan {
         let questions: Vec<_> =
             self.values.iter().map(|value| question(&[&[("local", value)]])).collect();
         Arc::new(move |number| {
@@ -103,21 +103,21 @@ fn spread(cluster: &Cluster, tidegate: &Tidegate, rule: &str) -> Vec<String> {
 }
 
 /// What the other shards' callers saw.
-fn others(entry: &&Entry) -> bool {
+fn others(entry: &&CallRecord) -> bool {
     home(entry.key) != 0
 }
 
 /// Nobody saw an error, and no counter admitted more than its limit once more; and, where a master
 /// died, what its replica had not heard of.
-fn bounded(outcome: &Outcome, said: String, unheard: f64) -> Seen {
+fn bounded(outcome: &Outcome, said: String, unheard: f64) -> Observation {
     outcome.assert_no_errors();
-    let seen = Seen::of(outcome, said);
+    let seen = Observation::of(outcome, said);
     seen.assert_beyond_at_most(1.0 + unheard);
     seen
 }
 
 /// The first master fails and its replica takes over, which nobody has to help.
-fn taken_over(fault: impl FnOnce(&mut Cluster), cure: impl FnOnce(&Cluster)) -> Seen {
+fn taken_over(fault: impl FnOnce(&mut Cluster), cure: impl FnOnce(&Cluster)) -> Observation {
     let mut bench = Bench::start(&[]);
     let threads = bench.tidegate.status("Threads");
     let mut trial = bench.trial();
@@ -140,15 +140,15 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-pub fn master_killed() -> Seen {
+pub fn master_killed() -> Observation {
     taken_over(|cluster| cluster.nodes[0].kill(), |_| ())
 }
 
-pub fn master_frozen() -> Seen {
+pub fn master_frozen() -> Observation {
     taken_over(|cluster| cluster.nodes[0].freeze(), |cluster| cluster.nodes[0].thaw())
 }
 
-pub fn planned_failover() -> Seen {
+pub fn planned_failover() -> Observation {
     let bench = Bench::start(&redis_behind_proxy::PATIENT);
     let mut trial = bench.trial();
     let heir = bench.cluster.replica_of(0);
@@ -163,7 +163,7 @@ pub fn planned_failover() -> Seen {
     bounded(&outcome, said, 0.0)
 }
 
-pub fn all_gone() -> Seen {
+pub fn all_gone() -> Observation {
     let mut bench = Bench::start(&[]);
     let mut trial = bench.trial();
     let dialled = |trial: &Trial| {
@@ -179,10 +179,10 @@ pub fn all_gone() -> Seen {
     assert!(after < 100.0, "{after} dials a second");
     let outcome = trial.end();
     let said = format!("{} % local, {after:.0} dials/s", outcome.local_share());
-    Seen { recover: None, ..bounded(&outcome, said, 0.0) }
+    Observation { recover: None, ..bounded(&outcome, said, 0.0) }
 }
 
-pub fn slots_move() -> Seen {
+pub fn slots_move() -> Observation {
     let bench = Bench::start(&redis_behind_proxy::PATIENT);
     let mut trial = bench.trial();
     trial.inject(|| ());
@@ -208,7 +208,7 @@ pub fn slots_move() -> Seen {
         format!("{slots} slots moved: {moved} MOVED, {ask} ASK, {} % local", outcome.local_share());
     let seen = bounded(&outcome, said, 0.0);
     assert_eq!((seen.beyond, outcome.local_share()), (Some(0.0), 0));
-    Seen { detect: None, recover: None, ..seen }
+    Observation { detect: None, recover: None, ..seen }
 }
 
 /// As an operator's tool does it, a step at a time, each under load.
@@ -232,7 +232,7 @@ fn move_slot(cluster: &Cluster, trial: &Trial, slot: u16, from: usize, to: usize
     trial.calls(KEYS);
 }
 
-pub fn one_black_hole() -> Seen {
+pub fn one_black_hole() -> Observation {
     let (cluster, proxy) = Cluster::start_behind(&[&acl::line(acl::CLUSTER)], |port| {
         let proxy = Proxy::start(port);
         let port = proxy.port;
@@ -253,19 +253,19 @@ pub fn one_black_hole() -> Seen {
     let (before, during) =
         (p99(outcome.before().filter(others)), p99(outcome.during().filter(others)));
     let said = format!("other shards' p99 {:.1} → {:.1} ms", ms(before), ms(during));
-    Seen { calm: before, p99: during, ..bounded(&outcome, said, 0.0) }
+    Observation { calm: before, p99: during, ..bounded(&outcome, said, 0.0) }
 }
 
 /// Each call has a counter on the silent master that nobody reaches the end of, and a narrow one on a
 /// sound master: what the stand-in admits must be charged there.
-pub fn silent_slot() -> Seen {
+pub fn silent_slot() -> Observation {
     let bench = Bench::start(&[]);
     let wide = spread(&bench.cluster, &bench.tidegate, "wide");
     let sound: Vec<String> = bench.values[KEYS_EACH..].to_vec();
     let questions: Vec<_> =
         sound.iter().map(|value| question(&[&[("wide", &wide[0])], &[("local", value)]])).collect();
     let count = AtomicU64::new(0);
-    let asks: Asks = Arc::new(move |_| {
+    let asks: CallPlan = Arc::new(move |_| {
         let at = count.fetch_add(1, Ordering::SeqCst) as usize % questions.len();
         ((KEYS_EACH + at) as u32, questions[at].clone())
     });
@@ -278,8 +278,8 @@ pub fn silent_slot() -> Seen {
     let told = trial.figures.latest();
     bench.cluster.nodes[0].thaw();
     let outcome = trial.end();
-    let admitted = outcome.book.iter().filter(|entry| entry.told == Told::Admitted).count();
+    let admitted = outcome.book.iter().filter(|entry| entry.told == CallResult::Admitted).count();
     let said = format!("{} local answers, {admitted} of {most} admitted", told.local);
     let seen = bounded(&outcome, said, 0.0);
-    Seen { recover: None, ..seen }
+    Observation { recover: None, ..seen }
 }

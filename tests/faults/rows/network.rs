@@ -1,4 +1,4 @@
-//! The network between Tidegate and Redis fails, or lies; the clock behind it jumps.
+//! The network between Tidegate and Redis fails or corrupts data; Redis' clock jumps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -9,10 +9,10 @@ use redis::Value;
 
 use crate::admission_oracle;
 use crate::fault_proxy::{Fault, Proxy};
-use crate::grpc_caller::Told;
+use crate::grpc_caller::CallResult;
 use crate::open_loop_load::{each_its_own, in_turn};
-use crate::redis_behind_proxy::{self, Stand};
-use crate::results_table::Seen;
+use crate::redis_behind_proxy::{self, RedisBehindProxy};
+use crate::results_table::Observation;
 use crate::trial::{Outcome, Trial, either, keys, policy, rate};
 
 /// The slower answers that Redis is given.
@@ -21,7 +21,7 @@ fn late(by: u64) -> Fault {
 }
 
 /// The usual trial behind a proxy.
-fn disturbed(stand: &Stand, fault: impl FnOnce(&Proxy)) -> Outcome {
+fn disturbed(stand: &RedisBehindProxy, fault: impl FnOnce(&Proxy)) -> Outcome {
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     trial.inject(|| fault(stand.proxy()));
@@ -32,15 +32,15 @@ fn disturbed(stand: &Stand, fault: impl FnOnce(&Proxy)) -> Outcome {
     trial.end()
 }
 
-fn bounded(outcome: &Outcome) -> Seen {
+fn bounded(outcome: &Outcome) -> Observation {
     outcome.assert_no_errors();
-    let seen = Seen::of(outcome, format!("{} % local, 0 errors", outcome.local_share()));
+    let seen = Observation::of(outcome, format!("{} % local, 0 errors", outcome.local_share()));
     seen.assert_beyond_at_most(1.0);
     seen
 }
 
-pub fn within_budget() -> Seen {
-    let stand = Stand::proxied(&[]);
+pub fn within_budget() -> Observation {
+    let stand = RedisBehindProxy::proxied(&[]);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     trial.inject(|| {
@@ -55,18 +55,18 @@ pub fn within_budget() -> Seen {
     seen
 }
 
-pub fn slow_20() -> Seen {
-    let stand = Stand::proxied(&[]);
+pub fn slow_20() -> Observation {
+    let stand = RedisBehindProxy::proxied(&[]);
     bounded(&disturbed(&stand, |proxy| proxy.replies(late(20))))
 }
 
-pub fn slow_100() -> Seen {
-    let stand = Stand::proxied(&[]);
+pub fn slow_100() -> Observation {
+    let stand = RedisBehindProxy::proxied(&[]);
     bounded(&disturbed(&stand, |proxy| proxy.both(late(100))))
 }
 
-pub fn sleeping() -> Seen {
-    let stand = Stand::plain(&[]);
+pub fn sleeping() -> Observation {
+    let stand = RedisBehindProxy::plain(&[]);
     let stop = Arc::new(AtomicBool::new(false));
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
@@ -91,33 +91,33 @@ pub fn sleeping() -> Seen {
     bounded(&trial.end())
 }
 
-pub fn black_hole() -> Seen {
-    let stand = Stand::proxied(&[]);
+pub fn black_hole() -> Observation {
+    let stand = RedisBehindProxy::proxied(&[]);
     bounded(&disturbed(&stand, |proxy| proxy.both(Fault::Swallow)))
 }
 
-pub fn half_open() -> Seen {
-    let stand = Stand::proxied(&[]);
+pub fn half_open() -> Observation {
+    let stand = RedisBehindProxy::proxied(&[]);
     let mut seen = bounded(&disturbed(&stand, Proxy::strand));
     // It recovers by itself as soon as it has dialled anew: there is nothing to heal.
     seen.recover = None;
     seen
 }
 
-pub fn dripping() -> Seen {
-    let stand = Stand::proxied(&[]);
+pub fn dripping() -> Observation {
+    let stand = RedisBehindProxy::proxied(&[]);
     let drip = Fault::Drip { bytes: 2, every: Duration::from_millis(10) };
     bounded(&disturbed(&stand, |proxy| proxy.replies(drip)))
 }
 
-pub fn throttled() -> Seen {
-    let stand = Stand::proxied(&[]);
+pub fn throttled() -> Observation {
+    let stand = RedisBehindProxy::proxied(&[]);
     bounded(&disturbed(&stand, |proxy| proxy.requests(Fault::Bandwidth(2_000))))
 }
 
 /// Every call has a counter of its own: one that holds more than one hit was charged twice.
 fn charged_once(fault: impl Fn(&Proxy, u64)) -> (Outcome, u64) {
-    let stand = Stand::proxied(&[]);
+    let stand = RedisBehindProxy::proxied(&[]);
     let mut trial = Trial::with(&[&stand.tidegate], rate(), &each_its_own("wide"));
     trial.calls(rate() / 2);
     trial.inject(|| ());
@@ -141,12 +141,12 @@ fn charged_once(fault: impl Fn(&Proxy, u64)) -> (Outcome, u64) {
     (outcome, unknown)
 }
 
-fn twice_is_never((outcome, unknown): (Outcome, u64)) -> Seen {
+fn twice_is_never((outcome, unknown): (Outcome, u64)) -> Observation {
     let said = format!("0 charged twice, {unknown} unknown, {} % local", outcome.local_share());
-    Seen { recover: None, ..Seen::of(&outcome, said) }
+    Observation { recover: None, ..Observation::of(&outcome, said) }
 }
 
-pub fn resets() -> Seen {
+pub fn resets() -> Observation {
     let seen = charged_once(|proxy, round| match round % 2 {
         0 => proxy.replies(Fault::ResetAfter(200 + 37 * round)),
         _ => proxy.requests(Fault::ResetAfter(900 + 101 * round)),
@@ -155,20 +155,20 @@ pub fn resets() -> Seen {
     twice_is_never(seen)
 }
 
-pub fn cuts() -> Seen {
+pub fn cuts() -> Observation {
     twice_is_never(charged_once(|proxy, round| proxy.replies(Fault::CutAfter(150 + 41 * round))))
 }
 
-pub fn lost_bytes() -> Seen {
+pub fn lost_bytes() -> Observation {
     twice_is_never(charged_once(|proxy, round| proxy.replies(Fault::DropOneIn(100 + 7 * round))))
 }
 
 /// Turned-over bits and replies that no script of ours gives. What a reply says is believed as far as
 /// it can be true; the caller is answered whatever it says.
-pub fn lies() -> Seen {
+pub fn lies() -> Observation {
     const LIES: [&[u8]; 6] =
         [b":-1\r\n", b"$-1\r\n", b"*1\r\n:7\r\n", b"+QUEUED\r\n", b"*-1\r\n", b"-WEIRD x\r\n"];
-    let stand = Stand::proxied(&[]);
+    let stand = RedisBehindProxy::proxied(&[]);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     trial.inject(|| stand.proxy().replies(Fault::Corrupt));
@@ -188,7 +188,7 @@ pub fn lies() -> Seen {
     let outcome = trial.end();
     outcome.assert_no_errors();
     let said = format!("0 errors, {unreadable} replies not believed");
-    Seen { recover: None, ..Seen::of(&outcome, said) }
+    Observation { recover: None, ..Observation::of(&outcome, said) }
 }
 
 /// The time that Redis tells its scripts, off by as much as a test likes: the proxy fills in the
@@ -219,10 +219,10 @@ fn off(by: &Arc<AtomicI64>) -> Fault {
 const BURST: u64 = 20;
 const REFILL: f64 = 10.0;
 
-pub fn clock_jumps() -> Seen {
+pub fn clock_jumps() -> Observation {
     const HOUR: i64 = 3_600_000_000;
     const JUMPS: [i64; 4] = [HOUR, 0, 10_000_000, 0];
-    let stand = Stand::proxied(&["--refusal-cache", "false", "--store-budget", "2s"]);
+    let stand = RedisBehindProxy::proxied(&["--refusal-cache", "false", "--store-budget", "2s"]);
     let by: Arc<AtomicI64> = Arc::default();
     stand.proxy().requests(off(&by));
     let mut trial = Trial::with(&[&stand.tidegate], either(100, 400), &in_turn("bucket", 3));
@@ -242,7 +242,7 @@ pub fn clock_jumps() -> Seen {
     for (from, jump) in beyond.iter().zip(JUMPS) {
         for key in 0..3 {
             let passes = outcome.book.iter().any(|entry| {
-                entry.due >= *from && entry.key == key && entry.told == Told::Admitted
+                entry.due >= *from && entry.key == key && entry.told == CallResult::Admitted
             });
             assert!(passes, "counter {key} is stuck after a jump to {jump}");
         }
@@ -251,11 +251,16 @@ pub fn clock_jumps() -> Seen {
     let said = format!("no counter stuck, {clamped} clamped");
     // A jump forth fills the bucket once; each way back at most as much again.
     assert!(beyond <= JUMPS.len() as f64, "{beyond} bursts too many");
-    Seen { beyond: Some(beyond), detect: None, recover: None, ..Seen::of(&outcome, said) }
+    Observation {
+        beyond: Some(beyond),
+        detect: None,
+        recover: None,
+        ..Observation::of(&outcome, said)
+    }
 }
 
 /// One replica of two is cut off from Redis; the other is not.
-pub fn partition() -> Seen {
+pub fn partition() -> Observation {
     let server = redis_behind_proxy::redis(&[]);
     let proxy = Proxy::start(server.port);
     let cut_off = redis_behind_proxy::tidegate(proxy.port, &["--replicas", "2"]);
@@ -273,7 +278,7 @@ pub fn partition() -> Seen {
     let outcome = trial.end();
     outcome.assert_no_errors();
     let said = format!("the cut-off one {} % local, the other none", outcome.local_share());
-    let seen = Seen::of(&outcome, said);
+    let seen = Observation::of(&outcome, said);
     // The shared limit, and the share of the one that is alone.
     seen.assert_beyond_at_most(0.5);
     seen

@@ -1,4 +1,4 @@
-//! Redis itself fails: gone, restarted, full, busy, demoted, closed to us.
+//! Redis itself fails: gone, restarted, full, busy, demoted, locked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::admission_oracle;
-use crate::grpc_caller::{Told, question};
-use crate::open_loop_load::{Asks, in_turn};
-use crate::redis_behind_proxy::{self, PATIENT, Stand};
-use crate::results_table::Seen;
+use crate::grpc_caller::{CallResult, question};
+use crate::open_loop_load::{CallPlan, in_turn};
+use crate::redis_behind_proxy::{self, PATIENT, RedisBehindProxy};
+use crate::results_table::Observation;
 use crate::support::acl;
 use crate::support::redis_server::Server;
 use crate::tidegate_replica::until;
@@ -19,18 +19,18 @@ use crate::trial::{Outcome, Trial, either, keys, limit};
 const THREADS_TO_DIAL: u64 = 4;
 
 /// No caller sees an error, and an outage admits at most its limit once more.
-fn bounded(outcome: &Outcome, more: &str) -> Seen {
+fn bounded(outcome: &Outcome, more: &str) -> Observation {
     outcome.assert_no_errors();
-    let seen = Seen::of(outcome, format!("{} % local{more}", outcome.local_share()));
+    let seen = Observation::of(outcome, format!("{} % local{more}", outcome.local_share()));
     seen.assert_beyond_at_most(1.0);
     seen
 }
 
 /// The same where Redis comes back empty, which grants the limit once more. Where times are measured
 /// the budget is the usual one, and a starved machine has outages of its own besides.
-fn bounded_but_forgotten(outcome: &Outcome, more: &str) -> Seen {
+fn bounded_but_forgotten(outcome: &Outcome, more: &str) -> Observation {
     outcome.assert_no_errors();
-    let seen = Seen::of(outcome, format!("{} % local{more}", outcome.local_share()));
+    let seen = Observation::of(outcome, format!("{} % local{more}", outcome.local_share()));
     seen.assert_beyond_at_most(either(1.0, 2.0));
     seen
 }
@@ -40,8 +40,12 @@ fn patient_if_brief() -> Vec<&'static str> {
     either(PATIENT.to_vec(), Vec::new())
 }
 
-/// The usual trial on a plain stand: a fault, some time, a cure.
-fn disturbed(stand: &Stand, fault: impl FnOnce(&Server), cure: impl FnOnce(&Server)) -> Outcome {
+/// The usual trial, on one Redis behind a proxy: a fault, some time, a cure.
+fn disturbed(
+    stand: &RedisBehindProxy,
+    fault: impl FnOnce(&Server),
+    cure: impl FnOnce(&Server),
+) -> Outcome {
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     trial.inject(|| fault(&stand.server));
@@ -57,8 +61,8 @@ fn promised_rate() -> u64 {
     either(500, 2_000)
 }
 
-fn killed(rule: &'static str, flags: &[&str]) -> (Outcome, Stand) {
-    let mut stand = Stand::plain(flags);
+fn killed(rule: &'static str, flags: &[&str]) -> (Outcome, RedisBehindProxy) {
+    let mut stand = RedisBehindProxy::plain(flags);
     let mut trial = Trial::with(&[&stand.tidegate], promised_rate(), &in_turn(rule, keys()));
     trial.calm();
     let server = &mut stand.server;
@@ -71,38 +75,38 @@ fn killed(rule: &'static str, flags: &[&str]) -> (Outcome, Stand) {
     (trial.end(), stand)
 }
 
-pub fn killed_local() -> Seen {
+pub fn killed_local() -> Observation {
     let (outcome, _stand) = killed("local", &patient_if_brief());
     bounded_but_forgotten(&outcome, ", 0 errors")
 }
 
 /// A refusal that Redis gave before it was killed is remembered for a second; here it is not.
-pub fn killed_allow() -> Seen {
+pub fn killed_allow() -> Observation {
     let (outcome, _stand) = killed("allow", &["--refusal-cache", "false"]);
     outcome.assert_no_errors();
     let known = outcome.detected().unwrap_or_default() + outcome.injected;
     let away = outcome.during().filter(|entry| entry.due > known + Duration::from_millis(100));
-    let refused = away.filter(|entry| entry.told == Told::Refused).count();
-    let mut seen = Seen::of(&outcome, format!("all pass ({refused} refused), 0 errors"));
+    let refused = away.filter(|entry| entry.told == CallResult::Refused).count();
+    let mut seen = Observation::of(&outcome, format!("all pass ({refused} refused), 0 errors"));
     assert_eq!(refused, 0, "the rule says that all pass");
     seen.beyond = None;
     seen
 }
 
-pub fn cold_start() -> Seen {
+pub fn cold_start() -> Observation {
     let mut server = redis_behind_proxy::redis(&[]);
     server.kill();
     let began = std::time::Instant::now();
     let tidegate = redis_behind_proxy::tidegate(server.port, &[]);
     let ready_after = began.elapsed();
-    let stand = Stand { tidegate, proxy: None, server };
-    assert!(stand.tidegate.logged("Redis is not connected: starting without it").is_some());
+    let stand = RedisBehindProxy { tidegate, proxy: None, server };
+    assert!(stand.tidegate.logged("Redis is not connected, starting without it").is_some());
     let mut trial = Trial::start(&stand.tidegate);
     trial.inject(|| ());
     trial.fault();
     let (status, told) = stand.tidegate.get("/readyz").expect("it answers");
     assert!(status == 200 && told.starts_with("ready, degraded"), "{told}");
-    let Stand { tidegate: _tidegate, mut server, .. } = stand;
+    let RedisBehindProxy { tidegate: _tidegate, mut server, .. } = stand;
     trial.heal(|| server.restart());
     trial.until_redis();
     let outcome = trial.end();
@@ -111,8 +115,8 @@ pub fn cold_start() -> Seen {
     seen
 }
 
-pub fn restarted_empty() -> Seen {
-    let mut stand = Stand::plain(&patient_if_brief());
+pub fn restarted_empty() -> Observation {
+    let mut stand = RedisBehindProxy::plain(&patient_if_brief());
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let server = &mut stand.server;
@@ -128,8 +132,8 @@ pub fn restarted_empty() -> Seen {
     seen
 }
 
-pub fn scripts_flushed() -> Seen {
-    let stand = Stand::plain(&PATIENT);
+pub fn scripts_flushed() -> Observation {
+    let stand = RedisBehindProxy::plain(&PATIENT);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let stop = Arc::new(AtomicBool::new(false));
@@ -156,7 +160,7 @@ pub fn scripts_flushed() -> Seen {
 }
 
 /// Every other call asks a counter that is used up before the fault.
-fn half_used_up() -> Asks {
+fn half_used_up() -> CallPlan {
     let (usual, used_up) = (in_turn("local", keys()), question(&[&[("narrow", "hot")]]));
     Arc::new(move |number| match number % 2 {
         0 => usual(number / 2),
@@ -164,8 +168,8 @@ fn half_used_up() -> Asks {
     })
 }
 
-pub fn out_of_memory() -> Seen {
-    let stand = Stand::plain(&["--refusal-cache", "false"]);
+pub fn out_of_memory() -> Observation {
+    let stand = RedisBehindProxy::plain(&["--refusal-cache", "false"]);
     let mut trial = Trial::with(&[&stand.tidegate], crate::trial::rate(), &half_used_up());
     trial.calm();
     trial.inject(|| drop(stand.server.ask(&["CONFIG", "SET", "maxmemory", "1"])));
@@ -179,8 +183,8 @@ pub fn out_of_memory() -> Seen {
     bounded(&trial.end(), ", refusals by Redis")
 }
 
-pub fn demoted() -> Seen {
-    let stand = Stand::plain(&[]);
+pub fn demoted() -> Observation {
+    let stand = RedisBehindProxy::plain(&[]);
     let outcome = disturbed(
         &stand,
         |server| drop(server.ask(&["REPLICAOF", "127.0.0.1", "1"])),
@@ -189,10 +193,10 @@ pub fn demoted() -> Seen {
     bounded(&outcome, "")
 }
 
-pub fn busy() -> Seen {
+pub fn busy() -> Observation {
     let server = redis_behind_proxy::redis(&["busy-reply-threshold 50"]);
     let tidegate = redis_behind_proxy::tidegate(server.port, &[]);
-    let stand = Stand { tidegate, proxy: None, server };
+    let stand = RedisBehindProxy { tidegate, proxy: None, server };
     let threads = stand.tidegate.status("Threads");
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
@@ -220,8 +224,8 @@ pub fn busy() -> Seen {
     bounded(&trial.end(), "")
 }
 
-pub fn paused() -> Seen {
-    let stand = Stand::plain(&[]);
+pub fn paused() -> Observation {
+    let stand = RedisBehindProxy::plain(&[]);
     let outcome = disturbed(
         &stand,
         |server| drop(server.ask(&["CLIENT", "PAUSE", "60000", "WRITE"])),
@@ -230,8 +234,8 @@ pub fn paused() -> Seen {
     bounded(&outcome, "")
 }
 
-pub fn locked_out() -> Seen {
-    let stand = Stand::plain(&[]);
+pub fn locked_out() -> Observation {
+    let stand = RedisBehindProxy::plain(&[]);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let lines = stand.tidegate.log().lines().count();
@@ -247,14 +251,14 @@ pub fn locked_out() -> Seen {
     trial.fault();
     let logged = stand.tidegate.log().lines().count() - lines;
     assert!(logged < 20, "{logged} lines:\n{}", stand.tidegate.log());
-    assert!(stand.tidegate.logged("Redis refuses our login or our commands").is_some());
+    assert!(stand.tidegate.logged("Redis denied our login or a command").is_some());
     let back = format!(">{}", acl::PASSWORD);
     trial.heal(|| drop(server.ask(&["ACL", "SETUSER", acl::USER, "resetpass", &back])));
     trial.until_redis();
     bounded(&trial.end(), &format!(", {logged} lines of log"))
 }
 
-pub fn evicting() -> Seen {
+pub fn evicting() -> Observation {
     let user = acl::line(&format!("{} +info", acl::SINGLE));
     let server = Server::start(&[&user, "maxmemory 3mb", "maxmemory-policy volatile-ttl"]);
     let tidegate = redis_behind_proxy::tidegate(server.port, &PATIENT);
@@ -281,7 +285,8 @@ pub fn evicting() -> Seen {
     let outcome = trial.end();
     outcome.assert_no_errors();
     let beyond = admission_oracle::beyond(&outcome.book, limit());
-    let mut seen = Seen::of(&outcome, format!("warned; {:.1} times the limit", 1.0 + beyond));
+    let mut seen =
+        Observation::of(&outcome, format!("warned; {:.1} times the limit", 1.0 + beyond));
     seen.recover = None;
     seen
 }

@@ -1,4 +1,4 @@
-//! One of two replicas leaves, in order or not; callers are told by its health, as Envoy is.
+//! One of two replicas leaves, gracefully or not; callers follow its health, as Envoy does.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::grpc_caller::Told;
+use crate::grpc_caller::CallResult;
 use crate::open_loop_load::in_turn;
 use crate::redis_behind_proxy::{self, PATIENT};
-use crate::results_table::Seen;
+use crate::results_table::Observation;
 use crate::tidegate_replica::{Tidegate, http_get, until};
 use crate::trial::{Trial, at_length, keys, limit, rate};
 
@@ -32,7 +32,7 @@ fn frozen(tidegate: &Tidegate) -> Vec<TcpStream> {
         .collect()
 }
 
-pub fn terminated() -> Seen {
+pub fn terminated() -> Observation {
     let server = redis_behind_proxy::redis(&[]);
     let mut flags = PATIENT.to_vec();
     let hard_limit = format!("{}s", HARD_LIMIT.as_secs());
@@ -60,12 +60,12 @@ pub fn terminated() -> Seen {
     let outcome = trial.end();
     outcome.assert_no_errors();
     let said = format!("0 lost, left in {:.1} s of {hard_limit}", left.as_secs_f64());
-    let seen = Seen { detect: noticed, recover: None, ..Seen::of(&outcome, said) };
+    let seen = Observation { detect: noticed, recover: None, ..Observation::of(&outcome, said) };
     seen.assert_beyond_at_most(0.0);
     seen
 }
 
-pub fn killed() -> Seen {
+pub fn killed() -> Observation {
     let server = redis_behind_proxy::redis(&[]);
     let flags = PATIENT;
     let stays = redis_behind_proxy::tidegate(server.port, &flags);
@@ -80,12 +80,15 @@ pub fn killed() -> Seen {
     trial.fault();
     let outcome = trial.end();
     let lost = outcome.failed();
-    assert!(lost.iter().all(|entry| entry.target == 1 && entry.told == Told::Lost), "{lost:?}");
+    assert!(
+        lost.iter().all(|entry| entry.target == 1 && entry.told == CallResult::Lost),
+        "{lost:?}"
+    );
     let admitted: u64 = crate::admission_oracle::admitted(&outcome.book).into_values().sum();
     let most = u64::from(keys() - 1) * limit();
     assert!(admitted + lost.len() as u64 >= most, "{admitted} of {most}, {} lost", lost.len());
     let said = format!("{} calls lost with it, {admitted} of {most} admitted", lost.len());
-    let seen = Seen { detect: None, recover: None, ..Seen::of(&outcome, said) };
+    let seen = Observation { detect: None, recover: None, ..Observation::of(&outcome, said) };
     seen.assert_beyond_at_most(0.0);
     seen
 }

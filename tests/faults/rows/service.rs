@@ -1,5 +1,5 @@
-//! Tidegate itself is in trouble: short of CPU, of descriptors, of somebody who reads its logs;
-//! flooded with calls or keys; given one policy after another.
+//! Tidegate itself is short of CPU, of file descriptors, or of a reader for its logs; is flooded
+//! with calls or keys; gets one policy after another.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -13,28 +13,28 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::grpc_caller::{Line, Told, question};
+use crate::grpc_caller::{CallResult, Caller, question};
 use crate::open_loop_load::in_turn;
-use crate::redis_behind_proxy::{self, PATIENT, Stand};
-use crate::results_table::Seen;
+use crate::redis_behind_proxy::{self, PATIENT, RedisBehindProxy};
+use crate::results_table::Observation;
 use crate::tidegate_replica::{Tidegate, until};
 use crate::trial::{Outcome, Trial, either, keys, limit, policy, rate};
 
-fn bounded(outcome: &Outcome, said: String) -> Seen {
+fn bounded(outcome: &Outcome, said: String) -> Observation {
     outcome.assert_no_errors();
-    let seen = Seen::of(outcome, said);
+    let seen = Observation::of(outcome, said);
     seen.assert_beyond_at_most(1.0);
     seen
 }
 
 /// Nothing was admitted too much, where the budget leaves no doubt.
-fn exact(seen: Seen) -> Seen {
+fn exact(seen: Observation) -> Observation {
     seen.assert_beyond_at_most(0.0);
-    Seen { detect: None, recover: None, ..seen }
+    Observation { detect: None, recover: None, ..seen }
 }
 
-pub fn reloads() -> Seen {
-    let stand = Stand::plain(&PATIENT);
+pub fn reloads() -> Observation {
+    let stand = RedisBehindProxy::plain(&PATIENT);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     trial.inject(|| ());
@@ -86,8 +86,8 @@ impl Drop for Starved {
     }
 }
 
-pub fn starved() -> Seen {
-    let stand = Stand::plain(&[]);
+pub fn starved() -> Observation {
+    let stand = RedisBehindProxy::plain(&[]);
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let mut starved = None;
@@ -99,7 +99,7 @@ pub fn starved() -> Seen {
     let said = format!("{} % local, 0 errors", outcome.local_share());
     // There is nothing to detect: it is late by itself.
     let during = crate::trial::p99(outcome.during());
-    Seen { p99: during, detect: None, ..bounded(&outcome, said) }
+    Observation { p99: during, detect: None, ..bounded(&outcome, said) }
 }
 
 /// How many calls a second are answered if callers wait for their answers.
@@ -110,11 +110,11 @@ fn capacity(tidegate: &Tidegate, lasts: Duration) -> f64 {
     let (target, answered) = (tidegate.grpc(), &answered);
     let callers = async {
         let end = Instant::now() + lasts;
-        let line = Line::new(target);
+        let line = Caller::new(target);
         let one = async || {
             while Instant::now() < end {
                 let told = line.ask(question(&[&[("wide", "x")]])).await;
-                assert_eq!(told, Told::Admitted);
+                assert_eq!(told, CallResult::Admitted);
                 answered.fetch_add(1, Ordering::Relaxed);
             }
         };
@@ -124,8 +124,8 @@ fn capacity(tidegate: &Tidegate, lasts: Duration) -> f64 {
     answered.load(Ordering::Relaxed) as f64 / lasts.as_secs_f64()
 }
 
-pub fn overloaded() -> Seen {
-    let stand = Stand::plain(&[]);
+pub fn overloaded() -> Observation {
+    let stand = RedisBehindProxy::plain(&[]);
     let lasts = either(Duration::from_millis(500), Duration::from_secs(1));
     // A fifth of a core, so that whoever loads it is the faster one.
     let starved = Starved::start(stand.tidegate.pid());
@@ -141,7 +141,7 @@ pub fn overloaded() -> Seen {
     let outcome = trial.end();
     assert!(more < 256, "{more} MiB more");
     // RESOURCE_EXHAUSTED, and what the load itself gave up on.
-    let shed = |told: Told| matches!(told, Told::Failed(8) | Told::NotSent);
+    let shed = |told: CallResult| matches!(told, CallResult::Failed(8) | CallResult::NotSent);
     let others: Vec<_> = outcome.failed().into_iter().filter(|entry| !shed(entry.told)).collect();
     assert!(others.is_empty(), "{:?}", others[0]);
     let share = goodput / capacity;
@@ -150,12 +150,12 @@ pub fn overloaded() -> Seen {
         share * 100.0,
         outcome.failed().len()
     );
-    let seen = Seen::of(&outcome, said);
+    let seen = Observation::of(&outcome, said);
     let goodput = Some(share);
-    Seen { beyond: Some(0.0), calm: seen.p99, goodput, detect: None, recover: None, ..seen }
+    Observation { beyond: Some(0.0), calm: seen.p99, goodput, detect: None, recover: None, ..seen }
 }
 
-pub fn key_flood() -> Seen {
+pub fn key_flood() -> Observation {
     const MAX_KEYS: u64 = 50_000;
     let keys = either(20_000, 1_000_000);
     let most = MAX_KEYS.min(keys / 2).to_string();
@@ -182,14 +182,14 @@ fn flood(tidegate: &Tidegate, keys: u64) {
     let target = tidegate.grpc();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let sent = async {
-        let line = Line::new(target);
+        let line = Caller::new(target);
         let one = async |first: u64| {
             let values: Vec<String> = (first..first + EACH).map(|n| format!("f{n}")).collect();
             let entries: Vec<[(&str, &str); 1]> =
                 values.iter().map(|value| [("wide", value.as_str())]).collect();
             let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|one| &one[..]).collect();
             let told = line.ask(question(&descriptors)).await;
-            assert!(matches!(told, Told::Admitted | Told::Refused), "{told:?}");
+            assert!(matches!(told, CallResult::Admitted | CallResult::Refused), "{told:?}");
         };
         let calls: Vec<u64> = (0..keys).step_by(EACH as usize).collect();
         for batch in calls.chunks(16) {
@@ -199,8 +199,8 @@ fn flood(tidegate: &Tidegate, keys: u64) {
     tokio::task::LocalSet::new().block_on(&runtime, sent);
 }
 
-pub fn hot_key() -> Seen {
-    let stand = Stand::plain(&PATIENT);
+pub fn hot_key() -> Observation {
+    let stand = RedisBehindProxy::plain(&PATIENT);
     let mut trial = Trial::with(&[&stand.tidegate], rate(), &in_turn("local", 1));
     trial.calls(limit());
     trial.inject(|| ());
@@ -262,7 +262,7 @@ fn fill(process: Pid) {
     }
 }
 
-pub fn logs_blocked() -> Seen {
+pub fn logs_blocked() -> Observation {
     let mut server = redis_behind_proxy::redis(&[]);
     let tidegate = unread(server.port);
     let mut trial = Trial::start(&tidegate);
@@ -280,13 +280,13 @@ pub fn logs_blocked() -> Seen {
     let outcome = trial.end();
     let said = format!("{} % local, 0 errors; lines are lost", outcome.local_share());
     outcome.assert_no_errors();
-    let seen = Seen::of(&outcome, said);
+    let seen = Observation::of(&outcome, said);
     // Redis came back empty, besides.
     seen.assert_beyond_at_most(2.0);
     seen
 }
 
-pub fn no_descriptors() -> Seen {
+pub fn no_descriptors() -> Observation {
     let server = redis_behind_proxy::redis(&[]);
     let flags = redis_behind_proxy::counting_in(server.port);
     let mut tidegate = Tidegate::start_by(&policy(), |policy, log| {
@@ -305,7 +305,7 @@ pub fn no_descriptors() -> Seen {
     let many = held.len();
     trial.heal(|| drop(held));
     let address = tidegate.grpc();
-    until("a new connection to be served", || fresh_call(address) != Told::Lost);
+    until("a new connection to be served", || fresh_call(address) != CallResult::Lost);
     let outcome = trial.end();
     assert!(tidegate.lives());
     let lines = tidegate.log().lines().count();
@@ -313,11 +313,11 @@ pub fn no_descriptors() -> Seen {
     let said =
         format!("{many} connections more than it has room for; serves on, {lines} log lines");
     let seen = bounded(&outcome, said);
-    Seen { detect: None, recover: None, ..seen }
+    Observation { detect: None, recover: None, ..seen }
 }
 
-fn fresh_call(address: std::net::SocketAddr) -> Told {
+fn fresh_call(address: std::net::SocketAddr) -> CallResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let call = async { Line::new(address).ask(question(&[&[("wide", "x")]])).await };
+    let call = async { Caller::new(address).ask(question(&[&[("wide", "x")]])).await };
     tokio::task::LocalSet::new().block_on(&runtime, call)
 }

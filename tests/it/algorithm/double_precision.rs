@@ -1,5 +1,5 @@
-//! The bucket's formulas in doubles, as Lua computes them, give the same answers up to the largest
-//! limits that the policy lets through.
+//! The bucket's formulas in double precision, as Lua computes them, give the same answers as
+//! integers for every limit that a policy accepts.
 
 use proptest::prelude::*;
 use tidegate::domain::{Charge, Hits, Micros, Refill};

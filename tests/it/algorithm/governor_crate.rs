@@ -1,5 +1,5 @@
-//! The bucket beside the `governor` crate's, where the two are comparable: arrival form, time that
-//! does not step back, costs of at least 1.
+//! The bucket against the `governor` crate, where the two are comparable: arrival form, time that
+//! never steps back, costs of at least 1.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a caller is told is true: waits, what is left, the reset. And nothing panics.
+//! What an outcome reports is true: `retry_after`, `available` and the reset. And nothing panics.
 
 use proptest::prelude::*;
 use tidegate::algorithm::{

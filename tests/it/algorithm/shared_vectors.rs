@@ -1,4 +1,4 @@
-//! The shared vectors against the pure functions.
+//! The shared vectors (`tests/vectors`) against the pure functions.
 
 use tidegate::algorithm::{State, Step, apply_for, expires_at, refund};
 use tidegate::domain::{ChargeRecord, Op};

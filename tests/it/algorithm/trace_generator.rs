@@ -1,4 +1,4 @@
-//! What the properties draw from: limits of each kind, and sequences of operations.
+//! Generators for the property tests: limits of each algorithm, and sequences of operations.
 
 use proptest::prelude::*;
 use tidegate::algorithm::{self, State};

@@ -1,4 +1,4 @@
-//! No trace gets more out of a limit than its stated worst case.
+//! No trace is admitted more than its limit's documented worst case.
 
 use proptest::prelude::*;
 use tidegate::domain::{

@@ -5,25 +5,25 @@ pub mod source_reader;
 
 use source_reader::{Line, SourceFile, all_files};
 
-/// Every room with the rooms that it may name. Arrows go downwards; `app` puts everything together
-/// and may name every room.
+/// Every module at the top of `src` with the modules that it may import. Arrows go downwards; `app`
+/// puts everything together and may import every module.
 const ARROWS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
-    ("cli", &["app", "policy", "decide", "domain", "wire::client"]),
+    ("cli", &["app", "settings", "policy", "domain", "wire::client"]),
     ("settings", &[]),
     ("domain", &[]),
     ("clock", &["domain"]),
     ("algorithm", &["domain"]),
-    ("policy", &["algorithm", "domain"]),
+    ("policy", &["domain"]),
     ("store", &["domain"]),
     ("store::memory", &["store", "algorithm", "domain"]),
     ("store::redis", &["store", "algorithm", "domain"]),
     ("resilience", &["store", "domain", "clock"]),
-    ("decide", &["policy", "algorithm", "store", "domain"]),
-    ("server", &["wire", "decide", "store", "domain", "clock"]),
+    ("decide", &["policy", "store", "domain"]),
+    ("server", &["wire", "policy", "decide", "store", "domain", "clock"]),
     ("wire", &["policy", "domain"]),
-    ("telemetry", &["domain", "store", "resilience"]),
-    ("admin", &["policy", "decide", "telemetry", "resilience", "domain"]),
+    ("telemetry", &["domain"]),
+    ("admin", &["telemetry"]),
 ];
 
 /// What only some rooms may name of the world outside: the path, the rooms, and why.
@@ -38,13 +38,17 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("clap_complete", &["cli"], "only the command line names its parser"),
     ("redis", &["store::redis"], "only the Redis store speaks Redis"),
     ("deadpool_redis", &["store::redis"], "only the Redis store speaks Redis"),
+    ("saphyr_parser", &["policy::syntax::yaml"], "policies are parsed in one place"),
+    // Documents that map onto a type: a settings file, a scenario.
+    ("serde_yaml", &["app::environment", "cli::simulate"], "policies are parsed in one place"),
     ("std::env", &["app", "main", "cli::terminal"], "nobody below app reads the environment"),
     // The listener removes a socket that a former process left behind.
     ("std::fs", &["app", "main", "server::listener"], "nobody below app reads a file"),
     ("tokio::fs", &["app"], "nobody below app reads a file"),
 ];
 
-const LINES_MAX: usize = 400;
+/// A guard against files that nobody reads to the end; never a reason to cut an idea in two.
+const LINES_MAX: usize = 600;
 const MAIN_LINES_MAX: usize = 60;
 
 /// Fails with every broken rule at once.
@@ -52,31 +56,70 @@ pub fn none(broken: Vec<String>) {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
+/// The imports of a file from other modules: the line, and the path below the crate's root.
+fn imports(file: &SourceFile) -> impl Iterator<Item = (&Line, String)> {
+    let named = |line| file.rooms_named(line).into_iter().map(move |path| (line, path));
+    file.lines.iter().flat_map(named).filter(|(_, path)| !starts(path, &file.room))
+}
+
+fn arrows_of(file: &SourceFile) -> &'static [&'static str] {
+    let row = ARROWS.iter().find(|(room, _)| *room == file.room);
+    row.unwrap_or_else(|| panic!("{}: module {:?} has no row", file.path, file.room)).1
+}
+
+/// All files but the crate's map and the composition root, which may import every module.
+fn bound_files() -> impl Iterator<Item = SourceFile> {
+    all_files("src").into_iter().filter(|file| !["lib", "app"].contains(&file.room.as_str()))
+}
+
 #[test]
-fn rooms_name_only_the_rooms_below_them() {
+fn a_module_imports_only_the_modules_below_it() {
+    let mut broken = Vec::new();
+    for file in bound_files() {
+        let allowed = arrows_of(&file);
+        for (line, path) in imports(&file) {
+            if !allowed.iter().any(|room| may(&path, room)) {
+                let (at, room) = (line.number, &file.room);
+                let list = allowed.join(", ");
+                broken.push(format!(
+                    "{}:{at}: {room} may not import {path} (only {list})",
+                    file.path
+                ));
+            }
+        }
+    }
+    none(broken);
+}
+
+#[test]
+fn every_allowed_import_is_used() {
+    let files: Vec<SourceFile> = bound_files().collect();
+    let mut broken = Vec::new();
+    for (room, allowed) in ARROWS {
+        for below in *allowed {
+            let used = files
+                .iter()
+                .filter(|file| file.room == *room)
+                .any(|file| imports(file).any(|(_, path)| may(&path, below)));
+            if !used {
+                broken.push(format!(
+                    "{room} may import {below}, and does not: remove the permission"
+                ));
+            }
+        }
+    }
+    none(broken);
+}
+
+/// A re-export would be a way around the table: the importer would name the module in between.
+#[test]
+fn no_module_re_exports_items_of_another() {
     let mut broken = Vec::new();
     for file in all_files("src") {
-        // The crate's map names every room; so may the composition root.
-        if ["lib", "app"].contains(&file.room.as_str()) {
-            continue;
-        }
-        let allowed = ARROWS
-            .iter()
-            .find(|(room, _)| *room == file.room)
-            .unwrap_or_else(|| panic!("{}: room {:?} is not in the table", file.path, file.room))
-            .1;
-        for line in &file.lines {
-            for named in file.rooms_named(line) {
-                let own = starts(&named, &file.room);
-                if !own && !allowed.iter().any(|room| may(&named, room)) {
-                    broken.push(format!(
-                        "{}:{}: {} may not name {named} (only {})",
-                        file.path,
-                        line.number,
-                        file.room,
-                        allowed.join(", ")
-                    ));
-                }
+        for (line, path) in imports(&file) {
+            let code = line.code.trim_start();
+            if code.starts_with("pub use ") || code.starts_with("pub(crate) use ") {
+                broken.push(format!("{}:{}: re-exports {path}", file.path, line.number));
             }
         }
     }
@@ -94,7 +137,7 @@ fn may(named: &str, room: &str) -> bool {
 }
 
 #[test]
-fn foreign_words_stay_in_their_rooms() {
+fn external_crates_stay_in_their_modules() {
     let mut broken = Vec::new();
     for file in all_files("src") {
         for line in file.lines.iter().filter(|line| !line.in_tests) {
@@ -131,7 +174,7 @@ fn the_domain_uses_the_standard_library_only() {
 }
 
 #[test]
-fn a_file_is_at_most_400_lines_long_and_main_60() {
+fn a_file_is_at_most_600_lines_long_and_main_60() {
     let mut broken = Vec::new();
     let roots = ["src", "tests", "load", "proto"];
     for file in roots.iter().flat_map(|root| all_files(root)) {

@@ -1,5 +1,5 @@
-//! Reads source files as lines of code: comments and texts taken off, `use` lists spread out,
-//! `super` resolved. A reader of our own style, not of all of Rust.
+//! Reads source files as lines of code: comments and strings removed, `use` lists expanded, `super`
+//! resolved. It understands this repository's style, not all of Rust.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,8 @@ impl SourceFile {
         }
         // An inline test module is one level further down than its file.
         let inline = line.in_tests && !self.module.ends_with("::tests");
-        let depth = self.module.split("::").count() + usize::from(inline);
+        let parts: Vec<&str> = self.module.split("::").collect();
+        let depth = parts.len() + usize::from(inline);
         let mut rest = line.code.as_str();
         while let Some(at) = rest.find("super::") {
             let mut after = &rest[at..];
@@ -96,9 +97,11 @@ impl SourceFile {
                 after = next;
                 ups += 1;
             }
-            if ups >= depth {
-                spread("", after, &mut named);
-            }
+            let above: String = parts[..depth.saturating_sub(ups).min(parts.len())]
+                .iter()
+                .map(|part| format!("{part}::"))
+                .collect();
+            spread(&above, after, &mut named);
             rest = after;
         }
         named

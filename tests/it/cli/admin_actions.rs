@@ -1,22 +1,22 @@
-//! What operators do to a running service: look at a counter, reset it, switch rules for now; and
-//! who may.
+//! Actions of operators on a running service: read a counter, reset it, override a rule, and who
+//! may.
 
 use std::fs;
 use std::net::SocketAddr;
 
 use crate::support::http::{self, Reply};
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 
-fn serving(arguments: &[&str]) -> (Serving, String) {
+fn serving(arguments: &[&str]) -> (Tidegate, String) {
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
     let path = files.path().join("policy.yaml").display().to_string();
     let token = files.path().join("token").display().to_string();
     let mut command = tidegate();
     command.args(["serve", "--policy", &path, "--debug-token-file", &token]).args(arguments);
-    (Serving::start(&mut command, files), token)
+    (Tidegate::start(&mut command, files), token)
 }
 
 fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
@@ -25,14 +25,14 @@ fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
     http::send(address, &line)
 }
 
-fn asked(serving: &Serving, client: &str) -> u16 {
+fn asked(serving: &Tidegate, client: &str) -> u16 {
     let body = format!(
         r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
     );
     http::post(serving.port("http"), "/json", &body).status
 }
 
-fn spent(serving: &Serving, client: &str) {
+fn spent(serving: &Tidegate, client: &str) {
     for _ in 0..5 {
         assert_eq!(asked(serving, client), 200);
     }
@@ -40,7 +40,7 @@ fn spent(serving: &Serving, client: &str) {
 }
 
 #[test]
-fn a_counter_is_looked_at_without_charging_it() {
+fn counter_route_reads_without_charging() {
     let (serving, _) = serving(&[]);
     assert_eq!(asked(&serving, "ann"), 200);
     for _ in 0..3 {
@@ -54,7 +54,7 @@ fn a_counter_is_looked_at_without_charging_it() {
 }
 
 #[test]
-fn one_customer_is_unblocked_and_no_other() {
+fn reset_affects_one_descriptor_only() {
     let (serving, token) = serving(&[]);
     spent(&serving, "ann");
     spent(&serving, "bob");
@@ -67,11 +67,11 @@ fn one_customer_is_unblocked_and_no_other() {
 }
 
 #[test]
-fn nothing_is_written_without_the_token() {
+fn a_write_without_the_token_is_rejected() {
     let files = directory(&[("token", "wrong")]);
     let wrong = files.path().join("token").display().to_string();
     let (with, _) = serving(&[]);
-    let without = Serving::policy(FIVE_A_DAY, &[]);
+    let without = Tidegate::policy(FIVE_A_DAY, &[]);
     for path in ["/reset?domain=edge&descriptor=client=a", "/switch?target=edge&to=deny", "/undo"] {
         assert_eq!(http::post(with.port("debug"), path, "").status, 401, "{path}");
         assert_eq!(order(with.port("debug"), path, "wrong").status, 401, "{path}");
@@ -85,7 +85,7 @@ fn nothing_is_written_without_the_token() {
 }
 
 #[test]
-fn a_switch_changes_a_rule_until_it_is_undone() {
+fn a_switch_overrides_a_rule_until_it_is_undone() {
     let (serving, token) = serving(&[]);
     let debug = serving.port("debug");
     let to = |to: &str| {
@@ -114,7 +114,7 @@ fn a_switch_changes_a_rule_until_it_is_undone() {
 }
 
 #[test]
-fn a_switch_ends_by_itself_and_a_reload_undoes_it() {
+fn a_switch_expires_and_a_reload_removes_it() {
     let (serving, _) = serving(&[]);
     let debug = serving.port("debug");
     assert_eq!(order(debug, "/switch?target=edge&to=deny&for=1", TOKEN).status, 200);

@@ -1,13 +1,13 @@
-//! The service while its Redis is away: calls are answered, and everybody can see that, and how.
+//! The service without its Redis: calls are answered, and metrics, logs and the debug port show it.
 
 use serde_json::Value;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
-fn serving(server: &Server) -> Serving {
+fn serving(server: &Server) -> Tidegate {
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", "t")]);
     let path = |name: &str| files.path().join(name).display().to_string();
     let (policy, token) = (path("policy.yaml"), path("token"));
@@ -16,29 +16,29 @@ fn serving(server: &Server) -> Serving {
     command.args(["serve", "--policy", &policy, "--debug-token-file", &token]);
     // So long that only what a test does to Redis makes it late, not a busy machine.
     command.args(["--store", "redis", "--redis-url", &url, "--store-budget", "5s"]);
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
-fn asked(serving: &Serving, client: &str) -> u16 {
+fn asked(serving: &Tidegate, client: &str) -> u16 {
     let body = format!(
         r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
     );
     http::post(serving.port("http"), "/json", &body).status
 }
 
-fn ready(serving: &Serving) -> String {
+fn ready(serving: &Tidegate) -> String {
     let reply = http::get(serving.port("http"), "/readyz");
     assert_eq!(reply.status, 200, "readiness does not depend on Redis");
     reply.body
 }
 
-fn metric(serving: &Serving, name: &str) -> u64 {
+fn metric(serving: &Tidegate, name: &str) -> u64 {
     let text = http::get(serving.port("http"), "/metrics").body;
     let value = text.lines().find_map(|line| line.strip_prefix(&format!("tidegate_{name} ")));
     value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
 }
 
-fn lines(serving: &Serving, message: &str) -> usize {
+fn lines(serving: &Tidegate, message: &str) -> usize {
     let is_it = |line: &&str| {
         serde_json::from_str::<Value>(line).is_ok_and(|line| line["message"] == message)
     };
@@ -46,7 +46,7 @@ fn lines(serving: &Serving, message: &str) -> usize {
 }
 
 #[test]
-fn a_killed_redis_is_seen_and_grants_nobody_a_fresh_burst() {
+fn a_killed_redis_is_reported_and_grants_no_fresh_burst() {
     let mut server = Server::start(&[]);
     let serving = serving(&server);
     for _ in 0..3 {
@@ -71,7 +71,7 @@ fn a_killed_redis_is_seen_and_grants_nobody_a_fresh_burst() {
 }
 
 #[test]
-fn an_outage_is_rehearsed_without_an_outage() {
+fn leave_store_simulates_an_outage() {
     let server = Server::start(&[]);
     let serving = serving(&server);
     let order = |path: &str| {

@@ -1,8 +1,8 @@
-//! Exit codes mean something: 64 flags and settings, 65 policy, 69 what is not to be had.
+//! Exit codes: 64 flags and settings, 65 policy, 69 an address that cannot be bound or resolved.
 
 use std::net::TcpListener;
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 const TWO_FAULTS: &str = "
 domain: edge
@@ -31,7 +31,7 @@ fn a_bad_flag_ends_with_64() {
 }
 
 #[test]
-fn a_setting_out_of_its_bounds_ends_with_64_and_says_where_it_is_from() {
+fn a_setting_out_of_bounds_ends_with_64_and_names_its_origin() {
     let ran = run(&["serve", "--grpc-port", "70000", "--store", "disk"]).with_code(64);
     assert!(ran.err.contains("--grpc-port (from flag): \"70000\": must be from 0"), "{}", ran.err);
     assert!(ran.err.contains("--store (from flag)"), "all faults at once: {}", ran.err);
@@ -43,12 +43,27 @@ fn no_policy_at_all_ends_with_64() {
 }
 
 #[test]
-fn a_policy_with_faults_ends_with_65_and_shows_all_of_them() {
+fn an_invalid_policy_ends_with_65_and_lists_every_error() {
     let files = directory(&[("p.yaml", TWO_FAULTS)]);
     let path = files.path().join("p.yaml").display().to_string();
     for arguments in [["check", &path].to_vec(), ["serve", "--policy", &path].to_vec()] {
         let ran = run(&arguments).with_code(65);
         assert!(ran.err.contains("p.yaml:5:") && ran.err.contains("p.yaml:7:"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn check_shows_source_lines_and_serve_writes_one_line_for_each_error() {
+    let files = directory(&[("p.yaml", TWO_FAULTS)]);
+    let path = files.path().join("p.yaml").display().to_string();
+    let checked = run(&["check", &path]).with_code(65).err;
+    let line = TWO_FAULTS.lines().nth(4).expect("a fifth line");
+    assert!(checked.contains("p.yaml:5:") && checked.contains("^"), "{checked}");
+    assert!(checked.contains(&format!("\n5 | {line}\n  | ")), "{checked}");
+    let served = run(&["serve", "--policy", &path]).with_code(65).err;
+    assert_eq!(served.lines().count(), 2, "{served}");
+    for line in served.lines() {
+        assert!(line.starts_with("error: ") && line.contains("p.yaml:"), "{line}");
     }
 }
 
@@ -62,7 +77,7 @@ fn a_missing_file_and_an_empty_directory_end_with_65() {
 }
 
 #[test]
-fn a_file_above_the_bound_ends_with_65() {
+fn a_file_above_the_maximum_size_ends_with_65() {
     let large = format!("{FIVE_A_DAY}# {}\n", "x".repeat(4_096));
     let files = directory(&[("p.yaml", &large)]);
     let path = files.path().display().to_string();
@@ -71,7 +86,7 @@ fn a_file_above_the_bound_ends_with_65() {
 }
 
 #[test]
-fn a_warning_ends_with_65_only_where_check_is_strict() {
+fn a_warning_ends_with_65_only_under_strict() {
     let one_counter_for_all = "
 domain: edge
 descriptors:
@@ -87,7 +102,7 @@ descriptors:
 }
 
 #[test]
-fn an_address_that_is_taken_ends_with_69() {
+fn an_address_in_use_ends_with_69() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("bound").port().to_string();
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
@@ -106,19 +121,19 @@ fn an_address_that_is_taken_ends_with_69() {
 }
 
 #[test]
-fn a_question_that_nobody_answers_ends_with_69() {
+fn ask_without_an_answer_ends_with_69() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = free.local_addr().expect("bound").to_string();
     drop(free);
     let ran = run(&["ask", &address, "edge", "client=ann"]).with_code(69);
     assert!(ran.err.contains(&address), "{}", ran.err);
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let ran = run(&["ask", &serving.port("grpc").to_string(), "", "client=ann"]).with_code(69);
     assert!(ran.err.contains("InvalidArgument"), "{}", ran.err);
 }
 
 #[test]
-fn a_question_to_what_is_no_address_ends_with_64() {
+fn ask_with_an_invalid_address_ends_with_64() {
     for target in ["", "localhost", ":8081", "localhost:99999", "localhost:0", "http://x:1/"] {
         let ran = run(&["ask", target, "edge", "client=ann"]).with_code(64);
         assert!(ran.err.contains("HOST:PORT"), "{}", ran.err);
@@ -126,7 +141,7 @@ fn a_question_to_what_is_no_address_ends_with_64() {
 }
 
 #[test]
-fn a_policy_that_is_a_pipe_ends_with_65_and_is_not_waited_for() {
+fn a_policy_that_is_a_pipe_ends_with_65_at_once() {
     let files = directory(&[]);
     let path = files.path().join("pipe.yaml").display().to_string();
     let made = std::process::Command::new("mkfifo").arg(&path).status();
@@ -136,7 +151,7 @@ fn a_policy_that_is_a_pipe_ends_with_65_and_is_not_waited_for() {
 }
 
 #[test]
-fn a_header_that_may_not_be_sent_ends_with_64() {
+fn an_invalid_header_name_ends_with_64() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let path = files.path().display().to_string();
     for header in ["content-length", ":status", "x y"] {

@@ -1,19 +1,19 @@
-//! The HTTP ports: probes, metrics, `/json`, listings; and what they do not put up with.
+//! The HTTP ports: probes, metrics, `/json`, listings, and the requests they refuse.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
 use crate::support::http::{get, post, send};
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory};
 use crate::support::wait::until;
 
 const ASK: &str =
     r#"{"domain":"edge","descriptors":[{"entries":[{"key":"client","value":"ann"}]}]}"#;
 
 #[test]
-fn probes_say_yes_while_it_serves() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn probes_succeed_while_it_serves() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let http = serving.port("http");
     let answer = |path| {
         let reply = get(http, path);
@@ -27,7 +27,7 @@ fn probes_say_yes_while_it_serves() {
 
 #[test]
 fn json_answers_200_429_and_400() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let http = serving.port("http");
     let statuses: Vec<u16> = (0..6).map(|_| post(http, "/json", ASK).status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
@@ -44,13 +44,13 @@ fn json_answers_200_429_and_400() {
 
 #[test]
 fn json_can_be_switched_off() {
-    let serving = Serving::policy(FIVE_A_DAY, &["--json", "off"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--json", "off"]);
     assert_eq!(post(serving.port("http"), "/json", ASK).status, 404);
 }
 
 #[test]
-fn metrics_count_by_rule_and_name_nothing_that_a_caller_sent() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn metrics_count_by_rule_and_never_contain_request_data() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     for _ in 0..7 {
         serving.ask("ann");
     }
@@ -75,7 +75,7 @@ fn metrics_count_by_rule_and_name_nothing_that_a_caller_sent() {
 
 #[test]
 fn decisions_are_counted_by_rule_source_and_status_and_timed() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     for _ in 0..6 {
         serving.ask("ann");
     }
@@ -101,27 +101,27 @@ fn decisions_are_counted_by_rule_source_and_status_and_timed() {
     let fingerprint = serving.logged("ready").expect("a line")["fingerprint"].clone();
     let policy = format!("tidegate_policy_info{{fingerprint={fingerprint}}} 1\n");
     assert!(body.contains(&policy), "{policy} in\n{body}");
-    let off = Serving::policy(FIVE_A_DAY, &["--metrics", "false"]);
+    let off = Tidegate::policy(FIVE_A_DAY, &["--metrics", "false"]);
     off.ask("ann");
     let body = get(off.port("http"), "/metrics").body;
     assert!(body.contains("tidegate_calls_total{status=\"ok\"} 0\n"), "{body}");
 }
 
 #[test]
-fn metrics_are_on_a_port_of_their_own_where_prometheus_is_asked_for() {
+fn use_prometheus_opens_an_additional_port() {
     let flags = ["--use-prometheus", "--prometheus-addr", "127.0.0.1:0", "--prometheus-path", "/m"];
-    let serving = Serving::policy(FIVE_A_DAY, &flags);
+    let serving = Tidegate::policy(FIVE_A_DAY, &flags);
     let reply = get(serving.port("prometheus"), "/m");
     assert!(reply.status == 200 && reply.body.contains("tidegate_"), "{}", reply.body);
 }
 
 #[test]
 fn the_debug_port_lists_explains_and_changes_nothing() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let debug = serving.port("debug");
     assert!(debug.ip().is_loopback(), "unless DEBUG_HOST says otherwise");
     let page = |path: &str| get(debug, path).body;
-    for path in ["/rlconfig", "/config", "/policy", "/explain", "/pprof", "/log-level"] {
+    for path in ["/rlconfig", "/config", "/policy", "/explain", "/log-level"] {
         assert!(page("/").contains(path), "{path}");
     }
     assert!(page("/rlconfig").contains("edge.client: unit=YEAR requests_per_unit=5"));
@@ -134,8 +134,8 @@ fn the_debug_port_lists_explains_and_changes_nothing() {
 }
 
 #[test]
-fn limit_headers_are_sent_as_asked_for() {
-    let serving = Serving::policy(FIVE_A_DAY, &["--headers", "both", "--retry-after", "off"]);
+fn limit_headers_are_sent_as_configured() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--headers", "both", "--retry-after", "off"]);
     let told = serving.ask("ann").to_lowercase();
     for header in ["  ratelimit-limit: 5", "  x-ratelimit-remaining: 4", "  ratelimit-reset: "] {
         assert!(told.contains(header), "{header}: {told}");
@@ -143,8 +143,8 @@ fn limit_headers_are_sent_as_asked_for() {
 }
 
 #[test]
-fn a_head_that_is_too_long_is_refused() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn a_request_head_that_is_too_long_is_rejected() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(64 * 1024));
     assert_eq!(send(serving.port("http"), &long).status, 431);
 }
@@ -156,15 +156,15 @@ fn idle_connections_on_one_port_leave_files_for_the_calls() {
     let mut few_files = Command::new("sh");
     few_files.args(["-c", "ulimit -S -n 64 && exec \"$0\" serve --policy \"$1\""]);
     few_files.arg(env!("CARGO_BIN_EXE_tidegate")).arg(path).env_clear();
-    let serving = Serving::start(&mut few_files, files);
+    let serving = Tidegate::start(&mut few_files, files);
     let idle = || TcpStream::connect(serving.port("http")).expect("it listens");
     let _idle: Vec<TcpStream> = (0..100).map(|_| idle()).collect();
     assert!(serving.ask("ann").contains("4 left"));
 }
 
 #[test]
-fn something_else_than_http_is_closed_and_disturbs_nobody() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn a_connection_that_is_not_http_is_closed_and_affects_no_other() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let mut stream = TcpStream::connect(serving.port("http")).expect("it listens");
     stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").expect("writable");
     let mut answer = Vec::new();
@@ -174,10 +174,10 @@ fn something_else_than_http_is_closed_and_disturbs_nobody() {
 }
 
 #[test]
-fn metrics_have_the_names_of_envoyproxy_ratelimit_where_they_are_asked_for() {
-    let plain = Serving::policy(FIVE_A_DAY, &[]);
+fn metrics_can_have_the_names_of_envoyproxy_ratelimit() {
+    let plain = Tidegate::policy(FIVE_A_DAY, &[]);
     assert!(!get(plain.port("http"), "/metrics").body.contains("\nratelimit_"));
-    let serving = Serving::policy(FIVE_A_DAY, &["--ratelimit-metric-names"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--ratelimit-metric-names"]);
     for _ in 0..7 {
         serving.ask("ann");
     }
@@ -199,8 +199,8 @@ fn metrics_have_the_names_of_envoyproxy_ratelimit_where_they_are_asked_for() {
 }
 
 #[test]
-fn refusals_are_logged_one_a_second_with_their_number_and_without_what_the_caller_sent() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn refusals_are_logged_once_a_second_with_a_count_and_without_request_data() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let ask = ASK.replace("ann", "somebody-private");
     let refused = until("a line about refusals", || {
         for _ in 0..20 {

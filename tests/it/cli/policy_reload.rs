@@ -1,25 +1,25 @@
-//! A policy that changes is put in force; one that has faults is not.
+//! A changed policy takes effect; an invalid one is reported and does not.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
-fn serving(files: tempfile::TempDir, path: &Path) -> Serving {
+fn serving(files: tempfile::TempDir, path: &Path) -> Tidegate {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(path);
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
-fn limit_is(serving: &Serving, number: &str) -> bool {
+fn limit_is(serving: &Tidegate, number: &str) -> bool {
     let listed = get(serving.port("debug"), "/rlconfig").body;
     listed.contains(&format!("requests_per_unit={number},"))
 }
 
-fn until_limit_is(serving: &Serving, number: &str) {
+fn until_limit_is(serving: &Tidegate, number: &str) {
     until(&format!("a limit of {number}"), || limit_is(serving, number).then_some(()));
 }
 
@@ -28,8 +28,8 @@ fn with_limit(number: &str) -> String {
 }
 
 #[test]
-fn a_changed_file_is_put_in_force_and_counters_stay() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn a_changed_file_takes_effect_and_counters_stay() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     assert!(serving.ask("ann").contains("4 left"));
     fs::write(serving.directory().join("policy.yaml"), with_limit("7")).expect("writable");
     until_limit_is(&serving, "7");
@@ -40,13 +40,13 @@ fn a_changed_file_is_put_in_force_and_counters_stay() {
 }
 
 #[test]
-fn a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn an_invalid_policy_is_logged_and_the_last_good_one_stays() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let path = serving.directory().join("policy.yaml");
     fs::write(&path, with_limit("-1")).expect("writable");
-    let fault = serving.logged_in_time("policy not reloaded: a fault");
+    let fault = serving.logged_in_time("policy error");
     assert!(
-        fault["fault"].as_str().is_some_and(|fault| fault.contains("policy.yaml:5:")),
+        fault["error"].as_str().is_some_and(|fault| fault.contains("policy.yaml:5:")),
         "{fault}"
     );
     assert!(limit_is(&serving, "5"));
@@ -60,11 +60,11 @@ fn a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays() {
 }
 
 #[test]
-fn a_deleted_file_leaves_the_last_good_policy_and_its_return_is_seen() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+fn a_deleted_file_leaves_the_last_good_policy_until_it_returns() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let path = serving.directory().join("policy.yaml");
     fs::remove_file(&path).expect("removable");
-    serving.logged_in_time("policy not reloaded: the last good one stays in force");
+    serving.logged_in_time("policy not reloaded, the last good one stays in force");
     assert!(serving.ask("ann").contains("4 left"));
     fs::write(&path, with_limit("6")).expect("writable");
     until_limit_is(&serving, "6");
@@ -85,7 +85,7 @@ fn the_swapped_links_of_a_config_map_are_followed() {
 }
 
 #[test]
-fn a_file_that_is_added_to_a_directory_is_read() {
+fn a_file_added_to_a_directory_is_read() {
     let files = directory(&[("limits/a.yaml", FIVE_A_DAY)]);
     let limits = files.path().join("limits");
     let serving = serving(files, &limits);
@@ -96,7 +96,7 @@ fn a_file_that_is_added_to_a_directory_is_read() {
 }
 
 #[test]
-fn a_link_that_goes_round_in_circles_is_a_fault_and_no_hang() {
+fn a_loop_of_links_is_an_error() {
     let files = directory(&[("limits/a.yaml", FIVE_A_DAY)]);
     let limits = files.path().join("limits");
     symlink(".", limits.join("loop")).expect("a link");

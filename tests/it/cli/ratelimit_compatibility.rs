@@ -1,10 +1,11 @@
-//! Swap the image of envoyproxy/ratelimit and it works: its name, its environment, its layout.
+//! Tidegate in place of the envoyproxy/ratelimit image: its program name, its environment, its file
+//! layout.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
 
 /// Each of its settings that we honour, with a value that is neither side's default.
 const HONOURED: &[(&str, &str)] = &[
@@ -58,7 +59,7 @@ const HONOURED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_setting_of_theirs_that_means_the_same_is_honoured_under_its_name() {
+fn every_supported_variable_of_ratelimit_takes_effect() {
     let mut command = tidegate();
     command.args(["serve", "--print-settings"]).envs(HONOURED.iter().copied());
     let printed = ran(&mut command).with_code(0).out;
@@ -68,7 +69,7 @@ fn every_setting_of_theirs_that_means_the_same_is_honoured_under_its_name() {
 }
 
 #[test]
-fn what_would_serve_something_else_ends_with_64_and_the_way_out() {
+fn a_setting_that_would_change_decisions_ends_with_64_and_advice() {
     let cases = [
         ("BACKEND_TYPE", "memcache", "--store memory"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "RUNTIME_ROOT"),
@@ -86,12 +87,12 @@ fn what_would_serve_something_else_ends_with_64_and_the_way_out() {
 }
 
 #[test]
-fn a_setting_of_theirs_without_effect_is_named_at_the_start() {
+fn an_ignored_variable_of_ratelimit_is_logged_at_the_start() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
     command.envs([("USE_STATSD", "true"), ("TRACING_ENABLED", "false")]);
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     let log = serving.log();
     assert!(log.contains("USE_STATSD") && !log.contains("TRACING_ENABLED"), "{log}");
 }
@@ -107,14 +108,14 @@ fn their_files() -> tempfile::TempDir {
 }
 
 #[test]
-fn called_as_ratelimit_it_serves_what_runtime_root_holds() {
+fn called_as_ratelimit_it_serves_the_policy_of_runtime_root() {
     let files = their_files();
     let link = files.path().join("ratelimit");
     symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
     let mut command = Command::new(link);
     command.env_clear().env("RUNTIME_ROOT", files.path().join("data"));
     command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     assert_eq!(serving.logged_in_time("ready")["files"], 2);
     assert!(serving.ask("ann").contains("4 left"));
     assert_eq!(
@@ -132,14 +133,14 @@ fn without_a_subcommand_while_runtime_root_is_set_it_serves() {
     let mut command = tidegate();
     command.env("RUNTIME_ROOT", files.path().join("data"));
     command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     assert!(serving.ask("ann").contains("4 left"));
-    let notice = serving.logged("a setting to know about").expect("a warning");
+    let notice = serving.logged("setting notice").expect("a warning");
     assert_eq!(notice["name"], "REDIS_URL", "counting in memory is said");
 }
 
 #[test]
-fn files_that_begin_with_a_dot_count_where_they_are_asked_for() {
+fn files_with_a_leading_dot_are_read_if_configured() {
     let files = their_files();
     let mut command = tidegate();
     command.env("RUNTIME_ROOT", files.path().join("data"));

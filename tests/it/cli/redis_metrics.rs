@@ -1,5 +1,5 @@
-//! What is shown of Redis: what the service measures at each node, and what the node says of itself
-//! where it permits that.
+//! Metrics of Redis: what the service measures at each node, and what a node's INFO reports if the
+//! ACL permits it.
 
 use std::process::Command;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::support::acl;
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
-fn serving(server: &Server) -> Serving {
+fn serving(server: &Server) -> Tidegate {
     let login = format!("{}:{}", acl::USER, acl::PASSWORD);
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("auth", &login)]);
     let path = |name: &str| files.path().join(name).display().to_string();
@@ -20,7 +20,7 @@ fn serving(server: &Server) -> Serving {
     command.args(["serve", "--policy", &path("policy.yaml"), "--redis-url", &url]);
     command.args(["--redis-auth-file", &path("auth"), "--redis-info-poll", "50ms"]);
     command.args(["--store-budget", "5s", "--refusal-cache", "false"]);
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
 /// The value of a series whose labels are the node and these.
@@ -29,12 +29,12 @@ fn of_node(server: &Server, text: &str, name: &str, more: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(&series)).map(|value| value.parse().unwrap())
 }
 
-fn metrics(serving: &Serving) -> String {
+fn metrics(serving: &Tidegate) -> String {
     http::get(serving.port("http"), "/metrics").body
 }
 
 #[test]
-fn what_a_node_costs_and_says_is_shown_by_its_address() {
+fn metrics_of_a_node_are_labeled_with_its_address() {
     let lines = [acl::line(acl::SINGLE).as_str(), "maxmemory 64mb"].map(str::to_owned);
     let rules = format!("{} +info", lines[0]);
     let server = Server::start(&[&rules, &lines[1], "maxmemory-policy volatile-ttl"]);
@@ -73,10 +73,10 @@ fn what_a_node_costs_and_says_is_shown_by_its_address() {
 }
 
 #[test]
-fn a_redis_that_keeps_its_figures_to_itself_costs_one_log_line_and_nothing_else() {
+fn a_redis_that_denies_info_causes_one_log_line() {
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let serving = serving(&server);
-    let told = until("a line about it", || serving.logged("Redis keeps its own figures from us"));
+    let told = until("a line about it", || serving.logged("Redis denied INFO"));
     assert_eq!(told["permission"], "+info");
     let asked = |server: &Server| {
         let log =
@@ -92,8 +92,7 @@ fn a_redis_that_keeps_its_figures_to_itself_costs_one_log_line_and_nothing_else(
     assert_eq!(of_node(&server, &text, "redis_items_total", ""), Some(6.0), "{text}");
     assert_eq!(of_node(&server, &text, "redis_keys", ""), None, "{text}");
     let is_it = |line: &&str| {
-        serde_json::from_str::<Value>(line)
-            .is_ok_and(|line| line["message"] == "Redis keeps its own figures from us")
+        serde_json::from_str::<Value>(line).is_ok_and(|line| line["message"] == "Redis denied INFO")
     };
     assert_eq!(serving.log().lines().filter(is_it).count(), 1, "{}", serving.log());
 }

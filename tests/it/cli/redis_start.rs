@@ -1,10 +1,10 @@
-//! A start with Redis, without it, and with a password that lies in a file.
+//! Start with Redis, without it, and with its password in a file.
 
 use std::fs;
 
 use crate::support::acl;
 use crate::support::redis_server::{Server, free_port};
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
 use crate::support::wait::until;
 
 #[test]
@@ -12,13 +12,13 @@ fn two_processes_share_a_limit() {
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
     let flags = ["--redis-url", &url, "--store-budget", "2s"];
-    let both = [0, 1].map(|_| Serving::policy(FIVE_A_DAY, &flags));
+    let both = [0, 1].map(|_| Tidegate::policy(FIVE_A_DAY, &flags));
     let passed = (0..6).filter(|call| both[call % 2].ask("ann").starts_with("OK")).count();
     assert_eq!(passed, 5);
 }
 
 #[test]
-fn without_a_store_that_is_required_the_start_ends_with_69() {
+fn require_store_ends_with_69_without_redis() {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let policy = files.path().join("policy.yaml").display().to_string();
     let url = format!("127.0.0.1:{}", free_port());
@@ -30,13 +30,13 @@ fn without_a_store_that_is_required_the_start_ends_with_69() {
 }
 
 #[test]
-fn without_redis_it_starts_all_the_same_and_finds_it_later() {
+fn it_starts_without_redis_and_connects_later() {
     let port = free_port();
     let url = format!("127.0.0.1:{port}");
     let flags = ["--redis-url", &url, "--redis-timeout", "100ms", "--store-budget", "2s"];
     // Without a rule of its own it would be answered from the local store at once.
     let policy = format!("on_store_failure: error\n{FIVE_A_DAY}");
-    let serving = Serving::policy(&policy, &flags);
+    let serving = Tidegate::policy(&policy, &flags);
     let ask = || {
         let address = serving.port("grpc").to_string();
         ran(tidegate().args(["ask", &address, "edge", "client=ann"])).code
@@ -47,9 +47,9 @@ fn without_redis_it_starts_all_the_same_and_finds_it_later() {
 }
 
 #[test]
-fn without_redis_a_rule_that_says_nothing_is_answered_from_the_local_store() {
+fn without_redis_the_default_is_the_local_store() {
     let url = format!("127.0.0.1:{}", free_port());
-    let serving = Serving::policy(FIVE_A_DAY, &["--redis-url", &url, "--redis-timeout", "100ms"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--redis-timeout", "100ms"]);
     let answers: Vec<bool> = (0..6).map(|_| serving.ask("ann").starts_with("OK")).collect();
     assert_eq!(answers, [true, true, true, true, true, false]);
 }
@@ -67,6 +67,6 @@ fn a_password_is_read_from_its_file_with_the_user_before_it() {
     command.args(["serve", "--policy", &policy, "--require-store", "true", "--store-budget", "2s"]);
     command.args(["--redis-url", &format!("redis://127.0.0.1:{}", server.port)]);
     command.args(["--redis-auth-file", &password.display().to_string()]);
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     assert!(serving.ask("ann").starts_with("OK"));
 }

@@ -1,7 +1,7 @@
-//! Settings: from where, printed how, warned of when.
+//! Settings: their sources and precedence, how they are printed, what warnings they cause.
 
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = tidegate();
@@ -30,7 +30,7 @@ fn every_setting_is_printed_with_its_origin() {
 }
 
 #[test]
-fn secrets_are_printed_nowhere() {
+fn secrets_are_never_printed() {
     let secrets = [
         ("REDIS_AUTH", "hunter2"),
         ("REDIS_SENTINEL_AUTH", "hunter2"),
@@ -44,14 +44,14 @@ fn secrets_are_printed_nowhere() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml")).envs([secret]);
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     let config = get(serving.port("debug"), "/config").body;
     assert!(config.contains("key-secret") && !config.contains("hunter2"), "{config}");
     assert!(!serving.log().contains("hunter2"));
 }
 
 #[test]
-fn a_settings_file_that_is_none_is_not_quoted_and_an_endless_one_not_read_to_its_end() {
+fn an_invalid_settings_file_is_not_quoted_and_an_endless_one_is_bounded() {
     for text in ["hunter2\n", "- hunter2\n", "redis-auth: hunter2: x\n", "redis-auth: [hunter2]\n"]
     {
         let files = directory(&[("s.yaml", text)]);
@@ -65,7 +65,7 @@ fn a_settings_file_that_is_none_is_not_quoted_and_an_endless_one_not_read_to_its
 }
 
 #[test]
-fn a_settings_file_with_an_unknown_name_is_refused() {
+fn an_unknown_name_in_the_settings_file_is_rejected() {
     let files = directory(&[("s.yaml", "grpc_port: 1\n")]);
     let mut command = tidegate();
     command.args(["serve", "--settings"]).arg(files.path().join("s.yaml"));
@@ -74,26 +74,28 @@ fn a_settings_file_with_an_unknown_name_is_refused() {
 }
 
 #[test]
-fn a_misspelt_variable_is_named_at_the_start() {
+fn a_misspelt_variable_is_logged_at_the_start() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
     command.env("TIDEGATE_DRAINDELAY", "1s");
-    let serving = Serving::start(&mut command, files);
-    let notice = serving.logged("a setting to know about").expect("a warning");
+    let serving = Tidegate::start(&mut command, files);
+    let notice = serving.logged("setting notice").expect("a warning");
     assert_eq!(notice["name"], "TIDEGATE_DRAINDELAY");
-    assert!(notice["text"].as_str().is_some_and(|text| text.contains("--drain-delay is near")));
+    assert!(
+        notice["text"].as_str().is_some_and(|text| text.contains("did you mean --drain-delay?"))
+    );
 }
 
 #[test]
-fn a_flag_that_is_a_yes_needs_no_value() {
+fn a_boolean_flag_needs_no_value() {
     let printed = printed(&["--shadow-mode", "--quota-mode=false"], &[]);
     assert!(line(&printed, "shadow-mode").ends_with("true  (flag)"));
     assert!(line(&printed, "quota-mode").ends_with("false  (flag)"));
 }
 
 #[test]
-fn policies_may_be_named_several_times_and_spread_by_a_shell() {
+fn policies_can_be_repeated_and_expanded_by_a_shell() {
     let printed = printed(&["--policy", "a.yaml", "b.yaml", "--policy", "c"], &[]);
     assert!(line(&printed, "policy").contains("a.yaml,b.yaml,c"));
 }
@@ -137,7 +139,7 @@ fn check_reads_settings_as_serve_does() {
 }
 
 #[test]
-fn explain_names_keys_as_the_service_would_by_the_same_settings() {
+fn explain_names_the_same_keys_as_the_service() {
     let files = directory(&[
         ("p.yaml", FIVE_A_DAY),
         ("secret", "s3\n"),

@@ -1,15 +1,15 @@
-//! SIGTERM and SIGINT: probes say no, calls go on for the drain delay, the exit code is 0, and
+//! SIGTERM and SIGINT: probes fail, calls are served for the drain delay, the exit code is 0, and
 //! nobody can hold the process past the hard limit.
 
 use std::net::TcpStream;
 
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 use crate::support::wait::until;
 
 #[test]
-fn while_it_drains_probes_say_no_and_calls_are_answered() {
-    let mut serving = Serving::policy(FIVE_A_DAY, &["--drain-delay", "4s", "--hard-limit", "30s"]);
+fn during_the_drain_probes_fail_and_calls_are_answered() {
+    let mut serving = Tidegate::policy(FIVE_A_DAY, &["--drain-delay", "4s", "--hard-limit", "30s"]);
     let http = serving.port("http");
     serving.signal("TERM");
     until("readiness to say no", || (get(http, "/readyz").status == 503).then_some(()));
@@ -21,19 +21,19 @@ fn while_it_drains_probes_say_no_and_calls_are_answered() {
 }
 
 #[test]
-fn an_interrupt_and_a_hang_up_are_the_same() {
+fn sigint_and_sighup_shut_down_like_sigterm() {
     for signal in ["INT", "HUP"] {
         let flags = ["--drain-delay", "0s", "--hard-limit", "10s"];
-        let mut serving = Serving::policy(FIVE_A_DAY, &flags);
+        let mut serving = Tidegate::policy(FIVE_A_DAY, &flags);
         serving.signal(signal);
         assert_eq!(serving.exit_code(), Some(0), "{signal}");
     }
 }
 
 #[test]
-fn silent_connections_cannot_hold_the_exit() {
+fn silent_connections_cannot_delay_the_exit() {
     let flags = ["--drain-delay", "0s", "--hard-limit", "1s", "--preface-timeout", "60s"];
-    let mut serving = Serving::policy(FIVE_A_DAY, &flags);
+    let mut serving = Tidegate::policy(FIVE_A_DAY, &flags);
     let _silent: Vec<TcpStream> = ["grpc", "http", "debug"]
         .into_iter()
         .map(|port| TcpStream::connect(serving.port(port)).expect("it listens"))

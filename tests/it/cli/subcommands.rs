@@ -1,11 +1,11 @@
-//! Subcommands: what each prints.
+//! What each subcommand prints.
 
 use serde_json::Value;
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 #[test]
-fn check_counts_what_it_read() {
+fn check_counts_files_rules_and_warnings() {
     let flawless = FIVE_A_DAY.replace("client", "remote_address");
     let other = flawless.replace("edge", "x");
     let files = directory(&[("a.yaml", &flawless), ("b/c.yml", &other)]);
@@ -14,7 +14,7 @@ fn check_counts_what_it_read() {
 }
 
 #[test]
-fn check_says_of_each_two_limits_whether_a_cluster_keeps_them_together() {
+fn check_reports_which_limits_share_a_node_of_a_cluster() {
     let policy = r#"
 domain: edge
 hash_tag: [remote_address]
@@ -27,7 +27,8 @@ descriptors:
   - {key: token, rate_limit: {unit: day, requests_per_unit: 5}}
 "#;
     let files = directory(&[("p.yaml", policy)]);
-    let ran = run(&["check", "--strict", &files.path().display().to_string()]).with_code(0);
+    let path = files.path().display().to_string();
+    let ran = run(&["check", "--strict", "--cluster", &path]).with_code(0);
     let (a, address, token) =
         (r"edge.generic_key_a\u{1b}.remote_address (a)", "edge.remote_address", "edge.token");
     let expected = [
@@ -37,10 +38,14 @@ descriptors:
         "ok: 1 file, 3 rules, 0 warnings".to_owned(),
     ];
     assert_eq!(ran.out.lines().collect::<Vec<_>>(), expected, "{}", ran.err);
+    let summary = run(&["check", &path]).with_code(0).out;
+    let expected = "on a Redis Cluster: 3 pairs of limits, 1 joined, 0 joinable, 2 not joinable";
+    assert!(summary.starts_with(expected), "{summary}");
+    assert_eq!(summary.lines().count(), 2, "{summary}");
 }
 
 #[test]
-fn check_takes_files_of_one_domain_together_only_where_told_to() {
+fn check_merges_files_of_one_domain_only_if_configured() {
     let other = FIVE_A_DAY.replace("client", "other");
     let files = directory(&[("a.yaml", FIVE_A_DAY), ("b.yaml", &other)]);
     let path = files.path().display().to_string();
@@ -64,7 +69,7 @@ fn explain_shows_the_step_the_rule_the_counter_and_the_answer() {
 }
 
 #[test]
-fn an_empty_variable_is_an_absent_one_for_check_and_explain_too() {
+fn check_and_explain_ignore_empty_variables() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let path = files.path().display().to_string();
     let explain = ["explain", "--policy", &path, "edge", "client=ann"];
@@ -75,7 +80,7 @@ fn an_empty_variable_is_an_absent_one_for_check_and_explain_too() {
 }
 
 #[test]
-fn explain_refuses_what_the_service_would_and_prints_no_control_characters() {
+fn explain_rejects_invalid_requests_and_escapes_control_characters() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let path = files.path().display().to_string();
     let explain = |domain: &str, descriptors: &[&str]| {
@@ -90,8 +95,8 @@ fn explain_refuses_what_the_service_would_and_prints_no_control_characters() {
 }
 
 #[test]
-fn ask_shows_the_answer_for_people_and_as_json() {
-    let serving = Serving::policy(FIVE_A_DAY, &["--limit-name-header", "x-limited-by"]);
+fn ask_prints_text_or_json() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--limit-name-header", "x-limited-by"]);
     let target = serving.port("grpc").to_string();
     let ask = |more: &[&str]| {
         let arguments = [&["ask", &target, "edge", "client=ann"], more].concat();
@@ -108,7 +113,7 @@ fn ask_shows_the_answer_for_people_and_as_json() {
 
 #[test]
 fn ask_reads_several_descriptors_and_escaped_commas() {
-    let serving = Serving::policy(FIVE_A_DAY, &[]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let target = serving.port("grpc").to_string();
     let ran = run(&["ask", &target, "edge", r"client=a\,b", "unknown=x"]).with_code(0);
     assert!(ran.out.contains("unknown=x: OK, no limit"), "{}", ran.out);
@@ -123,7 +128,7 @@ descriptors:
   - key: client
     rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 5}
 ";
-    let serving = Serving::policy(bucket, &[]);
+    let serving = Tidegate::policy(bucket, &[]);
     let target = serving.port("grpc").to_string();
     let ask = |more: &[&str]| {
         run(&[&["ask", &target, "edge", "client=ann"], more].concat()).with_code(0).out
@@ -143,7 +148,7 @@ fn schema_is_json_and_completions_are_for_every_shell() {
 }
 
 #[test]
-fn nothing_is_coloured_where_nobody_looks() {
+fn output_to_a_pipe_has_no_colors() {
     let files = directory(&[("p.yaml", "domain: 1\nx: y\n")]);
     let ran = run(&["check", &files.path().display().to_string()]).with_code(65);
     assert!(!ran.err.contains('\x1b') && ran.err.starts_with("error: "), "{:?}", ran.err);
@@ -187,7 +192,7 @@ fn simulate_sweeps_and_sets_a_parameter() {
 }
 
 #[test]
-fn simulate_tells_what_is_wrong_and_where() {
+fn simulate_reports_errors_with_their_file() {
     let bad = burst_of_twelve().replace("domain: edge", "domain: ''");
     let files = directory(&[("s.yaml", &burst_of_twelve()), ("bad.yaml", &bad)]);
     let path = |name: &str| files.path().join(name).display().to_string();

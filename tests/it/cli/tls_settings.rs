@@ -1,4 +1,4 @@
-//! TLS by settings: a caller without a certificate is not served, on no port.
+//! TLS by settings: no port serves a caller without a certificate.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 use crate::support::http::post;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run, tidegate};
 
 /// A policy beside an authority, a certificate for localhost and one for a caller.
 fn files() -> TempDir {
@@ -32,7 +32,7 @@ fn write(directory: &Path, name: &str, text: &str) {
     fs::write(directory.join(name), text).expect("writable");
 }
 
-fn serving(more: &[&str]) -> Serving {
+fn serving(more: &[&str]) -> Tidegate {
     let files = files();
     let path = |name: &str| files.path().join(name).display().to_string();
     let mut command = tidegate();
@@ -40,10 +40,10 @@ fn serving(more: &[&str]) -> Serving {
     command.args(["--grpc-server-tls-cert", &path("localhost.pem")]);
     command.args(["--grpc-server-tls-key", &path("localhost.key")]);
     command.args(["--grpc-client-tls-cacert", &path("ca.pem")]).args(more);
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
-fn ask(serving: &Serving, with_certificate: bool) -> i32 {
+fn ask(serving: &Tidegate, with_certificate: bool) -> i32 {
     let path = |name: &str| serving.directory().join(name).display().to_string();
     let target = serving.port("grpc").to_string();
     let (ca, cert, key) = (path("ca.pem"), path("envoy.pem"), path("envoy.key"));
@@ -56,7 +56,7 @@ fn ask(serving: &Serving, with_certificate: bool) -> i32 {
 }
 
 #[test]
-fn where_certificates_are_demanded_a_caller_needs_one_and_json_is_off() {
+fn with_a_client_ca_callers_need_a_certificate_and_json_is_off() {
     let serving = serving(&["--grpc-client-tls-san", "envoy"]);
     assert_eq!(ask(&serving, true), 0);
     assert_eq!(ask(&serving, false), 69);
@@ -66,18 +66,18 @@ fn where_certificates_are_demanded_a_caller_needs_one_and_json_is_off() {
 }
 
 #[test]
-fn json_is_on_beside_certificates_where_it_is_asked_for() {
+fn json_can_be_forced_on_beside_client_certificates() {
     assert_eq!(post(serving(&["--json", "on"]).port("http"), "/json", "{}").status, 400);
 }
 
 #[test]
-fn a_certificate_of_another_name_is_refused() {
+fn a_certificate_with_another_name_is_rejected() {
     let serving = serving(&["--grpc-client-tls-san", "somebody-else"]);
     assert_eq!(ask(&serving, true), 69);
 }
 
 #[test]
-fn certificates_without_tls_are_a_contradiction() {
+fn client_certificates_without_tls_are_rejected() {
     let ran = run(&["serve", "--grpc-client-tls-cacert", "/ca.pem"]).with_code(64);
     assert!(ran.err.contains("--grpc-server-use-tls"), "{}", ran.err);
 }

@@ -1,4 +1,4 @@
-//! Who is charged when a call is refused.
+//! Which limits a refused call charges.
 
 use super::test_decider::{Bench, d};
 

@@ -1,5 +1,5 @@
-//! Algorithm failures only: a login is charged when it has failed. Two ways: take first and refund
-//! what succeeded, or look first and charge after the fact.
+//! Charging failures only, such as failed logins, in two ways: take first and refund what
+//! succeeded, or peek first and charge after the response.
 
 use super::test_decider::{Bench, d};
 

@@ -1,5 +1,6 @@
-//! Statistics: what an observer is told of each check, from which every counter is made (the
-//! arithmetic itself is tested beside it, in `telemetry`).
+//! The events that an observer receives for each check; every counter is computed from them.
+//!
+//! Not here: the arithmetic of the counters (`src/telemetry`).
 
 use tidegate::domain::{CheckEvent, Hits, Verdict};
 

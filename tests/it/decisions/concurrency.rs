@@ -1,4 +1,4 @@
-//! Concurrency: slots with holders, made up where the caller names none.
+//! Concurrency limits: slots and their holders, generated where the caller names none.
 
 use tidegate::domain::Micros;
 

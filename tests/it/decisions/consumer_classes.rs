@@ -1,4 +1,4 @@
-//! Consumer classes, from the policy's words to what each class gets.
+//! Consumer classes, from policy text to what each class gets.
 
 use tidegate::domain::Micros;
 

@@ -1,4 +1,4 @@
-//! What a status shows.
+//! The status of each descriptor in a response.
 
 use tidegate::domain::{Code, Micros};
 

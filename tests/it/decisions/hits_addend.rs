@@ -1,4 +1,4 @@
-//! Hits: what a call takes.
+//! `hits_addend`: how many hits a call takes.
 
 use tidegate::domain::{Code, Micros};
 

@@ -1,4 +1,4 @@
-//! Several limits in one descriptor, each by entries of its own.
+//! Several limits on one descriptor, each keyed by entries of its own.
 
 use tidegate::domain::{Code, Micros};
 

@@ -1,4 +1,4 @@
-//! The overall code: quota mode, shadow mode, replaces, unlimited.
+//! The overall code: quota mode, shadow mode, `replaces`, unlimited.
 
 use tidegate::decide::Modes;
 use tidegate::domain::{Code, Source};

@@ -1,6 +1,6 @@
-//! What envoyproxy/ratelimit's own sample configurations show, each rebuilt with a policy of our own:
-//! it loads as it stands there and decides as that service does, but for what Tidegate does
-//! differently on purpose (a refused request charges nothing).
+//! The sample configurations of envoyproxy/ratelimit, each rebuilt as a policy of ours: it loads
+//! and decides as that service does, except where Tidegate differs on purpose (a refused request
+//! charges nothing).
 //!
 //! Not here: the keys of the language one by one (`policy`), matching in detail (`matcher`).
 

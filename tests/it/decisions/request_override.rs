@@ -1,4 +1,4 @@
-//! Limits that a request brings along.
+//! Request overrides: limits that a descriptor carries.
 
 use tidegate::domain::{Override, Unit};
 

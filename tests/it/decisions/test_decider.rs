@@ -1,4 +1,4 @@
-//! A decider on the memory store with a clock that stands still until it is told to move.
+//! A decider on the memory store with a manual clock.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,21 +16,21 @@ pub const NOON: Micros = Micros(1_800_014_417_300_000);
 
 /// Remembers what an observer was told.
 #[derive(Clone, Default)]
-pub struct Told(pub Arc<Mutex<Vec<CheckEvent>>>, pub Arc<Mutex<u32>>);
+pub struct RecordedEvents(pub Arc<Mutex<Vec<CheckEvent>>>, pub Arc<Mutex<u32>>);
 
-impl Observer for Told {
-    fn checked(&self, facts: &CheckEvent) {
+impl Observer for RecordedEvents {
+    fn on_check(&self, facts: &CheckEvent) {
         self.0.lock().unwrap().push(*facts);
     }
     fn release_without_holder(&self) {
         *self.1.lock().unwrap() += 1;
     }
-    fn decided(&self, _: &Decision<'_>) {}
+    fn on_decision(&self, _: &Decision<'_>) {}
 }
 
 pub struct Bench {
-    pub decider: Decider<MemoryStore, Told>,
-    pub told: Told,
+    pub decider: Decider<MemoryStore, RecordedEvents>,
+    pub told: RecordedEvents,
     now: Mutex<Micros>,
 }
 
@@ -46,7 +46,7 @@ pub struct Row {
 }
 
 #[derive(Debug, Clone)]
-pub struct Answered {
+pub struct TestDecision {
     pub code: Code,
     pub rows: Vec<Row>,
     pub limited_by: Option<String>,
@@ -56,7 +56,7 @@ pub struct Answered {
     pub slot: Option<String>,
 }
 
-impl Answered {
+impl TestDecision {
     pub fn passes(&self) -> bool {
         self.code == Code::Ok
     }
@@ -64,7 +64,7 @@ impl Answered {
 
 /// One descriptor of a test's request.
 #[derive(Clone, Default)]
-pub struct D {
+pub struct TestDescriptor {
     pub path: Vec<(String, Vec<u8>)>,
     pub hits: Option<u64>,
     pub refund: bool,
@@ -73,7 +73,7 @@ pub struct D {
 }
 
 /// `"a=1 > b"` as a descriptor.
-pub fn d(path: &str) -> D {
+pub fn d(path: &str) -> TestDescriptor {
     let path = path
         .split('>')
         .map(str::trim)
@@ -83,24 +83,24 @@ pub fn d(path: &str) -> D {
             (key.to_owned(), value.as_bytes().to_vec())
         })
         .collect();
-    D { path, ..D::default() }
+    TestDescriptor { path, ..TestDescriptor::default() }
 }
 
-impl D {
-    pub fn hits(mut self, hits: u64) -> D {
+impl TestDescriptor {
+    pub fn hits(mut self, hits: u64) -> TestDescriptor {
         self.hits = Some(hits);
         self
     }
-    pub fn refund(mut self, hits: u64) -> D {
+    pub fn refund(mut self, hits: u64) -> TestDescriptor {
         self.hits = Some(hits);
         self.refund = true;
         self
     }
-    pub fn holder(mut self, holder: &str) -> D {
+    pub fn holder(mut self, holder: &str) -> TestDescriptor {
         self.holder = Some(holder.to_owned());
         self
     }
-    pub fn limit(mut self, limit: Override) -> D {
+    pub fn limit(mut self, limit: Override) -> TestDescriptor {
         self.limit = Some(limit);
         self
     }
@@ -120,7 +120,7 @@ impl Bench {
     }
 
     pub fn with_modes(yaml: &str, modes: Modes) -> Bench {
-        let told = Told::default();
+        let told = RecordedEvents::default();
         let decider =
             Decider::new(Arc::new(compiled(yaml)), MemoryStore::new(100_000), told.clone(), modes);
         Bench { decider, told, now: Mutex::new(NOON) }
@@ -141,11 +141,11 @@ impl Bench {
     }
 
     /// Asks about several descriptors of domain `t` at once.
-    pub fn ask(&self, descriptors: &[D]) -> Answered {
+    pub fn ask(&self, descriptors: &[TestDescriptor]) -> TestDecision {
         self.ask_domain("t", descriptors)
     }
 
-    pub fn one(&self, path: &str) -> Answered {
+    pub fn one(&self, path: &str) -> TestDecision {
         self.ask(&[d(path)])
     }
 
@@ -154,7 +154,7 @@ impl Bench {
         (0..calls).filter(|_| self.one(path).passes()).count()
     }
 
-    pub fn ask_domain(&self, domain: &str, descriptors: &[D]) -> Answered {
+    pub fn ask_domain(&self, domain: &str, descriptors: &[TestDescriptor]) -> TestDecision {
         let now = *self.now.lock().unwrap();
         let policy = self.decider.policy();
         with_request(domain, descriptors, |request| {
@@ -163,11 +163,11 @@ impl Bench {
     }
 
     /// What the same call would be answered.
-    pub fn foresee(&self, descriptors: &[D]) -> Answered {
+    pub fn dry_run(&self, descriptors: &[TestDescriptor]) -> TestDecision {
         let now = *self.now.lock().unwrap();
         let policy = self.decider.policy();
         with_request("t", descriptors, |request| {
-            let foreseen = waited_for(self.decider.foresee(&policy, request, now)).unwrap();
+            let foreseen = waited_for(self.decider.dry_run(&policy, request, now)).unwrap();
             assert_eq!(foreseen.limits.len(), descriptors.len());
             answered(&foreseen.decision)
         })
@@ -178,7 +178,11 @@ fn waited_for<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-fn with_request<R>(domain: &str, descriptors: &[D], then: impl FnOnce(&Request<'_>) -> R) -> R {
+fn with_request<R>(
+    domain: &str,
+    descriptors: &[TestDescriptor],
+    then: impl FnOnce(&Request<'_>) -> R,
+) -> R {
     let entries: Vec<Vec<Entry<'_>>> = descriptors
         .iter()
         .map(|d| d.path.iter().map(|(k, v)| Entry { key: k.as_bytes(), value: v }).collect())
@@ -197,8 +201,8 @@ fn with_request<R>(domain: &str, descriptors: &[D], then: impl FnOnce(&Request<'
     then(&Request { domain, descriptors: &descriptors })
 }
 
-fn answered(decision: &Decision<'_>) -> Answered {
-    Answered {
+fn answered(decision: &Decision<'_>) -> TestDecision {
+    TestDecision {
         code: decision.code,
         rows: decision
             .statuses

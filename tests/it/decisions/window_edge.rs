@@ -1,4 +1,4 @@
-//! What an attacker gets at a window's edge, and what a burst gets, under each algorithm.
+//! What an attacker gains at the edge of a window, and what a burst gains, under each algorithm.
 
 use tidegate::domain::Micros;
 

@@ -1,10 +1,10 @@
-//! `docs/API-USERS.md`, the page to hand on: the headers that it names are those of real answers.
+//! docs/API-USERS.md names exactly the headers that real responses carry.
 
 use std::fs;
 
 use crate::envoy::bootstrap::repository;
 use crate::envoy::http_client::{Reply, get};
-use crate::envoy::stack::Stand;
+use crate::envoy::stack::Stack;
 
 const POLICY: &str = "
 domain: edge
@@ -40,23 +40,23 @@ fn assert_has(reply: &Reply, expected: impl Fn(bool) -> bool) {
 #[test]
 fn the_headers_of_the_page_are_those_of_the_answers() {
     assert_eq!(table().len(), 5);
-    let stand = Stand::of(POLICY, "[{actions: [{remote_address: {}}]}]");
-    let passed = stand.ask(&get("/"));
+    let stack = Stack::of(POLICY, "[{actions: [{remote_address: {}}]}]");
+    let passed = stack.ask(&get("/"));
     assert_eq!(passed.status, 200);
     assert_has(&passed, |on_both| on_both);
-    let refused = stand.ask(&get("/"));
+    let refused = stack.ask(&get("/"));
     assert_eq!(refused.status, 429);
     assert_has(&refused, |_| true);
     assert!(refused.number("retry-after").abs_diff(refused.number("x-ratelimit-reset")) <= 1);
-    let unlimited = stand.ask(&get("/").from(3));
+    let unlimited = stack.ask(&get("/").from(3));
     assert_eq!(unlimited.status, 200);
     assert_has(&unlimited, |_| false);
 }
 
 #[test]
 fn a_refusal_that_no_wait_ends_says_so_by_the_header_that_is_missing() {
-    let stand = Stand::of(POLICY, "[{actions: [{remote_address: {}}]}]");
-    let refused = stand.ask(&get("/").from(2));
+    let stack = Stack::of(POLICY, "[{actions: [{remote_address: {}}]}]");
+    let refused = stack.ask(&get("/").from(2));
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("retry-after"), None, "{refused:?}");
 }

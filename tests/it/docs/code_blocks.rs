@@ -124,6 +124,18 @@ fn every_link_leads_to_a_file_or_a_heading() {
     }
 }
 
+#[test]
+fn every_path_in_the_contributing_guide_exists() {
+    let text = page("CONTRIBUTING.md");
+    let directories = ["src/", "lua/", "tests/", "docs/", "config/", "load/", "charts/", ".ci/"];
+    let quoted = text.split('`').skip(1).step_by(2);
+    let paths =
+        quoted.filter(|text| directories.iter().any(|directory| text.starts_with(directory)));
+    for path in paths.filter(|path| !path.contains("NAME")) {
+        assert!(repository(path).exists(), "CONTRIBUTING.md: {path}");
+    }
+}
+
 fn headings(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter_map(|line| line.strip_prefix("#")).map(|line| {
         let kept = line.trim_start_matches('#').trim().to_lowercase();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 
 /// A row of the table.
 struct Row {
@@ -53,7 +53,7 @@ fn every_metric_of_a_scrape_is_on_the_page_as_it_is() {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.env("REDIS_URL", format!("127.0.0.1:{}", redis.port));
-    let serving = Serving::start(&mut command, files);
+    let serving = Tidegate::start(&mut command, files);
     serving.ask("ann");
     let metrics = http::get(serving.port("http"), "/metrics").body;
     let table = table();

@@ -1,4 +1,5 @@
-//! The tables of keys in `docs/POLICY.md` are generated from the JSON Schema, which is generated from the keyword table.
+//! The tables of keys in `docs/POLICY.md` are generated from the JSON Schema, which is generated
+//! from the keyword table.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,9 +29,11 @@ fn tables() -> String {
     let mut tables = String::new();
     for (level, heading) in LEVELS {
         write!(tables, "\n### {heading}\n\n| key | takes | meaning |\n|---|---|---|\n").unwrap();
+        let required = levels[level]["required"].as_array().unwrap();
         for (name, key) in levels[level]["properties"].as_object().unwrap() {
             let meaning = key["description"].as_str().unwrap().replace('|', "\\|");
-            writeln!(tables, "| `{name}` | {} | {meaning} |", takes(key)).unwrap();
+            let required = if required.contains(&name.as_str().into()) { " Required." } else { "" };
+            writeln!(tables, "| `{name}` | {} | {meaning}{required} |", takes(key)).unwrap();
         }
     }
     tables

@@ -1,4 +1,4 @@
-//! What `docs/REDIS.md` says of permissions and keys is so.
+//! The ACLs and the shell commands for Redis in the documentation are the tested ones.
 
 #![allow(clippy::disallowed_methods, reason = "runs the page with our PATH")]
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::acl;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{Serving, directory, run, tidegate};
+use crate::support::tidegate_process::{Tidegate, directory, run, tidegate};
 
 fn page() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/REDIS.md");
@@ -43,7 +43,7 @@ fn an_operator_finds_a_counter_and_sees_that_every_key_ends() {
     let policy = root.join("config/first.yaml").display().to_string();
     let mut command = tidegate();
     command.args(["serve", "--policy", &policy, "--redis-url", &url, "--require-store", "true"]);
-    let serving = Serving::start(&mut command, directory(&[]));
+    let serving = Tidegate::start(&mut command, directory(&[]));
     run(&["ask", &serving.port("grpc").to_string(), "edge", "api_token=demo"]).with_code(0);
     let lines: Vec<String> = blocks("sh redis").concat().lines().map(str::to_owned).collect();
     let [explain, scan] = lines.as_slice() else { panic!("two commands: {lines:?}") };

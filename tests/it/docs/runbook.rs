@@ -1,4 +1,4 @@
-//! Whoever is woken by a warning finds it in the runbook.
+//! The runbook has an entry for every warning and error of the log.
 
 use std::fs;
 use std::path::Path;

@@ -1,15 +1,15 @@
-//! What a limit may admit, worked out from the clock rather than hoped for.
+//! Bounds on what a limit may admit, computed from the clock.
 //!
-//! A machine may be slow, a window may end while a test runs. So a row of requests notes when it
-//! began and ended, and the limit says how many of them must and how many may pass in that time:
-//! mostly one number, the limit itself.
+//! A machine may be slow, and a window may end during a test. So a series of requests records when
+//! it began and ended, and the limit states how many must and may pass in that time: mostly one
+//! number, the limit itself.
 
 #![allow(clippy::disallowed_methods, reason = "the clock says what a limit may admit")]
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::envoy_process::Edge;
+use super::envoy_process::Envoy;
 use super::http_client::{Reply, Request};
 use crate::support::wait::PATIENCE;
 
@@ -18,7 +18,7 @@ const REFUSALS: u64 = 3;
 
 /// A limit as its author states it.
 #[derive(Clone, Copy, Debug)]
-pub enum Stated {
+pub enum StatedLimit {
     /// So many in each window of so many seconds.
     Window { hits: u64, seconds: u64 },
     /// So many at once, and so many come back in each second.
@@ -26,7 +26,7 @@ pub enum Stated {
 }
 
 /// A row of equal requests, and what became of them.
-pub struct Row {
+pub struct RequestSeries {
     pub replies: Vec<Reply>,
     began: Duration,
     ended: Duration,
@@ -37,11 +37,11 @@ pub fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970")
 }
 
-impl Stated {
+impl StatedLimit {
     fn at_once(self) -> u64 {
         match self {
-            Stated::Window { hits, .. } => hits,
-            Stated::Bucket { burst, .. } => burst,
+            StatedLimit::Window { hits, .. } => hits,
+            StatedLimit::Bucket { burst, .. } => burst,
         }
     }
 
@@ -49,11 +49,11 @@ impl Stated {
     /// unused.
     fn may_admit(self, began: Duration, ended: Duration) -> RangeInclusive<u64> {
         match self {
-            Stated::Window { hits, seconds } => {
+            StatedLimit::Window { hits, seconds } => {
                 let windows = ended.as_secs() / seconds - began.as_secs() / seconds + 1;
                 hits..=hits * windows
             }
-            Stated::Bucket { burst, per_second } => {
+            StatedLimit::Bucket { burst, per_second } => {
                 let refilled = (ended - began).as_secs_f64() * per_second;
                 burst..=burst + refilled as u64
             }
@@ -61,11 +61,11 @@ impl Stated {
     }
 }
 
-impl Row {
-    pub fn of(edge: &Edge, requests: impl IntoIterator<Item = Request>) -> Row {
+impl RequestSeries {
+    pub fn of(edge: &Envoy, requests: impl IntoIterator<Item = Request>) -> RequestSeries {
         let began = now();
         let replies = requests.into_iter().map(|request| edge.ask(&request)).collect();
-        Row { replies, began, ended: now() }
+        RequestSeries { replies, began, ended: now() }
     }
 
     pub fn admitted(&self) -> u64 {
@@ -78,7 +78,7 @@ impl Row {
     }
 
     /// Panics unless exactly as many passed as the limit allows in the time that the row took.
-    pub fn assert_limited_by(&self, limit: Stated) {
+    pub fn assert_limited_by(&self, limit: StatedLimit) {
         let statuses: Vec<u16> = self.replies.iter().map(|reply| reply.status).collect();
         assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
         let may = limit.may_admit(self.began, self.ended);
@@ -90,7 +90,7 @@ impl Row {
 
 /// Sends equal requests that were not counted yet until they are refused, and a few more; panics
 /// unless exactly the limit passes. Returns the first refusal.
-pub fn assert_limited(edge: &Edge, request: &Request, limit: Stated) -> Reply {
+pub fn assert_limited(edge: &Envoy, request: &Request, limit: StatedLimit) -> Reply {
     let began = now();
     let (mut replies, mut refusals) = (Vec::new(), 0);
     while refusals < REFUSALS {
@@ -99,7 +99,7 @@ pub fn assert_limited(edge: &Edge, request: &Request, limit: Stated) -> Reply {
         refusals += u64::from(reply.status == 429);
         replies.push(reply);
     }
-    let row = Row { replies, began, ended: now() };
+    let row = RequestSeries { replies, began, ended: now() };
     row.assert_limited_by(limit);
     row.refusal().clone()
 }

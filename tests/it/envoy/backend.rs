@@ -1,4 +1,4 @@
-//! The service behind Envoy: answers 200, or what `x-backend-status` asks for, and counts.
+//! The service behind Envoy: answers 200, or the status in `x-backend-status`, and counts requests.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

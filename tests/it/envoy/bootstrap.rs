@@ -1,4 +1,5 @@
-//! The bootstrap of a test: the one that ships, with other ports and without what depends on time.
+//! Envoy's bootstrap for a test: the shipped one, with other ports and without what depends on
+//! time.
 
 use std::fs;
 use std::net::SocketAddr;

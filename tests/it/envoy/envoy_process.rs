@@ -1,4 +1,4 @@
-//! A running Envoy: finding it, starting it, asking its admin side, stopping it.
+//! A running Envoy: find the binary, start it, query its admin port, stop it.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::support::wait;
 const VERSION: &str = "/1.40.0/";
 
 /// An Envoy on ports of its own; stops when dropped.
-pub struct Edge {
+pub struct Envoy {
     child: Child,
     admin: SocketAddr,
     pub address: SocketAddr,
@@ -49,9 +49,9 @@ pub fn version() -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-impl Edge {
+impl Envoy {
     /// Starts Envoy and waits until it listens and `tidegates` of them are healthy in its eyes.
-    pub fn start(bootstrap: &Bootstrap, directory: &Path, tidegates: usize) -> Edge {
+    pub fn start(bootstrap: &Bootstrap, directory: &Path, tidegates: usize) -> Envoy {
         let file = directory.join("envoy.json");
         bootstrap.write(&file);
         let log = directory.join("access.log");
@@ -77,7 +77,7 @@ impl Edge {
             fs::read_to_string(&admin_file).ok()?.trim().parse().ok()
         });
         let unbound = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut edge = Edge { child, admin, address: unbound, log };
+        let mut edge = Envoy { child, admin, address: unbound, log };
         edge.address = wait::until("Envoy to listen", || {
             if get("/ready").send(edge.admin).status != 200 {
                 return None;
@@ -126,7 +126,7 @@ impl Edge {
     }
 }
 
-impl Drop for Edge {
+impl Drop for Envoy {
     fn drop(&mut self) {
         // Both may fail only because it has ended already.
         let _ = self.child.kill();

@@ -1,4 +1,4 @@
-//! The table of 200, 429 and 503, in docs/ENVOY.md, row by row and column by column, as a client of Envoy gets them.
+//! The documented table of 200, 429 and 503, cell by cell, as a client of Envoy gets them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::backend::Backend;
 use super::bootstrap::{Bootstrap, repository};
-use super::envoy_process::Edge;
+use super::envoy_process::Envoy;
 use super::http_client::get;
 use super::stack::written;
 use super::tidegate_behind_envoy::Tidegate;
@@ -23,26 +23,26 @@ const COLUMNS: [(&str, bool, Option<&str>); 3] = [
 ];
 
 /// For each row the word in `x-case`, and which Tidegate is asked.
-const ROWS: [(&str, &str, Asked); 10] = [
-    ("no limit applies, or all limits pass", "free", Asked::Sound),
-    ("it is over a limit in `shadow_mode`", "shadowed", Asked::Sound),
-    ("it is over a limit", "over", Asked::Sound),
+const ROWS: [(&str, &str, TidegateState); 10] = [
+    ("no limit applies, or all limits pass", "free", TidegateState::Sound),
+    ("it is over a limit in `shadow_mode`", "shadowed", TidegateState::Sound),
+    ("it is over a limit", "over", TidegateState::Sound),
     (
         "Redis is down, `on_store_failure: local`, within this replica's share",
         "local",
-        Asked::WithoutRedis,
+        TidegateState::WithoutRedis,
     ),
-    ("the same, beyond the share", "local", Asked::WithoutRedis),
-    ("Redis is down, `allow`", "allow", Asked::WithoutRedis),
-    ("Redis is down, `deny`", "deny", Asked::WithoutRedis),
-    ("Redis is down, `error`", "error", Asked::WithoutRedis),
-    ("Tidegate answers after the filter's `timeout`", "free", Asked::Frozen),
-    ("Tidegate is down", "free", Asked::Gone),
+    ("the same, beyond the share", "local", TidegateState::WithoutRedis),
+    ("Redis is down, `allow`", "allow", TidegateState::WithoutRedis),
+    ("Redis is down, `deny`", "deny", TidegateState::WithoutRedis),
+    ("Redis is down, `error`", "error", TidegateState::WithoutRedis),
+    ("Tidegate answers after the filter's `timeout`", "free", TidegateState::Frozen),
+    ("Tidegate is down", "free", TidegateState::Gone),
 ];
 
 /// In this order: each is the end of the ones before.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum TidegateState {
     /// It counts in memory.
     Sound,
     WithoutRedis,
@@ -88,10 +88,10 @@ fn table() -> (Vec<String>, BTreeMap<String, Vec<u16>>) {
 }
 
 /// Envoys as a column says, and the Tidegates behind them.
-struct Stand {
-    sound: Edge,
-    hurried: Edge,
-    without_redis: Edge,
+struct Stack {
+    sound: Envoy,
+    hurried: Envoy,
+    without_redis: Envoy,
     tidegate: Tidegate,
     // Held for as long as somebody asks or reads them.
     _away: Tidegate,
@@ -99,8 +99,8 @@ struct Stand {
     _directories: [TempDir; 3],
 }
 
-impl Stand {
-    fn new(backend: &Backend, denies: bool, status: Option<&str>) -> Stand {
+impl Stack {
+    fn new(backend: &Backend, denies: bool, status: Option<&str>) -> Stack {
         let policy = written(POLICY);
         let nobody = {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -121,10 +121,10 @@ impl Stand {
         let directories = [(); 3].map(|()| TempDir::new().expect("a temporary directory"));
         let [one, two, three] = directories.each_ref().map(TempDir::path);
         let hurried = bootstrap(&tidegate).with_filter("timeout", SHORT_TIMEOUT);
-        Stand {
-            sound: Edge::start(&bootstrap(&tidegate), one, 1),
-            hurried: Edge::start(&hurried, two, 1),
-            without_redis: Edge::start(&bootstrap(&away), three, 1),
+        Stack {
+            sound: Envoy::start(&bootstrap(&tidegate), one, 1),
+            hurried: Envoy::start(&hurried, two, 1),
+            without_redis: Envoy::start(&bootstrap(&away), three, 1),
             tidegate,
             _away: away,
             _policy: policy,
@@ -132,16 +132,16 @@ impl Stand {
         }
     }
 
-    fn status(&mut self, case: &str, asked: Asked) -> u16 {
+    fn status(&mut self, case: &str, asked: TidegateState) -> u16 {
         match asked {
-            Asked::Sound | Asked::WithoutRedis => {}
-            Asked::Frozen => self.tidegate.freeze(),
-            Asked::Gone => self.tidegate.kill(),
+            TidegateState::Sound | TidegateState::WithoutRedis => {}
+            TidegateState::Frozen => self.tidegate.freeze(),
+            TidegateState::Gone => self.tidegate.kill(),
         }
         let edge = match asked {
-            Asked::Sound | Asked::Gone => &self.sound,
-            Asked::WithoutRedis => &self.without_redis,
-            Asked::Frozen => &self.hurried,
+            TidegateState::Sound | TidegateState::Gone => &self.sound,
+            TidegateState::WithoutRedis => &self.without_redis,
+            TidegateState::Frozen => &self.hurried,
         };
         edge.ask(&get("/").with("x-case", case)).status
     }
@@ -158,9 +158,9 @@ fn each_cell_of_the_table_of_200_429_and_503_is_what_a_client_gets() {
     let backend = Backend::start();
     let mut seen: BTreeMap<String, Vec<u16>> = BTreeMap::new();
     for (_, denies, status) in COLUMNS {
-        let mut stand = Stand::new(&backend, denies, status);
+        let mut stack = Stack::new(&backend, denies, status);
         for (row, case, asked) in ROWS {
-            seen.entry(row.to_owned()).or_default().push(stand.status(case, asked));
+            seen.entry(row.to_owned()).or_default().push(stack.status(case, asked));
         }
     }
     for (row, ..) in ROWS {

@@ -1,7 +1,7 @@
-//! Two Tidegates behind one Envoy; one of them is stopped under load.
+//! Two Tidegates behind one Envoy; one is stopped under load.
 //!
-//! Each counts in its own memory and names its limit differently, so that the headers of an answer
-//! say who decided it.
+//! Each counts in its own memory and names its limit differently, so the headers of a response tell
+//! which one decided.
 
 #![allow(clippy::disallowed_methods, reason = "sends on a schedule of the real clock")]
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::backend::Backend;
 use super::bootstrap::Bootstrap;
-use super::envoy_process::Edge;
+use super::envoy_process::Envoy;
 use super::http_client::{Reply, get};
 use super::stack::written;
 use super::tidegate_behind_envoy::Tidegate;
@@ -32,7 +32,7 @@ const LIMIT: usize = 250;
 /// Between saying NOT_SERVING and leaving: several health checks of 250 ms, and over within the run.
 const DRAIN_DELAY: &str = "2s";
 
-struct Seen {
+struct TimedReply {
     sent: Instant,
     reply: Reply,
 }
@@ -57,7 +57,7 @@ fn no_request_is_lost_when_one_of_two_is_stopped_and_the_survivor_decides_the_re
             "[{actions: [{generic_key: {descriptor_key: plan, descriptor_value: all}}]}]",
         )
         .aimed_at(backend.address, &[leaver.grpc, survivor.grpc]);
-    let edge = Edge::start(&bootstrap, directory.path(), 2);
+    let edge = Envoy::start(&bootstrap, directory.path(), 2);
 
     let (seen, unhealthy_since) = thread::scope(|scope| {
         let clients: Vec<_> =
@@ -67,13 +67,13 @@ fn no_request_is_lost_when_one_of_two_is_stopped_and_the_survivor_decides_the_re
         edge.wait_for_healthy(1);
         let unhealthy_since = Instant::now();
         assert_eq!(leaver.wait_for_exit(), Some(0));
-        let seen: Vec<Seen> =
+        let seen: Vec<TimedReply> =
             clients.into_iter().flat_map(|client| client.join().expect("a client")).collect();
         (seen, unhealthy_since)
     });
 
     assert_eq!(seen.len() as u32, CLIENTS * REQUESTS_PER_CLIENT);
-    for Seen { sent, reply } in &seen {
+    for TimedReply { sent, reply } in &seen {
         assert!(matches!(reply.status, 200 | 429), "{reply:?}");
         assert!(
             decided_by(reply, "survivor")
@@ -94,13 +94,13 @@ fn decided_by(reply: &Reply, name: &str) -> bool {
 }
 
 /// One client's requests, each at its time, whether or not the one before took long.
-fn send_steadily(edge: SocketAddr) -> Vec<Seen> {
+fn send_steadily(edge: SocketAddr) -> Vec<TimedReply> {
     let began = Instant::now();
     let send = |number| {
         let due = began + BETWEEN_REQUESTS * number;
         sleep(due.saturating_duration_since(Instant::now()));
         let sent = Instant::now();
-        Seen { sent, reply: get("/").send(edge) }
+        TimedReply { sent, reply: get("/").send(edge) }
     };
     (0..REQUESTS_PER_CLIENT).map(send).collect()
 }

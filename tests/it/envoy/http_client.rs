@@ -1,5 +1,5 @@
-//! A client of the edge: HTTP/1.1 by hand, because the tests send bytes that no library lets
-//! through, and from addresses of their own.
+//! HTTP/1.1 client written by hand: tests send bytes that no library lets through, from addresses
+//! they choose.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ pub struct Request {
 }
 
 /// A request under way.
-pub struct Begun(TcpStream);
+pub struct PendingRequest(TcpStream);
 
 /// The answer to a request.
 #[derive(Clone, Debug)]
@@ -56,10 +56,10 @@ impl Request {
     }
 
     /// Sends it on a connection of its own. The client gives up if what this returns is dropped.
-    pub fn begin(&self, to: SocketAddr) -> Begun {
+    pub fn begin(&self, to: SocketAddr) -> PendingRequest {
         let mut stream = self.connect(to);
         stream.write_all(&self.bytes()).expect("the edge takes the request");
-        Begun(stream)
+        PendingRequest(stream)
     }
 
     fn connect(&self, to: SocketAddr) -> TcpStream {
@@ -87,10 +87,10 @@ impl Request {
     }
 }
 
-impl Begun {
+impl PendingRequest {
     /// Whether an answer has begun to come.
     pub fn is_answered(&self) -> bool {
-        look(&self.0) != Look::Silent
+        peek(&self.0) != SocketState::Silent
     }
 
     /// Waits for the answer.
@@ -124,7 +124,7 @@ impl Reply {
     ///
     /// # Panics
     ///
-    /// If it stands there more than once.
+    /// If it occurs more than once.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(held, _)| held == name);
         let first = values.next().map(|(_, value)| value.as_str());
@@ -141,22 +141,22 @@ impl Reply {
 
 /// What a connection has for whoever reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum SocketState {
     Silent,
     Bytes,
     Closed,
 }
 
 /// Looks, without taking a byte or waiting for one.
-pub fn look(stream: &TcpStream) -> Look {
+pub fn peek(stream: &TcpStream) -> SocketState {
     /// `MSG_PEEK | MSG_DONTWAIT`, as Linux numbers them.
     const LOOK_ONLY: i32 = 0x02 | 0x40;
     let mut byte = [MaybeUninit::uninit()];
     match SockRef::from(stream).recv_with_flags(&mut byte, LOOK_ONLY) {
-        Ok(0) => Look::Closed,
-        Ok(_) => Look::Bytes,
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Look::Silent,
-        Err(_) => Look::Closed,
+        Ok(0) => SocketState::Closed,
+        Ok(_) => SocketState::Bytes,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => SocketState::Silent,
+        Err(_) => SocketState::Closed,
     }
 }
 

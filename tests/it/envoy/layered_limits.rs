@@ -1,5 +1,5 @@
-//! NGINX and Envoy's own limit in front of Tidegate, as `docs/LAYERS.md` describes them: each refuses
-//! at its own number, costs what stands behind it nothing, and counts by itself.
+//! NGINX and Envoy's local limit in front of Tidegate, as docs/LAYERS.md describes: each refuses at
+//! its own number, counts by itself, and what it refuses never reaches the next layer.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::backend::Backend;
 use super::bootstrap::{Bootstrap, repository};
-use super::envoy_process::Edge;
+use super::envoy_process::Envoy;
 use super::http_client::{Reply, Request, get};
 use super::nginx_process::Nginx;
 use super::stack::written;
@@ -26,16 +26,16 @@ const NGINX_RATES: [(&str, &str); 2] = [("rate=10r/s", "rate=1r/m"), ("rate=50r/
 const LOCAL_RATE: (&str, &str) = ("fill_interval: 1s", "fill_interval: 36000s");
 
 /// A backend, a Tidegate and Envoys in front of it that limit by themselves, too.
-struct Stand {
-    edges: Vec<Edge>,
+struct Stack {
+    edges: Vec<Envoy>,
     backend: Backend,
     _tidegate: Tidegate,
     _policy: NamedTempFile,
     _directories: Vec<TempDir>,
 }
 
-impl Stand {
-    fn new(edges: usize) -> Stand {
+impl Stack {
+    fn new(edges: usize) -> Stack {
         let policy = written(&format!(
             "{{domain: edge, descriptors: [{{key: remote_address, rate_limit: {{name: shared, \
              unit: year, requests_per_unit: {SHARED}}}}}]}}"
@@ -52,8 +52,8 @@ impl Stand {
             .with_first_filter(&filter);
         let directories: Vec<TempDir> =
             (0..edges).map(|_| TempDir::new().expect("a temporary directory")).collect();
-        let edges = directories.iter().map(|at| Edge::start(&bootstrap, at.path(), 1)).collect();
-        Stand { edges, backend, _tidegate: tidegate, _policy: policy, _directories: directories }
+        let edges = directories.iter().map(|at| Envoy::start(&bootstrap, at.path(), 1)).collect();
+        Stack { edges, backend, _tidegate: tidegate, _policy: policy, _directories: directories }
     }
 
     /// Calls that the first Envoy made to Tidegate.
@@ -82,38 +82,38 @@ fn with_key(key: &str) -> Request {
 
 #[test]
 fn nginx_counts_by_key_else_by_address_each_for_itself_and_its_refusals_reach_nobody() {
-    let stand = Stand::new(1);
-    let nginx = Nginx::start(stand.edges[0].address, &NGINX_RATES);
+    let stack = Stack::new(1);
+    let nginx = Nginx::start(stack.edges[0].address, &NGINX_RATES);
     let (passed, refusal) = admitted(CALLER + 5, |_| with_key("one").send(nginx.address));
     assert_eq!(passed, CALLER);
     let refusal = refusal.expect("a refusal");
     assert_eq!(refusal.number("retry-after"), 1);
     assert_eq!(refusal.header("content-type"), Some("application/json"));
     assert_eq!(refusal.header("x-envoy-ratelimited"), None);
-    assert_eq!((stand.calls(), stand.backend.served()), (CALLER as u64, CALLER as u64));
+    assert_eq!((stack.calls(), stack.backend.served()), (CALLER as u64, CALLER as u64));
     let (passed, _) = admitted(CALLER + 5, |_| with_key("two").send(nginx.address));
     assert_eq!(passed, CALLER, "another key");
     let (passed, _) = admitted(CALLER + 5, |_| get("/").from(2).send(nginx.address));
     assert_eq!(passed, CALLER, "no key");
     assert_eq!(get("/").from(3).send(nginx.address).status, 200, "another address");
-    let another = Nginx::start(stand.edges[0].address, &NGINX_RATES);
+    let another = Nginx::start(stack.edges[0].address, &NGINX_RATES);
     let (passed, _) = admitted(CALLER + 5, |_| with_key("one").from(4).send(another.address));
     assert_eq!(passed, CALLER, "another NGINX");
 }
 
 #[test]
 fn invented_keys_get_no_further_than_an_address_may() {
-    let stand = Stand::new(1);
-    let nginx = Nginx::start(stand.edges[0].address, &NGINX_RATES);
+    let stack = Stack::new(1);
+    let nginx = Nginx::start(stack.edges[0].address, &NGINX_RATES);
     let invented = |nth: usize| with_key(&format!("key-{nth}")).send(nginx.address);
     assert_eq!(admitted(ADDRESS + 5, invented).0, ADDRESS);
 }
 
 #[test]
 fn a_refusal_of_tidegate_passes_nginx_as_it_is_and_counts_the_address_that_nginx_saw() {
-    let stand = Stand::new(1);
+    let stack = Stack::new(1);
     let nginx = Nginx::start(
-        stand.edges[0].address,
+        stack.edges[0].address,
         &[
             ("rate=10r/s", "rate=1000r/s"),
             ("rate=50r/s", "rate=1000r/s"),
@@ -134,20 +134,20 @@ fn a_refusal_of_tidegate_passes_nginx_as_it_is_and_counts_the_address_that_nginx
 
 #[test]
 fn envoys_own_limit_makes_no_call_and_counts_in_each_envoy_while_tidegate_counts_over_all() {
-    let stand = Stand::new(2);
-    let ask = |nth: usize| stand.edges[0].ask(&from_client(nth / SHARED));
+    let stack = Stack::new(2);
+    let ask = |nth: usize| stack.edges[0].ask(&from_client(nth / SHARED));
     let (passed, refusal) = admitted(LOCAL + 5, ask);
     assert_eq!(passed, LOCAL);
     let refusal = refusal.expect("a refusal");
     assert_eq!(refusal.number("retry-after"), 1);
     assert_eq!(refusal.header("x-ratelimit-limit"), None, "{refusal:?}");
-    assert_eq!(stand.calls(), LOCAL as u64);
+    assert_eq!(stack.calls(), LOCAL as u64);
     // The first client has used up what Tidegate gives it, whichever Envoy it comes to next.
-    let reply = stand.edges[1].ask(&from_client(0));
+    let reply = stack.edges[1].ask(&from_client(0));
     assert_eq!(reply.header("x-ratelimit-remaining"), Some("0"), "{reply:?}");
     assert_eq!(reply.status, 429);
     let (passed, _) =
-        admitted(LOCAL - 1, |nth| stand.edges[1].ask(&from_client(10 + nth / SHARED)));
+        admitted(LOCAL - 1, |nth| stack.edges[1].ask(&from_client(10 + nth / SHARED)));
     assert_eq!(passed, LOCAL - 1, "the other Envoy has a bucket of its own");
 }
 

@@ -1,5 +1,5 @@
-//! NGINX asks Tidegate over HTTP, with `config/layers/nginx-asks.conf` and no Envoy: refusals, what
-//! passes, and what happens when nobody answers.
+//! NGINX asks Tidegate over HTTP, with `config/layers/nginx-asks.conf` and no Envoy: refusals,
+//! admitted requests, and an unreachable Tidegate.
 
 use super::backend::Backend;
 use super::http_client::get;

@@ -1,16 +1,16 @@
-//! A service behind Envoy whose answers last until the test ends them, and which knows how many of
-//! them were ever under way at once. Paths that begin otherwise it answers at once.
+//! A service behind Envoy that holds each response until the test ends it, and records how many
+//! were open at once. Other paths get an immediate response.
 //!
-//! A request that Envoy has given up is over, although the service may learn of it late; so whoever
-//! counts looks at the connections first. Envoy closes one before it says that the request ended, so
-//! that nobody is counted whose slot somebody else could have by now.
+//! The service may learn late that Envoy gave up a request, so each count checks the connections
+//! first. Envoy closes the connection before it reports the end of the request, so a request whose
+//! slot may already have a new holder is never counted.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use super::http_client::{Look, look};
+use super::http_client::{SocketState, peek};
 
 /// How an export ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,31 +21,31 @@ pub enum End {
     Closed,
 }
 
-/// Exports under way: the path and the connection of each.
+/// Path and connection of each open request.
 #[derive(Default)]
-struct UnderWay {
+struct OpenRequests {
     each: Vec<(String, TcpStream)>,
     most: usize,
 }
 
-impl UnderWay {
+impl OpenRequests {
     fn forget_the_gone(&mut self) {
-        self.each.retain(|(_, stream)| look(stream) != Look::Closed);
+        self.each.retain(|(_, stream)| peek(stream) != SocketState::Closed);
     }
 }
 
 /// The service. Its threads end with the test process.
-pub struct Exports {
+pub struct SlowBackend {
     pub address: SocketAddr,
-    under_way: Arc<Mutex<UnderWay>>,
+    under_way: Arc<Mutex<OpenRequests>>,
 }
 
-impl Exports {
+impl SlowBackend {
     /// A service for which requests of paths that begin like this are exports.
-    pub fn start(prefix: &'static str) -> Exports {
+    pub fn start(prefix: &'static str) -> SlowBackend {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("the bound address");
-        let under_way = Arc::<Mutex<UnderWay>>::default();
+        let under_way = Arc::<Mutex<OpenRequests>>::default();
         let shared = Arc::clone(&under_way);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -53,7 +53,7 @@ impl Exports {
                 thread::spawn(move || serve(&stream, prefix, &shared));
             }
         });
-        Exports { address, under_way }
+        SlowBackend { address, under_way }
     }
 
     /// How many are under way.
@@ -91,13 +91,13 @@ impl Exports {
         Some(path)
     }
 
-    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+    fn lock(&self) -> MutexGuard<'_, OpenRequests> {
         self.under_way.lock().expect("nobody panics while holding it")
     }
 }
 
 /// Requests have no body, so a request ends where its head does.
-fn serve(stream: &TcpStream, prefix: &str, under_way: &Mutex<UnderWay>) {
+fn serve(stream: &TcpStream, prefix: &str, under_way: &Mutex<OpenRequests>) {
     let Ok(reading) = stream.try_clone() else { return };
     let mut path = None;
     for line in BufReader::new(reading).lines() {

@@ -1,10 +1,10 @@
-//! What a client can put into a header is limited like anything else: it never makes the call fail,
-//! because a failed call lets the request pass.
+//! Any header value can be limited: none makes the call fail, because a failed call lets the
+//! request pass.
 
-use super::admission_bounds::Row;
+use super::admission_bounds::RequestSeries;
 use super::bootstrap::Bootstrap;
 use super::http_client::{Request, get};
-use super::stack::{Stand, written};
+use super::stack::{Stack, written};
 
 const POLICY: &str = "
 domain: edge
@@ -23,8 +23,8 @@ fn with_token(token: impl AsRef<[u8]>) -> Request {
     get("/").with("x-api-token", token)
 }
 
-fn assert_three_pass(stand: &Stand, token: &[u8]) {
-    let row = Row::of(stand, (0..5).map(|_| with_token(token)));
+fn assert_three_pass(stack: &Stack, token: &[u8]) {
+    let row = RequestSeries::of(stack, (0..5).map(|_| with_token(token)));
     let statuses: Vec<u16> = row.replies.iter().map(|reply| reply.status).collect();
     let shown = String::from_utf8_lossy(&token[..token.len().min(40)]);
     assert_eq!(statuses, [200, 200, 200, 429, 429], "{shown:?}");
@@ -32,37 +32,37 @@ fn assert_three_pass(stand: &Stand, token: &[u8]) {
 
 #[test]
 fn a_value_with_an_invalid_byte_is_limited_like_any_other() {
-    let stand = Stand::of(POLICY, BY_TOKEN);
-    assert_three_pass(&stand, b"a\xffb");
-    assert_three_pass(&stand, b"a\xfeb");
-    assert_three_pass(&stand, b"\xc3");
+    let stack = Stack::of(POLICY, BY_TOKEN);
+    assert_three_pass(&stack, b"a\xffb");
+    assert_three_pass(&stack, b"a\xfeb");
+    assert_three_pass(&stack, b"\xc3");
 }
 
 #[test]
 fn a_value_of_forty_kilobytes_is_limited_like_any_other() {
-    let stand = Stand::of(POLICY, BY_TOKEN);
-    assert_three_pass(&stand, &[b'x'; LONG_BYTES]);
+    let stack = Stack::of(POLICY, BY_TOKEN);
+    assert_three_pass(&stack, &[b'x'; LONG_BYTES]);
     // No client escapes by a longer tail, and none is limited for another's.
     let mut another = vec![b'x'; LONG_BYTES - 1];
     another.push(b'y');
-    assert_three_pass(&stand, &another);
+    assert_three_pass(&stack, &another);
 }
 
 #[test]
 fn a_long_value_in_twenty_descriptors_is_limited_like_any_other() {
     let item = BY_TOKEN.trim_matches(['[', ']']);
     let rate_limits = format!("[{}]", [item; 20].join(","));
-    let stand = Stand::of(&POLICY.replace(": 3}", ": 60}"), &rate_limits);
-    assert_three_pass(&stand, &[b'x'; LONGEST_BYTES]);
+    let stack = Stack::of(&POLICY.replace(": 3}", ": 60}"), &rate_limits);
+    assert_three_pass(&stack, &[b'x'; LONGEST_BYTES]);
 }
 
 #[test]
 fn odd_but_legal_values_are_limited_each_by_itself() {
-    let stand = Stand::of(POLICY, BY_TOKEN);
+    let stack = Stack::of(POLICY, BY_TOKEN);
     let values: [&[u8]; 8] =
         [b"", b"*", b"a_b", b"a\tb", b"\"quoted\"", b"{tag}", b"p\xc3\xa4rchen", b"${env}:%n"];
     for value in values {
-        assert_three_pass(&stand, value);
+        assert_three_pass(&stack, value);
     }
 }
 
@@ -70,11 +70,11 @@ fn odd_but_legal_values_are_limited_each_by_itself() {
 fn a_trace_state_of_fifty_kilobytes_fails_no_call() {
     let file = written(POLICY);
     let bootstrap = Bootstrap::shipped().with_rate_limits(BY_TOKEN).traced("backend");
-    let stand = Stand::new(bootstrap, file.path());
+    let stack = Stack::new(bootstrap, file.path());
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let state = format!("a={}", "x".repeat(50_000));
     let traced = with_token("t").with("traceparent", parent).with("tracestate", state);
-    let row = Row::of(&stand, (0..5).map(|_| traced.clone()));
+    let row = RequestSeries::of(&stack, (0..5).map(|_| traced.clone()));
     let statuses: Vec<u16> = row.replies.iter().map(|reply| reply.status).collect();
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
 }

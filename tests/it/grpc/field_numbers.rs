@@ -1,4 +1,4 @@
-//! Every field by its number, as Envoy has them.
+//! Every protobuf field has Envoy's number.
 
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};

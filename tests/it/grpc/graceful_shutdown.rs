@@ -1,5 +1,5 @@
-//! How a server leaves: health first, then no more connections, then GOAWAY; calls finish, and
-//! nobody keeps it beyond the hard limit.
+//! Graceful shutdown: health fails first, then no new connections, then GOAWAY; calls finish, and
+//! nobody keeps the server past the hard limit.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Health under every name, and reflection in both versions.
+//! Health under every service name, and reflection in both versions.
 
 use futures_util::stream;
 use tidegate::server::{HEALTH_NAMES, SERVICE_NAME};
@@ -53,7 +53,7 @@ async fn a_watcher_hears_every_change_and_is_sent_away_when_the_server_leaves() 
     let told = soon("the first word", unknown.message()).await.unwrap().unwrap().status();
     assert_eq!(told, ServingStatus::ServiceUnknown);
     assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
-    server.health.leave();
+    server.health.shut_down();
     server.health.set_serving(true);
     assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     assert!(soon("the end", watched.message()).await.unwrap().is_none());

@@ -1,5 +1,4 @@
-//! Callers that mean harm, or mean nothing at all: no panic, the documented status, and other
-//! connections are not disturbed.
+//! Malformed calls and random bytes: no panic, the documented status, and other connections go on.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! TLS: certificates on both sides, which callers may come, and replacing all of it while serving.
+//! TLS: certificates on both sides, which callers are authorized, and replacing all of it while
+//! serving.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

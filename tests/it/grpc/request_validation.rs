@@ -1,11 +1,11 @@
-//! What a caller is answered: decisions, and requests that are at fault.
+//! Responses to valid requests, and the errors for invalid ones.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate::wire::WireError;
-use tidegate::wire::client::{Client, ClientSettings, ToldLimit};
+use tidegate::wire::client::{Client, ClientSettings, ResponseLimit};
 use tidegate::wire::{ResponseSettings, RetryAfterFormat};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -24,7 +24,7 @@ async fn a_question_is_answered_with_a_status_per_descriptor() {
     asked.descriptors.push(asked.descriptors[0].clone());
     let told = server.client().await.ask(&asked).await.unwrap();
     assert_eq!((told.refused, told.code, told.statuses.len()), (false, "OK", 2));
-    let limit = ToldLimit {
+    let limit = ResponseLimit {
         name: "per-ip".to_owned(),
         requests_per_unit: 5,
         unit: "MINUTE",

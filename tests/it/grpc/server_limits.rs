@@ -1,4 +1,4 @@
-//! The server's limits: each is what it says, and reaching one disturbs nobody else.
+//! The server's limits: each holds, and reaching one disturbs no other connection.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A server with a fixed judge, and the patience of every test.
+//! A gRPC server with a fixed decider, and waits with a deadline.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -15,11 +15,11 @@ use tidegate::domain::{
 };
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
-    Address, ConnectionStats, Decide, Drained, Health, ListenSettings, Listener, RateLimit, Router,
-    ServerLimits, Tls,
+    Address, ConnectionStats, Decide, DrainReport, Health, ListenSettings, Listener, RateLimit,
+    Router, ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
-use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
 use tidegate::wire::{ResponseConfig, ResponseSettings};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -119,7 +119,7 @@ pub struct Server {
     pub health: Health,
     pub traffic: Arc<ConnectionStats>,
     leave: Option<oneshot::Sender<()>>,
-    served: JoinHandle<Result<Drained, WireError>>,
+    served: JoinHandle<Result<DrainReport, WireError>>,
 }
 
 /// What a test wants of its server.
@@ -175,7 +175,7 @@ impl Wanted {
         let rate_limit = Arc::new(RateLimit::new(Arc::clone(&bench), clock, response_config));
         let front = Router::new(rate_limit, health.clone());
         let (leave, left) = oneshot::channel();
-        let traffic = listener.traffic();
+        let traffic = listener.connection_stats();
         let served = tokio::spawn(listener.serve(front, async {
             let _ = left.await;
         }));
@@ -200,7 +200,7 @@ impl Server {
     }
 
     /// Tells it to leave and waits until it has.
-    pub async fn left(mut self) -> Drained {
+    pub async fn left(mut self) -> DrainReport {
         self.leave();
         soon("the server leaves", self.served).await.unwrap().unwrap()
     }
@@ -220,11 +220,11 @@ impl Server {
 }
 
 /// A question with one ordinary descriptor.
-pub fn question(domain: &str) -> Question {
+pub fn question(domain: &str) -> CallRequest {
     let entries = vec![(b"remote_address".to_vec(), b"192.0.2.1".to_vec())];
-    Question {
+    CallRequest {
         domain: domain.to_owned(),
-        descriptors: vec![QuestionDescriptor { entries, ..Default::default() }],
+        descriptors: vec![CallDescriptor { entries, ..Default::default() }],
         hits: 0,
     }
 }

@@ -8,16 +8,16 @@ use tokio::task::JoinHandle;
 
 use super::tls_callers::{SERVER, ask, connect, fate, metric, serving};
 use crate::support::certificate_authority::{Authority, Identity};
-use crate::support::tidegate_process::Serving;
+use crate::support::tidegate_process::Tidegate;
 use crate::support::wait::until;
 
-fn until_replaced(serving: &Serving, times: u64) {
+fn until_replaced(serving: &Tidegate, times: u64) {
     until("the certificates are replaced", || {
         (metric(serving, "certificate_reloads_total") >= times).then_some(())
     });
 }
 
-fn until_refused(serving: &Serving, times: u64) {
+fn until_refused(serving: &Tidegate, times: u64) {
     until("the certificates are refused", || {
         (metric(serving, "certificate_reload_failures_total") >= times).then_some(())
     });
@@ -31,7 +31,7 @@ struct Load {
 }
 
 impl Load {
-    fn start(serving: &Arc<Serving>, trusted: &str, identity: &Identity) -> Load {
+    fn start(serving: &Arc<Tidegate>, trusted: &str, identity: &Identity) -> Load {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let caller = |number: usize| {
             let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));

@@ -1,4 +1,4 @@
-//! Who gets in, and what they may ask.
+//! Which client certificates get in, and what they are authorized to call.
 
 use super::tls_callers::{ask, connect, fate, metric, serving};
 use crate::support::certificate_authority::{Authority, Identity};

@@ -1,5 +1,5 @@
-//! Which test covers which bad input: what a policy file may hold that it should not, and what a call
-//! may. A row without a test, or with one that is gone, fails.
+//! Which test covers which bad input in policies and calls. A row fails if it has no test, or if
+//! its test no longer exists.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,8 +15,8 @@ const POLICY: &[Row] = &[
         "a policy with any fault, at the start and on a reload",
         "refused with all faults, or the last good one stays",
         &[
-            "a_policy_with_faults_ends_with_65_and_shows_all_of_them",
-            "a_policy_with_faults_is_logged_with_its_place_and_the_last_good_one_stays",
+            "an_invalid_policy_ends_with_65_and_lists_every_error",
+            "an_invalid_policy_is_logged_and_the_last_good_one_stays",
             "ten_faults_in_one_file_come_in_one_run",
         ],
     ),
@@ -104,7 +104,7 @@ const POLICY: &[Row] = &[
         "loaded with a warning, refused under --strict",
         &[
             "limits_that_a_cluster_may_split_are_warned_of_and_every_pair_is_told",
-            "a_warning_ends_with_65_only_where_check_is_strict",
+            "a_warning_ends_with_65_only_under_strict",
         ],
     ),
     (
@@ -117,7 +117,7 @@ const POLICY: &[Row] = &[
             "a_great_many_open_brackets_are_refused_at_once",
             "files_made_to_blow_up_are_refused",
             "a_file_or_a_sum_beyond_its_bound_is_a_fault",
-            "a_file_above_the_bound_ends_with_65",
+            "a_file_above_the_maximum_size_ends_with_65",
             "bad/encoding_not_utf8.yaml",
             "bad/encoding_utf16_mark.yaml",
             "bad/syntax_tab_indentation.yaml",
@@ -151,9 +151,9 @@ const POLICY: &[Row] = &[
         &[
             "a_file_that_is_still_being_written_is_not_put_in_force",
             "the_swapped_links_of_a_config_map_are_followed",
-            "a_deleted_file_leaves_the_last_good_policy_and_its_return_is_seen",
-            "a_policy_that_is_a_pipe_ends_with_65_and_is_not_waited_for",
-            "a_link_that_goes_round_in_circles_is_a_fault_and_no_hang",
+            "a_deleted_file_leaves_the_last_good_policy_until_it_returns",
+            "a_policy_that_is_a_pipe_ends_with_65_at_once",
+            "a_loop_of_links_is_an_error",
         ],
     ),
     (
@@ -275,7 +275,7 @@ const CALLS: &[Row] = &[
             "what_is_no_call_gets_the_status_that_says_so_and_is_not_unpacked",
             "what_is_no_unary_call_of_grpc_gets_the_status_that_says_so",
             "a_caller_of_http_1_is_closed",
-            "something_else_than_http_is_closed_and_disturbs_nobody",
+            "a_connection_that_is_not_http_is_closed_and_affects_no_other",
             "any_text_is_a_request_in_json_or_a_bad_one",
         ],
     ),

@@ -1,10 +1,10 @@
-//! Calls that ask for something absurd, or for nothing.
+//! Requests that ask for too much, or for nothing.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use tidegate::domain::{Override, Unit};
-use tidegate::wire::client::QuestionDescriptor;
+use tidegate::wire::client::CallDescriptor;
 
 use super::target::{asked, client, descriptor, left, question, target};
 use crate::support::http::post;
@@ -100,7 +100,7 @@ async fn hits_beyond_any_limit_are_refused_without_a_trace_or_a_wait() {
     let (_serving, address) = target(&[]);
     let mut client = client(address).await;
     for hits in [6, u64::from(u32::MAX), 1 << 53, i64::MAX as u64, u64::MAX] {
-        let asks = QuestionDescriptor { hits: Some(hits), ..descriptor(b"ann") };
+        let asks = CallDescriptor { hits: Some(hits), ..descriptor(b"ann") };
         let told = asked(&mut client, &question(vec![asks])).await;
         assert!(told.refused, "{hits}");
         assert_eq!(told.statuses[0].reset_seconds, None, "waiting does not help");
@@ -109,7 +109,7 @@ async fn hits_beyond_any_limit_are_refused_without_a_trace_or_a_wait() {
     of_request.hits = u32::MAX;
     assert!(asked(&mut client, &of_request).await.refused);
     assert_eq!(left(&mut client, "ann").await, 5);
-    let back = QuestionDescriptor { hits: Some(u64::MAX), refund: true, ..descriptor(b"ann") };
+    let back = CallDescriptor { hits: Some(u64::MAX), refund: true, ..descriptor(b"ann") };
     assert!(!asked(&mut client, &question(vec![back])).await.refused);
     assert_eq!(left(&mut client, "ann").await, 5, "never more than the limit");
 }
@@ -167,7 +167,7 @@ async fn limits_of_the_callers_own_are_held_to_what_a_limit_can_be() {
     let mut client = client(address).await;
     let of = |requests_per_unit, unit, unit_multiplier| {
         let limit = Some(Override { requests_per_unit, unit, unit_multiplier });
-        question(vec![QuestionDescriptor { limit, ..descriptor(b"ann") }])
+        question(vec![CallDescriptor { limit, ..descriptor(b"ann") }])
     };
     assert!(asked(&mut client, &of(0, Unit::Second, 1)).await.refused);
     let most = asked(&mut client, &of(u32::MAX, Unit::Year, u32::MAX)).await;
@@ -217,7 +217,7 @@ async fn a_caller_that_leaves_in_the_middle_leaves_the_others_alone() {
 async fn a_path_without_entries_and_an_unknown_domain_meet_no_limit() {
     let (_serving, address) = target(&[]);
     let mut client = client(address).await;
-    let bare = QuestionDescriptor::default();
+    let bare = CallDescriptor::default();
     let told = asked(&mut client, &question(vec![bare, descriptor(b"ann")])).await;
     assert!(told.statuses[0].limit.is_none() && told.statuses[1].limit.is_some());
     let mut elsewhere = question(vec![descriptor(b"ann")]);

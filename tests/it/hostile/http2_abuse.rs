@@ -1,4 +1,4 @@
-//! HTTP/2 abuse: whoever does it loses the connection, and another caller's calls go on.
+//! HTTP/2 abuse: the abuser loses its connection, and another caller's calls go on.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::raw_http2::{
     SETTINGS, WINDOW_UPDATE, begun, call, connect, exchange, frame, framed, header_block, socket,
     until_closed,
 };
-use crate::support::tidegate_process::Serving;
+use crate::support::tidegate_process::Tidegate;
 use crate::support::wait::until;
 
 /// A caller beside the attack.
@@ -39,7 +39,7 @@ fn hello() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
 }
 
-fn until_connections(serving: &Serving, number: u64) {
+fn until_connections(serving: &Tidegate, number: u64) {
     tokio::task::block_in_place(|| {
         until(&format!("{number} connections"), || {
             (metric(serving, "connections") == number).then_some(())

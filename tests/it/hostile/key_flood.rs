@@ -1,13 +1,12 @@
-//! A flood of fresh keys: memory stays under its bound, and those who were there before notice
-//! nothing.
+//! A flood of fresh keys: memory stays under its bound, and existing counters stay exact.
 
 use std::fs;
 
-use tidegate::wire::client::{Client, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, Client};
 
 use super::target::{asked, client, left, question};
 use super::tls_callers::metric;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 
 /// A flood's own rule beside that of the clients.
 const FLOODED: &str = "  - {key: flood, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
@@ -18,16 +17,16 @@ const GROWTH_MAX_KIB: u64 = MAX_KEYS * 64 / 1_024 + 16 * 1_024;
 /// Keys in one call.
 const AT_ONCE: u64 = 64;
 
-fn kib(serving: &Serving, field: &str) -> u64 {
+fn kib(serving: &Tidegate, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", serving.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with(field));
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).expect("a size")
 }
 
 async fn fresh(client: &mut Client, from: u64) {
-    let descriptors = (from..from + AT_ONCE).map(|n| QuestionDescriptor {
+    let descriptors = (from..from + AT_ONCE).map(|n| CallDescriptor {
         entries: vec![(b"flood".to_vec(), format!("{n:x}-of-a-flood").into_bytes())],
-        ..QuestionDescriptor::default()
+        ..CallDescriptor::default()
     });
     asked(client, &question(descriptors.collect())).await;
 }
@@ -36,7 +35,7 @@ async fn fresh(client: &mut Client, from: u64) {
 async fn a_million_fresh_keys_leave_memory_under_its_bound_and_old_keys_as_they_were() {
     let max_keys = MAX_KEYS.to_string();
     let policy = format!("{FIVE_A_DAY}{FLOODED}");
-    let serving = Serving::policy(&policy, &["--max-keys", &max_keys]);
+    let serving = Tidegate::policy(&policy, &["--max-keys", &max_keys]);
     let mut client = client(serving.port("grpc")).await;
     let old: Vec<String> = (0..200).map(|n| format!("old-{n}")).collect();
     for name in &old {

@@ -1,19 +1,19 @@
-//! What is secret is told nobody: not on any port, not in a log, not in a fault. And what comes from
-//! outside cannot write a line of its own into a log or onto a terminal.
+//! Secrets appear on no port, in no log, in no error. And outside input cannot forge a line in a
+//! log or on a terminal.
 
 use std::fs;
 use std::net::SocketAddr;
 
 use crate::support::http::{get, send};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 use crate::support::wait::until;
 
 /// Every secret is made from this, so that one search finds any.
 const SECRET: &str = "hunter2";
 
 /// Everything that a process says to whoever asks.
-fn pages(serving: &Serving) -> String {
+fn pages(serving: &Tidegate) -> String {
     let of = |port: SocketAddr, paths: &[&str]| {
         paths.iter().map(|path| get(port, path).body).collect::<Vec<_>>().join("\n")
     };
@@ -48,8 +48,8 @@ fn passwords_keys_and_tokens_are_on_no_page_and_in_no_log_even_where_they_are_wr
     command.args(["--redis-auth-file", &path("password"), "--key-secret-file", &path("key")]);
     command.args(["--debug-token-file", &path("token")]);
     command.env("TIDEGATE_REDIS_SENTINEL_AUTH", format!("{SECRET}-of-sentinels"));
-    let serving = Serving::start(&mut command, files);
-    until("the login fails", || serving.logged("Redis refuses our login or our commands"));
+    let serving = Tidegate::start(&mut command, files);
+    until("the login fails", || serving.logged("Redis denied our login or a command"));
     let order = format!(
         "POST /reset?domain=edge&descriptor=client%3Dann HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
          Content-Length: 0\r\nAuthorization: Bearer {SECRET}-of-somebody\r\n\r\n"
@@ -63,7 +63,7 @@ fn passwords_keys_and_tokens_are_on_no_page_and_in_no_log_even_where_they_are_wr
     let password = serving.directory().join("password");
     fs::remove_file(&password).unwrap();
     fs::create_dir(&password).unwrap();
-    until("that is said", || serving.logged("the password of Redis cannot be read"));
+    until("that is said", || serving.logged("cannot read the Redis password file"));
     assert!(!serving.log().contains(SECRET));
 }
 
@@ -136,8 +136,8 @@ fn a_variable_of_the_environment_cannot_forge_a_line_of_the_log() {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.env(format!("TIDEGATE_{FORGED}"), "1");
-    let serving = Serving::start(&mut command, files);
-    let notice = serving.logged_in_time("a setting to know about");
+    let serving = Tidegate::start(&mut command, files);
+    let notice = serving.logged_in_time("setting notice");
     assert!(notice["name"].as_str().is_some_and(|name| name.contains("forged")));
     assert!(serving.logged("forged").is_none());
     let log = serving.log();
@@ -163,7 +163,7 @@ fn a_policy_files_name_cannot_forge_a_line_of_a_log_in_text() {
 
 #[test]
 fn what_a_caller_writes_is_in_no_log() {
-    let serving = Serving::policy(FIVE_A_DAY, &["--log-level", "trace"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--log-level", "trace"]);
     let values = ["plain-but-private", "203.0.113.99", "x\n{\"message\":\"forged\"}"];
     for value in values {
         for _ in 0..7 {
@@ -219,7 +219,7 @@ fn a_header_that_envoy_would_not_check_ends_the_start() {
 fn a_limits_name_is_made_harmless_before_it_is_a_header() {
     let name = "per \u{fc}ser: 100% \u{202e}";
     let policy = FIVE_A_DAY.replace("name: daily", &format!("name: \"{name}\""));
-    let serving = Serving::policy(&policy, &["--limit-name-header", "x-limited-by"]);
+    let serving = Tidegate::policy(&policy, &["--limit-name-header", "x-limited-by"]);
     for _ in 0..5 {
         serving.ask("ann");
     }

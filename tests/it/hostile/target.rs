@@ -4,9 +4,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor, Told};
+use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client, ClientSettings};
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 use crate::support::wait::within;
 
 /// Only a broken test waits this long.
@@ -17,8 +17,8 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// A process with five a year for each client.
-pub(crate) fn target(more: &[&str]) -> (Serving, SocketAddr) {
-    let serving = Serving::policy(FIVE_A_DAY, more);
+pub(crate) fn target(more: &[&str]) -> (Tidegate, SocketAddr) {
+    let serving = Tidegate::policy(FIVE_A_DAY, more);
     let address = serving.port("grpc");
     (serving, address)
 }
@@ -30,21 +30,21 @@ pub(crate) async fn client(address: SocketAddr) -> Client {
 }
 
 /// One entry, `client`.
-pub(crate) fn descriptor(client: &[u8]) -> QuestionDescriptor {
+pub(crate) fn descriptor(client: &[u8]) -> CallDescriptor {
     let entries = vec![(b"client".to_vec(), client.to_vec())];
-    QuestionDescriptor { entries, ..Default::default() }
+    CallDescriptor { entries, ..Default::default() }
 }
 
-pub(crate) fn question(descriptors: Vec<QuestionDescriptor>) -> Question {
-    Question { domain: "edge".to_owned(), descriptors, hits: 0 }
+pub(crate) fn question(descriptors: Vec<CallDescriptor>) -> CallRequest {
+    CallRequest { domain: "edge".to_owned(), descriptors, hits: 0 }
 }
 
-pub(crate) async fn asked(client: &mut Client, question: &Question) -> Told {
+pub(crate) async fn asked(client: &mut Client, question: &CallRequest) -> CallResponse {
     soon("an answer", client.ask(question)).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// How many hits a client has left; takes none.
 pub(crate) async fn left(client: &mut Client, name: &str) -> u32 {
-    let peek = QuestionDescriptor { hits: Some(0), ..descriptor(name.as_bytes()) };
+    let peek = CallDescriptor { hits: Some(0), ..descriptor(name.as_bytes()) };
     asked(client, &question(vec![peek])).await.statuses[0].remaining
 }

@@ -1,7 +1,5 @@
-//! Callers of a process that speaks TLS, and the directory it reads its certificates from, laid out
-//! as Kubernetes mounts a Secret: links into a directory that is swapped as a whole.
-//!
-//! Not here: the tests.
+//! Callers with client certificates, and the certificate directory of a process, laid out as
+//! Kubernetes mounts a Secret: links into a directory that is swapped as a whole.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,12 +9,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tidegate::wire::WireError;
 use tidegate::wire::client::{
-    Client, ClientSettings, ClientTls, Question, QuestionDescriptor, Told,
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
 };
 
 use crate::support::certificate_authority::{Authority, Identity};
 use crate::support::http::get;
-use crate::support::tidegate_process::{Serving, directory, tidegate};
+use crate::support::tidegate_process::{Tidegate, directory, tidegate};
 
 /// What the server's certificate is made out to.
 pub(crate) const SERVER: &str = "tidegate.test";
@@ -64,7 +62,7 @@ impl Secret {
 }
 
 /// A process whose certificates are signed by `authority`, which signs its callers' too.
-pub(crate) fn serving(authority: &Authority, more: &[&str]) -> (Serving, Secret) {
+pub(crate) fn serving(authority: &Authority, more: &[&str]) -> (Tidegate, Secret) {
     let files: TempDir = directory(&TWO_DOMAINS);
     let mut secret = Secret::within(files.path());
     secret.becomes(&authority.signs(SERVER), &authority.certificate);
@@ -77,12 +75,12 @@ pub(crate) fn serving(authority: &Authority, more: &[&str]) -> (Serving, Secret)
     command.args(["--grpc-server-use-tls", "--grpc-server-tls-cert", &path("tls.crt")]);
     command.args(["--grpc-server-tls-key", &path("tls.key")]);
     command.args(["--grpc-client-tls-cacert", &path("ca.crt")]);
-    (Serving::start(command.args(more), files), secret)
+    (Tidegate::start(command.args(more), files), secret)
 }
 
 /// A connection that trusts `trusted` and shows `identity`.
 pub(crate) async fn connect(
-    serving: &Serving,
+    serving: &Tidegate,
     trusted: &str,
     identity: Option<&Identity>,
 ) -> Result<Client, WireError> {
@@ -100,14 +98,14 @@ pub(crate) async fn connect(
 }
 
 /// One call for `domain`.
-pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<Told, WireError> {
+pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<CallResponse, WireError> {
     let entries = vec![(b"client".to_vec(), b"ann".to_vec())];
-    let descriptors = vec![QuestionDescriptor { entries, ..Default::default() }];
-    client.ask(&Question { domain: domain.to_owned(), descriptors, hits: 0 }).await
+    let descriptors = vec![CallDescriptor { entries, ..Default::default() }];
+    client.ask(&CallRequest { domain: domain.to_owned(), descriptors, hits: 0 }).await
 }
 
 /// A number of the process's metrics.
-pub(crate) fn metric(serving: &Serving, name: &str) -> u64 {
+pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
     let metrics = get(serving.port("http"), "/metrics").body;
     let line = metrics.lines().find(|line| line.starts_with(&format!("tidegate_{name} ")));
     let number = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
@@ -117,7 +115,7 @@ pub(crate) fn metric(serving: &Serving, name: &str) -> u64 {
 /// What a caller with that identity, who trusts `trusted`, gets for `domain`: a call's answer, the
 /// name of its gRPC code, or no connection at all.
 pub(crate) async fn fate(
-    serving: &Serving,
+    serving: &Tidegate,
     trusted: &str,
     identity: Option<&Identity>,
     domain: &str,

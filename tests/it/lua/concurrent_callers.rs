@@ -1,4 +1,4 @@
-//! Many callers at once, and a server that forgets its scripts meanwhile.
+//! Many callers at once, on a server that loses its scripts meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use tidegate::domain::{Accounting, Call, Limit, Micros, Verdict};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 
 use crate::support::limits::*;
 use crate::support::plain_transport::Plain;
@@ -21,7 +21,7 @@ async fn stores(server: &Server) -> Vec<Arc<RedisStore<Plain>>> {
     let mut stores = Vec::new();
     for _ in 0..STORES {
         let plain = Plain(server.connect().await);
-        stores.push(Arc::new(RedisStore::new(plain, Prefix::default(), Timing::Server)));
+        stores.push(Arc::new(RedisStore::new(plain, Prefix::default(), TimeSource::Server)));
     }
     stores
 }

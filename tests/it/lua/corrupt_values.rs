@@ -1,5 +1,5 @@
-//! Values that no script of ours wrote: a check meets them once, is answered, and the counter works
-//! again. Never an error, let alone one that stays.
+//! Values that no script of ours wrote: the first check repairs the counter and is answered without
+//! an error.
 
 use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt, Verdict};
 use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};

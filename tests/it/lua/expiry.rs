@@ -1,4 +1,4 @@
-//! Every key ends, when its file in `lua/` says so; and what it costs while it lasts.
+//! Every key expires when its file in `lua/` says so; and how much memory it needs until then.
 
 use std::sync::Arc;
 

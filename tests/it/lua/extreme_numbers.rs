@@ -1,5 +1,5 @@
-//! Numbers at the ends of their range, through the scripts: what is refunded, taken and asked for
-//! is at most what a limit holds, and the memory store says the same.
+//! Numbers at the ends of their range, through the scripts: amounts are clamped to what the limit
+//! can hold, as in the memory store.
 
 use tidegate::domain::{Accounting, Call, Check, Hits, Holder, Op, Outcome, Unit, Verdict};
 use tidegate::store::Store;

@@ -1,15 +1,15 @@
-//! Where counters live: the layout, that no two meet, and the slots as Redis computes them.
+//! The layout of keys: no two counters share one, and slots are those that Redis computes.
 
 use std::collections::HashSet;
 
 use proptest::prelude::*;
-use tidegate::domain::{Algorithm, Key};
+use tidegate::domain::{Algorithm, CounterKey};
 use tidegate::store::redis::keys::{Prefix, slot, slot_of_text};
 
 use crate::support::limits::*;
 use crate::support::redis_server::Server;
 
-fn text(prefix: &str, key: &Key, algorithm: &Algorithm) -> String {
+fn text(prefix: &str, key: &CounterKey, algorithm: &Algorithm) -> String {
     let key = Prefix::new(prefix).unwrap().key(key, algorithm);
     String::from_utf8(key.to_vec()).unwrap()
 }
@@ -17,12 +17,12 @@ fn text(prefix: &str, key: &Key, algorithm: &Algorithm) -> String {
 #[test]
 fn a_key_is_prefix_version_and_tag() {
     let (window, bucket) = (window(1, SECOND), bucket(1, 1));
-    let key = Key { identity: u128::MAX, tag: None };
+    let key = CounterKey { identity: u128::MAX, tag: None };
     let plain = text("", &key, &window.algorithm);
     assert_eq!(plain, "tg1w:{_____________________w}");
     assert_eq!(plain.len(), 29, "so that Redis spends 133 bytes on it");
     assert_eq!(text("p:", &key, &bucket.algorithm), "p:tg1b:{_____________________w}");
-    let key = Key { identity: 1, tag: Some(0) };
+    let key = CounterKey { identity: 1, tag: Some(0) };
     assert_eq!(
         text("", &key, &bucket.algorithm),
         "tg1b:{AAAAAAAAAAAAAAAAAAAAAA}:AAAAAAAAAAAAAAAAAAAAAQ"
@@ -44,7 +44,7 @@ proptest! {
         let (window, bucket) = (window(1, SECOND), bucket(1, 1));
         let text = |(identity, tag, is_window): (u128, Option<u128>, bool)| {
             let algorithm = if is_window { &window.algorithm } else { &bucket.algorithm };
-            text("x", &Key { identity, tag }, algorithm)
+            text("x", &CounterKey { identity, tag }, algorithm)
         };
         prop_assert_eq!(text(a) == text(b), a == b);
     }
@@ -53,11 +53,11 @@ proptest! {
     fn a_single_bit_makes_another_key(identity in any::<u128>(), tag in any::<u128>()) {
         let limit = window(1, SECOND);
         let mut seen = HashSet::new();
-        seen.insert(text("", &Key { identity, tag: Some(tag) }, &limit.algorithm));
+        seen.insert(text("", &CounterKey { identity, tag: Some(tag) }, &limit.algorithm));
         for bit in 0..128 {
-            let other = Key { identity: identity ^ (1 << bit), tag: Some(tag) };
+            let other = CounterKey { identity: identity ^ (1 << bit), tag: Some(tag) };
             prop_assert!(seen.insert(text("", &other, &limit.algorithm)));
-            let other = Key { identity, tag: Some(tag ^ (1 << bit)) };
+            let other = CounterKey { identity, tag: Some(tag ^ (1 << bit)) };
             prop_assert!(seen.insert(text("", &other, &limit.algorithm)));
         }
     }

@@ -1,22 +1,22 @@
-//! The same random calls to the memory store and to Lua on a real Redis: identical outcomes.
+//! Random calls get identical outcomes from the memory store and from Lua on a real Redis.
 //!
 //! Wider than the contract's random calls: every algorithm, class method and calendar window, up to
-//! the bounds of the arithmetic; jumps of up to years, receipts kept for long, many checks in a
-//! call. 10,000 operations, in `make proof` 1,000,000; the seeds are printed, TIDEGATE_SEED picks
-//! the first. Those that once failed are run each time.
+//! the bounds of the arithmetic; time jumps of up to years, old receipts, many checks in a call.
+//! 10,000 operations, in `make proof` 1,000,000. The seeds are printed, TIDEGATE_SEED sets the
+//! first, and the seeds that once failed run each time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Answer, Call, Charge, Check, Hits, Holder, Key, Limit, Micros, Op, Receipt, Role,
-    Unit,
+    Accounting, Answer, Call, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Receipt,
+    Role, Unit,
 };
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 
 use crate::support::environment::number;
 use crate::support::limits::*;
@@ -62,7 +62,7 @@ async fn memory_and_lua_answer_random_calls_alike() {
 /// What became of a check, for those who look for a fault.
 struct Told {
     now: Micros,
-    key: Key,
+    key: CounterKey,
     asked: (Op, Role, Option<Holder>, Hits),
     answer: Answer,
 }
@@ -87,7 +87,7 @@ impl Trace {
             now: START,
             latest: START,
             memory: MemoryStore::new(1_000_000),
-            lua: RedisStore::new(plain, Prefix::default(), Timing::OfTheCall),
+            lua: RedisStore::new(plain, Prefix::default(), TimeSource::Call),
             receipts: Vec::new(),
         }
     }
@@ -101,7 +101,7 @@ impl Trace {
         }
     }
 
-    fn key(&self, n: u64) -> Key {
+    fn key(&self, n: u64) -> CounterKey {
         key(self.seed * COUNTERS + n)
     }
 
@@ -133,7 +133,7 @@ impl Trace {
         checks.len() as u64 + 1
     }
 
-    fn history(&self, key: &Key) -> String {
+    fn history(&self, key: &CounterKey) -> String {
         let of = self.told.iter().filter(|told| told.key == *key);
         of.map(|told| format!("\n{} {:?}: {:?}", told.now.0, told.asked, told.answer)).collect()
     }
@@ -196,7 +196,7 @@ fn moved(random: &mut Random, now: Micros) -> Micros {
 
 /// A check that owns its limit.
 struct Drawn {
-    key: Key,
+    key: CounterKey,
     limit: Arc<Limit>,
     op: Op,
     role: Role,

@@ -1,5 +1,5 @@
-//! Calls over several slots of a cluster: the planning and the refunding, on one server that is
-//! treated as many; and that a real cluster refuses what is not joined.
+//! Calls over several cluster slots: planning and refunding, on one server that plays many; and a
+//! real cluster refuses keys of different slots in one script.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls
 use tidegate::store::redis::keys::{Prefix, slot};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICTLY;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 
 use super::window_and_buckets;
 use crate::support::limits::*;
@@ -64,7 +64,7 @@ impl Cluster {
             posted: Arc::new(tokio::sync::Semaphore::new(0)),
         };
         Cluster {
-            store: RedisStore::new(sliced, Prefix::default(), Timing::OfTheCall),
+            store: RedisStore::new(sliced, Prefix::default(), TimeSource::Call),
             _server: server,
         }
     }
@@ -77,7 +77,7 @@ impl Cluster {
         self.call(checks, Accounting::AllOrNothing).await
     }
 
-    async fn left(&self, key: tidegate::domain::Key, limit: &Arc<Limit>) -> u64 {
+    async fn left(&self, key: tidegate::domain::CounterKey, limit: &Arc<Limit>) -> u64 {
         self.all(&[peek(key, limit)]).await[0].outcome().unwrap().available.0
     }
 
@@ -241,7 +241,7 @@ async fn racing_calls_over_slots_never_pass_a_limit_and_return_what_they_held() 
     for task in tasks {
         task.await.unwrap();
     }
-    let refunded = cluster.store.counters().refunded.load(Ordering::Relaxed);
+    let refunded = cluster.store.stats().refunded.load(Ordering::Relaxed);
     cluster.refunded(u32::try_from(refunded).unwrap()).await;
     assert_eq!(admitted.load(Ordering::Relaxed), 100, "the narrow one alone decides");
     assert_eq!(cluster.left(key(2), &narrow).await, 0);

@@ -1,4 +1,4 @@
-//! No reply makes the decoder panic, and none but a script's is taken for an outcome.
+//! No reply makes the decoder panic, and only a script's reply becomes an outcome.
 
 use proptest::prelude::*;
 use redis::Value;

@@ -1,4 +1,4 @@
-//! The headers in `lua/` say what the Rust side sends.
+//! The headers of the scripts in `lua/` document what the Rust side sends.
 
 use tidegate::domain::{
     Accounting, Algorithm, ChargeRecord, Check, Hits, Holder, Limit, Micros, Receipt, Role, Unit,

@@ -1,4 +1,4 @@
-//! What matching costs in memory. Counted per thread, so tests beside this one do not disturb it.
+//! Heap allocations of a match. Counted per thread, so that other tests do not disturb it.
 
 use tidegate::domain::Request;
 use tidegate::policy::{Found, Policy, Secret};

@@ -1,4 +1,4 @@
-//! What a matched request is checked against.
+//! The checks of a matched request.
 
 use tidegate::domain::{
     Accounting, Algorithm, Charge, Descriptor, Hits, Micros, Op, Role, Unit, Window,

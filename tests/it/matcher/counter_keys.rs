@@ -1,8 +1,8 @@
-//! Which counters a request has.
+//! The counters that a request charges.
 
 use std::collections::HashSet;
 
-use tidegate::domain::{Descriptor, Entry, Key, Unit};
+use tidegate::domain::{CounterKey, Descriptor, Entry, Unit};
 use tidegate::policy::spec::DomainSpec;
 use tidegate::policy::{Policy, Secret};
 
@@ -11,11 +11,11 @@ use crate::support::policy_specs::{
     bringing, bucket, descriptor, domain, entry, key, listed, pair, policy, request, spec, window,
 };
 
-fn keys(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<Key> {
+fn keys(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<CounterKey> {
     checks_of(policy, &request(&[descriptor]), |check| check.key)
 }
 
-fn key_of(policy: &Policy, entries: &[Entry<'_>]) -> Key {
+fn key_of(policy: &Policy, entries: &[Entry<'_>]) -> CounterKey {
     keys(policy, descriptor(entries))[0]
 }
 
@@ -24,7 +24,7 @@ fn every_value_has_its_own_counter() {
     let policy = policy([key("a").limit(1), pair("a", "p*").limit(1)]);
     let values: [&[u8]; 12] =
         [b"", b"x", b"X", b"p1", b"p2", b"x_y", b"x:y", b"x|y", b"{x}", b"%78", b"x\n", b"x\0"];
-    let distinct: HashSet<Key> =
+    let distinct: HashSet<CounterKey> =
         values.iter().map(|value| key_of(&policy, &[entry("a", *value)])).collect();
     assert_eq!(distinct.len(), values.len());
     assert_eq!(key_of(&policy, &[entry("a", "x")]), key_of(&policy, &[entry("a", "x")]));
@@ -112,7 +112,9 @@ fn per_names_the_entries_that_make_the_counter() {
         .with(listed("straight", Some(&[0, 1]), bucket(1, 1)))])]);
     let keys = |token, ip| keys(&policy, descriptor(&[entry("token", token), entry("ip", ip)]));
     let (base, other_ip, other_token) = (keys("t", "i"), keys("t", "j"), keys("u", "i"));
-    let same = |a: &[Key], b: &[Key]| a.iter().zip(b).map(|(a, b)| a == b).collect::<Vec<_>>();
+    let same = |a: &[CounterKey], b: &[CounterKey]| {
+        a.iter().zip(b).map(|(a, b)| a == b).collect::<Vec<_>>()
+    };
     assert_eq!(same(&base, &other_ip), [true, false, false, false, false]);
     assert_eq!(same(&base, &other_token), [false, true, false, false, false]);
     assert_eq!(base.iter().collect::<HashSet<_>>().len(), 5);

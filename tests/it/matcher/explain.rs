@@ -1,6 +1,6 @@
-//! Explanations take the steps that requests take.
+//! `explain` takes the same steps as a request.
 
-use tidegate::policy::{How, MatchEnd, key_text};
+use tidegate::policy::{MatchEnd, StepResult, key_text};
 
 use crate::support::policy_specs::{bucket, descriptor, entry, key, listed, pair, policy, request};
 
@@ -15,8 +15,8 @@ fn an_explanation_names_the_step_of_every_level_and_the_counter() {
     let entries = [entry("a", "x9"), entry("b", b"v\n\xff"), entry("c", "1")];
     let explanation = policy.explain("d", &entries);
     let hows: Vec<_> = explanation.steps.iter().map(|step| &step.how).collect();
-    let pattern = How::Pattern { number: 2, text: "x*".to_owned(), shared: true };
-    assert_eq!(hows, [&pattern, &How::Default, &How::Exact]);
+    let pattern = StepResult::Pattern { number: 2, text: "x*".to_owned(), shared: true };
+    assert_eq!(hows, [&pattern, &StepResult::Default, &StepResult::Exact]);
     let MatchEnd::Rule(rule) = &explanation.ending else { panic!("{explanation}") };
     let descriptors = [descriptor(&entries)];
     let keys = super::checks_of(&policy, &request(&descriptors), |check| key_text(check.key));
@@ -46,10 +46,13 @@ fn an_explanation_says_why_nothing_matches() {
         assert_eq!(explanation.ending, MatchEnd::Missed);
         explanation.steps.last().unwrap().how.clone()
     };
-    assert_eq!(last(&[("a", "2")]), How::NoSuchValue);
-    assert_eq!(last(&[("c", "y")]), How::NoSuchValue);
-    assert_eq!(last(&[("z", "1")]), How::NoSuchKey { keys: vec!["a".to_owned(), "c".to_owned()] });
-    assert_eq!(last(&[("a", "1"), ("b", "1"), ("c", "1")]), How::BelowALeaf);
+    assert_eq!(last(&[("a", "2")]), StepResult::NoSuchValue);
+    assert_eq!(last(&[("c", "y")]), StepResult::NoSuchValue);
+    assert_eq!(
+        last(&[("z", "1")]),
+        StepResult::NoSuchKey { keys: vec!["a".to_owned(), "c".to_owned()] }
+    );
+    assert_eq!(last(&[("a", "1"), ("b", "1"), ("c", "1")]), StepResult::BelowALeaf);
 }
 
 #[test]

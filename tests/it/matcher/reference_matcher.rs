@@ -1,4 +1,4 @@
-//! The matcher against a naive one, written as the rules of matching read.
+//! The matcher against a naive one, written as the documentation states the rules.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Limits that a matched rule takes out of the request.
+//! `replaces`: limits that a matched rule removes from the request.
 
 use tidegate::domain::Unit;
 use tidegate::policy::{Found, Policy};

@@ -1,4 +1,4 @@
-//! Rules switched by hand: what changes, and what must not.
+//! Rules that an operator overrides: what changes, and what does not.
 
 use tidegate::domain::{Hits, OnStoreFailure, Request, Role, RuleId};
 use tidegate::policy::{Options, Policy, RuleOverride, RuleOverrideError, Secret, Source, compile};
@@ -11,7 +11,7 @@ fn written() -> Policy {
 }
 
 fn switched(target: &str, switch: RuleOverride) -> Policy {
-    written().switched([(target, switch)].into_iter())
+    written().with_overrides([(target, switch)].into_iter())
 }
 
 /// Capacity and role of each check of a request with both descriptors.
@@ -39,7 +39,7 @@ fn counters_and_numbers_of_rules_stay() {
     let descriptors = [specs::descriptor(&client)];
     let key = |policy: &Policy| checks_of(policy, &specs::request(&descriptors), |check| check.key);
     for switch in [RuleOverride::Shadow, RuleOverride::Deny, RuleOverride::Scale(1)] {
-        let switched = written.switched([("d", switch)].into_iter());
+        let switched = written.with_overrides([("d", switch)].into_iter());
         assert_eq!(key(&switched), key(&written));
         assert_eq!(switched.rule(RuleId(1)).unwrap().path, written.rule(RuleId(1)).unwrap().path);
     }
@@ -66,14 +66,17 @@ fn the_classes_of_a_limit_are_switched_with_it() {
     };
     assert_eq!(capacity(&written), [200]);
     for (switch, left) in [(RuleOverride::Deny, 0), (RuleOverride::Scale(10), 20)] {
-        assert_eq!(capacity(&written.switched([("edge.shared", switch)].into_iter())), [left]);
+        assert_eq!(
+            capacity(&written.with_overrides([("edge.shared", switch)].into_iter())),
+            [left]
+        );
     }
 }
 
 #[test]
 fn several_switches_act_one_after_the_other() {
     let both = [("d", RuleOverride::Scale(50)), ("d.user", RuleOverride::Shadow)];
-    let policy = written().switched(both.into_iter());
+    let policy = written().with_overrides(both.into_iter());
     assert_eq!(checks(&policy), [(50, Role::Required), (1, Role::Shadow)]);
 }
 
@@ -100,7 +103,7 @@ fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
     let mut node = specs::key("client").limit(100);
     let spec = &mut node.0.rule.as_mut().unwrap().limits[0];
     spec.limit = Arc::new(Limit { charge: Charge::Always, ..(*spec.limit).clone() });
-    let policy = specs::policy([node]).switched([("d", RuleOverride::Deny)].into_iter());
+    let policy = specs::policy([node]).with_overrides([("d", RuleOverride::Deny)].into_iter());
     let limit = &policy.rules()[0].limits[0].limit;
     for op in [Op::Take { cost: Hits(7) }, Op::Peek, Op::Refund { cost: Hits(7) }] {
         let step = algorithm::apply(None, limit, op, Micros(1_763_668_800_000_000));

@@ -1,4 +1,4 @@
-//! Which rule a descriptor meets.
+//! The rule that a descriptor matches.
 
 use tidegate::policy::{Found, Policy, Secret};
 

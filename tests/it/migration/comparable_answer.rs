@@ -1,8 +1,8 @@
-//! An answer of ours in the words of the record.
+//! Converts an answer of Tidegate into the form of the recorded ones.
 
 use serde_json::Value;
 use tidegate::wire::WireError;
-use tidegate::wire::client::{Told, ToldLimit, ToldStatus};
+use tidegate::wire::client::{CallResponse, ResponseLimit, ResponseStatus};
 
 use super::recorded_calls::Answer;
 
@@ -19,7 +19,7 @@ pub enum Whose {
     Theirs,
 }
 
-pub fn answer(told: Result<Told, WireError>, whose: Whose) -> Answer {
+pub fn answer(told: Result<CallResponse, WireError>, whose: Whose) -> Answer {
     match told {
         Ok(told) => Answer {
             error: None,
@@ -35,10 +35,10 @@ pub fn answer(told: Result<Told, WireError>, whose: Whose) -> Answer {
     }
 }
 
-fn status(status: &ToldStatus) -> String {
+fn status(status: &ResponseStatus) -> String {
     let mut text = if status.refused { "OVER_LIMIT".to_owned() } else { "OK".to_owned() };
     match &status.limit {
-        Some(ToldLimit { name, requests_per_unit, unit, unit_multiplier }) => {
+        Some(ResponseLimit { name, requests_per_unit, unit, unit_multiplier }) => {
             assert_eq!(*unit_multiplier, 1);
             text += &format!(" {} of {requests_per_unit} per {unit}", status.remaining);
             if !name.is_empty() {
@@ -56,7 +56,7 @@ fn status(status: &ToldStatus) -> String {
 }
 
 /// The headers of theirs, which may name no others; besides, ours on refusals.
-fn headers(told: &Told, whose: Whose) -> Option<String> {
+fn headers(told: &CallResponse, whose: Whose) -> Option<String> {
     let value = |name: &str| {
         let mut found = told.headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name));
         let value = found.next().map(|(_, value)| value.clone());
@@ -78,7 +78,7 @@ fn headers(told: &Told, whose: Whose) -> Option<String> {
 }
 
 /// Metadata in their form; besides, ours on refusals.
-fn metadata(told: &Told, whose: Whose) -> Option<Value> {
+fn metadata(told: &CallResponse, whose: Whose) -> Option<Value> {
     let mut metadata = told.metadata.clone();
     let ours = metadata.as_mut()?.as_object_mut()?.remove("tidegate");
     assert_eq!(ours.is_some(), told.refused && whose == Whose::Ours, "{told:?}");

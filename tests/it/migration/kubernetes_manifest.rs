@@ -1,5 +1,5 @@
-//! What Kubernetes makes of `manifest.yaml`: the ConfigMap mounted with its links, the container's
-//! command and environment.
+//! Applies `manifest.yaml` as Kubernetes would: the ConfigMap mounted with its links, the
+//! container's command and environment.
 
 use std::collections::BTreeMap;
 use std::fs;

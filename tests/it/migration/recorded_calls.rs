@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate::domain::{Override, Unit};
-use tidegate::wire::client::{Question, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, CallRequest};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,7 +22,7 @@ pub struct Call {
     pub why: String,
     #[serde(default = "edge")]
     domain: String,
-    ask: Vec<Asked>,
+    ask: Vec<RecordedDescriptor>,
     #[serde(default)]
     hits: u32,
     pub there: Answer,
@@ -37,7 +37,7 @@ fn edge() -> String {
 /// `k=v,k2=v2` or `k=v:HITS`; the long form carries a limit.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Asked {
+enum RecordedDescriptor {
     Short(String),
     Limited { entries: String, limit: (u32, String) },
 }
@@ -55,17 +55,17 @@ pub struct Answer {
 }
 
 impl Call {
-    pub fn question(&self) -> Question {
-        let descriptors = self.ask.iter().map(Asked::descriptor).collect();
-        Question { domain: self.domain.clone(), descriptors, hits: self.hits }
+    pub fn question(&self) -> CallRequest {
+        let descriptors = self.ask.iter().map(RecordedDescriptor::descriptor).collect();
+        CallRequest { domain: self.domain.clone(), descriptors, hits: self.hits }
     }
 }
 
-impl Asked {
-    fn descriptor(&self) -> QuestionDescriptor {
+impl RecordedDescriptor {
+    fn descriptor(&self) -> CallDescriptor {
         let (text, limit) = match self {
-            Asked::Short(text) => (text, None),
-            Asked::Limited { entries, limit: (requests_per_unit, unit) } => {
+            RecordedDescriptor::Short(text) => (text, None),
+            RecordedDescriptor::Limited { entries, limit: (requests_per_unit, unit) } => {
                 let unit = match unit.as_str() {
                     "year" => Unit::Year,
                     // The client has no word for it: sent as a unit that nobody knows.
@@ -85,7 +85,7 @@ impl Asked {
             (key.into(), value.into())
         };
         let entries = path.split(',').filter(|entry| !entry.is_empty()).map(entry).collect();
-        QuestionDescriptor { entries, hits, limit, ..QuestionDescriptor::default() }
+        CallDescriptor { entries, hits, limit, ..CallDescriptor::default() }
     }
 }
 

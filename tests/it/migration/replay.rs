@@ -1,4 +1,4 @@
-//! The replay.
+//! Replays the recorded calls.
 
 #![allow(clippy::disallowed_methods, reason = "THEIRS names a running envoyproxy/ratelimit")]
 
@@ -10,7 +10,7 @@ use super::comparable_answer::{BESIDES, Whose, answer};
 use super::kubernetes_manifest;
 use super::recorded_calls::{recorded, rows};
 use crate::support::redis_server::{PATIENCE, Server};
-use crate::support::tidegate_process::{Serving, directory};
+use crate::support::tidegate_process::{Tidegate, directory};
 
 /// In the record: a call that envoyproxy/ratelimit does not survive.
 const PROCESS_ENDS: &str = "the process ends";
@@ -23,7 +23,7 @@ async fn the_swapped_image_answers_as_before_but_for_the_differences_on_the_page
         kubernetes_manifest::command(root.path(), &format!("127.0.0.1:{}", redis.port));
     // So long that a busy machine does not count on its own.
     command.env("TIDEGATE_STORE_BUDGET", "10s");
-    let serving = Serving::start(&mut command, root);
+    let serving = Tidegate::start(&mut command, root);
     let wrong = replay(serving.port("grpc").to_string(), Whose::Ours).await;
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), serving.log());
 }

@@ -1,4 +1,4 @@
-//! From what is written to what is counted: every bound of the arithmetic, from both sides.
+//! From policy text to limits: every bound of the arithmetic, from both sides.
 
 use tidegate::domain::{
     Algorithm, Charge, Hits, Limit, Micros, OnStoreFailure, Override, Refill, Unit, Window,

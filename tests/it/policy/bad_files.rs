@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tidegate::policy::{Options, Source, compile};
+use tidegate::policy::{DiagnosticKind, Options, Source, compile};
 
 use super::compile_helpers::{dir, entries, source, stem};
 
@@ -53,4 +53,41 @@ fn every_bad_file_has_exactly_its_fault_at_its_place() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Below the source line a caret stands in the column of the position, unless the line is cut.
+#[test]
+fn every_bad_file_is_shown_with_a_caret_at_its_place() {
+    let mut shown = 0;
+    for path in &cases() {
+        let sources = sources(path);
+        let merge_domains = stem(path).starts_with("merged_");
+        let options = Options { merge_domains, ..Options::default() };
+        for error in compile(&sources, &options).unwrap_err().0 {
+            let report = error.report("error");
+            let place = format!("--> {}:{}:{}\n", error.file, error.line, error.column);
+            assert!(report.contains(&place), "{report}");
+            let lines: Vec<&str> = report.lines().collect();
+            if error.excerpt.is_none() {
+                let as_a_whole = matches!(
+                    error.kind,
+                    DiagnosticKind::Empty | DiagnosticKind::TooLarge | DiagnosticKind::Encoding
+                );
+                assert!(as_a_whole, "{report}");
+                continue;
+            }
+            let source = sources.iter().find(|source| source.name == error.file).unwrap();
+            let text = std::str::from_utf8(&source.text).unwrap();
+            let line = text.lines().nth(error.line as usize - 1).unwrap_or_default();
+            let margin = error.line.to_string().len() + 3;
+            if line.is_ascii() && !line.contains(char::is_control) && error.column <= 60 {
+                let found = &lines[3][margin..];
+                assert!(line.starts_with(found.trim_end_matches('…')), "{report}");
+                let caret = lines[4].find('^').unwrap();
+                assert_eq!(caret, margin + error.column as usize - 1, "{report}");
+                shown += 1;
+            }
+        }
+    }
+    assert!(shown >= 140, "only {shown}");
 }

@@ -1,4 +1,4 @@
-//! Files of this room's tests, and short ways to compile text.
+//! Fixture files, and short ways to compile text.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Diagnostics of one run: all of them, of all files, in order.
+//! All diagnostics of all files are reported in one run, in order.
 
 use tidegate::policy::{DiagnosticKind, Options, Source, compile};
 
@@ -145,5 +145,5 @@ fn a_file_that_is_no_policy_is_told_of_a_thousand_faults_and_how_many_more() {
     let lines: String = (0..1_500).map(|at| format!("line_{at}: x\n")).collect();
     let faults = bad(format!("domain: a\n{lines}"));
     assert_eq!(faults.len(), 1_001);
-    assert_eq!(faults[0].message, "this file has 500 more faults than are shown here");
+    assert_eq!(faults[0].message, "500 more errors in this file are not shown");
 }

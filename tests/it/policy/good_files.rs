@@ -1,4 +1,4 @@
-//! Whole files that are good: what they mean, in one line per rule.
+//! Valid files: their meaning, one line per rule.
 
 use std::fmt::Write;
 
@@ -102,12 +102,12 @@ fn counting_told(limit: &Limit) -> String {
 
 fn limit_told(spec: &LimitSpec) -> String {
     let rate = spec.limit.rate;
-    let unit = rate.unit.map_or("-", |unit| unit.word());
+    let unit = rate.unit.map_or("-", |unit| unit.as_str());
     let mut told = format!("{} per {} {unit}", rate.requests_per_unit, rate.unit_multiplier);
     told.push_str(&counting_told(&spec.limit));
     if let Some(tiers) = &spec.tiers {
         let default = tiers.default.map_or("none", |at| &tiers.classes[at].name);
-        write!(told, ", {} (else {default}):", tiers.method.word()).unwrap();
+        write!(told, ", {} (else {default}):", tiers.method.as_str()).unwrap();
         for class in &tiers.classes {
             let rate = class.limit.rate.requests_per_unit;
             let counting = counting_told(&class.limit);

@@ -1,4 +1,4 @@
-//! The JSON Schema: equal to the file that ships, and to the language.
+//! The JSON Schema: equal to the shipped file, and equivalent to the language.
 
 use serde_json::Value;
 use tidegate::policy::DiagnosticKind;

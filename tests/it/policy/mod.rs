@@ -8,4 +8,5 @@ mod good_files;
 mod json_schema;
 mod random_text;
 mod ratelimit_language;
+mod source_lines;
 mod warnings;

@@ -1,4 +1,4 @@
-//! Whatever stands in a file, reading it ends in a policy or in faults: never in a panic.
+//! Compiling any text ends in a policy or in diagnostics, never in a panic.
 
 use proptest::prelude::*;
 

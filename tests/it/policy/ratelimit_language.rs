@@ -1,5 +1,5 @@
-//! The language that existing policy files are written in: its keys, how they are read, what is
-//! refused and what is not. One test per behaviour.
+//! The language of existing envoyproxy/ratelimit files: its keys, how they are read, what is
+//! refused. One test per behaviour.
 
 use tidegate::domain::{Hits, Unit};
 use tidegate::policy::spec::{NodeSpec, RuleSpec, ValueSpec};

@@ -1,4 +1,4 @@
-//! What works, but perhaps not as meant.
+//! Warnings: configuration that is valid but probably a mistake.
 
 use tidegate::policy::DiagnosticKind;
 

@@ -15,7 +15,7 @@ use crate::support::heavy;
 use crate::support::proof;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
-use replicas::{Asked, LIMIT, Replicas};
+use replicas::{LIMIT, RaceRun, Replicas};
 
 /// What a refund, which nobody waits for, has until a lone caller must find everything in its
 /// place.
@@ -53,7 +53,7 @@ async fn exact(
     count: impl Fn(&str) -> u64,
 ) {
     for run in 0..runs() {
-        let asked = Asked { run, counters };
+        let asked = RaceRun { run, counters };
         let admitted = replicas.storm(&asked).await;
         assert_eq!(admitted, LIMIT, "run {run}");
         for key in replicas.keys(&asked) {
@@ -89,7 +89,7 @@ async fn one_key_on_a_cluster_and_two_that_are_joined_admit_exactly_the_limit() 
     exact(&replicas, &["narrow"], count).await;
     drop(replicas);
     let replicas = Replicas::start(&policy("hash_tag: [run]\n", 2 * LIMIT), &place);
-    let joined = replicas.keys(&Asked { run: 0, counters: &["wide", "narrow"] });
+    let joined = replicas.keys(&RaceRun { run: 0, counters: &["wide", "narrow"] });
     assert_eq!(cluster.slot_of(&joined[0]), cluster.slot_of(&joined[1]));
     exact(&replicas, &["wide", "narrow"], count).await;
 }
@@ -104,7 +104,7 @@ async fn two_keys_in_different_slots_never_pass_a_limit_and_lose_nothing() {
     for _ in 0..runs() {
         let asked = loop {
             run += 1;
-            let asked = Asked { run, counters: &["wide", "narrow"] };
+            let asked = RaceRun { run, counters: &["wide", "narrow"] };
             let slots: Vec<u16> =
                 replicas.keys(&asked).iter().map(|key| cluster.slot_of(key)).collect();
             if slots[0] != slots[1] {

@@ -1,16 +1,13 @@
-//! Three Tidegates that share one Redis, and the callers that storm them.
-//!
-//! Not here: what must come out.
+//! Three Tidegates that share one Redis, and concurrent callers.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::wire::client::{Client, ClientSettings, Question, QuestionDescriptor};
+use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
 
 use crate::support::acl;
-use crate::support::tidegate_process::{Serving, run};
+use crate::support::http::get;
+use crate::support::tidegate_process::{Tidegate, run};
 
 pub const LIMIT: u64 = 1_000;
 const REPLICAS: usize = 3;
@@ -22,25 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What every call of a run asks: fresh counters, one descriptor for each.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct RaceRun {
     pub run: u64,
     pub counters: &'static [&'static str],
 }
 
-impl Asked {
-    fn question(&self) -> Question {
+impl RaceRun {
+    fn question(&self) -> CallRequest {
         let pair = |key: &str, value: String| (key.as_bytes().to_vec(), value.into_bytes());
-        let descriptor = |counter: &&str| QuestionDescriptor {
+        let descriptor = |counter: &&str| CallDescriptor {
             entries: vec![pair("run", self.run.to_string()), pair(counter, "x".to_owned())],
-            ..QuestionDescriptor::default()
+            ..CallDescriptor::default()
         };
         let descriptors = self.counters.iter().map(descriptor).collect();
-        Question { domain: "race".to_owned(), descriptors, hits: 1 }
+        CallRequest { domain: "race".to_owned(), descriptors, hits: 1 }
     }
 }
 
 pub struct Replicas {
-    each: Vec<Serving>,
+    each: Vec<Tidegate>,
     asked: AtomicU64,
 }
 
@@ -59,12 +56,12 @@ impl Replicas {
             ["--require-store", "true"],
         ];
         let flat = arguments.as_flattened();
-        let each = (0..REPLICAS).map(|_| Serving::policy(policy, flat)).collect();
+        let each = (0..REPLICAS).map(|_| Tidegate::policy(policy, flat)).collect();
         Replicas { each, asked: AtomicU64::new(0) }
     }
 
     /// Every caller of every replica at once; how many calls were admitted.
-    pub async fn storm(&self, asked: &Asked) -> u64 {
+    pub async fn storm(&self, asked: &RaceRun) -> u64 {
         let mut clients = Vec::new();
         for serving in &self.each {
             for _ in 0..CALLERS_EACH {
@@ -91,7 +88,7 @@ impl Replicas {
     }
 
     /// One caller, until it is refused.
-    pub async fn alone(&self, asked: &Asked) -> u64 {
+    pub async fn alone(&self, asked: &RaceRun) -> u64 {
         let mut client = connect(&self.each[0]).await;
         let question = asked.question();
         for admitted in 0.. {
@@ -104,7 +101,7 @@ impl Replicas {
     }
 
     /// The keys of the counters, as `tidegate explain` prints them.
-    pub fn keys(&self, asked: &Asked) -> Vec<String> {
+    pub fn keys(&self, asked: &RaceRun) -> Vec<String> {
         let policy = self.each[0].directory().join("policy.yaml").display().to_string();
         let key = |counter: &&str| {
             let descriptor = format!("run={},{counter}=x", asked.run);
@@ -119,7 +116,7 @@ impl Replicas {
     pub async fn assert_all_from_redis(&self) {
         let (mut redis, mut others) = (0, 0);
         for serving in &self.each {
-            for line in metrics(serving).lines() {
+            for line in get(serving.port("http"), "/metrics").body.lines() {
                 let Some(rest) = line.strip_prefix("tidegate_decisions_total{") else { continue };
                 let count: u64 = rest.rsplit(' ').next().unwrap().parse().unwrap();
                 let of_redis = rest.contains("source=\"redis\"");
@@ -130,25 +127,17 @@ impl Replicas {
     }
 }
 
-async fn connect(serving: &Serving) -> Client {
+async fn connect(serving: &Tidegate) -> Client {
     let target = serving.port("grpc").to_string();
     let settings = ClientSettings { target, timeout: Some(PATIENCE), tls: None };
     Client::connect(&settings).await.expect("it serves")
 }
 
-async fn admits(client: &mut Client, question: &Question) -> bool {
+async fn admits(client: &mut Client, question: &CallRequest) -> bool {
     let told = client.ask(question).await.expect("every call is decided");
     if told.refused {
         let source = told.metadata.as_ref().map(|metadata| &metadata["tidegate"]["source"]);
         assert_eq!(source.and_then(|source| source.as_str()), Some("redis"));
     }
     !told.refused
-}
-
-fn metrics(serving: &Serving) -> String {
-    let mut stream = TcpStream::connect(serving.port("http")).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
 }

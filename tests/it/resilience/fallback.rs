@@ -1,35 +1,35 @@
-//! What is answered when the store does not: by the rule, by the role, within the share.
+//! Decisions without an answer from the store: by rule, by role, within the replica's share.
 //!
-//! The remote store here is a memory store that leaves out answers on demand: what is tested is what
-//! becomes of a call then, not Redis (`outage` has the real one).
+//! The remote store here is a memory store that omits answers on demand; `redis_outage` uses a real
+//! Redis.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, Executed, FixedWindow,
-    Hits, Key, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill, Role, Source, Unit,
-    Verdict, Window,
+    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey,
+    ExecutionStatus, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill,
+    Role, Source, Unit, Verdict, Window,
 };
-use tidegate::resilience::degraded::Reason;
-use tidegate::resilience::fallback::{Fallback, StandIn};
+use tidegate::resilience::fallback::{Fallback, FallbackConfig};
+use tidegate::resilience::outage::FallbackReason;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
 /// A memory store that does not answer for the checks at these places, and why.
-pub struct Patchy {
+pub struct FlakyStore {
     store: MemoryStore,
-    silent: Mutex<Vec<(usize, Executed)>>,
+    silent: Mutex<Vec<(usize, ExecutionStatus)>>,
     gone: AtomicBool,
     refunded: Mutex<Vec<Receipt>>,
 }
 
-impl Patchy {
-    fn new() -> Patchy {
-        Patchy {
+impl FlakyStore {
+    fn new() -> FlakyStore {
+        FlakyStore {
             store: MemoryStore::new(10_000),
             silent: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -38,11 +38,11 @@ impl Patchy {
     }
 }
 
-impl Store for Patchy {
+impl Store for FlakyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let unanswered = |executed| Answer::Unanswered { executed };
         if self.gone.load(Ordering::SeqCst) {
-            let each = vec![unanswered(Executed::No); call.checks.len()];
+            let each = vec![unanswered(ExecutionStatus::NotExecuted); call.checks.len()];
             return Answers { each, source: Source::Redis };
         }
         let silent = self.silent.lock().unwrap().clone();
@@ -56,7 +56,7 @@ impl Store for Patchy {
             check => check,
         };
         let checks: Vec<Check<'_>> = heard.iter().map(part).collect();
-        let answers = self.store.answer(&Call { checks: &checks, ..*call });
+        let answers = self.store.decide(&Call { checks: &checks, ..*call });
         let mut each = vec![Answer::NotAsked; call.checks.len()];
         for (at, answer) in heard.iter().zip(answers) {
             each[*at] = answer;
@@ -93,7 +93,7 @@ fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
 
 pub fn take(identity: u128, limit: &Arc<Limit>, cost: u64) -> Check<'_> {
     Check {
-        key: Key { identity, tag: None },
+        key: CounterKey { identity, tag: None },
         limit,
         op: Op::Take { cost: Hits(cost) },
         role: Role::Required,
@@ -105,23 +105,27 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
     Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
 }
 
-fn fallback(replicas: u32) -> Fallback<Patchy, MemoryStore> {
+fn fallback(replicas: u32) -> Fallback<FlakyStore, MemoryStore> {
     let local = MemoryStore::new(10_000);
-    Fallback::new(Patchy::new(), local, StandIn { replicas, ..StandIn::default() })
+    Fallback::new(
+        FlakyStore::new(),
+        local,
+        FallbackConfig { replicas, ..FallbackConfig::default() },
+    )
 }
 
-async fn verdict(store: &Fallback<Patchy, MemoryStore>, check: Check<'_>) -> Verdict {
+async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) -> Verdict {
     store.apply(&call(&[check], NOW)).await.each[0].outcome().unwrap().verdict
 }
 
 fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) -> u64 {
     let peek = Check { op: Op::Peek, ..take(identity, limit, 1) };
-    limit.capacity().0 - store.answer_one(&peek, now).available.0
+    limit.capacity().0 - store.decide_one(&peek, now).available.0
 }
 
 /// How many single hits pass.
 async fn admitted(
-    store: &Fallback<Patchy, MemoryStore>,
+    store: &Fallback<FlakyStore, MemoryStore>,
     limit: &Arc<Limit>,
     tries: u64,
     now: Micros,
@@ -191,7 +195,7 @@ async fn a_replica_that_used_more_than_its_share_begins_with_nothing_left() {
     };
     assert!(!passes(at(1)).await, "half the rate: a hit every two seconds");
     assert!(passes(at(2)).await);
-    assert_eq!(store.local().counters().clock_regressions.load(Ordering::SeqCst), 0);
+    assert_eq!(store.local().stats().clock_regressions.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
@@ -221,16 +225,17 @@ async fn each_rule_says_what_its_silence_means() {
     assert_eq!(answers.source, Source::Local);
     let error = window(5, OnStoreFailure::Error);
     let answers = store.apply(&call(&[take(4, &error, 1)], NOW)).await;
-    assert_eq!(answers.each, [Answer::Unanswered { executed: Executed::No }]);
-    assert_eq!(store.degraded().calls(Reason::Unreachable), 4);
-    assert_eq!(store.counters().unavailable.load(Ordering::SeqCst), 1);
+    assert_eq!(answers.each, [Answer::Unanswered { executed: ExecutionStatus::NotExecuted }]);
+    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 4);
+    assert_eq!(store.stats().unavailable.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn a_quota_that_passed_elsewhere_is_enough() {
     let store = fallback(1);
     let (one, other) = (window(5, OnStoreFailure::Local), window(0, OnStoreFailure::Local));
-    *store.remote().silent.lock().unwrap() = vec![(1, Executed::No), (2, Executed::No)];
+    *store.remote().silent.lock().unwrap() =
+        vec![(1, ExecutionStatus::NotExecuted), (2, ExecutionStatus::NotExecuted)];
     let quota = |identity, limit| Check { role: Role::Quota, ..take(identity, limit, 1) };
     let checks = [quota(1, &one), quota(2, &other), take(3, &one, 1)];
     let answers = store.apply(&call(&checks, NOW)).await;
@@ -242,24 +247,24 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
 async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
-    store.away().disable(Some(NOW.saturating_add(Micros::SECOND)));
+    store.store_override().disable(Some(NOW.saturating_add(Micros::SECOND)));
     assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
     assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
-    assert_eq!(store.degraded().calls(Reason::Rehearsed), 3);
+    assert_eq!(store.outages().calls(FallbackReason::Rehearsed), 3);
     let after = NOW.saturating_add(Micros::SECOND);
     assert_eq!(admitted(&store, &limit, 1, after).await, 1);
     assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
-    store.away().disable(None);
+    store.store_override().disable(None);
     admitted(&store, &limit, 1, after).await;
-    store.away().enable();
+    store.store_override().enable();
     admitted(&store, &limit, 1, after).await;
     assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
 }
 
 /// A store that answers only when it is let.
-struct Held(tokio::sync::Semaphore);
+struct BlockedStore(tokio::sync::Semaphore);
 
-impl Store for Held {
+impl Store for BlockedStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         self.0.acquire().await.unwrap().forget();
         let each = vec![Answer::NotAsked; call.checks.len()];
@@ -272,8 +277,8 @@ impl Store for Held {
 #[tokio::test]
 async fn over_the_bound_calls_are_answered_locally_at_once() {
     let local = MemoryStore::new(1_000);
-    let stand_in = StandIn { in_flight_max: 2, ..StandIn::default() };
-    let held = Held(tokio::sync::Semaphore::new(0));
+    let stand_in = FallbackConfig { in_flight_max: 2, ..FallbackConfig::default() };
+    let held = BlockedStore(tokio::sync::Semaphore::new(0));
     let store = Arc::new(Fallback::new(held, local, stand_in));
     let waiting: Vec<_> = (0..2)
         .map(|_| {
@@ -290,7 +295,7 @@ async fn over_the_bound_calls_are_answered_locally_at_once() {
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
     assert_eq!(answers.source, Source::Shed);
-    assert_eq!(store.degraded().calls(Reason::Shed), 1);
+    assert_eq!(store.outages().calls(FallbackReason::Shed), 1);
     store.remote().0.add_permits(2);
     for call in waiting {
         assert_eq!(call.await.unwrap(), Source::Redis);
@@ -299,24 +304,28 @@ async fn over_the_bound_calls_are_answered_locally_at_once() {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Scenario {
     failure: OnStoreFailure,
     role: Role,
     /// Unanswered, and whether it may have been carried out.
-    silent: Option<Executed>,
+    silent: Option<ExecutionStatus>,
     /// Of a limit of 5.
     cost: u64,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = Scenario> {
     use OnStoreFailure::{Allow, Deny, Error, Local};
     let failure =
         prop_oneof![4 => Just(Local), 2 => Just(Allow), 1 => Just(Deny), 1 => Just(Error)];
     let role =
         prop_oneof![3 => Just(Role::Required), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
-    let silent = prop_oneof![Just(None), Just(Some(Executed::No)), Just(Some(Executed::Unknown))];
+    let silent = prop_oneof![
+        Just(None),
+        Just(Some(ExecutionStatus::NotExecuted)),
+        Just(Some(ExecutionStatus::Unknown))
+    ];
     let cost = prop_oneof![3 => 1..=5_u64, 1 => Just(6)];
-    (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Asked {
+    (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Scenario {
         failure,
         role,
         silent,
@@ -325,13 +334,13 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// What the rules say, told the slow way: `None` is an error.
-fn expected(asked: &[Asked]) -> Option<bool> {
-    let shadow = |one: &Asked| one.role == Role::Shadow;
-    let silent = |one: &&Asked| one.silent.is_some() && !shadow(one);
+fn expected(asked: &[Scenario]) -> Option<bool> {
+    let shadow = |one: &Scenario| one.role == Role::Shadow;
+    let silent = |one: &&Scenario| one.silent.is_some() && !shadow(one);
     if asked.iter().filter(silent).any(|one| one.failure == OnStoreFailure::Error) {
         return None;
     }
-    let passes = |one: &Asked| match (one.silent, one.failure) {
+    let passes = |one: &Scenario| match (one.silent, one.failure) {
         (Some(_), OnStoreFailure::Allow) => true,
         (Some(_), OnStoreFailure::Deny) => false,
         _ => one.cost <= 5,
@@ -341,11 +350,11 @@ fn expected(asked: &[Asked]) -> Option<bool> {
     Some(required && (quotas.is_empty() || quotas.into_iter().any(passes)))
 }
 
-fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError> {
+fn settled(asked: &[Scenario], accounting: Accounting) -> Result<(), TestCaseError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let store = fallback(1);
-        let silent = |(at, one): (usize, &Asked)| Some((at, one.silent?));
+        let silent = |(at, one): (usize, &Scenario)| Some((at, one.silent?));
         *store.remote().silent.lock().unwrap() =
             asked.iter().enumerate().filter_map(silent).collect();
         let limits: Vec<_> = asked.iter().map(|one| window(5, one.failure)).collect();
@@ -354,7 +363,7 @@ fn settled(asked: &[Asked], accounting: Accounting) -> Result<(), TestCaseError>
             .map(|(id, (one, limit))| Check { role: one.role, ..take(id, limit, one.cost) })
             .collect();
         let answers = store.apply(&Call { accounting, ..call(&checks, NOW) }).await;
-        let deciding = |(one, answer): (&Asked, &Answer)| {
+        let deciding = |(one, answer): (&Scenario, &Answer)| {
             one.role != Role::Shadow && matches!(answer, Answer::Unanswered { .. })
         };
         let unavailable = asked.iter().zip(&answers.each).any(deciding);

@@ -1,4 +1,4 @@
-//! Outages of a real Redis, under load, through the whole store as the service stacks it.
+//! Outages of a real Redis, under load, through the layers that the service puts in front of it.
 
 #![allow(clippy::disallowed_methods, reason = "waits with a deadline")]
 
@@ -12,15 +12,15 @@ use tidegate::domain::{
     Rate, Source, Unit, Verdict, Window,
 };
 use tidegate::resilience::deadline::{BUDGET, Deadline};
-use tidegate::resilience::fallback::{Fallback, StandIn};
-use tidegate::store::Store;
+use tidegate::resilience::fallback::{Fallback, FallbackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::config::{Address, Monotonic, RedisConfig};
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
+use tidegate::store::{SharedStore as _, Store};
 use tokio::task::JoinSet;
 
 use super::fallback::take;
@@ -28,20 +28,20 @@ use crate::support::black_hole_proxy::Proxy;
 use crate::support::heavy;
 use crate::support::redis_server::{Server, until};
 
-/// Past any round trip on a busy machine: only a real fault makes a call late. With the service's 6 ms
-/// a starved machine has outages of its own before the one that a test makes, and what is admitted
-/// in those is not known to Redis (`fallback` pins that bound).
+/// Far above any round trip on a busy machine, so only a real fault makes a call late. With the
+/// service's 6 ms, an overloaded machine has outages before the one that the test causes, and Redis
+/// does not know what was admitted in them (`fallback` tests that bound).
 const PATIENT: Duration = Duration::from_secs(2);
 
-/// A window that no test sees the end of, but for one second in May 2033.
+/// A window that ends in no test, except for one second in May 2033.
 const DECADES: u64 = 1_000_000_000;
 
-type Stack = Fallback<Deadline<RedisStore<Connections>>, MemoryStore>;
+type Stack = Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>;
 
-/// A replica: connections, budget and fallback of its own.
+/// A replica with its own connections, budget and fallback.
 async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
     let stack = Arc::new(cold(port, replicas, budget));
-    stack.remote().store().transport().until_connected().await;
+    stack.remote().until_connected().await;
     stack
 }
 
@@ -54,13 +54,13 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
     };
     let config = RedisConfig {
         addresses: vec![Address::Tcp("127.0.0.1".into(), port)],
-        breaker: Some(Monotonic::new(now)),
+        breaker_clock: Some(MonotonicClock::new(now)),
         ..RedisConfig::default()
     };
-    let connections = Connections::open(config, PRODUCTION.each().to_vec()).unwrap();
-    let store = RedisStore::new(connections, Prefix::default(), Timing::Server);
+    let connections = RedisClient::open(config, PRODUCTION.each().to_vec()).unwrap();
+    let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let remote = Deadline::new(store, budget, clock);
-    let stand_in = StandIn { replicas, ..StandIn::default() };
+    let stand_in = FallbackConfig { replicas, ..FallbackConfig::default() };
     Fallback::new(remote, MemoryStore::new(100_000), stand_in)
 }
 
@@ -146,13 +146,13 @@ impl Load {
     }
 }
 
-fn trips(stack: &Stack) -> u64 {
-    let report = stack.remote().store().transport().report();
-    report.iter().map(|node| node.counters.opened.get()).sum()
+fn times_opened(stack: &Stack) -> u64 {
+    let report = stack.remote().nodes();
+    report.iter().map(|node| node.stats.breaker_opened.get()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_without_redis_answers_locally_until_it_is_there() {
+async fn a_start_without_redis_decides_locally_until_redis_is_up() {
     let _turn = heavy::turn().await;
     let mut server = Server::start(&[]);
     server.kill();
@@ -160,7 +160,7 @@ async fn a_start_without_redis_answers_locally_until_it_is_there() {
     let stack = cold(port, 1, BUDGET);
     let limit = limit(1_000_000);
     assert_eq!(asked(&stack, 1, &limit).await, (true, Source::Local));
-    assert!(stack.degraded().outage(Clock::default().now()).is_some());
+    assert!(stack.outages().outage(Clock::default().now()).is_some());
     let _server = Server::try_start(port, &[], &[]).unwrap();
     let end = Instant::now() + crate::support::redis_server::PATIENCE;
     while asked(&stack, 1, &limit).await.1 != Source::Redis {
@@ -170,7 +170,7 @@ async fn a_start_without_redis_answers_locally_until_it_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_redis_is_no_error_to_anybody_and_grants_no_fresh_burst() {
+async fn a_killed_redis_causes_no_error_and_no_fresh_burst() {
     let _turn = heavy::turn().await;
     let mut server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
@@ -185,7 +185,7 @@ async fn a_killed_redis_is_no_error_to_anybody_and_grants_no_fresh_burst() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_away() {
+async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_down() {
     let _turn = heavy::turn().await;
     let mut server = Server::start(&[]);
     let limit = limit(1_000);
@@ -214,7 +214,7 @@ async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_redis_trips_the_breaker_and_is_asked_again_once_it_thaws() {
+async fn a_frozen_redis_opens_the_breaker_and_is_used_again_once_it_thaws() {
     let _turn = heavy::turn().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, BUDGET).await;
@@ -222,7 +222,7 @@ async fn a_frozen_redis_trips_the_breaker_and_is_asked_again_once_it_thaws() {
     let load = Load::start(&stack, 1, &limit);
     load.more("Redis decides", &load.remote, 200).await;
     server.freeze();
-    until("the breaker opens", || trips(&stack) > 0).await;
+    until("the breaker opens", || times_opened(&stack) > 0).await;
     load.more("it is decided locally", &load.local, 500).await;
     let overruns = stack.remote().overruns();
     load.more("still locally", &load.local, 500).await;
@@ -234,7 +234,7 @@ async fn a_frozen_redis_trips_the_breaker_and_is_asked_again_once_it_thaws() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_black_hole_is_noticed_by_the_callers_time_not_by_tcps() {
+async fn a_black_hole_is_detected_by_the_callers_timeout_not_by_tcps() {
     let _turn = heavy::turn().await;
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.port);
@@ -243,7 +243,7 @@ async fn a_black_hole_is_noticed_by_the_callers_time_not_by_tcps() {
     let load = Load::start(&stack, 1, &limit);
     load.more("Redis decides", &load.remote, 200).await;
     proxy.swallow(true);
-    until("the breaker opens", || trips(&stack) > 0).await;
+    until("the breaker opens", || times_opened(&stack) > 0).await;
     load.more("it is decided locally", &load.local, 500).await;
     proxy.swallow(false);
     load.more("Redis decides again", &load.remote, 500).await;

@@ -1,11 +1,11 @@
-//! Remembered refusals, in front of a memory store that counts what it is asked.
+//! The refusal cache, in front of a memory store that counts the checks it receives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, FixedWindow, Hits, Key,
-    Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
+    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey, FixedWindow,
+    Hits, Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
 };
 use tidegate::resilience::refusal_cache::RefusalCache;
 use tidegate::store::Store;
@@ -16,12 +16,12 @@ use crate::support::vectors;
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_763_596_800_000_000;
 
-struct Asked {
+struct CountingStore {
     store: MemoryStore,
     asked: Arc<AtomicU64>,
 }
 
-impl Store for Asked {
+impl Store for CountingStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         self.asked.fetch_add(call.checks.len() as u64, Ordering::Relaxed);
         // A store across a network lets others go on meanwhile.
@@ -35,14 +35,14 @@ impl Store for Asked {
 }
 
 struct Bench {
-    store: RefusalCache<Asked>,
+    store: RefusalCache<CountingStore>,
     asked: Arc<AtomicU64>,
 }
 
 impl Bench {
     fn new(splits: bool) -> Bench {
         let asked = Arc::default();
-        let inner = Asked { store: MemoryStore::new(1_000_000), asked: Arc::clone(&asked) };
+        let inner = CountingStore { store: MemoryStore::new(1_000_000), asked: Arc::clone(&asked) };
         Bench { store: RefusalCache::new(inner, splits), asked }
     }
 
@@ -86,9 +86,12 @@ fn window(hits: u64, length: u64) -> Arc<Limit> {
     Arc::new(vectors::limit(algorithm, Charge::Admitted))
 }
 
-fn key(n: u64) -> Key {
+fn key(n: u64) -> CounterKey {
     let hash = blake3::hash(&n.to_le_bytes());
-    Key { identity: u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap()), tag: None }
+    CounterKey {
+        identity: u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap()),
+        tag: None,
+    }
 }
 
 fn check<'a>(n: u64, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
@@ -110,8 +113,8 @@ async fn a_refused_check_is_refused_again_without_asking() {
     let last = bench.one(START + 499_999, take(1, &limit, 1)).await;
     assert_eq!(last, (Verdict::Refuse, Some(1), false));
     assert_eq!(bench.one(START + 500_000, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
-    assert_eq!(bench.store.counters().refused.load(Ordering::Relaxed), 2);
-    assert_eq!(bench.store.counters().spared.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.store.stats().refused.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.store.stats().calls_saved.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
@@ -217,7 +220,7 @@ async fn a_reload_and_a_clock_that_steps_back_ask_again() {
     bench.one(START, take(1, &limit, 1)).await;
     assert!(!bench.one(START, take(1, &limit, 1)).await.2);
     assert!(bench.one(START - 1, take(1, &limit, 1)).await.2);
-    bench.store.forget_all();
+    bench.store.clear();
     assert!(bench.one(START, take(1, &limit, 1)).await.2);
 }
 
@@ -242,7 +245,7 @@ async fn a_call_that_the_store_splits_is_not_remembered() {
         let (_, _, asked) = bench.call(START, Accounting::AllOrNothing, &apart).await;
         assert_eq!(asked, 2);
     }
-    let of = |check: Check<'_>| Key { tag, ..check.key };
+    let of = |check: Check<'_>| CounterKey { tag, ..check.key };
     let [a, b] = apart;
     let joined = [Check { key: of(a), ..a }, Check { key: of(b), ..b }];
     // The memory store counts by identity, so the narrow one is still empty.

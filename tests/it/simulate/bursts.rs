@@ -1,13 +1,13 @@
-//! Bursts, edges and swings: what passes under each algorithm.
+//! Bursts, window edges and swings: what passes under each algorithm.
 
-use super::{admitted, group, ran};
+use super::{admitted, group, simulated};
 
 /// Admitted within the 40 seconds around the edge.
 fn around_the_edge(algorithm: &str) -> u64 {
-    let ran = ran("window-edge", &[("algorithm", algorithm)]);
-    assert_eq!(ran.groups[0].tries, 4_000);
-    assert_eq!(ran.window_max.0, ran.groups[0].admitted, "all calls are in those 40 seconds");
-    ran.window_max.0
+    let result = simulated("window-edge", &[("algorithm", algorithm)]);
+    assert_eq!(result.groups[0].tries, 4_000);
+    assert_eq!(result.window_max.0, result.groups[0].admitted, "all calls are in those 40 seconds");
+    result.window_max.0
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn window_edge_attack() {
 #[test]
 fn two_bursts_on_both_sides_of_the_minute() {
     let second = |algorithm: &str| {
-        let admitted = admitted(&ran("two-bursts", &[("algorithm", algorithm)]));
+        let admitted = admitted(&simulated("two-bursts", &[("algorithm", algorithm)]));
         assert_eq!(admitted[0], 500, "{algorithm}");
         admitted[1]
     };
@@ -37,25 +37,25 @@ fn two_bursts_on_both_sides_of_the_minute() {
 
 #[test]
 fn burst_no_throttle() {
-    let ran = ran("burst", &[]);
-    let first = group(&ran, "first burst");
+    let result = simulated("burst", &[]);
+    let first = group(&result, "first burst");
     assert_eq!((first.admitted, first.refused), (1_000, 0), "the whole capacity, at once");
-    assert_eq!(group(&ran, "3 s later").admitted, 300, "three seconds of refill");
-    assert_eq!(group(&ran, "20 s later").admitted, 1_000, "full again");
-    assert_eq!(ran.second_max, 1_000);
+    assert_eq!(group(&result, "3 s later").admitted, 300, "three seconds of refill");
+    assert_eq!(group(&result, "20 s later").admitted, 1_000, "full again");
+    assert_eq!(result.second_max, 1_000);
 }
 
 #[test]
 fn a_smaller_burst_throttles_the_peak_and_nothing_else() {
-    let ran = ran("burst", &[("burst", "300")]);
-    assert_eq!(admitted(&ran), [300, 300, 300]);
+    let result = simulated("burst", &[("burst", "300")]);
+    assert_eq!(admitted(&result), [300, 300, 300]);
 }
 
 #[test]
 fn under_sharp_swings_the_log_keeps_its_bound_and_the_estimate_stays_below_twice_it() {
-    let log = ran("swings", &[("algorithm", "sliding_log")]);
+    let log = simulated("swings", &[("algorithm", "sliding_log")]);
     assert_eq!(log.window_max.0, 100);
-    let estimate = ran("swings", &[("algorithm", "sliding_window")]);
+    let estimate = simulated("swings", &[("algorithm", "sliding_window")]);
     assert_eq!(estimate.window_max.0, 129, "above 100 and below 200");
     // On the whole the estimate admits about what the log admits.
     let ratio = estimate.groups[0].admitted as f64 / log.groups[0].admitted as f64;

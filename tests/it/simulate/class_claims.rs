@@ -2,29 +2,29 @@
 //! consumer classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), lettered A to K, as
 //! inequalities; and the counts of an independent reference model.
 
-use tidegate::cli::simulate::Ran;
+use tidegate::cli::simulate::SimulationResult;
 
-use super::{admitted, ran};
+use super::{admitted, simulated};
 
 pub(crate) const CLASSES: [&str; 3] = ["gold", "silver", "free"];
 
 /// Set 1: the load is even, or one class surges.
-pub(crate) fn set_1(method: &str, surges: Option<usize>) -> Ran {
+pub(crate) fn set_1(method: &str, surges: Option<usize>) -> SimulationResult {
     let name = match surges {
         None => "classes-1-even".to_owned(),
         Some(class) => format!("classes-1-{}-surges", CLASSES[class]),
     };
-    ran(&name, &[("method", method)])
+    simulated(&name, &[("method", method)])
 }
 
 /// The part of each class's calls that was admitted.
-fn accepted(ran: &Ran) -> Vec<f64> {
-    ran.groups.iter().map(|group| group.accepted()).collect()
+fn accepted(result: &SimulationResult) -> Vec<f64> {
+    result.groups.iter().map(|group| group.accepted()).collect()
 }
 
 /// Each class's part of all admitted calls.
-fn shares(ran: &Ran) -> Vec<f64> {
-    let admitted = admitted(ran);
+fn shares(result: &SimulationResult) -> Vec<f64> {
+    let admitted = admitted(result);
     let all: u64 = admitted.iter().sum();
     admitted.iter().map(|&count| count as f64 / all as f64).collect()
 }
@@ -41,8 +41,8 @@ fn more(method: &str, class: usize) -> i64 {
 }
 
 /// How unequal the classes' acceptance is.
-fn imbalance(ran: &Ran) -> f64 {
-    let accepted = accepted(ran);
+fn imbalance(result: &SimulationResult) -> f64 {
+    let accepted = accepted(result);
     let most = accepted.iter().copied().fold(f64::MIN, f64::max);
     most - accepted.iter().copied().fold(f64::MAX, f64::min)
 }
@@ -80,7 +80,8 @@ fn a_both_methods_limit_effectively() {
             let all: u64 = admitted(&set_1(method, surges)).iter().sum();
             assert!(all <= 200 + 40 * 60, "{method}, {surges:?}: {all}");
         }
-        let all: u64 = admitted(&ran("classes-2-overload", &[("method", method)])).iter().sum();
+        let all: u64 =
+            admitted(&simulated("classes-2-overload", &[("method", method)])).iter().sum();
         assert!((2_400..=2_600).contains(&all), "{method}, overload: {all}");
     }
 }
@@ -89,20 +90,20 @@ fn a_both_methods_limit_effectively() {
 fn b_a_shared_bucket_shifts_success_towards_the_higher_classes() {
     let even = shares(&set_1("shared", None));
     assert!(even[0] >= even[1] && even[1] > even[2], "{even:?}");
-    let overload = shares(&ran("classes-2-overload", &[("method", "shared")]));
+    let overload = shares(&simulated("classes-2-overload", &[("method", "shared")]));
     assert!(overload[0] > overload[1] && overload[1] > overload[2], "{overload:?}");
 }
 
 #[test]
 fn c_under_steadily_high_load_the_lowest_class_is_in_difficulties_first() {
-    let ran = ran("classes-2-overload", &[("method", "shared")]);
-    let first: Vec<Option<f64>> = ran.groups.iter().map(|group| group.first_refusal_s).collect();
+    let result = simulated("classes-2-overload", &[("method", "shared")]);
+    let first: Vec<Option<f64>> = result.groups.iter().map(|group| group.first_refusal_s).collect();
     assert_eq!(first[0], None, "gold is never refused");
     let (silver, free) = (first[1].unwrap(), first[2].unwrap());
     assert!(free < silver, "{free} {silver}");
     // The reference model: 1.9 s and 7.6 s; 1.00, 0.56 and 0.03 are accepted.
     assert!((free - 1.9).abs() <= 0.1 && (silver - 7.6).abs() <= 0.2, "{free} {silver}");
-    let accepted = accepted(&ran);
+    let accepted = accepted(&result);
     let near = |got: f64, expected: f64| (got - expected).abs() <= 0.01;
     assert!(near(accepted[0], 1.0) && near(accepted[1], 0.56) && near(accepted[2], 0.03));
 }
@@ -110,7 +111,7 @@ fn c_under_steadily_high_load_the_lowest_class_is_in_difficulties_first() {
 #[test]
 fn d_separate_buckets_are_more_balanced() {
     assert!(imbalance(&set_1("separate", None)) < imbalance(&set_1("shared", None)));
-    let overload = |method| ran("classes-2-overload", &[("method", method)]);
+    let overload = |method| simulated("classes-2-overload", &[("method", method)]);
     assert!(imbalance(&overload("separate")) < 0.01);
     assert!(imbalance(&overload("shared")) > 0.9);
     for accepted in accepted(&overload("separate")) {
@@ -182,8 +183,8 @@ fn set_3_shows_the_methods_under_different_intensities() {
     // Shown, not claimed: only that the surge of a class never lets more pass than the bucket has.
     for class in CLASSES {
         for method in ["shared", "separate", "hybrid"] {
-            let ran = ran(&format!("classes-3-{class}-surges"), &[("method", method)]);
-            assert!(admitted(&ran).iter().sum::<u64>() <= 200 + 40 * 60, "{class}, {method}");
+            let result = simulated(&format!("classes-3-{class}-surges"), &[("method", method)]);
+            assert!(admitted(&result).iter().sum::<u64>() <= 200 + 40 * 60, "{class}, {method}");
         }
     }
 }

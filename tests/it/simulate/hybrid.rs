@@ -1,15 +1,16 @@
-//! The hybrid of both methods, beside them: nobody is starved, and idle capacity is used.
+//! Hybrid classes beside the two methods that they combine: no class is starved, and idle capacity
+//! is used.
 
 use super::class_claims::set_1;
-use super::{admitted, ran};
+use super::{admitted, simulated};
 
 #[test]
 fn nobody_is_starved_under_overload() {
     // A fifth of 40 a second is guaranteed to each class, whatever the others do.
-    let hybrid = admitted(&ran("classes-2-overload", &[("method", "hybrid")]));
+    let hybrid = admitted(&simulated("classes-2-overload", &[("method", "hybrid")]));
     assert!(hybrid.iter().all(|&count| count >= 8 * 60), "{hybrid:?}");
     assert_eq!(hybrid, [1_473, 575, 549]);
-    let shared = admitted(&ran("classes-2-overload", &[("method", "shared")]));
+    let shared = admitted(&simulated("classes-2-overload", &[("method", "shared")]));
     assert!(shared[2] < 8 * 60, "without a share of its own free nearly starves: {shared:?}");
     assert!(hybrid[0] > hybrid[1] && hybrid[1] > hybrid[2], "and yet in order: {hybrid:?}");
 }

@@ -11,27 +11,28 @@ mod retries;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidegate::cli::simulate::{GroupRan, Ran, Scenario, simulate};
+use tidegate::cli::simulate::{GroupResult, Scenario, SimulationResult, simulate};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("load/scenarios")
 }
 
-/// Runs a scenario, with other values for some of its parameters.
-fn ran(name: &str, given: &[(&str, &str)]) -> Ran {
+/// Runs a scenario with these parameters.
+fn simulated(name: &str, parameters: &[(&str, &str)]) -> SimulationResult {
     let text = fs::read_to_string(directory().join(format!("{name}.yaml"))).expect("a scenario");
-    let scenario = Scenario::read(&text, given).unwrap_or_else(|fault| panic!("{name}: {fault}"));
-    simulate(&scenario).unwrap_or_else(|fault| panic!("{name}: {fault}"))
+    let scenario =
+        Scenario::read(&text, parameters).unwrap_or_else(|error| panic!("{name}: {error}"));
+    simulate(&scenario).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What became of one group.
-fn group<'r>(ran: &'r Ran, name: &str) -> &'r GroupRan {
-    ran.groups.iter().find(|group| group.name == name).expect("a group of that name")
+/// The result of one group.
+fn group<'r>(result: &'r SimulationResult, name: &str) -> &'r GroupResult {
+    result.groups.iter().find(|group| group.name == name).expect("a group of that name")
 }
 
-/// How many of each group's tries were admitted, in the scenario's order.
-fn admitted(ran: &Ran) -> Vec<u64> {
-    ran.groups.iter().map(|group| group.admitted).collect()
+/// Admitted tries of each group, in the order of the scenario.
+fn admitted(result: &SimulationResult) -> Vec<u64> {
+    result.groups.iter().map(|group| group.admitted).collect()
 }
 
 #[test]
@@ -45,8 +46,8 @@ fn every_scenario_runs() {
         let name = path.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned();
         // The bot's three hours have a shorter run of their own.
         let given: &[(&str, &str)] = if name == "broken-bot" { &[("lasts_s", "10")] } else { &[] };
-        let ran = ran(&name, given);
-        assert!(ran.groups.iter().all(|group| group.tries > 0), "{name}: a silent group");
+        let result = simulated(&name, given);
+        assert!(result.groups.iter().all(|group| group.tries > 0), "{name}: a silent group");
         count += 1;
     }
     assert!(count >= 15, "only {count} scenarios");

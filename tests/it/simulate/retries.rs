@@ -1,16 +1,16 @@
-//! Callers who try again: patient, insistent, broken, and all at the same instant.
+//! Retrying callers: patient, insistent, broken, and all at the same instant.
 
-use super::{group, ran};
+use super::{group, simulated};
 
 #[test]
 fn in_a_retry_storm_the_backend_sees_no_more_than_the_limit() {
-    let ran = ran("retry-storm", &[]);
-    let (patient, insistent) = (group(&ran, "patient"), group(&ran, "insistent"));
+    let result = simulated("retry-storm", &[]);
+    let (patient, insistent) = (group(&result, "patient"), group(&result, "insistent"));
     // Everybody is served in the end, ...
     assert_eq!(patient.admitted, patient.offered);
     assert_eq!(insistent.admitted, insistent.offered);
     // ... the backend is never hit by more than burst and rate of both, ...
-    assert!(ran.second_max <= 2 * (120 + 120), "{}", ran.second_max);
+    assert!(result.second_max <= 2 * (120 + 120), "{}", result.second_max);
     // ... and patience costs a fifth of the tries: it asks each second, not each 200 ms.
     assert!(insistent.refused > 4 * patient.refused, "{} {}", insistent.refused, patient.refused);
 }
@@ -18,8 +18,8 @@ fn in_a_retry_storm_the_backend_sees_no_more_than_the_limit() {
 #[test]
 fn a_broken_bot_gets_its_own_limit_and_the_others_notice_nothing() {
     let lasts_s = 60;
-    let ran = ran("broken-bot", &[("lasts_s", &lasts_s.to_string())]);
-    let (bot, clients) = (group(&ran, "bot"), group(&ran, "clients"));
+    let result = simulated("broken-bot", &[("lasts_s", &lasts_s.to_string())]);
+    let (bot, clients) = (group(&result, "bot"), group(&result, "clients"));
     assert!(bot.tries > 1_111 * lasts_s, "12 million in three hours are 1,111 a second");
     assert!(bot.admitted <= 20 + 10 * lasts_s, "burst and rate: {}", bot.admitted);
     assert_eq!(clients.refused, 0);
@@ -28,10 +28,10 @@ fn a_broken_bot_gets_its_own_limit_and_the_others_notice_nothing() {
 
 /// The most calls that reach the backend within a second.
 fn peak(spread: &str) -> u64 {
-    let ran = ran("released-at-once", &[("spread", spread)]);
-    let callers = &ran.groups[0];
+    let result = simulated("released-at-once", &[("spread", spread)]);
+    let callers = &result.groups[0];
     assert_eq!(callers.admitted, 5_000, "spread {spread}: everybody is served in the end");
-    ran.second_max
+    result.second_max
 }
 
 #[test]

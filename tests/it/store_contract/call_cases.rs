@@ -1,4 +1,4 @@
-//! Cases about calls of several checks. The number in a name is that of the contract's clause.
+//! Cases about calls of several checks. A name begins with the number of the contract's clause.
 
 use std::sync::Arc;
 

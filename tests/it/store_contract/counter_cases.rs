@@ -1,4 +1,4 @@
-//! Cases about a single counter. The number in a name is that of the contract's clause.
+//! Cases about a single counter. A name begins with the number of the contract's clause.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! The memory store's own promises: what happens when it is full, and what it occupies.
+//! The memory store's own promises: what happens when it is full, and how much memory it needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::domain::{Key, Limit, Micros};
+use tidegate::domain::{CounterKey, Limit, Micros};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 
@@ -11,8 +11,8 @@ use super::memory_store::{MemoryBench, spread};
 use super::store_under_test::*;
 
 /// Fills a store with `n` counters that live for a minute; returns their keys.
-async fn fill(bench: &MemoryBench, n: u64, limit: &Arc<Limit>) -> Vec<Key> {
-    let keys: Vec<Key> = (0..n).map(|n| bench.key(1_000_000 + n)).collect();
+async fn fill(bench: &MemoryBench, n: u64, limit: &Arc<Limit>) -> Vec<CounterKey> {
+    let keys: Vec<CounterKey> = (0..n).map(|n| bench.key(1_000_000 + n)).collect();
     for key in &keys {
         taken(bench, *key, limit, 1).await;
     }
@@ -36,10 +36,10 @@ async fn a_flood_of_a_million_fresh_keys_stays_in_bounds_and_leaves_old_keys_as_
     for n in 0..1_000_000_u64 {
         // An odd factor spreads the bits as a hash would; hashing a million keys takes longer.
         let identity = u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        one(&bench, take(Key { identity, tag: None }, &flood_limit, 1)).await;
+        one(&bench, take(CounterKey { identity, tag: None }, &flood_limit, 1)).await;
     }
     assert!(bench.store.len() <= MAX, "{}", bench.store.len());
-    assert!(count(&bench.store.counters().overflowed) > 0);
+    assert!(count(&bench.store.stats().overflowed) > 0);
     for key in old {
         assert_eq!(left(&bench, key, &old_limit).await, 4);
     }
@@ -75,11 +75,11 @@ async fn a_key_that_finds_room_later_forgets_nothing() {
     fill(&bench, 60, &filler).await;
     let key = bench.key(1);
     assert!(passes(&one(&bench, take(key, &limit, 3)).await));
-    assert_eq!(count(&bench.store.counters().overflowed), 1);
+    assert_eq!(count(&bench.store.stats().overflowed), 1);
     bench.advance(2 * SECOND);
     assert_eq!(bench.store.sweep(bench.now(), usize::MAX), 60);
     assert!(passes(&one(&bench, take(key, &limit, 1)).await));
-    assert_eq!(count(&bench.store.counters().overflowed), 1, "an entry of its own");
+    assert_eq!(count(&bench.store.stats().overflowed), 1, "an entry of its own");
     assert_eq!(left(&bench, key, &limit).await, 1);
     // And in a call of several checks.
     let other = bench.key(2);
@@ -113,7 +113,7 @@ async fn expired_entries_make_room_before_anything_is_shared() {
         }
         bench.advance(SECOND);
     }
-    let counters = bench.store.counters();
+    let counters = bench.store.stats();
     assert_eq!(count(&counters.overflowed), 0);
     assert!(count(&counters.evicted) >= 18 * 600);
     assert!(bench.store.len() <= 640);
@@ -135,7 +135,7 @@ async fn where_not_even_a_shared_counter_has_room_a_new_key_is_refused() {
         assert!(!passes(&refused));
         assert_eq!((refused.charged.0, refused.retry_after), (0, Some(Micros(SECOND))));
     }
-    assert_eq!(count(&bench.store.counters().no_room), 2);
+    assert_eq!(count(&bench.store.stats().no_room), 2);
     assert_eq!(bench.store.len(), 16);
 }
 
@@ -171,7 +171,7 @@ async fn a_sweep_goes_on_where_the_last_one_stopped() {
 #[tokio::test]
 async fn what_is_worth_knowing_is_counted() {
     let bench = MemoryBench::new(1_000);
-    let counters = bench.store.counters();
+    let counters = bench.store.stats();
     let limit = window(5, MINUTE);
     one(&bench, take(bench.key(1), &limit, 6)).await;
     apply(&bench, &[take(bench.key(1), &limit, 6), peek(bench.key(1), &limit)]).await;
@@ -190,7 +190,7 @@ async fn a_key_costs_at_most_64_bytes_all_in() {
     let keys = 1_000_000_u64;
     for n in 0..keys {
         let identity = u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let check = [take(Key { identity, tag: None }, &limit, 1)];
+        let check = [take(CounterKey { identity, tag: None }, &limit, 1)];
         let accounting = tidegate::domain::Accounting::AllOrNothing;
         store
             .apply(&tidegate::domain::Call {
@@ -213,9 +213,9 @@ async fn keys_that_differ_in_one_bit_are_different_counters() {
     let bench = MemoryBench::new(1_000);
     let limit = bucket(1, MINUTE);
     let base = spread(0, 7);
-    taken(&bench, Key { identity: base, tag: None }, &limit, 1).await;
+    taken(&bench, CounterKey { identity: base, tag: None }, &limit, 1).await;
     for bit in 0..128 {
-        taken(&bench, Key { identity: base ^ (1 << bit), tag: None }, &limit, 1).await;
+        taken(&bench, CounterKey { identity: base ^ (1 << bit), tag: None }, &limit, 1).await;
     }
     assert_eq!(bench.store.len(), 129);
 }

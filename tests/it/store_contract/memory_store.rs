@@ -1,7 +1,7 @@
 //! The memory store against the contract.
 
 use tidegate::clock::ManualClock;
-use tidegate::domain::{Key, Micros, Source};
+use tidegate::domain::{CounterKey, Micros, Source};
 use tidegate::store::memory::MemoryStore;
 
 use super::contract;
@@ -37,8 +37,8 @@ impl Bench for MemoryBench {
         self.clock.set(now);
     }
 
-    fn key(&self, n: u64) -> Key {
-        Key { identity: spread(0, n), tag: None }
+    fn key(&self, n: u64) -> CounterKey {
+        CounterKey { identity: spread(0, n), tag: None }
     }
 }
 

@@ -1,12 +1,13 @@
-//! Random calls, answered by a store and by the model: time that jumps, costs from 0 to huge,
-//! refunds, receipts, changed limits, and several algorithms in one call.
+//! Random calls, answered by a store and by the reference store: time that jumps, costs from 0 to
+//! huge, refunds, receipts, changed limits, several algorithms in one call.
 //!
-//! The seeds are fixed and each is named where it fails.
+//! The seeds are fixed, and a failure names its seed.
 
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Algorithm, Call, Charge, Check, Hits, Holder, Key, Limit, Micros, Op, Receipt, Role,
+    Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
+    Receipt, Role,
 };
 use tidegate::store::Store;
 
@@ -74,9 +75,9 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
                 }
             }
         }
-        let drawn: Vec<Drawn> =
-            (0..=random.below(4)).map(|_| Drawn::new(&mut random, bench, &keys)).collect();
-        let checks: Vec<Check<'_>> = drawn.iter().map(Drawn::check).collect();
+        let drawn: Vec<RandomCheck> =
+            (0..=random.below(4)).map(|_| RandomCheck::new(&mut random, bench, &keys)).collect();
+        let checks: Vec<Check<'_>> = drawn.iter().map(RandomCheck::check).collect();
         let accounting =
             if random.one_in(4) { Accounting::Independent } else { Accounting::AllOrNothing };
         let outcomes = call(bench, accounting, &checks).await;
@@ -124,8 +125,8 @@ fn is_window(n: u64) -> bool {
 }
 
 /// A check that owns its limit.
-struct Drawn {
-    key: Key,
+struct RandomCheck {
+    key: CounterKey,
     limit: Arc<Limit>,
     op: Op,
     role: Role,
@@ -168,8 +169,8 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
     Arc::new(Limit { charge, ..Limit::clone(&limit) })
 }
 
-impl Drawn {
-    fn new<B: Bench>(random: &mut Random, bench: &B, keys: &[u64]) -> Drawn {
+impl RandomCheck {
+    fn new<B: Bench>(random: &mut Random, bench: &B, keys: &[u64]) -> RandomCheck {
         let n = random.below(KEYS);
         let key = bench.key(keys[usize::try_from(n).unwrap()]);
         // A counter keeps its algorithm and its charge; its numbers change now and then.
@@ -194,7 +195,7 @@ impl Drawn {
         };
         let holder =
             (n == 10 && !random.one_in(4)).then(|| Holder(1 + u128::from(random.below(6))));
-        Drawn { key, limit, op, role, holder }
+        RandomCheck { key, limit, op, role, holder }
     }
 
     fn check(&self) -> Check<'_> {

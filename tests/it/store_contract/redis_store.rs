@@ -1,26 +1,26 @@
 //! The Redis store against the contract: on one server, behind Sentinel and on a Cluster.
 //!
-//! The scripts run strictly and take the call's time for their own. After every operation every key
-//! that it may have written must have an expiry. One server is started for each case; the group and
-//! the cluster, whose start takes seconds, serve all cases in turn, under the service's own
-//! connections and their least privilege.
+//! The scripts run strictly and take the call's time as their own. After every operation, every key
+//! that it may have written must have an expiry. Each case gets its own single server; the Sentinel
+//! group and the cluster take seconds to start, so they serve all cases in turn, over the service's
+//! own connections and under its least-privilege ACL.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
 use tidegate::clock::ManualClock;
-use tidegate::domain::{Answers, Call, Key, Micros, Receipt, Source};
+use tidegate::domain::{Answers, Call, CounterKey, Micros, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, TopologyConfig,
 };
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::keys::{self, Prefix};
 use tidegate::store::redis::script::library::STRICTLY;
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 
 use super::contract;
 use super::memory_store::spread;
@@ -45,11 +45,11 @@ pub struct Watched<T> {
 
 impl<T: Transport> Watched<T> {
     fn new(transport: T, eyes: Vec<MultiplexedConnection>) -> Arc<Watched<T>> {
-        let store = RedisStore::new(transport, Prefix::default(), Timing::OfTheCall);
+        let store = RedisStore::new(transport, Prefix::default(), TimeSource::Call);
         Arc::new(Watched { store, eyes })
     }
 
-    async fn every_key_ends(&self, keys: impl Iterator<Item = (Key, Vec<u8>)>) {
+    async fn every_key_ends(&self, keys: impl Iterator<Item = (CounterKey, Vec<u8>)>) {
         for (key, text) in keys {
             let at = match self.eyes.len() {
                 1 => 0,
@@ -134,8 +134,8 @@ impl<T: Transport> Bench for RedisBench<T> {
         self.clock.set(now);
     }
 
-    fn key(&self, n: u64) -> Key {
-        Key { identity: spread(self.salt, n), tag: Some(spread(self.salt, u64::MAX)) }
+    fn key(&self, n: u64) -> CounterKey {
+        CounterKey { identity: spread(self.salt, n), tag: Some(spread(self.salt, u64::MAX)) }
     }
 }
 
@@ -146,17 +146,17 @@ async fn connected(
     topology: TopologyConfig,
     dialled: &[u16],
     masters: &[u16],
-) -> Shared<Connections> {
+) -> Shared<RedisClient> {
     let local = |port: &u16| Address::Tcp("127.0.0.1".into(), *port);
     let config = RedisConfig {
         topology,
         addresses: dialled.iter().map(local).collect(),
         auth: auth(),
         // A case may keep the machine busy for long; what is meant here is right, not fast.
-        overdue: PATIENCE,
+        reply_timeout: PATIENCE,
         ..RedisConfig::default()
     };
-    let connections = Connections::open(config, STRICTLY.each().to_vec()).unwrap();
+    let connections = RedisClient::open(config, STRICTLY.each().to_vec()).unwrap();
     let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
     connected.expect("the connections are made");
     let mut eyes = Vec::new();

@@ -1,15 +1,15 @@
-//! The contract in its most naive form: a map of states, and a call that is decided on all of it.
+//! The contract in its simplest form: a map of states, and a call that is decided on all of it.
 
 use std::collections::HashMap;
 
 use tidegate::algorithm::{State, apply, apply_for, expires_at, refund};
 use tidegate::domain::{
-    Accounting, Call, Charge, Check, Hits, Key, Micros, Op, Outcome, Receipt, Role, Verdict,
+    Accounting, Call, Charge, Check, CounterKey, Hits, Micros, Op, Outcome, Receipt, Role, Verdict,
 };
 
 #[derive(Default)]
 pub struct Model {
-    states: HashMap<Key, State>,
+    states: HashMap<CounterKey, State>,
 }
 
 impl Model {

@@ -1,10 +1,10 @@
-//! What the cases need of a store under test, and the words they are written in.
+//! The trait of a store under test, and the helpers of the cases.
 
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, Holder, Key, Limit, Micros, Outcome, Receipt, Role, Source,
-    Verdict,
+    Accounting, Answer, Call, Check, CounterKey, Holder, Limit, Micros, Outcome, Receipt, Role,
+    Source, Verdict,
 };
 use tidegate::store::Store;
 
@@ -28,7 +28,7 @@ pub trait Bench: Send + Sync + 'static {
     fn set(&self, now: Micros);
     /// The n-th counter of this bench; the counters of one bench share a tag, those of two benches
     /// never meet.
-    fn key(&self, n: u64) -> Key;
+    fn key(&self, n: u64) -> CounterKey;
 
     fn advance(&self, by: u64) {
         self.set(Micros(self.now().0 + by));
@@ -92,12 +92,12 @@ pub async fn one<B: Bench>(bench: &B, check: Check<'_>) -> Outcome {
 }
 
 /// What is left of a counter.
-pub async fn left<B: Bench>(bench: &B, key: Key, limit: &Arc<Limit>) -> u64 {
+pub async fn left<B: Bench>(bench: &B, key: CounterKey, limit: &Arc<Limit>) -> u64 {
     one(bench, peek(key, limit)).await.available.0
 }
 
 /// Takes, which must pass, and keeps the receipt.
-pub async fn taken<B: Bench>(bench: &B, key: Key, limit: &Arc<Limit>, cost: u64) -> Receipt {
+pub async fn taken<B: Bench>(bench: &B, key: CounterKey, limit: &Arc<Limit>, cost: u64) -> Receipt {
     let check = take(key, limit, cost);
     let outcome = one(bench, check).await;
     assert!(passes(&outcome), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! The shared vectors, asked of a store.
+//! The shared vectors (`tests/vectors`) against a store.
 
 use std::sync::Arc;
 

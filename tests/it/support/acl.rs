@@ -1,5 +1,5 @@
-//! The least privilege that the service needs, per topology: what docs/REDIS.md says, and what every
-//! test on a real server runs under.
+//! The least-privilege ACL of each topology, as the documentation states it. Every test on a real
+//! server runs under it.
 
 /// The ACL user of the tests.
 pub const USER: &str = "tidegate";

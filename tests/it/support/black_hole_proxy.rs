@@ -1,6 +1,4 @@
-//! A TCP proxy that can turn into a black hole: it accepts, it reads, and nothing ever comes back.
-//!
-//! Not here: what is behind it.
+//! TCP proxy that can turn into a black hole: it accepts and reads, and nothing ever comes back.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

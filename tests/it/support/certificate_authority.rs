@@ -1,6 +1,4 @@
-//! Authorities of a test's own, and what they sign: for whom, until when.
-//!
-//! Not here: who is shown what.
+//! Certificate authorities for one test, and the certificates they sign.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 

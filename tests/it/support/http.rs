@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request at a time, by hand.
+//! HTTP/1.1 client that sends one request per connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

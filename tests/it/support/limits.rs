@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Algorithm, Bucket, Charge, Check, Concurrency, FixedWindow, Hits, Hybrid, Key, Limit, Micros,
-    Op, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
+    Algorithm, Bucket, Charge, Check, Concurrency, CounterKey, FixedWindow, Hits, Hybrid, Limit,
+    Micros, Op, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
 
 use super::vectors;
@@ -86,26 +86,26 @@ pub fn spread(n: u64) -> u128 {
     u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap())
 }
 
-pub fn key(n: u64) -> Key {
-    Key { identity: spread(n), tag: None }
+pub fn key(n: u64) -> CounterKey {
+    CounterKey { identity: spread(n), tag: None }
 }
 
-pub fn tagged(n: u64, tag: u64) -> Key {
-    Key { identity: spread(n), tag: Some(spread(tag)) }
+pub fn tagged(n: u64, tag: u64) -> CounterKey {
+    CounterKey { identity: spread(n), tag: Some(spread(tag)) }
 }
 
-pub fn take<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+pub fn take<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
     check(key, limit, Op::Take { cost: Hits(cost) })
 }
 
-pub fn peek(key: Key, limit: &Arc<Limit>) -> Check<'_> {
+pub fn peek(key: CounterKey, limit: &Arc<Limit>) -> Check<'_> {
     check(key, limit, Op::Peek)
 }
 
-pub fn refund<'a>(key: Key, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
+pub fn refund<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
     check(key, limit, Op::Refund { cost: Hits(cost) })
 }
 
-pub fn check<'a>(key: Key, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
+pub fn check<'a>(key: CounterKey, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
     Check { key, limit, op, role: Role::Required, holder: None }
 }

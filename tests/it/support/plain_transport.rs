@@ -3,7 +3,7 @@
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use tidegate::domain::Executed;
+use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::transport::{
     Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
 };
@@ -40,7 +40,8 @@ impl Transport for Plain {
     async fn send(&self, items: ScriptCalls) -> Replies {
         let mut replies = Replies::new();
         for item in &items {
-            let failed = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
+            let failed =
+                SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
             replies.push(self.run(item).await.map_err(|error| {
                 println!("{}: {error}", item.script.name);
                 failed

@@ -1,4 +1,4 @@
-//! Policies built by hand, without YAML: what `compile` would hand over, in a few words.
+//! Policies built without YAML, as `compile` would produce them.
 
 use std::sync::Arc;
 

@@ -1,6 +1,4 @@
 //! A real Redis Cluster of six processes: three masters, each with a replica.
-//!
-//! Not here: what is tested on it.
 
 use std::time::{Duration, Instant};
 

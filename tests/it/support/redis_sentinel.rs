@@ -1,6 +1,4 @@
-//! A real master with two replicas, watched by three sentinels.
-//!
-//! Not here: what is tested on it.
+//! A real Redis master with two replicas, watched by three sentinels.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,4 @@
-//! Real redis-servers of a test's own: free ports, a directory that vanishes, killed on drop.
-//!
-//! Not here: groups of them (`cluster`, `sentinel`).
+//! Real redis-server processes on free ports, each in a temporary directory, killed on drop.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};

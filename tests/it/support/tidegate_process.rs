@@ -1,4 +1,4 @@
-//! Runs the binary: once, to its end, or serving until dropped.
+//! Runs the `tidegate` binary: once, to its end, or as a service until dropped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,23 +19,23 @@ pub(crate) fn tidegate() -> Command {
 }
 
 /// What a run to the end printed, and its exit code.
-pub(crate) struct Ran {
+pub(crate) struct ProcessOutput {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Ran {
+impl ProcessOutput {
     /// Asserts the exit code; on a mismatch shows what was printed.
-    pub(crate) fn with_code(self, code: i32) -> Ran {
+    pub(crate) fn with_code(self, code: i32) -> ProcessOutput {
         assert_eq!(self.code, code, "\nstdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 }
 
-pub(crate) fn ran(command: &mut Command) -> Ran {
+pub(crate) fn ran(command: &mut Command) -> ProcessOutput {
     let Output { status, stdout, stderr } = command.output().expect("tidegate runs");
-    Ran {
+    ProcessOutput {
         code: status.code().expect("an exit code"),
         out: String::from_utf8(stdout).expect("UTF-8"),
         err: String::from_utf8(stderr).expect("UTF-8"),
@@ -43,7 +43,7 @@ pub(crate) fn ran(command: &mut Command) -> Ran {
 }
 
 /// Runs with these arguments and no environment.
-pub(crate) fn run(arguments: &[&str]) -> Ran {
+pub(crate) fn run(arguments: &[&str]) -> ProcessOutput {
     ran(tidegate().args(arguments))
 }
 
@@ -67,25 +67,25 @@ descriptors:
 ";
 
 /// A serving process; killed when dropped.
-pub(crate) struct Serving {
+pub(crate) struct Tidegate {
     child: Child,
     log: PathBuf,
     ports: BTreeMap<String, SocketAddr>,
     _directory: TempDir,
 }
 
-impl Serving {
+impl Tidegate {
     /// Serves this policy on free ports.
-    pub(crate) fn policy(text: &str, arguments: &[&str]) -> Serving {
+    pub(crate) fn policy(text: &str, arguments: &[&str]) -> Tidegate {
         let files = directory(&[("policy.yaml", text)]);
         let path = files.path().join("policy.yaml").display().to_string();
         let mut command = tidegate();
         command.args(["serve", "--policy", &path]).args(arguments);
-        Serving::start(&mut command, files)
+        Tidegate::start(&mut command, files)
     }
 
     /// Starts a command that serves; `kept` lives as long as it.
-    pub(crate) fn start(command: &mut Command, kept: TempDir) -> Serving {
+    pub(crate) fn start(command: &mut Command, kept: TempDir) -> Tidegate {
         let log = kept.path().join(".log");
         let file = File::create(&log).expect("writable");
         let child = command
@@ -96,7 +96,7 @@ impl Serving {
             .stderr(file)
             .spawn()
             .expect("tidegate starts");
-        let mut serving = Serving { child, log, ports: BTreeMap::new(), _directory: kept };
+        let mut serving = Tidegate { child, log, ports: BTreeMap::new(), _directory: kept };
         let listening = until("tidegate to listen", || {
             let ended = serving.child.try_wait().expect("a child");
             assert!(ended.is_none(), "it ended: {}", serving.log());
@@ -157,7 +157,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for Tidegate {
     fn drop(&mut self) {
         // Both fail only where it has ended already.
         let _ = self.child.kill();

@@ -30,8 +30,6 @@
 //!   waiting does not help.
 //! - `keeps_for`: how long after this step the counter must be kept at least (a window not longer
 //!   either), in microseconds; absent where there is no counter.
-//!
-//! Not here: who runs them.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,4 @@
-//! Pieces of YAML that are more telling than random bytes.
-//!
-//! Not here: words of the policy language.
+//! Fragments of YAML that find more faults than random bytes.
 
 pub const PIECES: [&str; 24] = [
     "<<: *a",

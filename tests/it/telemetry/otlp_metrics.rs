@@ -1,4 +1,4 @@
-//! Metrics over OTLP: the same numbers as a scrape's, with their labels as attributes.
+//! OTLP metrics equal the scraped ones, with labels as attributes.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use opentelemetry_proto::tonic::metrics::v1::{AggregationTemporality, metric, nu
 use super::otlp_receiver::{Receiver, texts};
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
-fn serving(endpoint: &str, more: &[(&str, &str)]) -> Serving {
+fn serving(endpoint: &str, more: &[(&str, &str)]) -> Tidegate {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_TRACES_EXPORTER", "none");
     command.env("OTEL_METRIC_EXPORT_INTERVAL", "100").envs(more.iter().copied());
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
 /// The whole numbers of a counter or gauge by their attributes.
@@ -43,7 +43,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_receiver_gets_what_a_scrape_shows() {
+fn a_receiver_gets_the_metrics_of_a_scrape() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let url = format!("127.0.0.1:{}", redis.port);
     let more = [("REDIS_URL", url.as_str()), ("TIDEGATE_STORE_BUDGET", "5s")];
@@ -99,10 +99,10 @@ fn a_receiver_gets_what_a_scrape_shows() {
 }
 
 #[test]
-fn a_receiver_that_is_away_costs_one_log_line_and_no_answer() {
+fn a_receiver_that_is_down_costs_one_log_line_and_no_answer() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let serving = serving(&format!("http://{gone}"), &[]);
-    let told = serving.logged_in_time("OTLP cannot be sent");
+    let told = serving.logged_in_time("OTLP export failed");
     assert_eq!(told["signal"], "metrics");
     let failed = r#"tidegate_otlp_exports_total{signal="metrics",result="failed"} "#;
     until("three failures", || {
@@ -111,16 +111,16 @@ fn a_receiver_that_is_away_costs_one_log_line_and_no_answer() {
         (count >= 3).then_some(())
     });
     assert!(serving.ask("ann").starts_with("OK"));
-    assert_eq!(serving.log().matches("OTLP cannot be sent").count(), 1, "{}", serving.log());
+    assert_eq!(serving.log().matches("OTLP export failed").count(), 1, "{}", serving.log());
 }
 
 #[test]
-fn an_address_that_is_none_ends_the_start() {
+fn an_invalid_endpoint_ends_the_start() {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.args(["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"]);
     command.args(["--otlp-endpoint", "ftp://collector"]);
     let ran = crate::support::tidegate_process::ran(&mut command).with_code(64);
-    assert!(ran.err.contains("only http and https are spoken"), "{}", ran.err);
+    assert!(ran.err.contains("only http and https are supported"), "{}", ran.err);
 }

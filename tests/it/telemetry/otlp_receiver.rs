@@ -1,4 +1,4 @@
-//! A receiver of OTLP: a gRPC server on a free port that keeps everything and answers at once.
+//! OTLP receiver: a gRPC server on a free port that keeps every export.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ use opentelemetry_proto::tonic::metrics::v1::Metric;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use tonic::{Request, Response, Status};
 
-/// What came.
+/// Received exports.
 #[derive(Default)]
-pub struct Kept {
+pub struct ReceivedExports {
     pub metrics: Vec<ExportMetricsServiceRequest>,
     pub traces: Vec<ExportTraceServiceRequest>,
     /// The `api-key` of each message.
@@ -34,18 +34,18 @@ pub struct Kept {
 #[derive(Clone)]
 pub struct Receiver {
     pub address: SocketAddr,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<ReceivedExports>>,
 }
 
 #[derive(Clone)]
-struct Keeps(Arc<Mutex<Kept>>);
+struct Collector(Arc<Mutex<ReceivedExports>>);
 
 fn key<T>(request: &Request<T>) -> Option<String> {
     Some(request.metadata().get("api-key")?.to_str().unwrap().to_owned())
 }
 
 #[tonic::async_trait]
-impl MetricsService for Keeps {
+impl MetricsService for Collector {
     async fn export(
         &self,
         request: Request<ExportMetricsServiceRequest>,
@@ -58,7 +58,7 @@ impl MetricsService for Keeps {
 }
 
 #[tonic::async_trait]
-impl TraceService for Keeps {
+impl TraceService for Collector {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -72,8 +72,8 @@ impl TraceService for Keeps {
 
 impl Receiver {
     pub fn start() -> Receiver {
-        let kept = Arc::new(Mutex::new(Kept::default()));
-        let keeps = Keeps(Arc::clone(&kept));
+        let kept = Arc::new(Mutex::new(ReceivedExports::default()));
+        let keeps = Collector(Arc::clone(&kept));
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -98,8 +98,8 @@ impl Receiver {
         format!("http://{}", self.address)
     }
 
-    /// Looks at what came so far.
-    pub fn look<T>(&self, look: impl FnOnce(&Kept) -> T) -> T {
+    /// Reads what was received so far.
+    pub fn look<T>(&self, look: impl FnOnce(&ReceivedExports) -> T) -> T {
         look(&self.kept.lock().unwrap())
     }
 

@@ -1,4 +1,4 @@
-//! Traces: which calls have spans, below whose span they stand, and what they say.
+//! Traces: which calls have spans, their parents, and their attributes.
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
@@ -6,14 +6,14 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use super::otlp_receiver::{Receiver, texts};
 use super::traced_call::ask;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Serving, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
 const DECISION: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-fn serving(receiver: &Receiver, redis: &Server, more: &[(&str, &str)]) -> Serving {
+fn serving(receiver: &Receiver, redis: &Server, more: &[(&str, &str)]) -> Tidegate {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
@@ -23,7 +23,7 @@ fn serving(receiver: &Receiver, redis: &Server, more: &[(&str, &str)]) -> Servin
     command.env("OTEL_SERVICE_NAME", "limits").env("OTEL_METRICS_EXPORTER", "none");
     command.env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
     command.envs(more.iter().copied());
-    Serving::start(&mut command, files)
+    Tidegate::start(&mut command, files)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -42,7 +42,7 @@ fn of_kind(spans: &[Span], kind: SpanKind) -> Vec<&Span> {
 }
 
 #[test]
-fn a_traced_caller_gets_a_span_for_the_decision_and_one_for_each_node_below_its_own() {
+fn a_traced_caller_gets_child_spans_for_the_decision_and_for_each_node() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=k%2C1");
     let serving = serving(&receiver, &redis, &[("OTEL_TRACES_SAMPLER_ARG", "0"), headers]);
@@ -107,7 +107,7 @@ fn a_refusal_names_the_limit_and_nothing_that_the_caller_sent() {
 }
 
 #[test]
-fn who_is_in_no_trace_or_in_one_that_is_not_recorded_leaves_no_span() {
+fn a_caller_without_a_sampled_trace_gets_no_span() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let serving = serving(&receiver, &redis, &[("OTEL_TRACES_SAMPLER_ARG", "0")]);
     let grpc = serving.port("grpc");
@@ -121,7 +121,7 @@ fn who_is_in_no_trace_or_in_one_that_is_not_recorded_leaves_no_span() {
 }
 
 #[test]
-fn a_share_of_one_traces_every_caller_that_is_in_no_trace() {
+fn a_ratio_of_one_traces_every_caller_without_a_trace() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let serving = serving(&receiver, &redis, &[("OTEL_TRACES_SAMPLER_ARG", "1")]);
     let grpc = serving.port("grpc");
@@ -135,7 +135,7 @@ fn a_share_of_one_traces_every_caller_that_is_in_no_trace() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_a_span_with_its_fault() {
+fn a_node_without_an_answer_has_a_span_with_its_error() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let more = [("OTEL_TRACES_SAMPLER_ARG", "0"), ("TIDEGATE_STORE_BUDGET", "100ms")];
     let serving = serving(&receiver, &redis, &more);
@@ -147,14 +147,14 @@ fn a_node_that_does_not_answer_is_a_span_with_its_fault() {
     redis.thaw();
     let spans = spans(&receiver, 2);
     let node = of_kind(&spans, SpanKind::Client)[0];
-    assert_eq!(texts(&node.attributes)["error.type"], "unheard");
+    assert_eq!(texts(&node.attributes)["error.type"], "timeout");
     assert!(node.end_time_unix_nano - node.start_time_unix_nano >= 50_000_000, "{node:?}");
     let decision = of_kind(&spans, SpanKind::Server)[0];
     assert_eq!(texts(&decision.attributes)["tidegate.source"], "local");
 }
 
 #[test]
-fn the_last_spans_are_sent_when_the_process_leaves() {
+fn the_last_spans_are_exported_at_shutdown() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let long = ("OTEL_BSP_SCHEDULE_DELAY", "3600000");
     let more = [("OTEL_TRACES_SAMPLER_ARG", "1"), ("TIDEGATE_DRAIN_DELAY", "0s"), long];

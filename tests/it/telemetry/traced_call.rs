@@ -1,4 +1,4 @@
-//! A gRPC call with headers of the test's own, as a traced Envoy makes it.
+//! A gRPC call with headers of the test's choice, as a traced Envoy sends it.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ struct Descriptor {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Question {
+struct CallRequest {
     #[prost(string, tag = "1")]
     domain: String,
     #[prost(message, repeated, tag = "2")]
@@ -33,7 +33,7 @@ const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
 pub fn ask(address: SocketAddr, client: &str, headers: &[(&str, &str)]) -> String {
     let entry = Entry { key: "client".to_owned(), value: client.to_owned() };
     let descriptors = vec![Descriptor { entries: vec![entry] }];
-    let question = Question { domain: "edge".to_owned(), descriptors };
+    let question = CallRequest { domain: "edge".to_owned(), descriptors };
     let mut body = BytesMut::new();
     body.put_u8(0);
     body.put_u32(u32::try_from(question.encoded_len()).unwrap());

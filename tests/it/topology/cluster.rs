@@ -1,4 +1,4 @@
-//! A cluster of three masters, each with a replica.
+//! Redis Cluster of three masters, each with a replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,14 @@ use std::time::Duration;
 use tidegate::domain::{Answer, Hits, Op, Receipt};
 use tidegate::store::Store;
 use tidegate::store::redis::client::config::TopologyConfig;
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys;
 use tokio::sync::MutexGuard;
 
-use super::counting_load::{COUNT, Load, Page, apply, config, counted, hits, item, open, total};
+use super::counting_load::{
+    COUNT, CounterRecord, Load, apply, config, counted, hits, item, open, total,
+};
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::redis_cluster::Cluster;
@@ -22,7 +24,7 @@ const KEYS_EACH: usize = 4;
 
 struct Bench {
     cluster: Cluster,
-    connections: Connections,
+    connections: RedisClient,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -37,27 +39,27 @@ async fn bench(proxied: bool) -> Bench {
 }
 
 /// The same number of counters on every master.
-fn spread(cluster: &Cluster) -> Vec<Page> {
-    let mut pages: Vec<Page> = Vec::new();
+fn spread(cluster: &Cluster) -> Vec<CounterRecord> {
+    let mut records: Vec<CounterRecord> = Vec::new();
     for identity in 0.. {
-        let home = cluster.owner(0, keys::slot(&Page::new(identity, 0).key()));
-        if pages.iter().filter(|page| page.home == home).count() < KEYS_EACH {
-            pages.push(Page::new(identity, home));
+        let home = cluster.owner(0, keys::slot(&CounterRecord::new(identity, 0).key()));
+        if records.iter().filter(|record| record.home == home).count() < KEYS_EACH {
+            records.push(CounterRecord::new(identity, home));
         }
-        if pages.len() == 3 * KEYS_EACH {
+        if records.len() == 3 * KEYS_EACH {
             break;
         }
     }
-    pages
+    records
 }
 
 /// A slot of the first master's.
 fn slot_of_the_first(load: &Load) -> u16 {
-    keys::slot(&load.book.iter().find(|page| page.home == 0).unwrap().key())
+    keys::slot(&load.book.iter().find(|record| record.home == 0).unwrap().key())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_takes_one_write_per_node_that_it_touches() {
+async fn a_call_takes_one_write_per_node() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let items: Vec<(usize, ScriptCall)> = (0..12)
         .map(|at| {
@@ -76,15 +78,15 @@ async fn a_call_takes_one_write_per_node_that_it_touches() {
     assert!((0..3).all(|home| items.iter().any(|(at, _)| *at == home)), "all are touched");
     let replies = call(None).await;
     assert!(replies.len() == 12 && replies.iter().all(Result::is_ok), "{replies:?}");
-    assert_eq!(total(&connections, |node| &node.pipelines), 3);
+    assert_eq!(total(&connections, |node| &node.writes), 3);
     let replies = call(Some(1)).await;
     assert!(replies.iter().all(Result::is_ok), "{replies:?}");
-    assert_eq!(total(&connections, |node| &node.pipelines), 4);
+    assert_eq!(total(&connections, |node| &node.writes), 4);
     assert_eq!(total(&connections, |node| &node.moved), 0, "the table was right");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
+async fn a_planned_failover_and_a_full_reshard_lose_and_repeat_no_charge() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
@@ -95,7 +97,7 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
     until("the replica is master", || (0..6).all(|asked| cluster.owner(asked, slot) == heir)).await;
     load.progress("every key is charged by the new master too", |_| true, 5).await;
 
-    let unanswered = || load.book.iter().map(Page::unanswered).sum::<u64>();
+    let unanswered = || load.book.iter().map(CounterRecord::unanswered).sum::<u64>();
     let before = unanswered();
     // Every slot of the second master moves to the third, with the keys, while both serve.
     cluster.reshard(1, 2).await;
@@ -109,75 +111,75 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_double_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_master_costs_its_own_keys_until_its_replica_serves_them() {
+async fn a_killed_master_affects_only_its_own_keys_until_its_replica_takes_over() {
     let Bench { mut cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
     let slot = slot_of_the_first(&load);
-    load.record("before a master is killed", |page| page.home != 0);
+    load.record("before a master is killed", |record| record.home != 0);
     cluster.nodes[0].kill();
-    load.progress("the others go on", |page| page.home != 0, 20).await;
+    load.progress("the others go on", |record| record.home != 0, 20).await;
     until("the replica is master", || cluster.owner(1, slot) != 0).await;
-    load.record("while its replica takes over", |page| page.home != 0);
+    load.record("while its replica takes over", |record| record.home != 0);
     load.progress("the replica charges", |_| true, 5).await;
     // Replication is asynchronous: what the dead master alone had seen is lost, by design.
     let book = load.stop(false).await;
-    for page in book.iter().filter(|page| page.home != 0) {
-        assert_eq!(page.unanswered(), 0, "{page:?} lies on a healthy shard");
+    for record in book.iter().filter(|record| record.home != 0) {
+        assert_eq!(record.unanswered(), 0, "{record:?} lies on a healthy shard");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_master_disturbs_no_other_shard_and_is_replaced() {
+async fn a_frozen_master_affects_no_other_shard_and_is_replaced() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
     let slot = slot_of_the_first(&load);
-    load.record("before a master is frozen", |page| page.home != 0);
+    load.record("before a master is frozen", |record| record.home != 0);
     cluster.nodes[0].freeze();
-    load.progress("the others go on", |page| page.home != 0, 20).await;
+    load.progress("the others go on", |record| record.home != 0, 20).await;
     until("the replica is master", || cluster.owner(1, slot) != 0).await;
-    load.record("while it is frozen", |page| page.home != 0);
+    load.record("while it is frozen", |record| record.home != 0);
     load.progress("the replica charges", |_| true, 5).await;
     cluster.nodes[0].thaw();
     until("the old master follows", || cluster.owner(0, slot) != 0).await;
     load.progress("all goes on", |_| true, 5).await;
     let book = load.stop(false).await;
-    for page in book.iter().filter(|page| page.home != 0) {
-        assert_eq!(page.unanswered(), 0, "{page:?} lies on a healthy shard");
+    for record in book.iter().filter(|record| record.home != 0) {
+        assert_eq!(record.unanswered(), 0, "{record:?} lies on a healthy shard");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_black_hole_in_front_of_a_master_disturbs_no_other_shard() {
+async fn a_black_hole_in_front_of_a_master_affects_no_other_shard() {
     let Bench { cluster, connections, _turn } = bench(true).await;
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
     let proxy = cluster.proxy.as_ref().unwrap();
-    load.record("before a black hole", |page| page.home != 0);
+    load.record("before a black hole", |record| record.home != 0);
     proxy.swallow(true);
     until("its connections are dropped", || total(load.connections(), |node| &node.timeouts) > 0)
         .await;
-    load.progress("the others go on", |page| page.home != 0, 50).await;
+    load.progress("the others go on", |record| record.home != 0, 50).await;
     // Long enough for dials to vanish in the hole too.
-    until("it is dialled in vain", || total(load.connections(), |node| &node.dial_failures) > 2)
+    until("it is dialled in vain", || total(load.connections(), |node| &node.connect_failures) > 2)
         .await;
-    load.progress("the others still go on", |page| page.home != 0, 20).await;
-    load.record("beside a black hole", |page| page.home != 0);
+    load.progress("the others still go on", |record| record.home != 0, 20).await;
+    load.record("beside a black hole", |record| record.home != 0);
     proxy.swallow(false);
     load.progress("it is met again", |_| true, 5).await;
     // The master itself never failed: what it acknowledged, it holds.
     let book = load.stop(true).await;
-    for page in book.iter().filter(|page| page.home != 0) {
-        assert_eq!(page.unanswered(), 0, "{page:?} lies on a healthy shard");
+    for record in book.iter().filter(|record| record.home != 0) {
+        assert_eq!(record.unanswered(), 0, "{record:?} lies on a healthy shard");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_silent_slots_of_one_call_are_all_unanswered_in_time() {
+async fn several_slots_of_a_frozen_node_all_fail_within_the_budget() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let book = spread(&cluster);
-    let silent: Vec<&Page> = book.iter().filter(|page| page.home == 0).collect();
+    let silent: Vec<&CounterRecord> = book.iter().filter(|record| record.home == 0).collect();
     let (store, limit) = counted(connections, Duration::from_millis(100));
     let take = Op::Take { cost: Hits(3) };
     let before = apply(&store, &limit, &silent, take).await;
@@ -191,10 +193,10 @@ async fn several_silent_slots_of_one_call_are_all_unanswered_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_charged_beside_a_silent_slot_stands_and_can_be_refunded() {
+async fn a_charge_beside_an_unanswered_slot_is_kept_and_can_be_refunded() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let book = spread(&cluster);
-    let of_home = |home| book.iter().filter(move |page| page.home == home);
+    let of_home = |home| book.iter().filter(move |record| record.home == home);
     let (silent, sound) = (of_home(0).next().unwrap(), of_home(1).next().unwrap());
     let (store, limit) = counted(connections, Duration::from_millis(100));
     let take = Op::Take { cost: Hits(3) };

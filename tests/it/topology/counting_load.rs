@@ -1,9 +1,8 @@
-//! Callers that keep algorithm, and the book that they keep.
+//! Callers that count continuously, and a record of what they were told.
 //!
-//! They use the whole store with limits that nobody reaches, so that a counter holds the number of
-//! its charges; and the book says how many there may be: at least the acknowledged ones, at most
-//! those and the ones whose outcome nobody knows. Beside them two scripts of our own, for single
-//! items.
+//! They call the whole store under limits that nobody reaches, so a counter holds the number of its
+//! charges. The record bounds that number: at least the acknowledged calls, at most those and the
+//! calls with an unknown outcome. Two scripts of the test's own count by single commands.
 
 #![allow(clippy::disallowed_methods, reason = "waits with a deadline, and times its load")]
 
@@ -14,8 +13,8 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Call, Charge, Check, Executed, FixedWindow, Hits, Key, Limit,
-    Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
+    Accounting, Algorithm, Answer, Call, Charge, Check, CounterKey, ExecutionStatus, FixedWindow,
+    Hits, Limit, Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
 };
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::Store;
@@ -24,11 +23,11 @@ use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::{PRODUCTION, Script};
-use tidegate::store::redis::store::Timing;
+use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 
 use crate::support::acl;
@@ -74,64 +73,64 @@ pub fn auth() -> Auth {
 }
 
 /// Opens connections and waits for them.
-pub async fn open(config: RedisConfig) -> Connections {
+pub async fn open(config: RedisConfig) -> RedisClient {
     // What the connections say is shown where a test fails.
     let _ = tracing_subscriber::fmt().with_test_writer().try_init();
     let mut scripts: Vec<&'static Script> = PRODUCTION.each().to_vec();
     scripts.extend([&*COUNT, &*FAIL]);
-    let connections = Connections::open(config, scripts).unwrap();
+    let connections = RedisClient::open(config, scripts).unwrap();
     let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
     connected.expect("the connections are made");
     connections
 }
 
-/// Sends one counting item.
-pub async fn count_one(connections: &Connections, key: &str) -> Result<Value, SendError> {
+/// Sends one counting script call.
+pub async fn count_one(connections: &RedisClient, key: &str) -> Result<Value, SendError> {
     let mut replies = connections.send(ScriptCalls::from_buf([item(&COUNT, key)])).await;
     assert_eq!(replies.len(), 1);
     replies.remove(0)
 }
 
 /// A counter's value, summed over the nodes.
-pub fn total(connections: &Connections, of: impl Fn(&NodeStats) -> &Counter) -> u64 {
-    connections.report().iter().map(|node| of(&node.counters).get()).sum()
+pub fn total(connections: &RedisClient, of: impl Fn(&NodeStats) -> &Counter) -> u64 {
+    connections.report().iter().map(|node| of(&node.stats).get()).sum()
 }
 
-/// What a caller waits at most; well past a round trip on a busy machine, so that only a fault
-/// makes an outcome unknown.
+/// A caller's time limit: far above a round trip on a busy machine, so only a fault makes an outcome
+/// unknown.
 const BUDGET: Duration = Duration::from_millis(400);
-/// Between a caller's calls: the load is to be steady, not heavy.
+/// Between the calls of a caller: a steady load, not a heavy one.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Callers per load.
 const CALLERS: usize = 8;
 /// More than any test charges.
 const CAPACITY: u64 = 1_000_000_000;
-/// A window that no test sees the end of, but for one second in May 2033.
+/// A window that ends in no test, except for one second in May 2033.
 const DECADES: u64 = 1_000_000_000;
 
-/// The whole store, as the service stacks it.
-pub type Counted = Deadline<RedisStore<Connections>>;
+/// The store with the layers of the service.
+pub type BudgetedStore = Deadline<RedisStore<RedisClient>>;
 
 /// One counter, and what its callers know of it.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct CounterRecord {
     pub identity: u128,
     /// Which node held it when the test began.
     pub home: usize,
     acknowledged: AtomicU64,
-    /// How long its calls took, in microseconds, since the last look.
+    /// Durations of its calls since the last [`Load::record`], in microseconds.
     took: Mutex<Vec<u64>>,
     unknown: AtomicU64,
     refused: AtomicU64,
 }
 
-impl Page {
-    pub fn new(identity: u128, home: usize) -> Page {
-        Page { identity, home, ..Page::default() }
+impl CounterRecord {
+    pub fn new(identity: u128, home: usize) -> CounterRecord {
+        CounterRecord { identity, home, ..CounterRecord::default() }
     }
 
-    pub fn key(&self) -> Key {
-        Key { identity: self.identity, tag: None }
+    pub fn key(&self) -> CounterKey {
+        CounterKey { identity: self.identity, tag: None }
     }
 
     pub fn unanswered(&self) -> u64 {
@@ -143,24 +142,24 @@ impl Page {
     }
 }
 
-/// Pages for counters on a server that has no slots.
-pub fn pages(count: u128) -> Vec<Page> {
-    (0..count).map(|identity| Page::new(identity, 0)).collect()
+/// Records of counters on a server without slots.
+pub fn records(count: u128) -> Vec<CounterRecord> {
+    (0..count).map(|identity| CounterRecord::new(identity, 0)).collect()
 }
 
-/// Callers under way.
+/// Running callers.
 pub struct Load {
-    pub book: Arc<Vec<Page>>,
-    store: Arc<Counted>,
+    pub book: Arc<Vec<CounterRecord>>,
+    store: Arc<BudgetedStore>,
     limit: Arc<Limit>,
     stop: Arc<AtomicBool>,
     callers: JoinSet<()>,
 }
 
 impl Load {
-    /// Callers that go through the book until they are stopped, two checks a call. Checks of one
-    /// call lie on the same node; on a cluster in two slots.
-    pub fn start(connections: Connections, book: Vec<Page>) -> Load {
+    /// Starts callers that charge all counters in turn, two per call, until they are stopped. The two
+    /// counters of a call are on the same node; on a cluster in two slots.
+    pub fn start(connections: RedisClient, book: Vec<CounterRecord>) -> Load {
         let (store, limit) = counted(connections, BUDGET);
         let store = Arc::new(store);
         let (book, stop) = (Arc::new(book), Arc::new(AtomicBool::new(false)));
@@ -171,11 +170,11 @@ impl Load {
             callers.spawn(async move {
                 let mut at = caller;
                 while !stop.load(Ordering::SeqCst) {
-                    let page = &book[at % book.len()];
+                    let record = &book[at % book.len()];
                     let mut others = book.iter().cycle().skip(at % book.len() + 1);
-                    let other = others.find(|other| other.home == page.home).unwrap();
+                    let other = others.find(|other| other.home == record.home).unwrap();
                     at += CALLERS - 1;
-                    call(&store, &limit, &[page, other]).await;
+                    call(&store, &limit, &[record, other]).await;
                     tokio::time::sleep(PAUSE).await;
                 }
             });
@@ -183,28 +182,30 @@ impl Load {
         Load { book, store, limit, stop, callers }
     }
 
-    pub fn connections(&self) -> &Connections {
+    pub fn connections(&self) -> &RedisClient {
         self.store.store().transport()
     }
 
-    /// Waits until every counter that is meant was charged so many times more.
-    pub async fn progress(&self, what: &str, pages: impl Fn(&Page) -> bool, more: u64) {
-        let chosen: Vec<_> = self.book.iter().filter(|page| pages(page)).collect();
+    /// Waits until every selected counter was charged `more` times.
+    pub async fn progress(&self, what: &str, records: impl Fn(&CounterRecord) -> bool, more: u64) {
+        let chosen: Vec<_> = self.book.iter().filter(|record| records(record)).collect();
         assert!(!chosen.is_empty(), "no counter is meant by: {what}");
-        let before: Vec<u64> = chosen.iter().map(|page| page.acknowledged()).collect();
+        let before: Vec<u64> = chosen.iter().map(|record| record.acknowledged()).collect();
         until(what, || {
-            chosen.iter().zip(&before).all(|(page, before)| page.acknowledged() >= before + more)
+            chosen
+                .iter()
+                .zip(&before)
+                .all(|(record, before)| record.acknowledged() >= before + more)
         })
         .await;
     }
 
-    /// Prints how long calls took since the last look, on the shards that are meant: a record, and
-    /// no judgement.
-    pub fn record(&self, when: &str, pages: impl Fn(&Page) -> bool) {
+    /// Prints the durations of calls to the selected counters since the last time. It asserts nothing.
+    pub fn record(&self, when: &str, records: impl Fn(&CounterRecord) -> bool) {
         let mut all: Vec<u64> = Vec::new();
-        for page in self.book.iter() {
-            let took = std::mem::take(&mut *page.took.lock().unwrap());
-            if pages(page) {
+        for record in self.book.iter() {
+            let took = std::mem::take(&mut *record.took.lock().unwrap());
+            if records(record) {
                 all.extend(took);
             }
         }
@@ -219,37 +220,37 @@ impl Load {
         );
     }
 
-    /// Lets every caller finish its call, and compares the book with the counters: no charge was
-    /// counted twice and, where `lossless`, no acknowledged one was lost.
-    pub async fn stop(mut self, lossless: bool) -> Arc<Vec<Page>> {
+    /// Lets every caller finish its call and compares the records with the counters: no charge was
+    /// counted twice and, if `lossless`, no acknowledged one was lost.
+    pub async fn stop(mut self, lossless: bool) -> Arc<Vec<CounterRecord>> {
         self.stop.store(true, Ordering::SeqCst);
         while let Some(done) = self.callers.join_next().await {
             done.unwrap();
         }
-        for page in self.book.iter() {
-            let held = self.held(page).await;
-            let (sure, unknown) = (page.acknowledged(), page.unknown.load(Ordering::SeqCst));
-            assert!(held <= sure + unknown, "{page:?}: {held} charges of {sure} + {unknown}");
-            assert!(!lossless || held >= sure, "{page:?}: {held} charges of at least {sure}");
+        for record in self.book.iter() {
+            let held = self.held(record).await;
+            let (sure, unknown) = (record.acknowledged(), record.unknown.load(Ordering::SeqCst));
+            assert!(held <= sure + unknown, "{record:?}: {held} charges of {sure} + {unknown}");
+            assert!(!lossless || held >= sure, "{record:?}: {held} charges of at least {sure}");
         }
         self.book
     }
 
-    /// The hits that a counter holds.
-    async fn held(&self, page: &Page) -> u64 {
+    /// The hits in a counter.
+    async fn held(&self, record: &CounterRecord) -> u64 {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
-            if let Some(held) = hits(&self.store, &self.limit, page).await {
+            if let Some(held) = hits(&self.store, &self.limit, record).await {
                 return held;
             }
-            assert!(std::time::Instant::now() < end, "{page:?} is not answered");
+            assert!(std::time::Instant::now() < end, "{record:?} is not answered");
         }
     }
 }
 
-/// The store as the service stacks it, with a limit that nobody reaches.
-pub fn counted(connections: Connections, budget: Duration) -> (Counted, Arc<Limit>) {
-    let redis = RedisStore::new(connections, Prefix::default(), Timing::Server);
+/// The store with the layers of the service, and a limit that nobody reaches.
+pub fn counted(connections: RedisClient, budget: Duration) -> (BudgetedStore, Arc<Limit>) {
+    let redis = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     let limit = Arc::new(Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
@@ -261,37 +262,51 @@ pub fn counted(connections: Connections, budget: Duration) -> (Counted, Arc<Limi
     (Deadline::new(redis, budget, Clock::default()), limit)
 }
 
-async fn call(store: &Counted, limit: &Arc<Limit>, pages: &[&Page]) {
+async fn call(store: &BudgetedStore, limit: &Arc<Limit>, records: &[&CounterRecord]) {
     let began = std::time::Instant::now();
-    let answers = apply(store, limit, pages, Op::Take { cost: Hits(1) }).await;
+    let answers = apply(store, limit, records, Op::Take { cost: Hits(1) }).await;
     let took = began.elapsed().as_micros() as u64;
-    pages[0].took.lock().unwrap().push(took);
-    for (page, answer) in pages.iter().zip(answers) {
+    records[0].took.lock().unwrap().push(took);
+    for (record, answer) in records.iter().zip(answers) {
         let column = match answer {
             // Whatever another slot's silence means: nothing refuses, so it was charged.
             Answer::Decided(outcome) => {
-                assert_eq!(outcome.charged, Hits(1), "{page:?}");
-                &page.acknowledged
+                assert_eq!(outcome.charged, Hits(1), "{record:?}");
+                &record.acknowledged
             }
-            Answer::Unanswered { executed: Executed::No } => &page.refused,
-            Answer::Unanswered { executed: Executed::Unknown } => &page.unknown,
+            Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => &record.refused,
+            Answer::Unanswered { executed: ExecutionStatus::Unknown } => &record.unknown,
             Answer::NotAsked => panic!("nothing refuses"),
         };
         column.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// One call over the counters of these pages.
-pub async fn apply(store: &Counted, limit: &Arc<Limit>, pages: &[&Page], op: Op) -> Vec<Answer> {
-    let check =
-        |page: &&Page| Check { key: page.key(), limit, op, role: Role::Required, holder: None };
-    let checks: Vec<Check<'_>> = pages.iter().map(check).collect();
+/// One call over the counters of these records.
+pub async fn apply(
+    store: &BudgetedStore,
+    limit: &Arc<Limit>,
+    records: &[&CounterRecord],
+    op: Op,
+) -> Vec<Answer> {
+    let check = |record: &&CounterRecord| Check {
+        key: record.key(),
+        limit,
+        op,
+        role: Role::Required,
+        holder: None,
+    };
+    let checks: Vec<Check<'_>> = records.iter().map(check).collect();
     let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
     store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await.each
 }
 
-/// The hits that a counter holds, if it is answered.
-pub async fn hits(store: &Counted, limit: &Arc<Limit>, page: &Page) -> Option<u64> {
-    let answer = apply(store, limit, &[page], Op::Peek).await;
+/// The hits in a counter, if there is an answer.
+pub async fn hits(
+    store: &BudgetedStore,
+    limit: &Arc<Limit>,
+    record: &CounterRecord,
+) -> Option<u64> {
+    let answer = apply(store, limit, &[record], Op::Peek).await;
     answer[0].outcome().map(|outcome| CAPACITY - outcome.available.0)
 }

@@ -1,36 +1,36 @@
-//! Passwords that change, TLS with an authority of our own, client certificates.
+//! Rotated passwords, TLS with a private authority, client certificates.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::Value;
-use tidegate::domain::Executed;
+use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsReloader, TopologyConfig,
 };
-use tidegate::store::redis::client::topology::Connections;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
 
-use super::counting_load::{COUNT, Load, config, count_one, open, pages, total};
+use super::counting_load::{COUNT, Load, config, count_one, open, records, total};
 use crate::support::acl;
 use crate::support::redis_server::{PATIENCE, Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rotated_password_is_followed_without_a_restart() {
+async fn a_rotated_password_takes_effect_without_a_restart() {
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let file = Arc::new(Mutex::new(Some(acl::PASSWORD.to_owned())));
     let asked = Arc::clone(&file);
-    let password = Password::Asked(Arc::new(move || asked.lock().unwrap().clone()));
+    let password = Password::Reloaded(Arc::new(move || asked.lock().unwrap().clone()));
     let auth = Auth { user: Some(acl::USER.into()), password };
     let connections =
         open(RedisConfig { auth, ..config(TopologyConfig::Single, &[&server]) }).await;
-    let load = Load::start(connections, pages(2));
+    let load = Load::start(connections, records(2));
     load.progress("every key is charged", |_| true, 5).await;
     server.ask(&["ACL", "SETUSER", acl::USER, "resetpass", ">the-next-one"]);
     load.progress("connections that are logged in live on", |_| true, 5).await;
     server.ask(&["CLIENT", "KILL", "USER", acl::USER]);
-    until("new ones are refused", || total(load.connections(), |node| &node.dial_failures) > 0)
+    until("new ones are refused", || total(load.connections(), |node| &node.connect_failures) > 0)
         .await;
     *file.lock().unwrap() = Some("the-next-one".to_owned());
     load.progress("the new password is used", |_| true, 5).await;
@@ -100,14 +100,15 @@ fn client(authority: &Authority) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 async fn is_refused(config: RedisConfig) {
-    let connections = Connections::open(config, vec![&COUNT]).unwrap();
-    until("the dial fails", || total(&connections, |node| &node.dial_failures) > 0).await;
-    let refused = SendError { executed: Executed::No, fault: SendErrorKind::NotConnected };
+    let connections = RedisClient::open(config, vec![&COUNT]).unwrap();
+    until("the dial fails", || total(&connections, |node| &node.connect_failures) > 0).await;
+    let refused =
+        SendError { executed: ExecutionStatus::NotExecuted, kind: SendErrorKind::NotConnected };
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Err(refused));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_with_our_own_authority_and_a_client_certificate_is_spoken() {
+async fn tls_works_with_a_private_authority_and_a_client_certificate() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     let server = tls_server(&ours, "localhost", &dir);
@@ -128,7 +129,7 @@ async fn tls_with_our_own_authority_and_a_client_certificate_is_spoken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not_taken() {
+async fn new_connections_use_replaced_certificates_and_invalid_ones_are_ignored() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     let server = tls_server(&ours, "localhost", &dir);
@@ -136,8 +137,8 @@ async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not
     let files = Arc::new(Mutex::new(Some(with(client(&ours)))));
     let asked = Arc::clone(&files);
     let config = RedisConfig {
-        tls_again: Some(TlsReloader::new(move || asked.lock().unwrap().clone())),
-        overdue: Duration::from_millis(100),
+        tls_reloader: Some(TlsReloader::new(move || asked.lock().unwrap().clone())),
+        reply_timeout: Duration::from_millis(100),
         ..over_tls(&server, "localhost", with(client(&ours)))
     };
     let connections = open(config).await;
@@ -173,10 +174,10 @@ async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not
     }
     // ChargeRecord, for the server refuses it: another authority signed it.
     *files.lock().unwrap() = Some(with(client(&theirs)));
-    let failures = total(&connections, |node| &node.dial_failures);
+    let failures = total(&connections, |node| &node.connect_failures);
     anew().await;
     until("the new ones are shown", || {
-        total(&connections, |node| &node.dial_failures) > failures + 1
+        total(&connections, |node| &node.connect_failures) > failures + 1
     })
     .await;
     *files.lock().unwrap() = Some(with(client(&ours)));
@@ -185,11 +186,11 @@ async fn replaced_certificates_are_shown_by_new_connections_and_bad_ones_are_not
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_none_is_refused_at_the_start() {
+async fn an_invalid_certificate_is_rejected_at_the_start() {
     let tls = Tls { client: Some((b"no".to_vec(), b"key".to_vec())), ..Tls::default() };
     let config = RedisConfig { tls: Some(tls), ..RedisConfig::default() };
-    assert!(matches!(Connections::open(config, vec![&COUNT]), Err(RedisConfigError::Tls(_))));
+    assert!(matches!(RedisClient::open(config, vec![&COUNT]), Err(RedisConfigError::Tls(_))));
     let config = RedisConfig { addresses: Vec::new(), ..RedisConfig::default() };
-    let error = Connections::open(config, vec![&COUNT]).unwrap_err();
+    let error = RedisClient::open(config, vec![&COUNT]).unwrap_err();
     assert_eq!(error, RedisConfigError::NoAddress);
 }

@@ -1,8 +1,8 @@
-//! A master that sentinels watch.
+//! A master behind Sentinel.
 
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 
-use super::counting_load::{Load, auth, config, open, pages};
+use super::counting_load::{Load, auth, config, open, records};
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::redis_sentinel::{Group, NAME};
@@ -26,7 +26,7 @@ async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() 
     // One that is not there is passed over.
     watched.addresses.insert(0, Address::Tcp("127.0.0.1".into(), 1));
     let connections = open(watched).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     load.progress("every key is charged", |_| true, 5).await;
 
     // The old master lives, and becomes a replica.

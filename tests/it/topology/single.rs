@@ -1,14 +1,14 @@
-//! One server.
+//! A single Redis server.
 
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::domain::Executed;
+use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
 
-use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, pages, total};
+use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
 use crate::support::redis_server::{Server, until};
 
@@ -20,12 +20,12 @@ fn single(server: &Server) -> RedisConfig {
     config(TopologyConfig::Single, &[server])
 }
 
-fn no(fault: SendErrorKind) -> Result<Value, SendError> {
-    Err(SendError { executed: Executed::No, fault })
+fn not_executed(kind: SendErrorKind) -> Result<Value, SendError> {
+    Err(SendError { executed: ExecutionStatus::NotExecuted, kind })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_item_is_answered_on_its_own_and_in_order() {
+async fn each_script_call_is_answered_separately_and_in_order() {
     let server = server();
     let connections = open(single(&server)).await;
     let items = ScriptCalls::from_iter([
@@ -36,32 +36,32 @@ async fn each_item_is_answered_on_its_own_and_in_order() {
         item(&COUNT, "tg1z:{b}"),
     ]);
     let replies = connections.send(items).await;
-    let failed = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
+    let failed = SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
     assert_eq!(
         replies.as_slice(),
         [
             Ok(Value::Int(1)),
             Err(failed),
             Ok(Value::Int(2)),
-            no(SendErrorKind::Denied),
+            not_executed(SendErrorKind::Denied),
             Ok(Value::Int(1))
         ]
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_goes_out_in_one_write() {
+async fn a_call_is_sent_in_one_write() {
     let server = server();
     let connections = open(single(&server)).await;
     let ten = (0..10).map(|at| item(&COUNT, &format!("tg1z:{{{at}}}")));
     let replies = connections.send(ten.collect()).await;
     assert!(replies.iter().all(|reply| *reply == Ok(Value::Int(1))), "{replies:?}");
-    assert_eq!(total(&connections, |node| &node.pipelines), 1);
-    assert_eq!(total(&connections, |node| &node.items), 10);
+    assert_eq!(total(&connections, |node| &node.writes), 1);
+    assert_eq!(total(&connections, |node| &node.script_calls), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_posted_item_is_carried_without_a_caller() {
+async fn a_posted_script_call_runs_without_a_waiting_caller() {
     let server = server();
     let connections = open(single(&server)).await;
     connections.post(item(&COUNT, "tg1z:{a}"));
@@ -69,31 +69,31 @@ async fn a_posted_item_is_carried_without_a_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_that_are_flushed_all_the_time_cost_no_answer_and_no_double_charge() {
+async fn repeated_script_flushes_cost_no_answer_and_no_double_charge() {
     let server = server();
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     for _ in 0..20 {
         server.ask(&["SCRIPT", "FLUSH"]);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(total(load.connections(), |node| &node.noscript) > 0, "no script was missed");
-    for page in load.stop(true).await.iter() {
-        assert_eq!(page.unanswered(), 0, "{page:?}");
+    for record in load.stop(true).await.iter() {
+        assert_eq!(record.unanswered(), 0, "{record:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_server_is_refused_at_once_and_met_again() {
+async fn calls_to_a_lost_server_fail_at_once_until_it_is_reconnected() {
     let mut server = server();
     let port = server.port;
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     let connections = load.connections();
     load.progress("every key is charged", |_| true, 5).await;
     server.kill();
     until("the loss is noticed", || !connections.is_connected()).await;
-    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
+    assert_eq!(count_one(connections, "tg1z:{x}").await, not_executed(SendErrorKind::NotConnected));
     let again = Server::try_start(port, &[&acl::line(acl::SINGLE)], &[]);
     let again = again.expect("the port is still free");
     load.progress("every key is charged again", |_| true, 5).await;
@@ -121,10 +121,13 @@ async fn an_idle_connection_that_the_server_closes_costs_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_item_whose_caller_has_gone_is_not_written() {
+async fn a_script_call_whose_caller_gave_up_is_not_written() {
     let server = server();
-    let patient =
-        RedisConfig { connections: 1, overdue: Duration::from_secs(20), ..single(&server) };
+    let patient = RedisConfig {
+        connections_per_node: 1,
+        reply_timeout: Duration::from_secs(20),
+        ..single(&server)
+    };
     let connections = open(patient).await;
     server.ask(&["CLIENT", "PAUSE", "20000", "WRITE"]);
     // A call that is polled once has entered the queue.
@@ -135,24 +138,25 @@ async fn an_item_whose_caller_has_gone_is_not_written() {
     };
     // Two writes may be under way, so that what follows them has to queue.
     let first = call();
-    until("the first lies at the server", || total(&connections, |node| &node.items) == 1).await;
+    until("the first lies at the server", || total(&connections, |node| &node.script_calls) == 1)
+        .await;
     let second = call();
-    until("the second too", || total(&connections, |node| &node.items) == 2).await;
+    until("the second too", || total(&connections, |node| &node.script_calls) == 2).await;
     let gone: Vec<_> = (0..5).map(|_| call()).collect();
     drop(gone);
     server.ask(&["CLIENT", "UNPAUSE"]);
     assert_eq!(first.await, Ok(Value::Int(1)));
     assert_eq!(second.await, Ok(Value::Int(2)));
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(3)));
-    assert_eq!(total(&connections, |node| &node.items), 3);
-    assert_eq!(total(&connections, |node| &node.stale), 5);
+    assert_eq!(total(&connections, |node| &node.script_calls), 3);
+    assert_eq!(total(&connections, |node| &node.abandoned), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_is_dropped_and_met_again() {
+async fn connections_to_a_frozen_server_are_dropped_and_reopened() {
     let server = server();
     let connections = open(single(&server)).await;
-    let load = Load::start(connections, pages(4));
+    let load = Load::start(connections, records(4));
     let connections = load.connections();
     load.progress("every key is charged", |_| true, 5).await;
     server.freeze();
@@ -160,22 +164,22 @@ async fn a_frozen_server_is_dropped_and_met_again() {
         total(connections, |node| &node.timeouts) > 0 && !connections.is_connected()
     })
     .await;
-    assert_eq!(count_one(connections, "tg1z:{x}").await, no(SendErrorKind::NotConnected));
+    assert_eq!(count_one(connections, "tg1z:{x}").await, not_executed(SendErrorKind::NotConnected));
     server.thaw();
     load.progress("every key is charged again", |_| true, 5).await;
     load.stop(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_and_one_that_became_a_replica_say_that_nothing_ran() {
+async fn errors_of_a_full_server_and_of_a_replica_mean_not_executed() {
     let server = server();
     let connections = open(single(&server)).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotWritable));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, not_executed(SendErrorKind::NotWritable));
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_eq!(count_one(&connections, "tg1z:{a}").await, no(SendErrorKind::NotMaster));
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, not_executed(SendErrorKind::NotMaster));
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     until("it is a master again", || connections.is_connected()).await;
     let again = count_one(&connections, "tg1z:{a}").await;
@@ -183,7 +187,7 @@ async fn a_full_server_and_one_that_became_a_replica_say_that_nothing_ran() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unix_socket_and_a_database_are_reached() {
+async fn a_unix_socket_and_a_database_number_work() {
     let rules = format!("{} +select", acl::SINGLE);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("redis.sock");
@@ -198,7 +202,7 @@ async fn a_unix_socket_and_a_database_are_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_with_different_secrets_are_found_out() {
+async fn replicas_with_different_secrets_are_detected() {
     let server = server();
     let one = open(single(&server)).await;
     let same = open(single(&server)).await;

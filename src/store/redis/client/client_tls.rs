@@ -1,6 +1,6 @@
-//! TLS towards Redis: certificates parsed once, and again when a dial finds others.
+//! TLS towards Redis: certificates parsed once, and again when new ones are found.
 //!
-//! Not here: reading files (whoever makes the configuration), dialling (`dial`).
+//! Not here: reading files (`app`), connecting (`dialer`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,60 +10,62 @@ use rustls::pki_types::pem::PemObject as _;
 
 use super::config::{Address, RedisConfigError, Tls, TlsReloader};
 
-/// The certificates in force for new connections.
+/// The certificates for new connections, and their reloader.
 #[derive(Debug)]
-pub(crate) struct TlsClient {
-    again: Option<TlsReloader>,
-    held: Mutex<Held>,
+pub(crate) struct ClientTls {
+    reloader: Option<TlsReloader>,
+    loaded: Mutex<LoadedTls>,
 }
 
 #[derive(Debug)]
-struct Held {
-    /// What was looked at last, good or not.
-    seen: Arc<Tls>,
-    /// A TLS address whose host and port are replaced: its parsed certificates have no name
-    /// outside the library.
+struct LoadedTls {
+    /// What the reloader returned last, valid or not.
+    latest: Arc<Tls>,
+    /// An address over TLS, of which host and port are replaced. It is the only public place where
+    /// the library keeps parsed certificates.
     template: ConnectionAddr,
-    /// How often the template was replaced: connections of different numbers differ.
-    number: u64,
+    /// How often the template was replaced.
+    generation: u64,
 }
 
-impl TlsClient {
+impl ClientTls {
     /// Parses the first certificates.
     pub(crate) fn new(
         tls: &Tls,
-        again: Option<TlsReloader>,
-    ) -> Result<TlsClient, RedisConfigError> {
-        let held = Held { seen: Arc::new(tls.clone()), template: template(tls)?, number: 0 };
-        Ok(TlsClient { again, held: Mutex::new(held) })
+        reloader: Option<TlsReloader>,
+    ) -> Result<ClientTls, RedisConfigError> {
+        let loaded =
+            LoadedTls { latest: Arc::new(tls.clone()), template: template(tls)?, generation: 0 };
+        Ok(ClientTls { reloader, loaded: Mutex::new(loaded) })
     }
 
-    /// Looks whether there are other certificates and puts them in force; those that cannot be
-    /// used are logged once, and the old ones stay. The number of those in force. Once per dial:
-    /// the lock is never waited for by a call.
+    /// Reloads the certificates, and returns the generation of those in use. Invalid ones are
+    /// logged once and the old ones stay. Called once per connection attempt, never by a call.
     pub(crate) fn refresh(&self) -> u64 {
-        let read = self.again.as_ref().and_then(TlsReloader::read);
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(tls) = read.filter(|tls| *tls != *held.seen) else { return held.number };
+        let read = self.reloader.as_ref().and_then(TlsReloader::read);
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tls) = read.filter(|tls| *tls != *loaded.latest) else {
+            return loaded.generation;
+        };
         match template(&tls) {
             Ok(template) => {
-                held.template = template;
-                held.number += 1;
-                tracing::info!("certificates of Redis replaced");
+                loaded.template = template;
+                loaded.generation += 1;
+                tracing::info!("reloaded the certificates for Redis");
             }
-            Err(fault) => {
-                tracing::error!(%fault, "certificates of Redis not replaced: the old ones stay");
+            Err(error) => {
+                tracing::error!(%error, "invalid certificates for Redis: the old ones stay in use");
             }
         }
-        held.seen = Arc::new(tls);
-        held.number
+        loaded.latest = Arc::new(tls);
+        loaded.generation
     }
 
-    /// That address over TLS.
-    pub(crate) fn place(&self, address: &Address) -> Option<ConnectionAddr> {
+    /// The address over TLS; `None` for a unix socket.
+    pub(crate) fn connection_addr(&self, address: &Address) -> Option<ConnectionAddr> {
         let Address::Tcp(host, port) = address else { return None };
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let ConnectionAddr::TcpTls { insecure, tls_params, .. } = &held.template else {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let ConnectionAddr::TcpTls { insecure, tls_params, .. } = &loaded.template else {
             return None;
         };
         Some(ConnectionAddr::TcpTls {
@@ -76,18 +78,18 @@ impl TlsClient {
 }
 
 fn template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
-    // The library takes the process's default provider. Somebody else's is as good: an error here
-    // only says that there is one already.
+    // The library uses the process's default provider. An error only says that one is installed
+    // already, and any provider will do.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The library takes a file without a certificate for an authority that signed nobody: a fault
-    // that would only show as refused connections.
+    // The library accepts a file without certificates as an empty list of authorities, and every
+    // connection would then fail. Reject it here instead.
     let chain = tls.client.as_ref().map(|(chain, _)| chain);
     for pem in [tls.ca.as_ref(), chain].into_iter().flatten() {
-        let whole = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-        if whole.is_ok_and(|certificates| !certificates.is_empty()) {
-            continue;
+        let parsed = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        if !parsed.is_ok_and(|certificates| !certificates.is_empty()) {
+            let reason = "a certificate file is not a PEM list";
+            return Err(RedisConfigError::Tls(reason.to_owned()));
         }
-        return Err(RedisConfigError::Tls("a file of certificates is not a PEM list".to_owned()));
     }
     let certificates = TlsCertificates {
         client_tls: tls.client.as_ref().map(|(chain, key)| ClientTlsConfig {
@@ -97,7 +99,7 @@ fn template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
         root_cert: tls.ca.clone(),
     };
     let client = Client::build_with_tls("rediss://replaced:1", certificates)
-        .map_err(|fault| RedisConfigError::Tls(fault.to_string()))?;
+        .map_err(|error| RedisConfigError::Tls(error.to_string()))?;
     let mut address = client.get_connection_info().addr().clone();
     address.set_danger_accept_invalid_hostnames(tls.skip_hostname);
     Ok(address)

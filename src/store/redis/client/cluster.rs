@@ -1,8 +1,9 @@
-//! The router of a Redis Cluster: slot → node, redirections followed per item, nodes side by side.
+//! Redis Cluster: sends script calls to the nodes that hold their slots, in parallel, and follows
+//! redirections per call.
 //!
-//! ScriptCalls never wait for the slot table: it is swapped whole when a fresh one has been read, in the
-//! background (`refresh`). Not here: connections (`connection`), what error replies mean (`fault`), a
-//! key's slot (the item brings it).
+//! Script calls never wait for the slot table: it is refreshed in the background (`slot_refresh`)
+//! and replaced as a whole. Not here: connections (`connection`), the meaning of error replies
+//! (`error_reply`), computing a key's slot (the script call names it).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,266 +16,223 @@ use tokio::sync::Notify;
 
 use super::backoff::jittered;
 use super::config::Address;
-use super::dialer::Context;
+use super::dialer::ClientContext;
 use super::error_reply::Redirect;
 use super::node::Node;
-use super::node_breaker::Awaited;
-use super::pending_command::{Batch, Reply};
-use super::slot_table::SlotOwner;
+use super::pending_command::{Batch, CommandReply, PendingReply};
+use super::slot_table::{SlotOwner, SlotTable};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
-use crate::domain::Executed;
-use crate::store::redis::keys::SLOTS;
 
-/// An item is sent on so many times: a stale table costs one hop, a slot that moves meanwhile a
-/// second; more means that the nodes disagree.
-const HOPS_MAX: u32 = 3;
-/// And waits so many times for keys that are under way, each time 2 to 4 ms.
-const WAITS_MAX: u32 = 5;
-const WAIT: Duration = Duration::from_millis(4);
-/// What an item is answered with that nobody has answered.
-const LOST: SendError = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
-/// No node holds the slot.
-const NOBODY: u16 = u16::MAX;
+/// Redirections per call: a stale table costs one, a slot that moves meanwhile a second. More means
+/// that the nodes disagree.
+const REDIRECTS_MAX: u32 = 3;
+/// Retries of a call whose keys are being migrated (TRYAGAIN), each after 2 to 4 ms.
+const RETRIES_MAX: u32 = 5;
+const RETRY_WAIT: Duration = Duration::from_millis(4);
 
-/// The nodes of a cluster, and which of them holds which slots.
+/// The nodes of a cluster and its slot table.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    pub(crate) context: Arc<Context>,
-    table: ArcSwap<Table>,
-    /// Held while a table is made from the former one, never by an item's way.
-    writing: Mutex<()>,
-    /// Asks for a fresh table.
-    pub(crate) trouble: Arc<Notify>,
-    /// Who should be asked for it first: the last node that a MOVED named.
-    hint: Mutex<Option<Address>>,
-}
-
-#[derive(Debug)]
-struct Table {
-    /// Per slot the index of its node.
-    owner: Box<[u16]>,
-    nodes: Vec<Arc<Node>>,
+    pub(crate) context: Arc<ClientContext>,
+    table: ArcSwap<SlotTable>,
+    /// Held while a new table is derived from the present one. Script calls never take it.
+    update: Mutex<()>,
+    /// Requests a refresh of the table.
+    pub(crate) refresh_needed: Arc<Notify>,
+    /// The node to ask first at the next refresh: the one that a MOVED named last.
+    refresh_hint: Mutex<Option<Address>>,
 }
 
 impl Cluster {
-    /// A cluster of which nothing is known yet.
-    pub(crate) fn new(context: Arc<Context>, trouble: Arc<Notify>) -> Cluster {
-        let nobody = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
-        let table = ArcSwap::from_pointee(Table { owner: nobody, nodes: Vec::new() });
-        Cluster { context, table, writing: Mutex::new(()), trouble, hint: Mutex::new(None) }
+    /// A cluster with an empty slot table.
+    pub(crate) fn new(context: Arc<ClientContext>, refresh_needed: Arc<Notify>) -> Cluster {
+        Cluster {
+            context,
+            table: ArcSwap::from_pointee(SlotTable::default()),
+            update: Mutex::new(()),
+            refresh_needed,
+            refresh_hint: Mutex::new(None),
+        }
     }
 
-    /// What has not been answered by `until` is lost.
-    pub(crate) async fn send(&self, items: ScriptCalls, until: Option<Instant>) -> Replies {
+    /// Sends script calls and waits for their replies. Those that are missing at the deadline are
+    /// reported as lost.
+    pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         let table = self.table.load_full();
-        // Three nodes are the smallest cluster; a call that touches more pays an allocation.
-        let mut parcels: SmallVec<[(u16, Batch); 3]> = SmallVec::new();
-        let mut awaited: SmallVec<[(u16, Awaited); 1]> = SmallVec::new();
-        for item in items {
-            let owner = table.owner_of(item.slot);
-            let Some(node) = table.nodes.get(usize::from(owner)) else {
-                self.trouble.notify_one();
-                awaited.push((owner, Awaited::refused(item, SendErrorKind::NotConnected)));
+        // Three nodes are the smallest cluster; a call to more of them pays for an allocation.
+        let mut batches: SmallVec<[(u16, Batch); 3]> = SmallVec::new();
+        let mut pending: SmallVec<[(u16, PendingReply); 1]> = SmallVec::new();
+        for call in calls {
+            let owner = table.owner(call.slot);
+            let Some(node) = table.node(owner) else {
+                self.refresh_needed.notify_one();
+                let reply = PendingReply::rejected(call, SendErrorKind::NotConnected);
+                pending.push((owner, reply));
                 continue;
             };
-            let (ticket, receiver) = node.ticket(item, false);
-            awaited.push((owner, receiver));
-            let Some(ticket) = ticket else { continue };
-            match parcels.iter_mut().find(|(held, _)| *held == owner) {
-                Some((_, parcel)) => parcel.push(ticket),
-                None => parcels.push((owner, Batch::from_buf([ticket]))),
+            let (command, reply) = node.prepare(call, false);
+            pending.push((owner, reply));
+            let Some(command) = command else { continue };
+            match batches.iter_mut().find(|(held, _)| *held == owner) {
+                Some((_, batch)) => batch.push(command),
+                None => batches.push((owner, Batch::from_buf([command]))),
             }
         }
-        for (owner, parcel) in parcels {
-            if let Some(node) = table.nodes.get(usize::from(owner)) {
-                node.submit(parcel);
+        for (owner, batch) in batches {
+            if let Some(node) = table.node(owner) {
+                node.enqueue(batch);
             }
         }
-        let mut replies = Replies::with_capacity(awaited.len());
-        let mut astray = Vec::new();
-        let over = over(until);
-        tokio::pin!(over);
-        // A timer that has ended must not be asked again; from then on nothing is waited for.
-        let mut ended = false;
-        for (at, (owner, receiver)) in awaited.into_iter().enumerate() {
+        let mut replies = Replies::with_capacity(pending.len());
+        let mut redirected = Vec::new();
+        let timer = at_deadline(deadline);
+        tokio::pin!(timer);
+        // A timer must not be polled again once it has fired. From then on nothing is awaited.
+        let mut expired = false;
+        for (at, (owner, reply)) in pending.into_iter().enumerate() {
             let reply = tokio::select! {
-                // What has arrived counts, whatever the time is.
+                // A reply that has arrived counts even after the deadline.
                 biased;
-                reply = receiver.reply() => reply,
-                () = std::future::ready(()), if ended => Reply::Failed(LOST),
-                () = &mut over, if !ended => {
-                    ended = true;
-                    Reply::Failed(LOST)
+                reply = reply.wait() => reply,
+                () = std::future::ready(()), if expired => CommandReply::Failed(SendError::LOST),
+                () = &mut timer, if !expired => {
+                    expired = true;
+                    CommandReply::Failed(SendError::LOST)
                 }
             };
             replies.push(match reply {
-                Reply::Value(value) => Ok(value),
-                Reply::Failed(error) => Err(error),
-                Reply::Redirect(redirect, item) => {
-                    if let Some(from) = table.nodes.get(usize::from(owner)) {
-                        astray.push(async move {
-                            (at, self.follow(Arc::clone(from), redirect, item).await)
-                        });
+                CommandReply::Value(value) => Ok(value),
+                CommandReply::Failed(error) => Err(error),
+                CommandReply::Redirect(redirect, call) => {
+                    if let Some(from) = table.node(owner) {
+                        let from = Arc::clone(from);
+                        redirected
+                            .push(async move { (at, self.follow(from, redirect, call).await) });
                     }
-                    // Until it has been followed to its end.
-                    Err(LOST)
+                    // Replaced below, unless the deadline comes first.
+                    Err(SendError::LOST)
                 }
             });
         }
-        if !astray.is_empty() && !ended {
-            let mut followed: FuturesUnordered<_> = astray.into_iter().collect();
+        if !redirected.is_empty() && !expired {
+            let mut redirected: FuturesUnordered<_> = redirected.into_iter().collect();
             loop {
                 tokio::select! {
                     biased;
-                    next = followed.next() => match next {
+                    next = redirected.next() => match next {
                         Some((at, result)) => replies[at] = result,
                         None => break,
                     },
-                    () = &mut over => break,
+                    () = &mut timer => break,
                 }
             }
         }
         replies
     }
 
-    pub(crate) fn post(&self, item: ScriptCall) {
+    /// Sends a script call whose reply nobody waits for.
+    pub(crate) fn post(&self, call: ScriptCall) {
         let table = self.table.load();
-        let owner = table.owner_of(item.slot);
-        match table.nodes.get(usize::from(owner)) {
-            Some(node) => node.post(item),
-            None => self.trouble.notify_one(),
+        match table.node(table.owner(call.slot)) {
+            Some(node) => node.post(call),
+            None => self.refresh_needed.notify_one(),
         }
     }
 
-    /// Sends an item that did not run to where it belongs.
+    /// Follows the redirections of a script call that did not run.
     async fn follow(
         &self,
         mut node: Arc<Node>,
         mut redirect: Redirect,
-        mut item: ScriptCall,
+        mut call: ScriptCall,
     ) -> Result<Value, SendError> {
         let mut asking = false;
-        let (mut hops, mut waits) = (0, 0);
+        let (mut redirects, mut retries) = (0, 0);
         loop {
             match redirect {
                 Redirect::Moved(address) => {
-                    hops += 1;
+                    redirects += 1;
                     asking = false;
                     node = self.node_at(&address);
-                    *self.hint.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
-                    self.trouble.notify_one();
+                    *self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(address);
+                    self.refresh_needed.notify_one();
                 }
                 Redirect::Ask(address) => {
-                    hops += 1;
+                    redirects += 1;
                     asking = true;
                     node = self.node_at(&address);
                 }
                 Redirect::TryAgain => {
-                    waits += 1;
-                    tokio::time::sleep(jittered(WAIT)).await;
+                    retries += 1;
+                    tokio::time::sleep(jittered(RETRY_WAIT)).await;
                 }
             }
-            if hops > HOPS_MAX || waits > WAITS_MAX {
-                return moving();
+            if redirects > REDIRECTS_MAX || retries > RETRIES_MAX {
+                return Err(SendError::not_executed(SendErrorKind::Moving));
             }
-            match node.submit_one(item, asking).reply().await {
-                Reply::Value(value) => return Ok(value),
-                Reply::Failed(error) => return Err(error),
-                Reply::Redirect(next, back) => {
+            match node.send_one(call, asking).wait().await {
+                CommandReply::Value(value) => return Ok(value),
+                CommandReply::Failed(error) => return Err(error),
+                CommandReply::Redirect(next, returned) => {
                     redirect = next;
-                    item = back;
+                    call = returned;
                 }
             }
         }
     }
 
-    /// The node at an address; one that is new is opened and known from now on.
+    /// The node at an address. A new node is opened and added to the table.
     fn node_at(&self, address: &Address) -> Arc<Node> {
         if let Some(node) = self.table.load().node_at(address) {
             return node;
         }
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
         if let Some(node) = table.node_at(address) {
             return node;
         }
-        let node = Arc::new(Node::open(&self.context, address.clone(), &self.trouble));
-        let mut nodes = table.nodes.clone();
-        nodes.push(Arc::clone(&node));
-        self.table.store(Arc::new(Table { owner: table.owner.clone(), nodes }));
+        let node = Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed));
+        self.table.store(Arc::new(table.with_node(Arc::clone(&node))));
         node
     }
 
-    /// Replaces the table. Nodes that stay keep their connections, the others' end once they are idle.
-    /// Says whether anything changed.
-    pub(crate) fn place(&self, holdings: &[SlotOwner]) -> bool {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Replaces the table and returns whether anything changed. Nodes that stay keep their
+    /// connections; those of other nodes end once they are idle.
+    pub(crate) fn update_table(&self, owners: &[SlotOwner]) -> bool {
+        let _update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let former = self.table.load();
-        let mut owner = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
-        let mut nodes = Vec::with_capacity(holdings.len());
-        // Redis allows a thousand nodes; a u16 holds them.
-        for (index, held) in (0..NOBODY).zip(holdings) {
-            nodes.push(former.node_at(&held.master).unwrap_or_else(|| {
-                Arc::new(Node::open(&self.context, held.master.clone(), &self.trouble))
-            }));
-            for (first, last) in &held.slots {
-                owner[usize::from(*first)..=usize::from(*last)].fill(index);
-            }
-        }
-        let table = Table { owner, nodes };
-        let changed = !table.same(&former);
+        let table = SlotTable::new(owners, |address| {
+            former.node_at(address).unwrap_or_else(|| {
+                Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
+            })
+        });
+        let changed = !table.is_same(&former);
         if changed {
             self.table.store(Arc::new(table));
         }
         changed
     }
 
-    /// The node that a MOVED named last, once.
-    pub(crate) fn take_hint(&self) -> Option<Address> {
-        self.hint.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the address that a MOVED named last.
+    pub(crate) fn take_refresh_hint(&self) -> Option<Address> {
+        self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.table.load().nodes.clone()
+        self.table.load().nodes().to_vec()
     }
 
-    /// Whether every slot has a node, and every such node a connection.
+    /// Whether every slot has a node with an open connection.
     pub(crate) fn is_connected(&self) -> bool {
-        let table = self.table.load();
-        let mut checked = NOBODY;
-        table.owner.iter().all(|owner| {
-            *owner == checked && *owner != NOBODY || {
-                checked = *owner;
-                table.nodes.get(usize::from(checked)).is_some_and(|node| node.is_connected())
-            }
-        })
+        self.table.load().is_connected()
     }
 }
 
-impl Table {
-    fn owner_of(&self, slot: Option<u16>) -> u16 {
-        slot.and_then(|slot| self.owner.get(usize::from(slot)).copied()).unwrap_or(NOBODY)
-    }
-
-    fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
-        self.nodes.iter().find(|node| node.address() == address).cloned()
-    }
-
-    fn same(&self, other: &Table) -> bool {
-        self.owner == other.owner
-            && self.nodes.len() == other.nodes.len()
-            && self.nodes.iter().zip(&other.nodes).all(|(one, other)| Arc::ptr_eq(one, other))
-    }
-}
-
-/// Resolves at a moment, or never.
-async fn over(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until.into()).await,
+/// Resolves at the deadline; never, if there is none.
+async fn at_deadline(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
     }
-}
-
-fn moving() -> Result<Value, SendError> {
-    Err(SendError { executed: Executed::No, fault: SendErrorKind::Moving })
 }

@@ -1,6 +1,6 @@
-//! What the connections to Redis are made from: plain values that the settings fill in.
+//! Configuration of the Redis client: plain values, filled in from the settings.
 //!
-//! Not here: reading them from flags, the environment or files; opening connections (`dial`).
+//! Not here: reading flags, the environment or files (`app`); opening connections (`dialer`).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use crate::domain::Micros;
 use crate::store::redis::keys::Prefix;
 
-/// The two connections per node that measurements ask for: more sockets mostly cost (twice the connections at
-/// 64 callers answered no faster and took 13 % more of the client's CPU).
+/// Measured: with 64 callers, twice as many connections answered no faster and took 13 % more of
+/// the client's CPU.
 pub const CONNECTIONS_PER_NODE: usize = 2;
-/// Connecting, with TLS and the handshake, on a healthy network takes a few milliseconds. A node
-/// that needs longer than this is treated as down and dialled again.
+/// On a healthy network connecting takes a few milliseconds, TLS and handshake included. A node
+/// that takes longer than this counts as down.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// A connection whose oldest reply is this late is dropped: callers gave up long ago (6 ms), and
-/// what could still answer later would only keep the connection from a node that works.
-pub const OVERDUE: Duration = Duration::from_millis(250);
+/// A connection whose oldest reply is this late is closed. Callers gave up long before (6 ms), and
+/// waiting longer would only delay the reconnect.
+pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How the servers are arranged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,23 +26,23 @@ pub enum TopologyConfig {
     /// One server, or an address that always leads to the master.
     #[default]
     Single,
-    /// The addresses are sentinels that know the master by this name.
+    /// The addresses are those of sentinels.
     Sentinel {
-        /// The name under which the sentinels watch the master.
+        /// The name under which the sentinels monitor the master.
         master: String,
-        /// How to log in to the sentinels themselves.
+        /// Credentials for the sentinels themselves.
         auth: Auth,
     },
-    /// The addresses are some nodes of a Redis Cluster; the rest are found through them.
+    /// The addresses are some nodes of a Redis Cluster; the rest are discovered.
     Cluster,
 }
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A host name or an IP address (IPv6 without brackets), and a port.
     Tcp(String, u16),
-    /// A unix socket's path.
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// How to log in.
+/// Credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth {
     /// The ACL user; `None` is the server's default user.
@@ -65,27 +65,27 @@ pub struct Auth {
     pub password: Password,
 }
 
-/// Where the password comes from.
+/// A password, or where to get it.
 #[derive(Clone, Default)]
 pub enum Password {
-    /// The server asks for none.
+    /// No password.
     #[default]
     None,
     /// A fixed one.
     Fixed(String),
-    /// Asked for again at every dial, so that a rotated password file is followed: after a
-    /// rotation the old connections live on, and every new one logs in with the new password.
-    /// `None` means that it cannot be had at the moment; the dial fails and is repeated.
-    Asked(Arc<dyn Fn() -> Option<String> + Send + Sync>),
+    /// Read again for every new connection, so that a rotated password file takes effect: open
+    /// connections stay, new ones use the new password. `None` from the function fails the
+    /// connection attempt, which is then retried.
+    Reloaded(Arc<dyn Fn() -> Option<String> + Send + Sync>),
 }
 
 impl fmt::Debug for Password {
-    /// Says which kind it is, never the password.
+    /// Prints the variant, never the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Password::None => "None",
             Password::Fixed(_) => "Fixed(…)",
-            Password::Asked(_) => "Asked(…)",
+            Password::Reloaded(_) => "Reloaded(…)",
         })
     }
 }
@@ -95,27 +95,27 @@ impl PartialEq for Password {
         match (self, other) {
             (Password::None, Password::None) => true,
             (Password::Fixed(one), Password::Fixed(other)) => one == other,
-            (Password::Asked(one), Password::Asked(other)) => Arc::ptr_eq(one, other),
-            _ => false,
+            (Password::Reloaded(one), Password::Reloaded(other)) => Arc::ptr_eq(one, other),
+            (Password::None | Password::Fixed(_) | Password::Reloaded(_), _) => false,
         }
     }
 }
 
 impl Eq for Password {}
 
-/// TLS towards Redis (and towards sentinels).
+/// TLS towards Redis and the sentinels.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The authorities to trust, as PEM; `None` means the machine's own.
+    /// The trusted certificate authorities, PEM. `None`: those of the system.
     pub ca: Option<Vec<u8>>,
-    /// The client's certificate chain and key, as PEM.
+    /// The client's certificate chain and key, PEM.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
-    /// Accept a valid certificate that is made out to another host.
+    /// Accept a valid certificate that was issued for another host name.
     pub skip_hostname: bool,
 }
 
 impl fmt::Debug for Tls {
-    /// Says what is set, never the key.
+    /// Prints which parts are set, never the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("own_ca", &self.ca.is_some())
@@ -125,14 +125,13 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Asked for certificates at every dial, so that replaced files are followed: connections that
-/// are open live on. `None` from it means that they cannot be had at the moment, and those before
-/// stay.
+/// Reads the certificates again for every new connection, so that replaced files take effect; open
+/// connections stay. If the function returns `None`, the former certificates stay in use.
 #[derive(Clone)]
 pub struct TlsReloader(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
 
 impl TlsReloader {
-    /// Certificates that a function reads.
+    /// Reloads certificates by calling `read`.
     pub fn new(read: impl Fn() -> Option<Tls> + Send + Sync + 'static) -> Self {
         TlsReloader(Arc::new(read))
     }
@@ -148,52 +147,52 @@ impl fmt::Debug for TlsReloader {
     }
 }
 
-/// Everything the connections are made from.
+/// Configuration of the Redis client.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     /// How the servers are arranged.
     pub topology: TopologyConfig,
-    /// At least one: the server, the sentinels, or some nodes of the cluster.
+    /// The server, the sentinels, or some nodes of the cluster; at least one.
     pub addresses: Vec<Address>,
-    /// How to log in to the servers.
+    /// Credentials for the servers.
     pub auth: Auth,
-    /// TLS, where it is spoken.
+    /// TLS; `None`: plain text.
     pub tls: Option<Tls>,
-    /// The same, asked for again at every dial; `None`: it never changes.
-    pub tls_again: Option<TlsReloader>,
-    /// The database; a cluster only has 0.
+    /// Reloads the certificates. `None`: they never change.
+    pub tls_reloader: Option<TlsReloader>,
+    /// The database number. A cluster has only 0.
     pub db: i64,
-    /// What every key starts with (CACHE_KEY_PREFIX).
+    /// The prefix of every key (CACHE_KEY_PREFIX).
     pub prefix: Prefix,
-    /// What replicas compare under `<prefix>tg1meta` when they connect: the secret's fingerprint
-    /// and the format's version. Empty: nothing is compared.
+    /// The key format's version and the fingerprint of the key secret. Each new connection compares
+    /// it with what other replicas stored under `<prefix>tg1meta`. Empty: not compared.
     pub meta: String,
-    /// Connections per node, at least 1.
-    pub connections: usize,
-    /// How long connecting may take, handshake included.
+    /// At least 1.
+    pub connections_per_node: usize,
+    /// Time limit for connecting, handshake included.
     pub connect_timeout: Duration,
-    /// How late a reply may be before its connection is dropped.
-    pub overdue: Duration,
-    /// The time by which each node's breaker judges and waits are measured; `None`: there is no
-    /// breaker, and nothing is measured.
-    pub breaker: Option<Monotonic>,
-    /// Single-threaded runtimes whose callers are served by a connection on the same one, where there is
-    /// one: then no thread has to wake another, which is most of what a call costs. Connections are dealt
-    /// to them in turn; empty: connections live on the runtime that opens them.
-    pub homes: Vec<tokio::runtime::Handle>,
-    /// How often each node is asked what it says of itself; `None`: never.
-    pub census: Option<Duration>,
+    /// A connection whose oldest reply is later than this is closed.
+    pub reply_timeout: Duration,
+    /// The clock of the circuit breakers and of the measured waits. `None`: no breakers, and
+    /// nothing is measured.
+    pub breaker_clock: Option<MonotonicClock>,
+    /// The workers' single-threaded runtimes. Connections are distributed over them in turn, and a
+    /// worker's calls use a connection on its own runtime if there is one: waking another thread is
+    /// most of what a call costs. Empty: connections run on the runtime that opens the client.
+    pub worker_runtimes: Vec<tokio::runtime::Handle>,
+    /// How often INFO is polled on each node. `None`: never.
+    pub info_interval: Option<Duration>,
 }
 
-/// A clock that never steps back, in microseconds since whenever: handed in, because nobody here
-/// asks for the time.
+/// A clock that never goes back, in microseconds since an arbitrary moment. Passed in, because
+/// nothing below `app` reads the time.
 #[derive(Clone)]
-pub struct Monotonic(Arc<dyn Fn() -> Micros + Send + Sync>);
+pub struct MonotonicClock(Arc<dyn Fn() -> Micros + Send + Sync>);
 
-impl Monotonic {
-    /// A clock that is read by a function. It is read twice for each item and for each write.
+impl MonotonicClock {
+    /// A clock read by `read`, which is called twice per script call and twice per write.
     pub fn new(read: impl Fn() -> Micros + Send + Sync + 'static) -> Self {
-        Monotonic(Arc::new(read))
+        MonotonicClock(Arc::new(read))
     }
 
     pub(crate) fn now(&self) -> Micros {
@@ -201,40 +200,40 @@ impl Monotonic {
     }
 }
 
-impl fmt::Debug for Monotonic {
+impl fmt::Debug for MonotonicClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Monotonic(…)")
+        f.write_str("MonotonicClock(…)")
     }
 }
 
 impl Default for RedisConfig {
-    /// A plain server on the loopback, with nothing compared.
+    /// A plain server on the loopback interface; nothing is compared.
     fn default() -> Self {
         RedisConfig {
             topology: TopologyConfig::Single,
             addresses: vec![Address::Tcp("127.0.0.1".into(), 6379)],
             auth: Auth::default(),
             tls: None,
-            tls_again: None,
+            tls_reloader: None,
             db: 0,
             prefix: Prefix::default(),
             meta: String::new(),
-            connections: CONNECTIONS_PER_NODE,
+            connections_per_node: CONNECTIONS_PER_NODE,
             connect_timeout: CONNECT_TIMEOUT,
-            overdue: OVERDUE,
-            breaker: None,
-            homes: Vec::new(),
-            census: None,
+            reply_timeout: REPLY_TIMEOUT,
+            breaker_clock: None,
+            worker_runtimes: Vec::new(),
+            info_interval: None,
         }
     }
 }
 
-/// Why connections cannot be made from a configuration at all.
+/// Why a client cannot be created from a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisConfigError {
-    /// No address was given.
+    /// There is no address.
     NoAddress,
-    /// A certificate, key or authority does not parse.
+    /// A certificate or key does not parse.
     Tls(String),
 }
 
@@ -242,7 +241,7 @@ impl fmt::Display for RedisConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RedisConfigError::NoAddress => f.write_str("no Redis address was given"),
-            RedisConfigError::Tls(fault) => write!(f, "TLS towards Redis: {fault}"),
+            RedisConfigError::Tls(reason) => write!(f, "TLS towards Redis: {reason}"),
         }
     }
 }

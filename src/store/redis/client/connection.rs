@@ -1,11 +1,11 @@
-//! A connection: one long-lived connection to one node, and the queue in front of it.
+//! One pipelined connection to one node, and the queue in front of it.
 //!
-//! What queued since the last write goes out as the next one; there is no timer. While the connection is
-//! not connected its queue is answered at once, and nobody waits for a dial. Not here: choosing a
-//! connection (`node`), following redirections (`cluster`), opening connections (`dial`).
+//! Everything that queued since the last write leaves with the next one; there is no timer. While
+//! the connection is down, queued commands fail at once, and no caller waits for a reconnect. Not
+//! here: choosing a connection (`node`), following redirections (`cluster`), connecting (`dialer`).
 //!
-//! The rule that everything here serves: an item that was written is never written again unless
-//! the server said that it did not run. A ticket that is dropped unanswered says "nobody knows".
+//! Invariant: a command that was written is never written again unless the server said that it did
+//! not run. A command that is dropped without a reply has an unknown outcome.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,333 +19,335 @@ use redis::{Arg, Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, mpsc};
 
 use super::backoff::Backoff;
-use super::config::Monotonic;
-use super::dialer::{DialError, Dialer, load};
+use super::config::MonotonicClock;
+use super::dialer::{ConnectError, Dialer, script_load};
 use super::error_reply::{ErrorReply, Redirect};
 use super::node_stats::NodeStats;
-use super::pending_command::{Batch, InFlight, PendingCommand, Reply};
+use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::transport::{SendError, SendErrorKind};
-use crate::domain::{Executed, Micros};
+use crate::domain::Micros;
 
-/// One write carries at most so many items: at 128 a whole batch is answered in about half a
-/// millisecond, at 1024 in eight, which is more than the budget of the last one in it.
+/// Commands in one write. A batch of 128 is answered in about half a millisecond; one of 1024 takes
+/// eight, more than the budget of the last command in it.
 const COMMANDS_MAX: usize = 128;
-/// And about so many bytes: Redis reads 16 KiB from a connection before it serves the next one.
+/// Bytes in one write, approximately. Redis reads 16 KiB from a connection before it serves the
+/// next one.
 const BYTES_MAX: usize = 16 * 1024;
 /// What the protocol adds to an argument: `$`, its length, two line ends.
 const ARGUMENT_OVERHEAD: usize = 8;
-/// Writes outstanding per connection. Two keep the server busy while a reply travels; more would make
-/// the batches smaller, and Redis pays twice as much for an item alone as for one among sixteen.
-const FLIGHTS_MAX: usize = 2;
-/// Calls that may wait in a connection's queue. Four batches: what waits longer than that is past its
-/// budget anyway, and an immediate answer is worth more to its caller.
+/// Writes in flight per connection. Two keep the server busy while a reply travels. More would make
+/// batches smaller, and Redis spends twice as much on a single command as on one among sixteen.
+const BATCHES_IN_FLIGHT_MAX: usize = 2;
+/// Calls in a connection's queue: four batches. A call behind more than that would miss its budget,
+/// so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
-/// An item is sent again after NOSCRIPT so many times; a server that forgets faster is broken.
-const LOADS_MAX: u8 = 3;
+/// How often a command is sent again after NOSCRIPT. A server that loses its scripts faster than
+/// that is broken.
+const RELOADS_MAX: u8 = 3;
 
-/// The connection's own end of what it shares with its node.
+/// The task that owns one connection.
 pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
     pub(crate) queue: mpsc::Receiver<Batch>,
     pub(crate) connected: Arc<AtomicBool>,
-    pub(crate) counters: Arc<NodeStats>,
-    /// Told when the topology may have changed.
-    pub(crate) trouble: Arc<Notify>,
-    /// The time, where round trips are measured.
-    pub(crate) now: Option<Monotonic>,
+    pub(crate) stats: Arc<NodeStats>,
+    /// Notified when the topology may have changed.
+    pub(crate) refresh_needed: Arc<Notify>,
+    /// Measures round trips; `None`: they are not measured.
+    pub(crate) clock: Option<MonotonicClock>,
 }
 
-/// Why a connection's service ended.
+/// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// The node was closed: the connection ends too.
-    Closed,
+enum CloseReason {
+    /// The node was closed, so there will be no reconnect.
+    NodeClosed,
     /// The connection broke, or its oldest reply is overdue.
     Lost,
     /// The server has become a replica.
     Demoted,
 }
 
-/// A write under way: the commands, and who waits for which reply.
+/// A write in flight, and who waits for which of its replies.
 struct InFlightBatch {
     pipeline: Pipeline,
-    waiting: Vec<InFlight>,
-    departed: Option<Micros>,
+    commands: Vec<InFlight>,
+    sent: Option<Micros>,
 }
 
 impl Connection {
-    /// Runs until the node is dropped.
+    /// Connects, serves the queue and reconnects, until the node is dropped.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
-            self.counters.connects.add(1);
-            self.counters.connected.add(1);
+            self.stats.connects.add(1);
+            self.stats.connected.add(1);
             self.connected.store(true, Ordering::Release);
-            let end = self.serve(&connection, &mut backoff).await;
+            let reason = self.serve(&connection, &mut backoff).await;
             self.connected.store(false, Ordering::Release);
-            self.counters.connected.sub(1);
+            self.stats.connected.sub(1);
             drop(PooledConnection::take(connection));
-            if end == End::Closed {
+            if reason == CloseReason::NodeClosed {
                 return;
             }
-            self.counters.losses.add(1);
-            tracing::warn!(node = %self.dialer.address(), ?end, "a connection to Redis was lost");
-            self.trouble.notify_one();
+            self.stats.losses.add(1);
+            tracing::warn!(node = %self.dialer.address(), ?reason, "a connection to Redis was lost");
+            self.refresh_needed.notify_one();
         }
     }
 
-    /// Dials until it works; `None` once the node is closed. Whoever calls meanwhile is refused.
+    /// Connects, as often as it takes, and rejects what is queued meanwhile. Returns `None` once
+    /// the node is closed.
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<PooledConnection> {
         loop {
-            if let Some(wait) = backoff.wait() {
-                refusing(&mut self.queue, &self.counters, tokio::time::sleep(wait)).await?;
+            if let Some(wait) = backoff.next_wait() {
+                reject_during(&mut self.queue, &self.stats, tokio::time::sleep(wait)).await?;
             }
-            // A notice that an earlier connection left behind is not about the next one.
-            let _ = self.dialer.broken.notified().now_or_never();
-            match refusing(&mut self.queue, &self.counters, self.dialer.dial()).await? {
+            // A notice left behind by an earlier connection is not about the next one.
+            let _ = self.dialer.disconnected.notified().now_or_never();
+            match reject_during(&mut self.queue, &self.stats, self.dialer.connect()).await? {
                 Ok(connection) => return Some(connection),
                 Err(error) => {
-                    self.counters.dial_failures.add(1);
-                    self.tell(backoff, &error);
-                    match error {
-                        DialError::Denied(_) => backoff.denied(),
-                        DialError::NotMaster | DialError::Failed(_) => backoff.failed(),
-                    }
-                    self.trouble.notify_one();
+                    self.stats.connect_failures.add(1);
+                    self.log_failure(backoff, &error);
+                    backoff.record_failure(matches!(error, ConnectError::Denied(_)));
+                    self.refresh_needed.notify_one();
                 }
             }
         }
     }
 
-    /// The first failure in a row is worth a line; the rest are counted.
-    fn tell(&self, backoff: &Backoff, error: &DialError) {
+    /// Logs the first failure in a row; the others are only counted.
+    fn log_failure(&self, backoff: &Backoff, error: &ConnectError) {
         if backoff.is_repeated() {
             return;
         }
         let node = self.dialer.address();
         match error {
-            DialError::NotMaster => tracing::warn!(%node, "the Redis node is not a master"),
-            DialError::Denied(reason) => {
-                tracing::error!(%node, reason, "Redis refuses our login or our commands");
+            ConnectError::NotMaster => tracing::warn!(%node, "the Redis node is not a master"),
+            ConnectError::Denied(reason) => {
+                tracing::error!(%node, reason, "Redis denied our login or a command");
             }
-            DialError::Failed(reason) => {
-                tracing::warn!(%node, reason, "Redis cannot be reached");
+            ConnectError::Failed(reason) => {
+                tracing::warn!(%node, reason, "cannot connect to Redis");
             }
         }
     }
 
-    /// Carries items over one connection until it ends.
-    async fn serve(&mut self, connection: &MultiplexedConnection, backoff: &mut Backoff) -> End {
-        let broken = Arc::clone(&self.dialer.broken);
-        let mut flights = FuturesUnordered::new();
+    /// Sends queued commands over one connection until it ends.
+    async fn serve(
+        &mut self,
+        connection: &MultiplexedConnection,
+        backoff: &mut Backoff,
+    ) -> CloseReason {
+        let disconnected = Arc::clone(&self.dialer.disconnected);
+        let mut batches = FuturesUnordered::new();
         let mut incoming: Vec<Batch> = Vec::with_capacity(COMMANDS_MAX);
         let mut pending: VecDeque<PendingCommand> = VecDeque::with_capacity(COMMANDS_MAX);
-        let mut outstanding = 0;
+        let mut in_flight = 0;
         let mut closed = false;
-        let end = loop {
-            while flights.len() < FLIGHTS_MAX
-                && let Some(flight) = self.depart(&mut pending)
+        let reason = loop {
+            while batches.len() < BATCHES_IN_FLIGHT_MAX
+                && let Some(batch) = self.write_batch(&mut pending)
             {
-                outstanding += flight.waiting.len();
-                flights.push(fly(connection.clone(), flight));
+                in_flight += batch.commands.len();
+                batches.push(send(connection.clone(), batch));
             }
-            if closed && flights.is_empty() {
-                break End::Closed;
+            if closed && batches.is_empty() {
+                break CloseReason::NodeClosed;
             }
             tokio::select! {
-                // Replies first: what has been answered must not be reported as lost.
+                // Replies first: a command that was answered must not be reported as lost.
                 biased;
-                Some((flight, result)) = flights.next(), if !flights.is_empty() => {
-                    outstanding -= flight.waiting.len();
-                    match self.land(flight, result, &mut pending) {
-                        Ok(()) => backoff.worked(),
-                        Err(end) => break end,
+                Some((batch, result)) = batches.next(), if !batches.is_empty() => {
+                    in_flight -= batch.commands.len();
+                    match self.dispatch_replies(batch, result, &mut pending) {
+                        Ok(()) => backoff.record_success(),
+                        Err(reason) => break reason,
                     }
                 }
-                () = broken.notified() => {
-                    // The library has already answered every flight it could.
-                    while let Some((flight, result)) = flights.next().await {
-                        outstanding -= flight.waiting.len();
-                        let _ = self.land(flight, result, &mut pending);
+                () = disconnected.notified() => {
+                    // The library has already completed every batch it could.
+                    while let Some((batch, result)) = batches.next().await {
+                        in_flight -= batch.commands.len();
+                        let _ = self.dispatch_replies(batch, result, &mut pending);
                     }
-                    break End::Lost;
+                    break CloseReason::Lost;
                 }
-                many = self.queue.recv_many(&mut incoming, COMMANDS_MAX),
-                    if !closed && pending.is_empty() && flights.len() < FLIGHTS_MAX =>
+                received = self.queue.recv_many(&mut incoming, COMMANDS_MAX),
+                    if !closed && pending.is_empty() && batches.len() < BATCHES_IN_FLIGHT_MAX =>
                 {
-                    closed = many == 0;
+                    closed = received == 0;
                     pending.extend(incoming.drain(..).flatten());
                 }
             }
         };
-        self.counters.unknown.add(outstanding as u64);
-        for ticket in pending {
-            ticket.refuse(SendErrorKind::NotConnected);
+        self.stats.unknown.add(in_flight as u64);
+        for command in pending {
+            command.reject(SendErrorKind::NotConnected);
         }
-        end
+        reason
     }
 
-    /// Packs what waits into one write, without the items whose callers have gone.
-    fn depart(&self, pending: &mut VecDeque<PendingCommand>) -> Option<InFlightBatch> {
+    /// Packs pending commands into one write and skips those whose callers have stopped waiting.
+    fn write_batch(&self, pending: &mut VecDeque<PendingCommand>) -> Option<InFlightBatch> {
         let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
-        let mut waiting = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
+        let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut bytes = 0;
         let mut loaded = Vec::new();
-        while waiting.len() < COMMANDS_MAX && bytes < BYTES_MAX {
-            let Some(ticket) = pending.pop_front() else { break };
-            if ticket.is_stale() {
-                self.counters.stale.add(1);
+        while commands.len() < COMMANDS_MAX && bytes < BYTES_MAX {
+            let Some(command) = pending.pop_front() else { break };
+            if command.is_abandoned() {
+                self.stats.abandoned.add(1);
                 continue;
             }
             let before = pipeline.len();
-            let script = ticket.item.script;
-            if ticket.loads > 0 && !loaded.iter().any(|held| std::ptr::eq(*held, script)) {
-                pipeline.add_command(load(script));
+            let script = command.call.script;
+            if command.loads > 0 && !loaded.iter().any(|held| std::ptr::eq(*held, script)) {
+                pipeline.add_command(script_load(script));
                 loaded.push(script);
             }
-            if ticket.asking {
+            if command.asking {
                 pipeline.cmd("ASKING");
             }
-            bytes += size(&ticket);
-            let skip = pipeline.len() - before;
-            let (command, wait) = ticket.split(skip);
+            bytes += wire_size(&command);
+            let (command, in_flight) = command.split(pipeline.len() - before);
             pipeline.add_command(command);
-            waiting.push(wait);
+            commands.push(in_flight);
         }
-        if waiting.is_empty() {
+        if commands.is_empty() {
             return None;
         }
-        self.counters.pipelines.add(1);
-        self.counters.items.add(waiting.len() as u64);
-        self.counters.sizes.note(waiting.len() as u64);
-        Some(InFlightBatch { pipeline, waiting, departed: self.now.as_ref().map(Monotonic::now) })
+        self.stats.writes.add(1);
+        self.stats.script_calls.add(commands.len() as u64);
+        self.stats.write_sizes.record(commands.len() as u64);
+        let sent = self.clock.as_ref().map(MonotonicClock::now);
+        Some(InFlightBatch { pipeline, commands, sent })
     }
 
-    /// Hands every reply to whoever waits for it. What has to be loaded goes back to `pending`.
-    fn land(
+    /// Hands every reply to its caller. Commands that need a SCRIPT LOAD go back to `pending`.
+    fn dispatch_replies(
         &self,
-        flight: InFlightBatch,
+        batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
         pending: &mut VecDeque<PendingCommand>,
-    ) -> Result<(), End> {
-        let InFlightBatch { pipeline, waiting, departed } = flight;
-        if let (Some(now), Some(departed)) = (&self.now, departed) {
-            self.counters.round_trips.note(now.now().saturating_sub(departed).0);
+    ) -> Result<(), CloseReason> {
+        let InFlightBatch { pipeline, commands, sent } = batch;
+        if let (Some(clock), Some(sent)) = (&self.clock, sent) {
+            self.stats.round_trips.record(clock.now().saturating_sub(sent).0);
         }
         let replies = match result {
             Ok(replies) if replies.len() == pipeline.len() => replies,
-            Ok(_) => return Err(self.lost(&waiting)),
+            Ok(_) => return Err(self.connection_lost(&commands)),
             Err(error) => {
                 if error.is_timeout() {
-                    self.counters.timeouts.add(1);
+                    self.stats.timeouts.add(1);
                 }
-                return Err(self.lost(&waiting));
+                return Err(self.connection_lost(&commands));
             }
         };
         let mut replies = replies.into_iter();
         let mut at = 0;
         let mut demoted = false;
-        for wait in waiting {
-            at += wait.skip;
-            let reply = replies.by_ref().nth(wait.skip).unwrap_or_default();
+        for in_flight in commands {
+            at += in_flight.skip;
+            let reply = replies.by_ref().nth(in_flight.skip).unwrap_or_default();
             let Value::ServerError(error) = reply else {
-                wait.answer(Reply::Value(reply));
+                in_flight.complete(CommandReply::Value(reply));
                 at += 1;
                 continue;
             };
-            let fault = ErrorReply::of(&error, self.dialer.address());
+            let reply = ErrorReply::of(&error, self.dialer.address());
             demoted |= error.code() == "READONLY";
-            if let Some(ticket) = self.settle(fault, wait, || pipeline.cmd_iter().nth(at).cloned())
-            {
-                pending.push_back(ticket);
-            }
+            let command = || pipeline.cmd_iter().nth(at).cloned();
+            pending.extend(self.handle_error(reply, in_flight, command));
             at += 1;
         }
-        if demoted { Err(End::Demoted) } else { Ok(()) }
+        if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
-    /// Answers an item that got an error reply, or gives it back to be sent again.
-    fn settle(
+    /// Completes a command that got an error reply, or returns it to be sent again.
+    fn handle_error(
         &self,
-        fault: ErrorReply,
-        wait: InFlight,
+        reply: ErrorReply,
+        in_flight: InFlight,
         command: impl FnOnce() -> Option<redis::Cmd>,
     ) -> Option<PendingCommand> {
-        let counters = &self.counters;
-        let refused = match fault {
+        let stats = &self.stats;
+        let error = match reply {
             ErrorReply::NoScript => {
-                counters.noscript.add(1);
-                if wait.loads < LOADS_MAX
+                stats.noscript.add(1);
+                if in_flight.loads < RELOADS_MAX
                     && let Some(command) = command()
                 {
-                    return Some(wait.load_again(command));
+                    return Some(in_flight.reload(command));
                 }
-                SendError { executed: Executed::No, fault: SendErrorKind::Script }
+                SendError::not_executed(SendErrorKind::Script)
             }
             ErrorReply::Redirect(redirect) => {
                 match redirect {
-                    Redirect::Moved(_) => counters.moved.add(1),
-                    Redirect::Ask(_) => counters.ask.add(1),
-                    Redirect::TryAgain => counters.tryagain.add(1),
+                    Redirect::Moved(_) => stats.moved.add(1),
+                    Redirect::Ask(_) => stats.ask.add(1),
+                    Redirect::TryAgain => stats.tryagain.add(1),
                 }
                 match command() {
                     Some(command) => {
-                        wait.redirect(redirect, command);
+                        in_flight.redirect(redirect, command);
                         return None;
                     }
-                    None => SendError { executed: Executed::No, fault: SendErrorKind::Moving },
+                    None => SendError::not_executed(SendErrorKind::Moving),
                 }
             }
-            ErrorReply::Refused(refused) => {
-                counters.refused.add(1);
-                refused
+            ErrorReply::Failed(error) => {
+                stats.errors.add(1);
+                error
             }
         };
-        if matches!(refused.fault, SendErrorKind::Moving | SendErrorKind::NotMaster) {
-            self.trouble.notify_one();
+        if matches!(error.kind, SendErrorKind::Moving | SendErrorKind::NotMaster) {
+            self.refresh_needed.notify_one();
         }
-        wait.answer(Reply::Failed(refused));
+        in_flight.complete(CommandReply::Failed(error));
         None
     }
 
-    fn lost(&self, waiting: &[InFlight]) -> End {
-        self.counters.unknown.add(waiting.len() as u64);
-        End::Lost
+    fn connection_lost(&self, commands: &[InFlight]) -> CloseReason {
+        self.stats.unknown.add(commands.len() as u64);
+        CloseReason::Lost
     }
 }
 
-/// Does `work` and refuses whatever arrives in the meantime; `None` once the node is closed.
-async fn refusing<W: Future>(
+/// Waits for `work` and rejects what is queued meanwhile. Returns `None` once the node is closed.
+async fn reject_during<W: Future>(
     queue: &mut mpsc::Receiver<Batch>,
-    counters: &NodeStats,
+    stats: &NodeStats,
     work: W,
 ) -> Option<W::Output> {
     tokio::pin!(work);
     loop {
         tokio::select! {
             done = &mut work => return Some(done),
-            parcel = queue.recv() => for ticket in parcel? {
-                counters.not_connected.add(1);
-                ticket.refuse(SendErrorKind::NotConnected);
+            batch = queue.recv() => for command in batch? {
+                stats.not_connected.add(1);
+                command.reject(SendErrorKind::NotConnected);
             },
         }
     }
 }
 
-async fn fly(
+async fn send(
     mut connection: MultiplexedConnection,
-    flight: InFlightBatch,
+    batch: InFlightBatch,
 ) -> (InFlightBatch, RedisResult<Vec<Value>>) {
-    let count = flight.pipeline.len();
-    let result = connection.req_packed_commands(&flight.pipeline, 0, count).await;
-    (flight, result)
+    let count = batch.pipeline.len();
+    let result = connection.req_packed_commands(&batch.pipeline, 0, count).await;
+    (batch, result)
 }
 
-/// About how many bytes an item is on the wire.
-fn size(ticket: &PendingCommand) -> usize {
+/// The approximate size of a command on the wire, in bytes.
+fn wire_size(command: &PendingCommand) -> usize {
     let length = |argument: Arg<&[u8]>| match argument {
         Arg::Simple(bytes) => bytes.len() + ARGUMENT_OVERHEAD,
         _ => ARGUMENT_OVERHEAD,
     };
-    ticket.item.command.args_iter().map(length).sum()
+    command.call.command.args_iter().map(length).sum()
 }

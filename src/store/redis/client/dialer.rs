@@ -1,7 +1,7 @@
-//! Opens connections: address, login, and the handshake that makes a connection ready to
-//! carry items.
+//! Opens connections: address, TLS, login, and the handshake that makes a connection ready for
+//! script calls.
 //!
-//! Not here: what is sent afterwards (`connection`), which nodes there are (`sentinel`, `cluster`).
+//! Not here: what is sent afterwards (`connection`), which nodes exist (`sentinel`, `slot_refresh`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,59 +16,59 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::client_tls::TlsClient;
+use super::client_tls::ClientTls;
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
 use super::node_stats::NodeStats;
 use crate::store::redis::script::library::Script;
 
-/// A silent peer is asked after 5 s, then every second, and is gone after the third question.
+/// A silent peer is probed after 5 s, then every second, and given up after the third probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Unacknowledged bytes end a connection after as long as an unanswered keepalive would.
+/// Unacknowledged bytes end a connection after the same time as unanswered keepalive probes.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long the fingerprint outlives the last replica that connected. Replicas with different
-/// secrets meet within hours of a rollout; a week survives a quiet weekend.
+/// The fingerprint expires this long after the last replica connected. Replicas with different
+/// secrets connect within hours of a rollout; a week also covers a quiet weekend.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
-/// What CLIENT LIST shows.
+/// The name shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
 
-/// What every dial of a process shares.
+/// What all connections of a client share.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct ClientContext {
     pub(crate) config: RedisConfig,
     scripts: Vec<&'static Script>,
-    tls: Option<TlsClient>,
+    tls: Option<ClientTls>,
 }
 
-impl Context {
-    /// Parses what can be wrong about a configuration.
+impl ClientContext {
+    /// Checks the configuration. `scripts` are loaded on every new connection.
     pub(crate) fn new(
         config: RedisConfig,
         scripts: Vec<&'static Script>,
-    ) -> Result<Context, RedisConfigError> {
+    ) -> Result<ClientContext, RedisConfigError> {
         if config.addresses.is_empty() {
             return Err(RedisConfigError::NoAddress);
         }
-        let secured = |tls| TlsClient::new(tls, config.tls_again.clone());
-        let tls = config.tls.as_ref().map(secured).transpose()?;
-        Ok(Context { config, scripts, tls })
+        let parse = |tls| ClientTls::new(tls, config.tls_reloader.clone());
+        let tls = config.tls.as_ref().map(parse).transpose()?;
+        Ok(ClientContext { config, scripts, tls })
     }
 
-    /// One question on a connection of its own; for topologies, never for items.
+    /// Sends one command on a connection of its own. For topology and INFO, never for script calls.
     ///
     /// # Errors
     ///
-    /// Whatever kept it from being answered within the connect timeout.
-    pub(crate) async fn ask(
+    /// An error reply, or none within the connect timeout.
+    pub(crate) async fn query(
         &self,
         address: &Address,
         auth: &Auth,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
-        self.tls.as_ref().map(TlsClient::refresh);
-        let info = self.info(address, auth, password(auth)?.as_deref(), 0)?;
+        self.tls.as_ref().map(ClientTls::refresh);
+        let info = self.connection_info(address, auth, password(auth)?.as_deref(), 0)?;
         let limit = Some(self.config.connect_timeout);
         let timeouts =
             AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
@@ -80,14 +80,14 @@ impl Context {
         }
     }
 
-    fn info(
+    fn connection_info(
         &self,
         address: &Address,
         auth: &Auth,
         password: Option<&str>,
         db: i64,
     ) -> Result<ConnectionInfo, RedisError> {
-        // RESP3, because only there does the library say at once that a connection broke.
+        // RESP3: the library reports a broken connection at once only there.
         let mut login = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
             .set_skip_set_lib_name()
@@ -106,13 +106,13 @@ impl Context {
             .set_nodelay(true)
             .set_keepalive(keepalive)
             .set_user_timeout(USER_TIMEOUT);
-        let info = self.place(address).into_connection_info()?;
+        let info = self.connection_addr(address).into_connection_info()?;
         Ok(info.set_redis_settings(login).set_tcp_settings(tcp))
     }
 
-    fn place(&self, address: &Address) -> ConnectionAddr {
-        let secured = self.tls.as_ref().and_then(|tls| tls.place(address));
-        secured.unwrap_or_else(|| match address {
+    fn connection_addr(&self, address: &Address) -> ConnectionAddr {
+        let over_tls = self.tls.as_ref().and_then(|tls| tls.connection_addr(address));
+        over_tls.unwrap_or_else(|| match address {
             Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
             Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
         })
@@ -123,27 +123,24 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
     match &auth.password {
         Password::None => Ok(None),
         Password::Fixed(password) => Ok(Some(password.clone())),
-        Password::Asked(ask) => match ask() {
-            Some(password) => Ok(Some(password)),
-            None => {
-                Err((redis::ErrorKind::AuthenticationFailed, "the password is not there").into())
-            }
-        },
+        Password::Reloaded(read) => read().map(Some).ok_or_else(|| {
+            (redis::ErrorKind::AuthenticationFailed, "the password cannot be read").into()
+        }),
     }
 }
 
-/// Why a dial failed.
+/// Why a connection could not be opened.
 #[derive(Debug)]
-pub(crate) enum DialError {
-    /// The server is there and is not a master.
+pub(crate) enum ConnectError {
+    /// The server is not a master.
     NotMaster,
-    /// The server refused us; only an operator can help.
+    /// The server denied the login or a command. Only an operator can fix that.
     Denied(String),
-    /// Anything else; it may pass.
+    /// Any other reason; a retry may help.
     Failed(String),
 }
 
-impl From<RedisError> for DialError {
+impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
         let denied = matches!(
             error.kind(),
@@ -151,53 +148,68 @@ impl From<RedisError> for DialError {
                 | redis::ErrorKind::Server(ServerErrorKind::NoPerm)
         ) || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
         if denied {
-            DialError::Denied(error.to_string())
+            ConnectError::Denied(error.to_string())
         } else {
-            DialError::Failed(error.to_string())
+            ConnectError::Failed(error.to_string())
         }
     }
 }
 
-/// Dials one connection's connections, one after another.
+/// Opens the successive connections of one [`Connection`](super::connection::Connection).
 ///
-/// The lease comes from a pool of one, which is the connection's own: the notice that a connection broke
-/// belongs to the pool's configuration, and a connection wants only its own.
+/// They come from a pool of one connection: the notice that a connection broke is part of a pool's
+/// configuration and does not say which connection it is about, so a shared pool could not tell.
+///
+/// INFO and CLUSTER do not use a pool. Before each reuse it would send UNWATCH and PING, which our
+/// ACL does not permit and sentinels do not know; it would keep another connection open per node,
+/// and the code would be no shorter.
 pub(crate) struct Dialer {
-    context: Arc<Context>,
+    context: Arc<ClientContext>,
     address: Address,
-    /// The pool, the password that it logs in with, and which certificates it shows.
-    pool: Option<(Option<String>, u64, Pool)>,
-    counters: Arc<NodeStats>,
-    /// Told when a connection of this dialer breaks.
-    pub(crate) broken: Arc<Notify>,
+    pool: Option<PoolOfOne>,
+    stats: Arc<NodeStats>,
+    /// Notified when the present connection breaks.
+    pub(crate) disconnected: Arc<Notify>,
+}
+
+/// A pool, and the credentials that its connections log in with.
+struct PoolOfOne {
+    pool: Pool,
+    password: Option<String>,
+    tls_generation: u64,
 }
 
 impl Dialer {
-    pub(crate) fn new(context: Arc<Context>, address: Address, counters: Arc<NodeStats>) -> Dialer {
-        Dialer { context, address, pool: None, counters, broken: Arc::new(Notify::new()) }
+    pub(crate) fn new(
+        context: Arc<ClientContext>,
+        address: Address,
+        stats: Arc<NodeStats>,
+    ) -> Dialer {
+        Dialer { context, address, pool: None, stats, disconnected: Arc::new(Notify::new()) }
     }
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// A connection that has logged in, has every script loaded and, where sentinels are asked,
-    /// leads to a master.
-    pub(crate) async fn dial(&mut self) -> Result<Connection, DialError> {
+    /// Opens a connection: logged in, every script loaded and, with sentinels, to a master.
+    pub(crate) async fn connect(&mut self) -> Result<Connection, ConnectError> {
         let password = password(&self.context.config.auth)?;
-        let certificates = self.context.tls.as_ref().map_or(0, TlsClient::refresh);
+        let tls_generation = self.context.tls.as_ref().map_or(0, ClientTls::refresh);
         let pool = match &self.pool {
-            Some((held, of, pool)) if *held == password && *of == certificates => pool.clone(),
-            _ => {
+            Some(held) if held.password == password && held.tls_generation == tls_generation => {
+                held.pool.clone()
+            }
+            Some(_) | None => {
                 let pool = self.new_pool(password.as_deref())?;
-                self.pool = Some((password, certificates, pool.clone()));
+                self.pool = Some(PoolOfOne { pool: pool.clone(), password, tls_generation });
                 pool
             }
         };
         let mut connection = match pool.get().await {
             Ok(connection) => connection,
             Err(PoolError::Backend(error)) => return Err(error.into()),
-            Err(other) => return Err(DialError::Failed(other.to_string())),
+            Err(other) => return Err(ConnectError::Failed(other.to_string())),
         };
         match self.handshake(&mut connection).await {
             Ok(()) => Ok(connection),
@@ -208,20 +220,21 @@ impl Dialer {
         }
     }
 
-    fn new_pool(&self, password: Option<&str>) -> Result<Pool, DialError> {
+    fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
         let config = &self.context.config;
-        let info = self.context.info(&self.address, &config.auth, password, config.db)?;
-        let broken = Arc::clone(&self.broken);
-        let notice = move |push: PushInfo| {
+        let info =
+            self.context.connection_info(&self.address, &config.auth, password, config.db)?;
+        let disconnected = Arc::clone(&self.disconnected);
+        let notify = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                broken.notify_one();
+                disconnected.notify_one();
             }
             Ok::<(), std::convert::Infallible>(())
         };
         let timeouts = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.connect_timeout))
-            .set_response_timeout(Some(config.overdue))
-            .set_push_sender(notice);
+            .set_response_timeout(Some(config.reply_timeout))
+            .set_push_sender(notify);
         let manager = Manager::new_with_config(info, timeouts)?;
         Pool::builder(manager)
             .max_size(1)
@@ -229,66 +242,66 @@ impl Dialer {
             .wait_timeout(Some(config.connect_timeout))
             .create_timeout(Some(config.connect_timeout))
             .build()
-            .map_err(|error| DialError::Failed(error.to_string()))
+            .map_err(|error| ConnectError::Failed(error.to_string()))
     }
 
-    async fn handshake(&self, connection: &mut Connection) -> Result<(), DialError> {
+    async fn handshake(&self, connection: &mut Connection) -> Result<(), ConnectError> {
         let config = &self.context.config;
-        let asks_role = matches!(config.topology, TopologyConfig::Sentinel { .. });
+        let checks_role = matches!(config.topology, TopologyConfig::Sentinel { .. });
         let meta_key = config.prefix.meta();
-        let mut hello = Pipeline::new();
-        hello.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
+        let mut commands = Pipeline::new();
+        commands.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         for script in &self.context.scripts {
-            hello.add_command(load(script));
+            commands.add_command(script_load(script));
         }
-        if asks_role {
-            hello.cmd("ROLE");
+        if checks_role {
+            commands.cmd("ROLE");
         }
         if !config.meta.is_empty() {
-            hello.cmd("GET").arg(&meta_key);
+            commands.cmd("GET").arg(&meta_key);
         }
-        hello.cmd("INFO").arg("memory");
-        let replies = connection.req_packed_commands(&hello, 0, hello.len()).await?;
+        commands.cmd("INFO").arg("memory");
+        let replies = connection.req_packed_commands(&commands, 0, commands.len()).await?;
         let mut replies = replies.into_iter();
-        // The name is a courtesy to operators: no reason to refuse a connection.
+        // The client name helps operators; failing to set it is no reason to reject a connection.
         let _ = replies.next();
         for reply in replies.by_ref().take(self.context.scripts.len()) {
             if let Value::ServerError(error) = reply {
                 return Err(RedisError::from(error).into());
             }
         }
-        if asks_role {
+        if checks_role {
             require_master(replies.next())?;
         }
         if !config.meta.is_empty() {
-            let held = replies.next().unwrap_or_default();
-            self.compare_meta(connection, &meta_key, held).await;
+            let stored = replies.next().unwrap_or_default();
+            self.compare_meta(connection, &meta_key, stored).await;
         }
-        self.look_for_eviction(replies.next().unwrap_or_default());
+        self.check_eviction(replies.next().unwrap_or_default());
         Ok(())
     }
 
-    /// A Redis that evicts forgets limits, and nothing else would show it. Where we may not ask,
-    /// nobody is warned.
-    fn look_for_eviction(&self, memory: Value) {
+    /// Warns if Redis may evict keys: it would forget limits, and nothing else would show it. No
+    /// warning if the ACL does not permit INFO.
+    fn check_eviction(&self, memory: Value) {
         let Ok(memory) = redis::from_redis_value::<String>(memory) else { return };
-        let evicts = NodeInfo::of(&memory, self.context.config.db).may_evict();
-        let known = self.counters.may_evict.swap(u64::from(evicts));
-        if evicts && known == 0 {
+        let may_evict = NodeInfo::parse(&memory, self.context.config.db).may_evict();
+        let known = self.stats.may_evict.swap(u64::from(may_evict));
+        if may_evict && known == 0 {
             let node = &self.address;
             tracing::warn!(%node, "Redis may evict counters: set maxmemory-policy noeviction");
         }
     }
 
-    /// Replicas with different secrets count the same caller under different keys, each its own
-    /// full limit, and nothing else would show it. On a cluster only the owner of the key answers;
-    /// the others' MOVED is passed over.
-    async fn compare_meta(&self, connection: &mut Connection, key: &str, held: Value) {
+    /// Warns if another replica uses a different key secret or format: the replicas then count the
+    /// same caller under different keys, and each admits the full limit. On a cluster only the node
+    /// that owns the key answers; MOVED from the others is ignored.
+    async fn compare_meta(&self, connection: &mut Connection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
-        match held {
+        match stored {
             Value::ServerError(_) => return,
-            Value::BulkString(held) if held != meta.as_bytes() => {
-                self.counters.meta_differs.add(1);
+            Value::BulkString(stored) if stored != meta.as_bytes() => {
+                self.stats.meta_differs.add(1);
                 tracing::warn!(
                     node = %self.address,
                     "another replica uses a different key secret or format: counters are not shared"
@@ -296,27 +309,27 @@ impl Dialer {
             }
             _ => {}
         }
-        let mut remember = redis::cmd("SET");
-        remember.arg(key).arg(meta).arg("EX").arg(META_EXPIRY_S);
-        // Lost on a full or read-only server: then nothing can be compared, and nothing is worse.
-        let _ = connection.req_packed_command(&remember).await;
+        let mut store = redis::cmd("SET");
+        store.arg(key).arg(meta).arg("EX").arg(META_EXPIRY_S);
+        // It fails on a full or read-only server. Then replicas are not compared; nothing worse.
+        let _ = connection.req_packed_command(&store).await;
     }
 }
 
 /// `SCRIPT LOAD` of a script.
-pub(crate) fn load(script: &Script) -> Cmd {
+pub(crate) fn script_load(script: &Script) -> Cmd {
     let mut command = redis::cmd("SCRIPT");
     command.arg("LOAD").arg(&script.text);
     command
 }
 
-fn require_master(role: Option<Value>) -> Result<(), DialError> {
+fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
     match role {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
         Some(Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(DialError::NotMaster),
+            _ => Err(ConnectError::NotMaster),
         },
-        _ => Err(DialError::Failed("ROLE was not answered".into())),
+        _ => Err(ConnectError::Failed("no reply to ROLE".into())),
     }
 }

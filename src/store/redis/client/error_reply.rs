@@ -1,42 +1,41 @@
-//! What an error reply means: whether the item ran, and what to do about it.
+//! What each error reply of Redis means: whether the script ran, and what happens to the call.
 //!
-//! Not here: doing it (`connection` loads scripts, `cluster` follows redirections).
+//! Not here: acting on it (`connection` reloads scripts, `cluster` follows redirections).
 
 use redis::{ServerError, ServerErrorKind};
 
 use super::config::Address;
 use super::transport::{SendError, SendErrorKind};
-use crate::domain::Executed;
+use crate::domain::ExecutionStatus;
 
-/// An error reply, understood.
+/// A classified error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorReply {
-    /// The script is not loaded: load it and send this item again.
+    /// The script is not loaded: load it and send the call again.
     NoScript,
-    /// The item belongs elsewhere, or later.
+    /// The call belongs to another node, or has to wait.
     Redirect(Redirect),
-    /// The item brings no reply.
-    Refused(SendError),
+    /// The call failed.
+    Failed(SendError),
 }
 
-/// Where an item that did not run belongs.
+/// Where a call that did not run has to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirect {
-    /// The slot lives there now.
+    /// The slot is now on that node.
     Moved(Address),
-    /// This key is there already; the slot is still here.
+    /// The slot is being migrated, and this key is already on that node.
     Ask(Address),
-    /// The keys are on their way; a moment later, same place.
+    /// Some of the keys are being migrated: send it again to the same node, a moment later.
     TryAgain,
 }
 
 impl ErrorReply {
-    /// Reads an error reply. `asked` is the node that gave it: a redirection without a host means
-    /// that one's host.
-    pub fn of(error: &ServerError, asked: &Address) -> ErrorReply {
-        let redirect = |make: fn(Address) -> Redirect| match target(error.details(), asked) {
+    /// Classifies an error reply of `node`. A redirection without a host means that node's host.
+    pub fn of(error: &ServerError, node: &Address) -> ErrorReply {
+        let redirect = |make: fn(Address) -> Redirect| match target(error.details(), node) {
             Some(address) => ErrorReply::Redirect(make(address)),
-            None => no(SendErrorKind::Moving),
+            None => not_executed(SendErrorKind::Moving),
         };
         match error.kind() {
             Some(ServerErrorKind::NoScript) => ErrorReply::NoScript,
@@ -44,43 +43,44 @@ impl ErrorReply {
             Some(ServerErrorKind::Ask) => redirect(Redirect::Ask),
             Some(ServerErrorKind::TryAgain) => ErrorReply::Redirect(Redirect::TryAgain),
             Some(ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown) => {
-                no(SendErrorKind::Moving)
+                not_executed(SendErrorKind::Moving)
             }
             Some(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => {
-                no(SendErrorKind::NotMaster)
+                not_executed(SendErrorKind::NotMaster)
             }
-            Some(ServerErrorKind::NoPerm) => no(SendErrorKind::Denied),
-            _ => ErrorReply::of_code(error.code()),
+            Some(ServerErrorKind::NoPerm) => not_executed(SendErrorKind::Denied),
+            // The library's list is open (`non_exhaustive`), so the rest goes by its code.
+            Some(_) | None => ErrorReply::of_code(error.code()),
         }
     }
 
-    /// The codes that the library has no name for. Redis checks memory and disk before a script's
-    /// first write and not again after it, so that a script refused for them wrote nothing.
+    /// Classifies the codes that the library has no name for. Redis checks memory and disk before
+    /// a script's first write and not again after it, so a script that fails with these codes
+    /// wrote nothing.
     fn of_code(code: &str) -> ErrorReply {
         match code {
-            "OOM" | "MISCONF" | "NOREPLICAS" => no(SendErrorKind::NotWritable),
-            "BUSY" => no(SendErrorKind::Busy),
-            "NOAUTH" | "WRONGPASS" => no(SendErrorKind::Denied),
-            _ => ErrorReply::Refused(SendError {
-                executed: Executed::Unknown,
-                fault: SendErrorKind::Script,
+            "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),
+            "BUSY" => not_executed(SendErrorKind::Busy),
+            "NOAUTH" | "WRONGPASS" => not_executed(SendErrorKind::Denied),
+            _unknown => ErrorReply::Failed(SendError {
+                executed: ExecutionStatus::Unknown,
+                kind: SendErrorKind::Script,
             }),
         }
     }
 }
 
-/// The item did not run.
-fn no(fault: SendErrorKind) -> ErrorReply {
-    ErrorReply::Refused(SendError { executed: Executed::No, fault })
+fn not_executed(kind: SendErrorKind) -> ErrorReply {
+    ErrorReply::Failed(SendError::not_executed(kind))
 }
 
-/// The address in `<slot> <host>:<port>`; the host is the asked one's where it is empty or unknown.
-fn target(details: Option<&str>, asked: &Address) -> Option<Address> {
-    let (_, place) = details?.trim().split_once(' ')?;
-    let (host, port) = place.rsplit_once(':')?;
+/// The address in `<slot> <host>:<port>`. An empty or unknown host means that of `node`.
+fn target(details: Option<&str>, node: &Address) -> Option<Address> {
+    let (_, address) = details?.trim().split_once(' ')?;
+    let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok()?;
-    match (host, asked) {
-        ("" | "?", Address::Tcp(asked, _)) => Some(Address::Tcp(asked.clone(), port)),
+    match (host, node) {
+        ("" | "?", Address::Tcp(node, _)) => Some(Address::Tcp(node.clone(), port)),
         ("" | "?", Address::Unix(_)) => None,
         (host, _) => Some(Address::Tcp(host.to_owned(), port)),
     }
@@ -92,11 +92,11 @@ mod tests {
 
     use super::*;
 
-    fn fault(line: &str) -> ErrorReply {
-        let asked = Address::Tcp("10.0.0.1".into(), 6379);
+    fn classify(line: &str) -> ErrorReply {
+        let node = Address::Tcp("10.0.0.1".into(), 6379);
         match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => ErrorReply::of(&error, &asked),
-            other => panic!("{line} is read as {other:?}"),
+            Ok(Value::ServerError(error)) => ErrorReply::of(&error, &node),
+            other => panic!("{line} is parsed as {other:?}"),
         }
     }
 
@@ -107,22 +107,22 @@ mod tests {
     #[test]
     fn a_redirection_names_its_node() {
         let moved = |address| ErrorReply::Redirect(Redirect::Moved(address));
-        assert_eq!(fault("MOVED 3999 127.0.0.1:6381"), moved(tcp("127.0.0.1", 6381)));
-        assert_eq!(fault("MOVED 3999 ::1:6381"), moved(tcp("::1", 6381)));
-        assert_eq!(fault("MOVED 3999 :6381"), moved(tcp("10.0.0.1", 6381)));
+        assert_eq!(classify("MOVED 3999 127.0.0.1:6381"), moved(tcp("127.0.0.1", 6381)));
+        assert_eq!(classify("MOVED 3999 ::1:6381"), moved(tcp("::1", 6381)));
+        assert_eq!(classify("MOVED 3999 :6381"), moved(tcp("10.0.0.1", 6381)));
         assert_eq!(
-            fault("ASK 1 node.example:7000"),
+            classify("ASK 1 node.example:7000"),
             ErrorReply::Redirect(Redirect::Ask(tcp("node.example", 7000)))
         );
         assert_eq!(
-            fault("TRYAGAIN Multiple keys request during rehashing of slot"),
+            classify("TRYAGAIN Multiple keys request during rehashing of slot"),
             ErrorReply::Redirect(Redirect::TryAgain)
         );
-        assert_eq!(fault("MOVED nonsense"), no(SendErrorKind::Moving));
+        assert_eq!(classify("MOVED nonsense"), not_executed(SendErrorKind::Moving));
     }
 
     #[test]
-    fn what_was_refused_before_it_ran_did_not_run() {
+    fn an_error_raised_before_the_script_starts_means_not_executed() {
         for (line, expected) in [
             ("CLUSTERDOWN Hash slot not served", SendErrorKind::Moving),
             ("MASTERDOWN Link with MASTER is down", SendErrorKind::Moving),
@@ -135,16 +135,17 @@ mod tests {
             ("NOAUTH Authentication required.", SendErrorKind::Denied),
             ("NOPERM this user has no permissions", SendErrorKind::Denied),
         ] {
-            assert_eq!(fault(line), no(expected), "{line}");
+            assert_eq!(classify(line), not_executed(expected), "{line}");
         }
-        assert_eq!(fault("NOSCRIPT No matching script."), ErrorReply::NoScript);
+        assert_eq!(classify("NOSCRIPT No matching script."), ErrorReply::NoScript);
     }
 
     #[test]
     fn a_script_that_failed_may_have_run() {
         for line in ["WRONGTYPE Operation against a key", "ERR user_script:1: boom", "NEW thing"] {
-            let expected = SendError { executed: Executed::Unknown, fault: SendErrorKind::Script };
-            assert_eq!(fault(line), ErrorReply::Refused(expected), "{line}");
+            let expected =
+                SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
+            assert_eq!(classify(line), ErrorReply::Failed(expected), "{line}");
         }
     }
 }

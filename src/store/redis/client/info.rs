@@ -1,76 +1,76 @@
-//! What a server says of itself in INFO: the lines that tell whether it will go on counting.
+//! The lines of INFO that show a server's load, memory and keys.
 //!
-//! Not here: asking for it (`census`, and `dial` at connect), the names of metrics (`app`).
+//! Not here: sending INFO (`info_poll`, and `dialer` in the handshake), the metrics' names (`app`).
 
-/// A server's own figures, as of its last answer.
+/// What a server reported in its last INFO. Load and commands are those of all its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Commands in the last moments, per second, everybody's.
+    /// Commands per second at present.
     pub ops_per_second: u64,
-    /// Commands since it was started, everybody's; those that scripts run count too.
+    /// Commands since the server started; those run by scripts count too.
     pub commands: u64,
-    /// Memory that its data takes, in bytes.
+    /// Memory used, in bytes.
     pub memory_bytes: u64,
-    /// Memory that it may take, in bytes; 0: no bound.
+    /// `maxmemory`, in bytes; 0: unlimited.
     pub memory_bytes_max: u64,
-    /// What it does at that bound: `noeviction`, or a policy under which counters are forgotten.
+    /// `maxmemory-policy`: `noeviction`, or a policy that deletes counters.
     pub eviction_policy: String,
-    /// Keys that it dropped at that bound.
+    /// Keys evicted.
     pub evicted_keys: u64,
-    /// Script calls that it ran, everybody's.
+    /// Script calls since the server started.
     pub script_calls: u64,
-    /// Time that it spent in them, in microseconds.
+    /// Time spent in script calls, in microseconds.
     pub script_us: u64,
-    /// Keys of our database.
+    /// Keys in our database.
     pub keys: u64,
-    /// Those of them that have an end.
+    /// Those of them that expire.
     pub keys_expiring: u64,
 }
 
 impl NodeInfo {
-    /// Reads the text of `INFO all`. `db`: which database is ours. A line that is missing reads 0:
-    /// servers that speak the protocol do not all have all of them.
-    pub(crate) fn of(info: &str, db: i64) -> NodeInfo {
-        let mut vitals = NodeInfo::default();
-        let ours = format!("db{db}");
-        for line in info.lines() {
-            let Some((name, told)) = line.split_once(':') else { continue };
-            let whole = || told.trim().parse().unwrap_or(0);
+    /// Parses the text of `INFO all`. `db` is our database. Missing lines read as 0: not every
+    /// compatible server sends all of them.
+    pub(crate) fn parse(text: &str, db: i64) -> NodeInfo {
+        let mut info = NodeInfo::default();
+        let our_db = format!("db{db}");
+        for line in text.lines() {
+            let Some((name, value)) = line.split_once(':') else { continue };
+            let number = || value.trim().parse().unwrap_or(0);
             match name {
-                "instantaneous_ops_per_sec" => vitals.ops_per_second = whole(),
-                "total_commands_processed" => vitals.commands = whole(),
-                "used_memory" => vitals.memory_bytes = whole(),
-                "maxmemory" => vitals.memory_bytes_max = whole(),
-                "maxmemory_policy" => vitals.eviction_policy = told.trim().to_owned(),
-                "evicted_keys" => vitals.evicted_keys = whole(),
+                "instantaneous_ops_per_sec" => info.ops_per_second = number(),
+                "total_commands_processed" => info.commands = number(),
+                "used_memory" => info.memory_bytes = number(),
+                "maxmemory" => info.memory_bytes_max = number(),
+                "maxmemory_policy" => info.eviction_policy = value.trim().to_owned(),
+                "evicted_keys" => info.evicted_keys = number(),
                 "cmdstat_evalsha" | "cmdstat_eval" => {
-                    vitals.script_calls += part(told, "calls");
-                    vitals.script_us += part(told, "usec");
+                    info.script_calls += field(value, "calls");
+                    info.script_us += field(value, "usec");
                 }
-                _ if name == ours => {
-                    vitals.keys = part(told, "keys");
-                    vitals.keys_expiring = part(told, "expires");
+                _ if name == our_db => {
+                    info.keys = field(value, "keys");
+                    info.keys_expiring = field(value, "expires");
                 }
                 _ => {}
             }
         }
-        vitals
+        info
     }
 
-    /// Whether it has a bound beyond which it drops keys.
+    /// Whether it deletes keys when its memory is full.
     pub(crate) fn may_evict(&self) -> bool {
         let evicts = !matches!(&*self.eviction_policy, "" | "noeviction");
         self.memory_bytes_max > 0 && evicts
     }
 }
 
-/// A number of a line such as `calls=12,usec=340`; 0 where it is not there.
-fn part(told: &str, name: &str) -> u64 {
-    let of_name = |part: &str| {
-        let (held, number) = part.split_once('=')?;
-        (held == name).then(|| number.trim().parse().ok()).flatten()
+/// A number in a line such as `calls=12,usec=340`; 0 if it is missing.
+fn field(line: &str, name: &str) -> u64 {
+    let value = |pair: &str| {
+        let (key, number) = pair.split_once('=')?;
+        (key == name).then(|| number.trim().parse().ok()).flatten()
     };
-    told.split(',').find_map(of_name).unwrap_or(0)
+    line.split(',').find_map(value).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -85,8 +85,8 @@ mod tests {
         db3:keys=12,expires=11,avg_ttl=100\r\n";
 
     #[test]
-    fn the_lines_that_matter_are_read_and_those_of_our_database() {
-        let vitals = NodeInfo {
+    fn relevant_lines_and_those_of_our_database_are_parsed() {
+        let info = NodeInfo {
             ops_per_second: 5,
             commands: 77,
             memory_bytes: 1_048_576,
@@ -98,22 +98,22 @@ mod tests {
             keys: 12,
             keys_expiring: 11,
         };
-        assert_eq!(NodeInfo::of(INFO, 3), vitals);
+        assert_eq!(NodeInfo::parse(INFO, 3), info);
     }
 
     #[test]
-    fn what_is_missing_or_no_number_reads_zero() {
-        assert_eq!(NodeInfo::of("", 0), NodeInfo::default());
+    fn missing_and_malformed_numbers_read_as_zero() {
+        assert_eq!(NodeInfo::parse("", 0), NodeInfo::default());
         let odd = "used_memory:lots\r\ndb0:keys\r\ncmdstat_evalsha:calls=,usec=x\r\n:\r\n";
-        assert_eq!(NodeInfo::of(odd, 0), NodeInfo::default());
+        assert_eq!(NodeInfo::parse(odd, 0), NodeInfo::default());
     }
 
     fn may_evict(info: &str) -> bool {
-        NodeInfo::of(info, 0).may_evict()
+        NodeInfo::parse(info, 0).may_evict()
     }
 
     #[test]
-    fn a_redis_evicts_if_it_has_a_bound_and_a_policy_for_it() {
+    fn redis_may_evict_if_it_has_a_memory_limit_and_an_eviction_policy() {
         let memory = |bound, policy| {
             may_evict(&format!("# Memory\r\nmaxmemory:{bound}\r\nmaxmemory_policy:{policy}\r\n"))
         };

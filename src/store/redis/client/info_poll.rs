@@ -1,74 +1,79 @@
-//! Asks every node from time to time what it says of itself, in the background: no call waits for
-//! it, and where the servers do not permit it nothing but the figures is missing.
+//! Polls INFO on every node in the background. No call waits for it, and without the permission
+//! only these metrics are missing.
 //!
-//! Not here: what the answer says (`vitals`), showing it (`telemetry`).
+//! Not here: parsing the reply (`info`), the metrics (`app::wiring::redis_metrics`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::{RedisError, ServerErrorKind, Value};
 
-use super::dialer::Context;
+use super::dialer::ClientContext;
 use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;
 
-/// Before the first answer: a node is connected within moments of the start.
+/// The interval before the first reply: nodes are connected within moments of the start.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// Asks until nobody holds the connections any more, `every` so often.
-pub(crate) async fn keep_count(way: Weak<Topology>, context: Arc<Context>, every: Duration) {
+/// Polls every node until the client is dropped.
+pub(crate) async fn poll_info(
+    topology: Weak<Topology>,
+    context: Arc<ClientContext>,
+    interval: Duration,
+) {
     let mut denied = false;
-    let mut heard = false;
+    let mut answered = false;
     loop {
-        tokio::time::sleep(if heard { every } else { FIRST.min(every) }).await;
-        let Some(nodes) = way.upgrade().map(|way| way.nodes()) else { return };
+        tokio::time::sleep(if answered { interval } else { FIRST.min(interval) }).await;
+        let Some(nodes) = topology.upgrade().map(|topology| topology.nodes()) else { return };
         for node in nodes {
-            // One that is not connected would only make us wait.
-            let said = if node.is_connected() { Some(ask(&context, &node).await) } else { None };
-            match said {
-                Some(Ok(vitals)) => {
-                    (denied, heard) = (false, true);
-                    node.say(Some(vitals));
+            // A node without a connection would only make us wait.
+            let reply =
+                if node.is_connected() { Some(query_info(&context, &node).await) } else { None };
+            match reply {
+                Some(Ok(info)) => {
+                    (denied, answered) = (false, true);
+                    node.set_info(Some(info));
                 }
-                Some(Err(Silence::Denied)) => {
-                    heard = true;
-                    node.say(None);
+                Some(Err(InfoError::Denied)) => {
+                    answered = true;
+                    node.set_info(None);
                     if !denied {
                         denied = true;
                         let (node, permission) = (node.address(), "+info");
-                        tracing::warn!(%node, permission, "Redis keeps its own figures from us");
+                        tracing::warn!(%node, permission, "Redis denied INFO");
                     }
                 }
-                // Why is told by the connections.
-                Some(Err(Silence::Failed)) | None => node.say(None),
+                // The connections log the reason.
+                Some(Err(InfoError::Failed)) | None => node.set_info(None),
             }
         }
     }
 }
 
-/// Why a node says nothing of itself.
-enum Silence {
-    /// We may not ask.
+/// Why INFO could not be read.
+enum InfoError {
+    /// The ACL does not permit it.
     Denied,
-    /// It did not answer.
+    /// The query failed.
     Failed,
 }
 
-async fn ask(context: &Context, node: &Node) -> Result<NodeInfo, Silence> {
+async fn query_info(context: &ClientContext, node: &Node) -> Result<NodeInfo, InfoError> {
     let config = &context.config;
-    // One word, because servers before 7.0 take no more; commandstats are only in all.
-    let answer = context.ask(node.address(), &config.auth, redis::cmd("INFO").arg("all")).await;
-    match answer.map_err(|error| silence(&error))? {
-        Value::BulkString(text) => Ok(NodeInfo::of(&String::from_utf8_lossy(&text), config.db)),
-        Value::VerbatimString { text, .. } => Ok(NodeInfo::of(&text, config.db)),
-        _ => Err(Silence::Failed),
+    // One argument, because servers before 7.0 accept no more; commandstats is only in `all`.
+    let reply = context.query(node.address(), &config.auth, redis::cmd("INFO").arg("all")).await;
+    match reply.map_err(|error| info_error(&error))? {
+        Value::BulkString(text) => Ok(NodeInfo::parse(&String::from_utf8_lossy(&text), config.db)),
+        Value::VerbatimString { text, .. } => Ok(NodeInfo::parse(&text, config.db)),
+        _ => Err(InfoError::Failed),
     }
 }
 
-fn silence(error: &RedisError) -> Silence {
+fn info_error(error: &RedisError) -> InfoError {
     match error.kind() {
-        redis::ErrorKind::Server(ServerErrorKind::NoPerm) => Silence::Denied,
-        _ => Silence::Failed,
+        redis::ErrorKind::Server(ServerErrorKind::NoPerm) => InfoError::Denied,
+        _ => InfoError::Failed,
     }
 }

@@ -1,18 +1,20 @@
-//! The client: connections to Redis nodes, the topologies, and what happens when a node fails.
+//! The Redis client: pipelined connections, the topologies, and node failures.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
-//! | [`transport`] | what the store asks of its connections |
-//! | [`config`], [`topology`], [`node_stats`] | settings of the connections; all of them; their counters |
-//! | `topology`, `single_master`, `sentinel`, `cluster` | which node is asked |
-//! | [`slot_table`], `slot_refresh` | a cluster's slots, and how the table stays fresh |
-//! | `node`, `connection`, `pending_command` | one server; one connection; one command on its way |
-//! | `circuit_breaker`, `node_breaker` | a node that does not answer is not asked |
-//! | `connect`, `client_tls`, `backoff` | opening connections; their TLS; waiting to |
-//! | [`error_reply`] | what error replies mean |
-//! | [`info`], `info_poll` | what a node says of itself |
+//! | [`transport`] | the trait through which the store sends script calls |
+//! | [`topology`] | the client itself: one of the topologies behind that trait |
+//! | `single_master`, `sentinel` | one server, or the master that the sentinels name |
+//! | `cluster`, [`slot_table`], `slot_refresh` | Redis Cluster: routing, the slot table, its refresh |
+//! | `node` | one server: its connections, its breaker, its statistics |
+//! | `connection`, `pending_command` | one pipelined connection; the commands in its queue and in flight |
+//! | `circuit_breaker`, `node_breaker` | the breaker's state machine; the breaker of one node |
+//! | `dialer`, `client_tls`, `backoff` | opening connections, their TLS, the wait between attempts |
+//! | [`error_reply`] | what each error reply means |
+//! | [`info`], `info_poll` | what INFO reports, and polling it |
+//! | [`config`], [`node_stats`] | configuration; statistics per node |
 //!
-//! Not here: what the commands are (`script`).
+//! Not here: which script a call runs and with which arguments (`script`).
 
 mod backoff;
 mod circuit_breaker;

@@ -1,6 +1,6 @@
-//! A node: one server's address, its connections, its counters.
+//! One Redis node: its address, its connections, its breaker and its statistics.
 //!
-//! Not here: what a connection does (`connection`), which node a key lies on (`cluster`).
+//! Not here: what a connection does (`connection`), which node holds a key (`cluster`).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,169 +12,179 @@ use tokio::sync::{Notify, mpsc};
 
 use super::config::Address;
 use super::connection::{Connection, QUEUE_MAX};
-use super::dialer::{Context, Dialer};
+use super::dialer::{ClientContext, Dialer};
 use super::info::NodeInfo;
-use super::node_breaker::{Awaited, NodeBreaker};
+use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
-use super::pending_command::{Batch, PendingCommand};
+use super::pending_command::{Batch, PendingCommand, PendingReply};
 use super::transport::{ScriptCall, SendErrorKind};
 
 thread_local! {
-    /// Which of the homes this thread is; set by the connections that live here.
-    static HOME: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The index of this thread's runtime among the configured worker runtimes. Set by the
+    /// connections that run on it.
+    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// One server. Its connections dial in the background from the moment it is opened, and end when it is
-/// dropped.
+/// One server. Its connections are opened in the background and closed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
     address: Address,
-    connections: Box<[ConnectionLoss]>,
-    /// Whose turn it is, among callers who are at home nowhere.
-    turn: AtomicUsize,
-    counters: Arc<NodeStats>,
-    trouble: Arc<Notify>,
+    connections: Box<[ConnectionHandle]>,
+    /// The next connection, for callers that are on none of the worker runtimes.
+    next: AtomicUsize,
+    stats: Arc<NodeStats>,
+    refresh_needed: Arc<Notify>,
     breaker: Option<Arc<NodeBreaker>>,
-    vitals: ArcSwapOption<NodeInfo>,
+    info: ArcSwapOption<NodeInfo>,
 }
 
 /// The callers' end of a connection.
 #[derive(Debug)]
-struct ConnectionLoss {
+struct ConnectionHandle {
     queue: mpsc::Sender<Batch>,
     connected: Arc<AtomicBool>,
 }
 
 impl Node {
-    /// Opens the node's connections, on their homes or else the present runtime. `trouble` is told whenever a connection loses its
-    /// connection or cannot get one.
-    pub(crate) fn open(context: &Arc<Context>, address: Address, trouble: &Arc<Notify>) -> Node {
-        let counters = Arc::new(NodeStats::default());
-        let homes = &context.config.homes;
-        let connection = |at: usize| {
-            let (queue, receiver) = mpsc::channel(QUEUE_MAX);
+    /// Starts opening the node's connections, on the worker runtimes or else on the present one.
+    /// `refresh_needed` is notified whenever a connection is lost or cannot be opened.
+    pub(crate) fn open(
+        context: &Arc<ClientContext>,
+        address: Address,
+        refresh_needed: &Arc<Notify>,
+    ) -> Node {
+        let config = &context.config;
+        let stats = Arc::new(NodeStats::default());
+        let runtimes = &config.worker_runtimes;
+        let open_connection = |index: usize| {
+            let (sender, queue) = mpsc::channel(QUEUE_MAX);
             let connected = Arc::new(AtomicBool::new(false));
             let connection = Connection {
-                dialer: Dialer::new(Arc::clone(context), address.clone(), Arc::clone(&counters)),
-                queue: receiver,
+                dialer: Dialer::new(Arc::clone(context), address.clone(), Arc::clone(&stats)),
+                queue,
                 connected: Arc::clone(&connected),
-                counters: Arc::clone(&counters),
-                trouble: Arc::clone(trouble),
-                now: context.config.breaker.clone(),
+                stats: Arc::clone(&stats),
+                refresh_needed: Arc::clone(refresh_needed),
+                clock: config.breaker_clock.clone(),
             };
-            match at.checked_rem(homes.len()) {
+            match index.checked_rem(runtimes.len()) {
                 None => drop(tokio::spawn(connection.run())),
-                Some(home) => drop(homes[home].spawn(async move {
-                    HOME.set(Some(home));
+                Some(worker) => drop(runtimes[worker].spawn(async move {
+                    WORKER.set(Some(worker));
                     connection.run().await;
                 })),
             }
-            ConnectionLoss { queue, connected }
+            ConnectionHandle { queue: sender, connected }
         };
-        let connections = (0..context.config.connections.max(1)).map(connection).collect();
-        let trouble = Arc::clone(trouble);
-        let breaker = context.config.breaker.clone().map(|now| {
-            let (counters, trouble) = (Arc::clone(&counters), Arc::clone(&trouble));
-            Arc::new(NodeBreaker::new(now, address.to_string(), counters, trouble))
+        let connections = (0..config.connections_per_node.max(1)).map(open_connection).collect();
+        let breaker = config.breaker_clock.clone().map(|clock| {
+            let (stats, refresh_needed) = (Arc::clone(&stats), Arc::clone(refresh_needed));
+            Arc::new(NodeBreaker::new(clock, address.to_string(), stats, refresh_needed))
         });
-        let (turn, vitals) = (AtomicUsize::new(0), ArcSwapOption::empty());
-        Node { address, connections, turn, counters, trouble, breaker, vitals }
+        Node {
+            address,
+            connections,
+            next: AtomicUsize::new(0),
+            stats,
+            refresh_needed: Arc::clone(refresh_needed),
+            breaker,
+            info: ArcSwapOption::empty(),
+        }
     }
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Whether any connection is connected.
+    /// Whether any of its connections is open.
     pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.connected.load(Ordering::Acquire))
     }
 
-    /// The node's counters, live.
+    /// Its statistics and state.
     pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
             address: self.address.to_string(),
-            counters: Arc::clone(&self.counters),
+            stats: Arc::clone(&self.stats),
             breaker: self.breaker.as_ref().map(|breaker| breaker.state()),
-            vitals: self.vitals.load_full(),
+            info: self.info.load_full(),
         }
     }
 
-    /// What the server said of itself last.
-    pub(crate) fn say(&self, vitals: Option<NodeInfo>) {
-        self.vitals.store(vitals.map(Arc::new));
+    /// Stores what INFO reported; `None` if it could not be read.
+    pub(crate) fn set_info(&self, info: Option<NodeInfo>) {
+        self.info.store(info.map(Arc::new));
     }
 
-    /// Queues what one call asks of this node, or refuses it at once.
-    pub(crate) fn submit(&self, mut parcel: Batch) {
-        if parcel.is_empty() {
+    /// Queues the commands of one call, or rejects them at once.
+    pub(crate) fn enqueue(&self, mut batch: Batch) {
+        if batch.is_empty() {
             return;
         }
-        let first = HOME.get().unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
-        let mut fault = SendErrorKind::NotConnected;
+        let first = WORKER.get().unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
+        let mut queue_full = false;
         for step in 0..self.connections.len() {
             let connection = &self.connections[first.wrapping_add(step) % self.connections.len()];
             if !connection.connected.load(Ordering::Acquire) {
                 continue;
             }
-            parcel = match connection.queue.try_send(parcel) {
+            batch = match connection.queue.try_send(batch) {
                 Ok(()) => return,
-                Err(TrySendError::Full(parcel)) => {
-                    fault = SendErrorKind::QueueFull;
-                    parcel
+                Err(TrySendError::Full(batch)) => {
+                    queue_full = true;
+                    batch
                 }
-                Err(TrySendError::Closed(parcel)) => parcel,
+                Err(TrySendError::Closed(batch)) => batch,
             };
         }
-        let counter = match fault {
-            SendErrorKind::QueueFull => &self.counters.queue_full,
-            _ => &self.counters.not_connected,
-        };
-        counter.add(parcel.len() as u64);
-        if fault == SendErrorKind::NotConnected {
-            self.trouble.notify_one();
-        }
-        for ticket in parcel {
-            ticket.refuse(fault);
-        }
-    }
-
-    /// Queues an item that nobody waits for, unless the breaker wants to know of its every call.
-    pub(crate) fn post(&self, item: ScriptCall) {
-        if self.breaker.as_ref().is_none_or(|breaker| breaker.is_open()) {
-            self.submit(Batch::from_buf([PendingCommand::posted(item)]));
+        let (counter, kind) = if queue_full {
+            (&self.stats.queue_full, SendErrorKind::QueueFull)
         } else {
-            self.counters.rejected.add(1);
+            self.refresh_needed.notify_one();
+            (&self.stats.not_connected, SendErrorKind::NotConnected)
+        };
+        counter.add(batch.len() as u64);
+        for command in batch {
+            command.reject(kind);
         }
     }
 
-    /// Queues one item.
-    pub(crate) fn submit_one(&self, item: ScriptCall, asking: bool) -> Awaited {
-        let (ticket, awaited) = self.ticket(item, asking);
-        if let Some(ticket) = ticket {
-            self.submit(Batch::from_buf([ticket]));
+    /// Queues a script call whose reply nobody waits for. While the breaker is not fully closed it
+    /// is dropped: a call without a reply cannot serve as a probe.
+    pub(crate) fn post(&self, call: ScriptCall) {
+        if self.breaker.as_ref().is_none_or(|breaker| breaker.is_fully_closed()) {
+            self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
+        } else {
+            self.stats.breaker_rejected.add(1);
         }
-        awaited
     }
 
-    /// A ticket for an item, and its reply; no ticket where the breaker refuses it.
-    pub(crate) fn ticket(
+    /// Queues one script call.
+    pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
+        let (command, reply) = self.prepare(call, asking);
+        self.enqueue(command.into_iter().collect());
+        reply
+    }
+
+    /// Makes a command of a script call, and its pending reply. There is no command if the breaker
+    /// rejects the call.
+    pub(crate) fn prepare(
         &self,
-        item: ScriptCall,
+        call: ScriptCall,
         asking: bool,
-    ) -> (Option<PendingCommand>, Awaited) {
-        let (ticket, receiver) = PendingCommand::new(item, asking);
+    ) -> (Option<PendingCommand>, PendingReply) {
+        let (command, receiver) = PendingCommand::new(call, asking);
         let Some(breaker) = &self.breaker else {
-            return (Some(ticket), Awaited { receiver, watch: None });
+            return (Some(command), PendingReply { receiver, tracker: None });
         };
-        let watch = breaker.admit();
-        let ticket = if watch.is_some() {
-            Some(ticket)
+        let tracker = breaker.admit();
+        let command = if tracker.is_some() {
+            Some(command)
         } else {
-            self.counters.rejected.add(1);
-            ticket.refuse(SendErrorKind::Open);
+            self.stats.breaker_rejected.add(1);
+            command.reject(SendErrorKind::BreakerOpen);
             None
         };
-        (ticket, Awaited { receiver, watch })
+        (command, PendingReply { receiver, tracker })
     }
 }

@@ -1,37 +1,38 @@
-//! A node's breaker in use: asked before each item, told what became of it.
+//! The circuit breaker of one node as its callers use it: asked before each call, told each result.
 //!
-//! Not here: when it trips (`breaker`), the connections.
+//! While the breaker is fully closed, callers read two atomics and take no lock. Not here: when it
+//! opens (`circuit_breaker`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
-use super::backoff::chance;
-use super::circuit_breaker::{CircuitBreaker, Failure, Pass, State};
-use super::config::Monotonic;
+use super::backoff::random;
+use super::circuit_breaker::{BreakerEpoch, BreakerState, CallFailure, CircuitBreaker};
+use super::config::MonotonicClock;
 use super::node_stats::NodeStats;
-use super::pending_command::{PendingCommand, Reply};
-use super::transport::{ScriptCall, SendError, SendErrorKind};
-use crate::domain::{Executed, Micros};
+use super::pending_command::CommandReply;
+use super::transport::{SendError, SendErrorKind};
+use crate::domain::Micros;
 use crate::store::current_trace;
 
-/// A caller who goes away sooner than this did not wait in vain: it was cancelled. A healthy node
-/// answers within 1 ms, and a call's budget is 6.
-const IN_VAIN: Micros = Micros(3_000);
+/// A caller who stops waiting sooner than this was cancelled and proves nothing about the node. A
+/// healthy node answers within 1 ms; a call's budget is 6.
+const TIMEOUT_MIN: Micros = Micros(3_000);
 
-/// A breaker with its time and its counters.
+/// A breaker with its clock and the node's statistics.
 pub(crate) struct NodeBreaker {
-    now: Monotonic,
+    clock: MonotonicClock,
     breaker: Mutex<CircuitBreaker>,
-    /// The breaker is wide open: nothing has to be asked, and answers are only counted.
-    open: AtomicBool,
+    /// Every call is sent; successes are only counted in `successes`.
+    fully_closed: AtomicBool,
     epoch: AtomicU32,
-    /// Answers that the breaker was not told of yet.
-    answered: AtomicU64,
+    /// Successes that `breaker` was not told yet.
+    successes: AtomicU64,
     address: String,
-    counters: Arc<NodeStats>,
-    trouble: Arc<Notify>,
+    stats: Arc<NodeStats>,
+    refresh_needed: Arc<Notify>,
 }
 
 impl std::fmt::Debug for NodeBreaker {
@@ -40,180 +41,161 @@ impl std::fmt::Debug for NodeBreaker {
     }
 }
 
-/// An item on its way past a breaker: if it is dropped unanswered, its caller waited in vain.
+/// Measures an admitted call and reports its result to the breaker. Dropped without a report, it
+/// counts as a timeout.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    guard: Arc<NodeBreaker>,
-    pass: Pass,
+pub(crate) struct CallTracker {
+    breaker: Arc<NodeBreaker>,
+    epoch: BreakerEpoch,
     sent: Micros,
-    told: bool,
+    reported: bool,
 }
 
 impl NodeBreaker {
     pub(crate) fn new(
-        now: Monotonic,
+        clock: MonotonicClock,
         address: String,
-        counters: Arc<NodeStats>,
-        trouble: Arc<Notify>,
+        stats: Arc<NodeStats>,
+        refresh_needed: Arc<Notify>,
     ) -> NodeBreaker {
         NodeBreaker {
-            now,
+            clock,
             breaker: Mutex::default(),
-            open: AtomicBool::new(true),
+            fully_closed: AtomicBool::new(true),
             epoch: AtomicU32::new(0),
-            answered: AtomicU64::new(0),
+            successes: AtomicU64::new(0),
             address,
-            counters,
-            trouble,
+            stats,
+            refresh_needed,
         }
     }
 
-    /// Leave to send an item; `None` while the breaker is open.
-    pub(crate) fn admit(self: &Arc<Self>) -> Option<Watch> {
-        let sent = self.now.now();
-        let pass = if self.open.load(Ordering::Relaxed) {
-            Pass(self.epoch.load(Ordering::Relaxed))
+    /// Admits a call, or returns `None` if the breaker rejects it.
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<CallTracker> {
+        let sent = self.clock.now();
+        let epoch = if self.is_fully_closed() {
+            BreakerEpoch(self.epoch.load(Ordering::Relaxed))
         } else {
             let mut breaker = self.lock();
-            let pass = breaker.admit(sent, chance());
+            let epoch = breaker.admit(sent, random());
             self.publish(&breaker);
-            pass?
+            epoch?
         };
-        Some(Watch { guard: Arc::clone(self), pass, sent, told: false })
+        Some(CallTracker { breaker: Arc::clone(self), epoch, sent, reported: false })
     }
 
-    /// What the breaker does now.
-    pub(crate) fn state(&self) -> State {
+    /// The present state.
+    pub(crate) fn state(&self) -> BreakerState {
         self.lock().state()
     }
 
-    /// Everything is sent: for items that nobody waits for, which are no probes.
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+    /// Whether every call is sent. Calls without a reply are sent only then, because they cannot
+    /// serve as probes.
+    pub(crate) fn is_fully_closed(&self) -> bool {
+        self.fully_closed.load(Ordering::Relaxed)
     }
 
-    fn answered(&self, pass: Pass) {
-        if self.open.load(Ordering::Relaxed) {
-            self.answered.fetch_add(1, Ordering::Relaxed);
+    fn record_success(&self, epoch: BreakerEpoch) {
+        if self.is_fully_closed() {
+            self.successes.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut breaker = self.lock();
-        breaker.answered(pass, 1, self.now.now());
-        if breaker.state() == State::Closed && self.counters.open_now.get() > 0 {
-            self.counters.open_now.sub(1);
-            tracing::info!(node = self.address, "the breaker flows: the node answers again");
+        breaker.record_success(epoch, 1, self.clock.now());
+        if breaker.state() == BreakerState::Closed && self.stats.breaker_open.get() > 0 {
+            self.stats.breaker_open.sub(1);
+            tracing::info!(node = self.address, "the circuit breaker closed");
         }
         self.publish(&breaker);
     }
 
-    fn failed(&self, pass: Pass, failure: Failure) {
+    fn record_failure(&self, epoch: BreakerEpoch, failure: CallFailure) {
         let mut breaker = self.lock();
-        let now = self.now.now();
-        let flowed = breaker.state() == State::Closed;
-        let answered = self.answered.swap(0, Ordering::Relaxed);
-        let open = breaker.pass();
-        breaker.answered(open, answered, now);
-        breaker.failed(pass, failure, now, chance());
-        if flowed && breaker.state() == State::Open {
-            self.counters.opened.add(1);
-            if self.counters.open_now.get() == 0 {
-                self.counters.open_now.add(1);
+        let now = self.clock.now();
+        let was_closed = breaker.state() == BreakerState::Closed;
+        let successes = self.successes.swap(0, Ordering::Relaxed);
+        let present = breaker.epoch();
+        breaker.record_success(present, successes, now);
+        breaker.record_failure(epoch, failure, now, random());
+        if was_closed && breaker.state() == BreakerState::Open {
+            self.stats.breaker_opened.add(1);
+            if self.stats.breaker_open.get() == 0 {
+                self.stats.breaker_open.add(1);
             }
             tracing::warn!(node = self.address, ?failure, "the circuit breaker opened");
-            self.trouble.notify_one();
+            self.refresh_needed.notify_one();
         }
         self.publish(&breaker);
     }
 
-    /// What the fast way looks at. Called with the lock held.
+    /// Updates the atomics that callers read without the lock. Called with the lock held.
     fn publish(&self, breaker: &CircuitBreaker) {
-        self.epoch.store(breaker.pass().0, Ordering::Relaxed);
-        self.open.store(breaker.is_wide_open(), Ordering::Relaxed);
+        self.epoch.store(breaker.epoch().0, Ordering::Relaxed);
+        self.fully_closed.store(breaker.is_fully_closed(), Ordering::Relaxed);
     }
 
-    /// Nothing under the lock can panic half way through a change.
+    /// Nothing panics under the lock, so a poisoned lock still holds a valid state.
     fn lock(&self) -> MutexGuard<'_, CircuitBreaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watch {
-    fn so_far(&self) -> Micros {
-        self.guard.now.now().saturating_sub(self.sent)
+impl CallTracker {
+    fn elapsed(&self) -> Micros {
+        self.breaker.clock.now().saturating_sub(self.sent)
     }
 
-    /// How long it has been under way; noted.
-    fn waited(&self) -> Micros {
-        let waited = self.so_far();
-        self.guard.counters.waits.note(waited.0);
+    /// The time the caller waited, which is also added to the node's statistics.
+    fn record_wait(&self) -> Micros {
+        let waited = self.elapsed();
+        self.breaker.stats.wait_times.record(waited.0);
         waited
     }
 
-    fn tell(mut self, reply: &Reply) {
-        self.told = true;
-        let Reply::Failed(SendError { fault, .. }) = reply else {
-            let waited = self.waited();
-            current_trace::note(|trace| trace.asked(&self.guard.address, waited, None));
-            return self.guard.answered(self.pass);
+    /// Reports the result of the call.
+    pub(crate) fn report(mut self, reply: &CommandReply) {
+        self.reported = true;
+        let CommandReply::Failed(SendError { kind, .. }) = reply else {
+            let waited = self.record_wait();
+            current_trace::record(|trace| {
+                trace.record_node_call(&self.breaker.address, waited, None)
+            });
+            return self.breaker.record_success(self.epoch);
         };
-        // Whoever traces wants to know of calls that were not sent, too.
-        current_trace::note(|trace| {
-            trace.asked(&self.guard.address, self.so_far(), Some(fault.word()))
+        // A trace also shows calls that were rejected without being sent.
+        current_trace::record(|trace| {
+            trace.record_node_call(&self.breaker.address, self.elapsed(), Some(kind.as_str()))
         });
-        match fault {
-            // Nobody waited, and nothing was learned of the node.
-            SendErrorKind::NotConnected | SendErrorKind::QueueFull | SendErrorKind::Open => return,
-            SendErrorKind::Lost => self.guard.failed(self.pass, Failure::Unanswered),
-            SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy => {
-                self.guard.failed(self.pass, Failure::Refused);
+        match kind {
+            // Rejected on our side: nobody waited, and it proves nothing about the node.
+            SendErrorKind::NotConnected | SendErrorKind::QueueFull | SendErrorKind::BreakerOpen => {
+                return;
             }
-            // The node answers; a full one still tells refusals from passes.
+            SendErrorKind::Lost => self.breaker.record_failure(self.epoch, CallFailure::NoReply),
+            SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy => {
+                self.breaker.record_failure(self.epoch, CallFailure::ErrorReply);
+            }
+            // The node works; one that cannot write still tells passes from refusals.
             SendErrorKind::NotWritable | SendErrorKind::Denied | SendErrorKind::Script => {
-                self.guard.answered(self.pass);
+                self.breaker.record_success(self.epoch);
             }
         }
-        self.waited();
+        self.record_wait();
     }
 }
 
-impl Drop for Watch {
+impl Drop for CallTracker {
     fn drop(&mut self) {
-        // A caller who gives up has waited too: without those the slowest would not be seen.
-        if self.told {
+        // Callers who gave up waited too; without them the slowest calls would not be counted.
+        if self.reported {
             return;
         }
-        let waited = self.waited();
-        current_trace::note(|trace| trace.asked(&self.guard.address, waited, Some("unheard")));
-        if waited >= IN_VAIN {
-            self.guard.failed(self.pass, Failure::Unanswered);
+        let waited = self.record_wait();
+        current_trace::record(|trace| {
+            trace.record_node_call(&self.breaker.address, waited, Some("timeout"))
+        });
+        if waited >= TIMEOUT_MIN {
+            self.breaker.record_failure(self.epoch, CallFailure::NoReply);
         }
-    }
-}
-
-/// A reply that is waited for.
-#[derive(Debug)]
-pub(crate) struct Awaited {
-    pub(crate) receiver: oneshot::Receiver<Reply>,
-    /// `None` where the node has no breaker, or was not asked.
-    pub(crate) watch: Option<Watch>,
-}
-
-impl Awaited {
-    /// The reply of an item that no node is asked for.
-    pub(crate) fn refused(item: ScriptCall, fault: SendErrorKind) -> Awaited {
-        let (ticket, receiver) = PendingCommand::new(item, false);
-        ticket.refuse(fault);
-        Awaited { receiver, watch: None }
-    }
-
-    /// Waits for the reply. A ticket that was dropped unanswered had been written.
-    pub(crate) async fn reply(self) -> Reply {
-        let Awaited { receiver, watch } = self;
-        let lost = SendError { executed: Executed::Unknown, fault: SendErrorKind::Lost };
-        let reply = receiver.await.unwrap_or(Reply::Failed(lost));
-        if let Some(watch) = watch {
-            watch.tell(&reply);
-        }
-        reply
     }
 }

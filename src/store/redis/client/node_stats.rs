@@ -1,103 +1,103 @@
-//! What happened on the connections, counted per node as plain atomics.
+//! Statistics of the connections to each node, as plain atomics.
 //!
-//! Not here: names and labels of metrics (`telemetry` reads these and gives them theirs).
+//! Not here: the metrics' names and labels (`app::wiring::redis_metrics`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use super::circuit_breaker::State;
+pub use super::circuit_breaker::BreakerState;
 pub use super::info::NodeInfo;
-use crate::domain::{Sizes, Waits};
+use crate::domain::{DurationHistogram, SizeHistogram};
 
-/// One number that only grows (or, for gauges, moves).
+/// A number that only grows or, as a gauge, goes up and down.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds to it.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// One less: for the gauge among them.
+    /// Subtracts from it. Gauges only.
     pub(crate) fn sub(&self, less: u64) {
         self.0.fetch_sub(less, Ordering::Relaxed);
     }
 
-    /// Another number; the one that it was.
+    /// Replaces it and returns the former value. Gauges only.
     pub(crate) fn swap(&self, number: u64) -> u64 {
         self.0.swap(number, Ordering::Relaxed)
     }
 
-    /// The number now.
+    /// The present value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What happened on one node's connections since they were opened.
+/// Statistics of the connections to one node since the client was opened.
 #[derive(Debug, Default)]
 pub struct NodeStats {
-    /// Connections that are connected now (a gauge).
+    /// Open connections (gauge).
     pub connected: Counter,
-    /// Connections made.
+    /// Connections opened.
     pub connects: Counter,
-    /// Dials that failed.
-    pub dial_failures: Counter,
-    /// Connections that were lost or dropped.
+    /// Failed connection attempts.
+    pub connect_failures: Counter,
+    /// Connections lost or dropped.
     pub losses: Counter,
-    /// Writes: one each for what had queued since the last.
-    pub pipelines: Counter,
-    /// ScriptCalls written.
-    pub items: Counter,
-    /// ScriptCalls that were not written because their caller had gone.
-    pub stale: Counter,
-    /// ScriptCalls that failed at once because no connection was connected.
+    /// Writes, each one pipeline of what had queued since the last.
+    pub writes: Counter,
+    /// Script calls written.
+    pub script_calls: Counter,
+    /// Script calls not written because their callers had stopped waiting.
+    pub abandoned: Counter,
+    /// Script calls rejected because no connection was open.
     pub not_connected: Counter,
-    /// ScriptCalls that failed at once because the queue was full.
+    /// Script calls rejected because the queue was full.
     pub queue_full: Counter,
-    /// ScriptCalls that failed at once because the breaker was open.
-    pub rejected: Counter,
+    /// Script calls rejected by the circuit breaker.
+    pub breaker_rejected: Counter,
     /// How often the circuit breaker opened.
-    pub opened: Counter,
-    /// The breaker is open or half-open now (a gauge: 0 or 1).
-    pub open_now: Counter,
-    /// ScriptCalls answered with NOSCRIPT and sent again after a SCRIPT LOAD.
+    pub breaker_opened: Counter,
+    /// Whether the circuit breaker is open or half-open (gauge: 0 or 1).
+    pub breaker_open: Counter,
+    /// Script calls answered with NOSCRIPT and sent again after a SCRIPT LOAD.
     pub noscript: Counter,
-    /// ScriptCalls answered with MOVED.
+    /// Script calls answered with MOVED.
     pub moved: Counter,
-    /// ScriptCalls answered with ASK.
+    /// Script calls answered with ASK.
     pub ask: Counter,
-    /// ScriptCalls answered with TRYAGAIN.
+    /// Script calls answered with TRYAGAIN.
     pub tryagain: Counter,
-    /// ScriptCalls answered with any other error.
-    pub refused: Counter,
+    /// Script calls answered with any other error.
+    pub errors: Counter,
     /// Connections dropped because their oldest reply was overdue.
     pub timeouts: Counter,
-    /// ScriptCalls whose outcome nobody knows; never sent again.
+    /// Script calls with an unknown outcome, which are never sent again.
     pub unknown: Counter,
-    /// Connections that found another replica's secret or format: counters are not shared.
+    /// Connections on which another replica's key secret or format was found.
     pub meta_differs: Counter,
-    /// How long callers waited for an item, the queue included; for one who went away sooner, how
-    /// long until then.
-    pub waits: Waits,
-    /// How long from a write to the last of its replies: the network and the scripts.
-    pub round_trips: Waits,
-    /// How many items each write carried.
-    pub sizes: Sizes,
-    /// The node may evict counters, said the latest connection to it (a gauge: 0 or 1).
+    /// How long callers waited for a script call, time in the queue included. For a caller who
+    /// gave up: how long until then.
+    pub wait_times: DurationHistogram,
+    /// Time from a write to the last of its replies: network and scripts.
+    pub round_trips: DurationHistogram,
+    /// Script calls per write.
+    pub write_sizes: SizeHistogram,
+    /// Whether the node may evict counters, as of the latest connection (gauge: 0 or 1).
     pub may_evict: Counter,
 }
 
-/// The counters of one node, with its address.
+/// A node's address, statistics and state.
 #[derive(Clone, Debug)]
 pub struct NodeReport {
-    /// Where the node listens, as the process dials it.
+    /// The address that this process connects to.
     pub address: String,
-    /// Its counters, live.
-    pub counters: Arc<NodeStats>,
-    /// What its breaker does; `None` where it has none.
-    pub breaker: Option<State>,
-    /// What the server says of itself; `None` until it has said anything.
-    pub vitals: Option<Arc<NodeInfo>>,
+    /// Its statistics, live.
+    pub stats: Arc<NodeStats>,
+    /// The state of its circuit breaker; `None` if it has none.
+    pub breaker: Option<BreakerState>,
+    /// What INFO reported last; `None` before the first answer.
+    pub info: Option<Arc<NodeInfo>>,
 }

@@ -1,116 +1,138 @@
-//! An item on its way through a connection, with whoever waits for its reply.
+//! A script call on its way through a connection, and the channel that carries its reply.
 //!
-//! Not here: the way (`connection`).
+//! Not here: writing and reading (`connection`).
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::error_reply::Redirect;
+use super::node_breaker::CallTracker;
 use super::transport::{ScriptCall, SendError, SendErrorKind};
-use crate::domain::Executed;
 use crate::store::redis::script::library::Script;
 
-/// The items of one call for one node: they enter a queue together, so that they go out in one
+/// The commands of one call for one node. They enter a queue together, so that they leave in one
 /// write.
 pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 
-/// What becomes of an item.
+/// The result of a command.
 #[derive(Debug)]
-pub(crate) enum Reply {
-    /// It ran, and this is its reply.
+pub(crate) enum CommandReply {
+    /// It ran.
     Value(Value),
-    /// It did not run, because it belongs elsewhere: here it is back.
+    /// It did not run: another node holds its slot. The script call is handed back.
     Redirect(Redirect, ScriptCall),
-    /// It brings no reply.
+    /// It has no reply.
     Failed(SendError),
 }
 
-/// An item that waits to be written.
+/// A command in a connection's queue.
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
-    pub(crate) item: ScriptCall,
-    /// ASKING goes before it.
+    pub(crate) call: ScriptCall,
+    /// Send ASKING before it.
     pub(crate) asking: bool,
-    /// How often it was answered with NOSCRIPT; SCRIPT LOAD goes before it if ever.
+    /// How often it was answered with NOSCRIPT. From the first one on, SCRIPT LOAD precedes it.
     pub(crate) loads: u8,
-    /// Nobody waits for the reply of a posted item.
-    reply: Option<oneshot::Sender<Reply>>,
+    /// `None` if nobody waits for the reply.
+    reply: Option<oneshot::Sender<CommandReply>>,
 }
 
-/// An item that was written and is not answered yet. Dropped unanswered, its caller is told that
-/// nobody knows whether it ran.
+/// A command that was written and not answered yet. If it is dropped, its caller learns that the
+/// outcome is unknown.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// How many replies (of SCRIPT LOAD and ASKING) come before its own.
+    /// How many replies (to SCRIPT LOAD and ASKING) precede its own.
     pub(crate) skip: usize,
     pub(crate) loads: u8,
     script: &'static Script,
     slot: Option<u16>,
     asking: bool,
-    reply: Option<oneshot::Sender<Reply>>,
+    reply: Option<oneshot::Sender<CommandReply>>,
 }
 
 impl PendingCommand {
-    /// A ticket, and where its reply will arrive.
+    /// A command, and the receiver of its reply.
     pub(crate) fn new(
-        item: ScriptCall,
+        call: ScriptCall,
         asking: bool,
-    ) -> (PendingCommand, oneshot::Receiver<Reply>) {
+    ) -> (PendingCommand, oneshot::Receiver<CommandReply>) {
         let (reply, receiver) = oneshot::channel();
-        (PendingCommand { item, asking, loads: 0, reply: Some(reply) }, receiver)
+        (PendingCommand { call, asking, loads: 0, reply: Some(reply) }, receiver)
     }
 
-    /// A ticket that nobody waits for.
-    pub(crate) fn posted(item: ScriptCall) -> PendingCommand {
-        PendingCommand { item, asking: false, loads: 0, reply: None }
+    /// A command whose reply is discarded.
+    pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
+        PendingCommand { call, asking: false, loads: 0, reply: None }
     }
 
-    /// Whether whoever waited for it has gone.
-    pub(crate) fn is_stale(&self) -> bool {
+    /// Whether its caller has stopped waiting.
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// It was not written.
-    pub(crate) fn refuse(self, fault: SendErrorKind) {
+    /// Fails the command without writing it.
+    pub(crate) fn reject(self, kind: SendErrorKind) {
         if let Some(reply) = self.reply {
-            // Nobody listens any more: then nobody has to be told.
-            let _ = reply.send(Reply::Failed(SendError { executed: Executed::No, fault }));
+            // An error means that the caller has stopped waiting.
+            let _ = reply.send(CommandReply::Failed(SendError::not_executed(kind)));
         }
     }
 
-    /// The command for the wire, and the rest for whoever reads the replies.
+    /// Splits it into the command to be written and what is needed to handle its reply.
     pub(crate) fn split(self, skip: usize) -> (Cmd, InFlight) {
-        let PendingCommand { item: ScriptCall { script, command, slot }, asking, loads, reply } =
+        let PendingCommand { call: ScriptCall { script, command, slot }, asking, loads, reply } =
             self;
         (command, InFlight { skip, loads, script, slot, asking, reply })
     }
 }
 
 impl InFlight {
-    pub(crate) fn answer(self, answer: Reply) {
+    /// Hands the reply to the caller.
+    pub(crate) fn complete(self, outcome: CommandReply) {
         if let Some(reply) = self.reply {
-            // The caller's deadline passed while the item was under way.
-            let _ = reply.send(answer);
+            // An error means that the caller's deadline has passed.
+            let _ = reply.send(outcome);
         }
     }
 
-    /// Back into the queue, behind a SCRIPT LOAD.
-    pub(crate) fn load_again(self, command: Cmd) -> PendingCommand {
+    /// Back into the queue, to be sent again after a SCRIPT LOAD.
+    pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
         let InFlight { loads, script, slot, asking, reply, .. } = self;
-        PendingCommand {
-            item: ScriptCall { script, command, slot },
-            asking,
-            loads: loads + 1,
-            reply,
-        }
+        let call = ScriptCall { script, command, slot };
+        PendingCommand { call, asking, loads: loads + 1, reply }
     }
 
     /// Back to the caller, who knows the other nodes.
-    pub(crate) fn redirect(mut self, redirect: Redirect, command: Cmd) {
-        let item = ScriptCall { script: self.script, command, slot: self.slot };
-        if let Some(reply) = self.reply.take() {
-            let _ = reply.send(Reply::Redirect(redirect, item));
+    pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
+        let call = ScriptCall { script: self.script, command, slot: self.slot };
+        self.complete(CommandReply::Redirect(redirect, call));
+    }
+}
+
+/// A reply that has not arrived yet.
+#[derive(Debug)]
+pub(crate) struct PendingReply {
+    pub(crate) receiver: oneshot::Receiver<CommandReply>,
+    /// Reports the result to the node's breaker. `None` if there is no breaker or nothing was sent.
+    pub(crate) tracker: Option<CallTracker>,
+}
+
+impl PendingReply {
+    /// The reply of a call that is sent to no node.
+    pub(crate) fn rejected(call: ScriptCall, kind: SendErrorKind) -> PendingReply {
+        let (command, receiver) = PendingCommand::new(call, false);
+        command.reject(kind);
+        PendingReply { receiver, tracker: None }
+    }
+
+    /// Waits for the reply. A command that was dropped without one had been written.
+    pub(crate) async fn wait(self) -> CommandReply {
+        let PendingReply { receiver, tracker } = self;
+        let reply = receiver.await.unwrap_or(CommandReply::Failed(SendError::LOST));
+        if let Some(tracker) = tracker {
+            tracker.report(&reply);
         }
+        reply
     }
 }

@@ -1,6 +1,7 @@
-//! One node holds every key: a single server, or the master that sentinels name.
+//! Topology with one master for every key: a standalone server, or the master that the sentinels
+//! name.
 //!
-//! Not here: who the master is (`sentinel` follows that and swaps the node).
+//! Not here: finding the master (`sentinel` does, and replaces the node).
 
 use std::sync::Arc;
 
@@ -9,19 +10,17 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::node::Node;
-use super::node_breaker::Awaited;
-use super::pending_command::{Batch, Reply};
+use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
-use crate::domain::Executed;
 
-/// The node that holds every key, while one is known.
+/// The node that holds every key, once it is known.
 #[derive(Debug, Default)]
-pub(crate) struct Master {
+pub(crate) struct SingleMaster {
     node: ArcSwapOption<Node>,
 }
 
-impl Master {
-    /// From now on it is this one. ScriptCalls queued at the former one are still answered by it.
+impl SingleMaster {
+    /// Replaces the node. Script calls queued for the former one are still answered by it.
     pub(crate) fn replace(&self, node: Node) {
         self.node.store(Some(Arc::new(node)));
     }
@@ -30,47 +29,44 @@ impl Master {
         self.node.load_full()
     }
 
-    pub(crate) async fn send(&self, items: ScriptCalls) -> Replies {
-        let mut awaited: SmallVec<[Awaited; 1]> = SmallVec::new();
+    pub(crate) async fn send(&self, calls: ScriptCalls) -> Replies {
+        let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
         match &*self.node.load() {
             Some(node) => {
-                let mut parcel = Batch::new();
-                for item in items {
-                    let (ticket, reply) = node.ticket(item, false);
-                    parcel.extend(ticket);
-                    awaited.push(reply);
+                let mut batch = Batch::new();
+                for call in calls {
+                    let (command, reply) = node.prepare(call, false);
+                    batch.extend(command);
+                    pending.push(reply);
                 }
-                node.submit(parcel);
+                node.enqueue(batch);
             }
-            None => return items.into_iter().map(|_| Err(unknown_master())).collect(),
+            None => {
+                let error = SendError::not_executed(SendErrorKind::NotConnected);
+                return calls.into_iter().map(|_| Err(error)).collect();
+            }
         }
-        let mut replies = Replies::with_capacity(awaited.len());
-        for reply in awaited {
-            replies.push(here(reply.reply().await));
+        let mut replies = Replies::with_capacity(pending.len());
+        for reply in pending {
+            replies.push(without_redirect(reply.wait().await));
         }
         replies
     }
 
-    pub(crate) fn post(&self, item: ScriptCall) {
-        // Nobody waits for it: where no node is known it is lost.
+    /// Sends a script call whose reply nobody waits for. It is dropped while no master is known.
+    pub(crate) fn post(&self, call: ScriptCall) {
         if let Some(node) = &*self.node.load() {
-            node.post(item);
+            node.post(call);
         }
     }
 }
 
-fn unknown_master() -> SendError {
-    SendError { executed: Executed::No, fault: SendErrorKind::NotConnected }
-}
-
-/// Where there is only one node, a redirection leads nowhere (it means that a node of a cluster is
-/// configured as a single server).
-fn here(reply: Reply) -> Result<Value, SendError> {
+/// There is no other node to follow a redirection to: the server is part of a cluster although the
+/// settings say otherwise.
+fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
     match reply {
-        Reply::Value(value) => Ok(value),
-        Reply::Redirect(..) => {
-            Err(SendError { executed: Executed::No, fault: SendErrorKind::Moving })
-        }
-        Reply::Failed(error) => Err(error),
+        CommandReply::Value(value) => Ok(value),
+        CommandReply::Redirect(..) => Err(SendError::not_executed(SendErrorKind::Moving)),
+        CommandReply::Failed(error) => Err(error),
     }
 }

@@ -1,40 +1,42 @@
-//! Keeps a cluster's slot table fresh, in the background.
+//! Refreshes a cluster's slot table in the background.
 //!
-//! Not here: what the replies look like (`slots`), what the table is used for (`cluster`).
+//! Not here: parsing the replies (`slot_table`), using the table (`cluster`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::cluster::Cluster;
 use super::config::Address;
-use super::dialer::Context;
-use super::slot_table::{SlotOwner, of_shards, of_slots};
+use super::dialer::ClientContext;
+use super::slot_table::{SlotOwner, parse_shards, parse_slots};
 
-/// Without trouble. A slot that moved unnoticed costs its items one hop each until then.
-const EVERY: Duration = Duration::from_secs(30);
-/// With trouble, so long after the last time; doubled while nothing changes, up to the second one:
-/// an election takes seconds, and a hundred processes ask the same few nodes.
+/// Without failures. Until the next refresh, each call to a slot that moved unnoticed costs one
+/// redirection.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// The least time between refreshes; doubled while nothing changes, up to the second one. An
+/// election takes seconds, and a hundred processes ask the same few nodes.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_millis(800);
 
-/// Reads the table whenever there is trouble, until nobody holds the cluster any more.
+/// Refreshes the table on request and every [`INTERVAL`], until the cluster is dropped.
 pub(crate) async fn keep_fresh(cluster: Weak<Cluster>) {
     let mut pause = PAUSE;
     let mut known = false;
     loop {
         let Some(held) = cluster.upgrade() else { return };
-        let (context, trouble) = (Arc::clone(&held.context), Arc::clone(&held.trouble));
-        let asked = order(&held);
+        let (context, refresh_needed) =
+            (Arc::clone(&held.context), Arc::clone(&held.refresh_needed));
+        let candidates = candidates(&held);
         drop(held);
-        let read = read(&context, asked).await;
+        let owners = query_owners(&context, candidates).await;
         let Some(held) = cluster.upgrade() else { return };
-        let changed = match read {
-            Some(holdings) => {
+        let changed = match owners {
+            Some(owners) => {
                 known = true;
-                held.place(&holdings)
+                held.update_table(&owners)
             }
             None => {
-                tracing::warn!("no node of the cluster says who holds which slots");
+                tracing::warn!("no cluster node returned the slot table");
                 false
             }
         };
@@ -42,51 +44,52 @@ pub(crate) async fn keep_fresh(cluster: Weak<Cluster>) {
         pause = if changed { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         tokio::time::sleep(pause).await;
         if known {
-            // Both ways lead to the next reading.
-            let _ = tokio::time::timeout(EVERY, trouble.notified()).await;
+            // Timeout or notification: either way it is time for the next refresh.
+            let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
         }
     }
 }
 
-/// Whom to ask, one after the other: the node that a MOVED named, then those that we are connected
-/// to, then those that the settings name, then the rest.
-fn order(cluster: &Cluster) -> Vec<Address> {
+/// The nodes to ask, in order: the one that a MOVED named, those with an open connection, those in
+/// the settings, the rest.
+fn candidates(cluster: &Cluster) -> Vec<Address> {
     let nodes = cluster.nodes();
     let connected = nodes.iter().filter(|node| node.is_connected());
-    let mut order: Vec<Address> = Vec::with_capacity(nodes.len() + 1);
+    let mut candidates: Vec<Address> = Vec::with_capacity(nodes.len() + 1);
     let all = cluster
-        .take_hint()
+        .take_refresh_hint()
         .into_iter()
         .chain(connected.map(|node| node.address().clone()))
         .chain(cluster.context.config.addresses.iter().cloned())
         .chain(nodes.iter().map(|node| node.address().clone()));
     for address in all {
-        if !order.contains(&address) {
-            order.push(address);
+        if !candidates.contains(&address) {
+            candidates.push(address);
         }
     }
-    order
+    candidates
 }
 
-async fn read(context: &Context, asked: Vec<Address>) -> Option<Vec<SlotOwner>> {
+/// Asks one node after the other until one returns the slot table.
+async fn query_owners(context: &ClientContext, candidates: Vec<Address>) -> Option<Vec<SlotOwner>> {
     let auth = &context.config.auth;
     let tls = context.config.tls.is_some();
-    for node in asked {
-        let shards = context.ask(&node, auth, redis::cmd("CLUSTER").arg("SHARDS")).await;
+    for node in candidates {
+        let shards = context.query(&node, auth, redis::cmd("CLUSTER").arg("SHARDS")).await;
         let error = match shards {
-            Ok(reply) => match of_shards(&reply, &node, tls) {
-                Some(holdings) => return Some(holdings),
+            Ok(reply) => match parse_shards(&reply, &node, tls) {
+                Some(owners) => return Some(owners),
                 None => continue,
             },
             Err(error) => error,
         };
-        // Only a server that answered can have refused the newer question.
+        // Only a server that answered can be one that does not support CLUSTER SHARDS.
         if error.is_io_error() {
             continue;
         }
-        let slots = context.ask(&node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
-        if let Some(holdings) = slots.ok().and_then(|reply| of_slots(&reply, &node)) {
-            return Some(holdings);
+        let slots = context.query(&node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
+        if let Some(owners) = slots.ok().and_then(|reply| parse_slots(&reply, &node)) {
+            return Some(owners);
         }
     }
     None

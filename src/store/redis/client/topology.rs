@@ -1,7 +1,7 @@
-//! The connections to Redis, whatever the topology: what the store sends its items through.
+//! The Redis client: one server, a master behind sentinels, or a cluster, behind [`Transport`].
 //!
-//! Not here: what is sent (`script`, `args`), the topologies themselves (`master` for one server
-//! and for sentinels, `cluster`).
+//! Not here: the topologies themselves (`single_master`, `sentinel`, `cluster`), what is sent
+//! (`script`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,126 +10,131 @@ use tokio::sync::Notify;
 
 use super::cluster::Cluster;
 use super::config::{RedisConfig, RedisConfigError, TopologyConfig};
-use super::dialer::Context;
-use super::info_poll::keep_count;
+use super::dialer::ClientContext;
+use super::info_poll::poll_info;
 use super::node::Node;
 use super::node_stats::NodeReport;
-use super::sentinel::follow;
-use super::single_master::Master;
+use super::sentinel::follow_master;
+use super::single_master::SingleMaster;
 use super::slot_refresh::keep_fresh;
 use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
-/// How often a start looks whether it is connected yet.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often [`RedisClient::until_connected`] checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
+/// Which node holds a key: always the same master, or the one in a cluster's slot table.
 #[derive(Debug)]
 pub(crate) enum Topology {
-    Master(Arc<Master>),
+    SingleMaster(Arc<SingleMaster>),
     Cluster(Arc<Cluster>),
 }
 
 impl Topology {
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
-            Topology::Master(master) => master.node().into_iter().collect(),
+            Topology::SingleMaster(master) => master.node().into_iter().collect(),
             Topology::Cluster(cluster) => cluster.nodes(),
         }
     }
 }
 
-/// Open connections to Redis. Dropping them ends every connection.
+/// A Redis client. Dropping it closes its connections.
 #[derive(Debug)]
-pub struct Connections {
-    way: Arc<Topology>,
+pub struct RedisClient {
+    topology: Arc<Topology>,
 }
 
-impl Connections {
-    /// Opens connections, on the tokio runtime that it is called on, and returns at once: connections
-    /// dial in the background, and until one is connected every item fails with
-    /// [`NotConnected`](super::transport::SendErrorKind::NotConnected). `scripts` are loaded on every
-    /// new connection.
+impl RedisClient {
+    /// Starts connecting in the background, on the present tokio runtime, and returns at once.
+    /// Until a connection is open, script calls fail with
+    /// [`NotConnected`](super::transport::SendErrorKind::NotConnected). `scripts` are loaded on
+    /// every new connection.
     ///
     /// # Errors
     ///
-    /// If no address is given, or a certificate does not parse.
+    /// If there is no address, or a certificate does not parse.
     pub fn open(
         config: RedisConfig,
         scripts: Vec<&'static Script>,
-    ) -> Result<Connections, RedisConfigError> {
+    ) -> Result<RedisClient, RedisConfigError> {
         let topology = config.topology.clone();
-        let context = Arc::new(Context::new(config, scripts)?);
-        let trouble = Arc::new(Notify::new());
-        let way = match topology {
+        let context = Arc::new(ClientContext::new(config, scripts)?);
+        let refresh_needed = Arc::new(Notify::new());
+        let topology = match topology {
             TopologyConfig::Single => {
-                let master = Master::default();
+                let master = SingleMaster::default();
                 if let Some(address) = context.config.addresses.first() {
-                    master.replace(Node::open(&context, address.clone(), &trouble));
+                    master.replace(Node::open(&context, address.clone(), &refresh_needed));
                 }
-                Topology::Master(Arc::new(master))
+                Topology::SingleMaster(Arc::new(master))
             }
             TopologyConfig::Sentinel { .. } => {
-                let master = Arc::new(Master::default());
-                tokio::spawn(follow(Arc::clone(&context), Arc::downgrade(&master), trouble));
-                Topology::Master(master)
+                let master = Arc::new(SingleMaster::default());
+                let (context, weak) = (Arc::clone(&context), Arc::downgrade(&master));
+                tokio::spawn(follow_master(context, weak, refresh_needed));
+                Topology::SingleMaster(master)
             }
             TopologyConfig::Cluster => {
-                let cluster = Arc::new(Cluster::new(Arc::clone(&context), trouble));
+                let cluster = Arc::new(Cluster::new(Arc::clone(&context), refresh_needed));
                 tokio::spawn(keep_fresh(Arc::downgrade(&cluster)));
                 Topology::Cluster(cluster)
             }
         };
-        let way = Arc::new(way);
-        if let Some(every) = context.config.census {
-            tokio::spawn(keep_count(Arc::downgrade(&way), context, every));
+        let topology = Arc::new(topology);
+        if let Some(interval) = context.config.info_interval {
+            tokio::spawn(poll_info(Arc::downgrade(&topology), context, interval));
         }
-        Ok(Connections { way })
+        Ok(RedisClient { topology })
     }
 
-    /// Whether every key can be reached: the master, or on a cluster the master of every slot, has
-    /// a connection.
+    /// Whether every key can be reached: there is a connection to the master or, on a cluster, to
+    /// the master of every slot.
     pub fn is_connected(&self) -> bool {
-        match &*self.way {
-            Topology::Master(master) => master.node().is_some_and(|node| node.is_connected()),
+        match &*self.topology {
+            Topology::SingleMaster(master) => master.node().is_some_and(|node| node.is_connected()),
             Topology::Cluster(cluster) => cluster.is_connected(),
         }
     }
 
-    /// Waits until [`is_connected`](Self::is_connected). For a start and for tests: the way of a
-    /// request never waits for a connection.
+    /// Waits until [`is_connected`](Self::is_connected). For the start and for tests; a request
+    /// never waits for a connection.
     pub async fn until_connected(&self) {
         while !self.is_connected() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
-    /// The present nodes with their counters.
+    /// The statistics and state of every node.
     pub fn report(&self) -> Vec<NodeReport> {
-        self.way.nodes().iter().map(|node| node.report()).collect()
+        self.topology.nodes().iter().map(|node| node.report()).collect()
     }
 }
 
-impl Transport for Connections {
+impl Transport for RedisClient {
     fn is_cluster(&self) -> bool {
-        matches!(*self.way, Topology::Cluster(_))
-    }
-
-    async fn send(&self, items: ScriptCalls) -> Replies {
-        self.send_until(items, None).await
-    }
-
-    async fn send_until(&self, items: ScriptCalls, until: Option<Instant>) -> Replies {
-        match &*self.way {
-            // One item is all that a call sends here: there is nothing to tell apart.
-            Topology::Master(master) => master.send(items).await,
-            Topology::Cluster(cluster) => cluster.send(items, until).await,
+        match &*self.topology {
+            Topology::SingleMaster(_) => false,
+            Topology::Cluster(_) => true,
         }
     }
 
-    fn post(&self, item: ScriptCall) {
-        match &*self.way {
-            Topology::Master(master) => master.post(item),
-            Topology::Cluster(cluster) => cluster.post(item),
+    async fn send(&self, calls: ScriptCalls) -> Replies {
+        self.send_until(calls, None).await
+    }
+
+    async fn send_until(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
+        match &*self.topology {
+            // A round has one script call here, so there are no partial results to keep.
+            Topology::SingleMaster(master) => master.send(calls).await,
+            Topology::Cluster(cluster) => cluster.send(calls, deadline).await,
+        }
+    }
+
+    fn post(&self, call: ScriptCall) {
+        match &*self.topology {
+            Topology::SingleMaster(master) => master.post(call),
+            Topology::Cluster(cluster) => cluster.post(call),
         }
     }
 }

@@ -1,0 +1,86 @@
+//! Query strings of the debug port.
+
+use std::borrow::Cow;
+
+/// The decoded parameters of one request, in order.
+pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Query<'a> {
+    /// Parses `name=value&name=value`. The HTTP server bounds a request head to 16 KiB, so the
+    /// number of parameters is bounded too.
+    ///
+    /// # Errors
+    ///
+    /// `usage`, if a name is in neither list or one of `single` is repeated. A misspelt `for` must
+    /// not set an override that never expires.
+    pub(super) fn parse(
+        query: Option<&'a str>,
+        single: &[&str],
+        repeated: &[&str],
+        usage: &str,
+    ) -> Result<Query<'a>, String> {
+        let query = Query(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect());
+        let known = |name: &&str| single.contains(name) || repeated.contains(name);
+        let all_known = query.0.iter().all(|(name, _)| known(&&**name));
+        let none_repeated = single.iter().all(|name| query.all(name).count() < 2);
+        // The decoder replaces invalid UTF-8, and the result would name another counter.
+        let is_utf8 = !query.0.iter().any(|(_, value)| value.contains(char::REPLACEMENT_CHARACTER));
+        match (all_known && none_repeated, is_utf8) {
+            (true, true) => Ok(query),
+            (true, false) => Err("the query is not UTF-8".to_owned()),
+            (false, _) => Err(usage.to_owned()),
+        }
+    }
+
+    /// The value of a parameter; `None` if it is absent or empty.
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        self.all(name).next().filter(|value| !value.is_empty())
+    }
+
+    /// Every value of a repeated parameter.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| &**value)
+    }
+
+    /// A whole number from 0 to `max`; `default` if it is absent.
+    pub(super) fn number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
+        let Some(text) = self.value(name) else { return Ok(default) };
+        match text.parse() {
+            Ok(number) if number <= max => Ok(number),
+            Ok(_) | Err(_) => Err(format!("{name}= must be a whole number up to {max}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<Query<'_>, String> {
+        Query::parse(Some(query), &["domain", "n"], &["descriptor"], "usage")
+    }
+
+    #[test]
+    fn parameters_are_percent_decoded() {
+        let query = parse("domain=edge&descriptor=path%3D%2Fa+b,k=v%25&descriptor=x=y").unwrap();
+        assert_eq!(query.value("domain"), Some("edge"));
+        assert_eq!(query.all("descriptor").collect::<Vec<_>>(), ["path=/a b,k=v%", "x=y"]);
+        assert!(parse("domain=%ff").is_err());
+    }
+
+    #[test]
+    fn unknown_and_repeated_parameters_are_rejected() {
+        assert!(parse("domain=1&descriptor=1&descriptor=2").is_ok());
+        assert!(parse("domain=1&domain=2").is_err());
+        assert!(parse("domain=1&fro=2").is_err());
+    }
+
+    #[test]
+    fn a_number_has_a_default_and_a_maximum() {
+        let number = |text| parse(text).unwrap().number("n", 7, 10);
+        assert_eq!((number(""), number("n=10")), (Ok(7), Ok(10)));
+        for bad in ["n=11", "n=-1", "n=x", "n=99999999999999999999"] {
+            assert!(number(bad).is_err(), "{bad}");
+        }
+    }
+}

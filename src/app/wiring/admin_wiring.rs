@@ -1,0 +1,121 @@
+//! Connects the HTTP ports to the running service: builds the functions that `admin` calls.
+
+use std::sync::Arc;
+
+use super::otlp_exporters::{OtlpExporters, SignalStats};
+use super::store_setup::ServiceDecider;
+use super::{server_config, store_metrics};
+use crate::admin::{
+    AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonResponse, PublicHandlers,
+};
+use crate::app::exit_codes::Failure;
+use crate::app::runtime_overrides::RuntimeOverrides;
+use crate::app::{Configuration, SampleRequest, explain_offline, page_data, parse_descriptor};
+use crate::clock::Clock;
+use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
+use crate::store::redis::keys::Prefix;
+use crate::telemetry::otlp::export_metrics;
+use crate::telemetry::{AllMetrics, Scrape, Telemetry};
+use crate::wire::MESSAGE_BYTES_MAX;
+
+/// The parts of the service that the HTTP ports show.
+pub(crate) struct AdminWiring<'a> {
+    pub(crate) configuration: &'a Configuration,
+    pub(crate) decider: Arc<ServiceDecider>,
+    pub(crate) rate_limit: Arc<RateLimit<ServiceDecider>>,
+    pub(crate) health: Health,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) connection_stats: Arc<ConnectionStats>,
+    pub(crate) tls_counters: Option<Arc<TlsCounters>>,
+}
+
+impl AdminWiring<'_> {
+    /// Returns the metrics for scraping and starts their export by OTLP.
+    ///
+    /// # Errors
+    ///
+    /// An invalid OTLP receiver.
+    pub(crate) fn metrics(&self) -> Result<(Arc<Scrape>, OtlpExporters), Failure> {
+        let stats = SignalStats::default();
+        let mut metrics =
+            store_metrics::of(&self.decider, &self.connection_stats, self.tls_counters.as_ref());
+        metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
+        let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
+        let settings = &self.configuration.settings;
+        let mut scrape = Scrape::new(Arc::clone(&metrics));
+        if settings.ratelimit_metric_names {
+            scrape = scrape.with_ratelimit_names(Arc::clone(&self.telemetry));
+        }
+        let exporters = OtlpExporters::start(settings, &self.telemetry, metrics, &stats)?;
+        Ok((Arc::new(scrape), exporters))
+    }
+
+    /// Functions of the HTTP port.
+    pub(crate) fn public_handlers(&self, scrape: &Arc<Scrape>) -> PublicHandlers {
+        let health = self.health.clone();
+        let decider = Arc::clone(&self.decider);
+        PublicHandlers {
+            is_ready: Arc::new(move || health.is_serving()),
+            degraded: Arc::new(move || {
+                let outage = decider.store().redis()?.outages().outage(Clock::System.now())?;
+                Some(outage.to_string())
+            }),
+            scrape: Arc::clone(scrape),
+            json: server_config::json_is_on(&self.configuration.settings)
+                .then(|| self.json_handler()),
+            body_bytes_max: MESSAGE_BYTES_MAX,
+        }
+    }
+
+    fn json_handler(&self) -> JsonHandler {
+        let rate_limit = Arc::clone(&self.rate_limit);
+        Arc::new(move |body| {
+            let rate_limit = Arc::clone(&rate_limit);
+            Box::pin(async move {
+                let reply = rate_limit.answer_json(&body).await;
+                JsonResponse { status: reply.status, body: reply.body }
+            })
+        })
+    }
+
+    /// Functions of the debug port.
+    pub(crate) fn debug_handlers(
+        &self,
+        actions: AdminHandlers,
+        overrides: &Arc<RuntimeOverrides>,
+    ) -> DebugHandlers {
+        let report = self.configuration.report();
+        let decider = Arc::clone(&self.decider);
+        let rlconfig = move || {
+            let policy = decider.policy();
+            policy.listing().fold(String::new(), |text, line| text + &line + "\n")
+        };
+        // The settings have validated it already.
+        let prefix = Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default();
+        let live_page = page_data::live_page_handlers(
+            &self.decider,
+            &self.telemetry,
+            overrides,
+            prefix.clone(),
+        );
+        let decider = Arc::clone(&self.decider);
+        let explain = move |query: &ExplainQuery| {
+            let descriptors = query.descriptors.iter().map(|text| parse_descriptor(text));
+            let request = SampleRequest {
+                domain: query.domain.clone(),
+                descriptors: descriptors
+                    .collect::<Result<_, _>>()
+                    .map_err(|error| error.to_string())?,
+                hits: 1,
+            };
+            Ok(explain_offline::explain_request(&decider.policy(), &prefix, &request))
+        };
+        DebugHandlers {
+            rlconfig: Arc::new(rlconfig),
+            config: Arc::new(move || report.clone()),
+            explain: Arc::new(explain),
+            live_page,
+            actions,
+        }
+    }
+}

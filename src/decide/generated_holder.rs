@@ -1,0 +1,65 @@
+//! Generated holders of concurrency slots, for callers that name none: random tokens that are
+//! returned with the answer.
+//!
+//! Not here: what holders do (`algorithm::concurrency`), how tokens are sent (`wire`).
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::domain::{Answer, Check, Hits, Holder, HolderToken};
+use crate::policy::Policy;
+
+/// A generated holder of one call.
+pub(super) struct GeneratedHolder {
+    pub(super) token: HolderToken,
+    pub(super) holder: Holder,
+}
+
+impl GeneratedHolder {
+    /// Whether one of the checks charged a slot to this holder.
+    pub(super) fn took_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
+        checks.iter().zip(answers).any(|(check, answer)| {
+            check.holder == Some(self.holder)
+                && answer.outcome().is_some_and(|outcome| outcome.charged > Hits::ZERO)
+        })
+    }
+}
+
+/// Generates tokens that are unique and cannot be guessed: a keyed hash (SipHash, keys from the
+/// operating system) of a counter. Needs neither a lock nor a system call per token.
+#[derive(Debug, Default)]
+pub(super) struct HolderGenerator {
+    next: AtomicU64,
+    halves: [RandomState; 2],
+}
+
+impl HolderGenerator {
+    pub(super) fn generate(&self, policy: &Policy) -> GeneratedHolder {
+        let token = self.token();
+        GeneratedHolder { token, holder: policy.holder(token.as_str().as_bytes()) }
+    }
+
+    fn token(&self) -> HolderToken {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let half = |at: usize| u128::from(self.halves[at].hash_one((at, number)));
+        HolderToken::new(half(0) << 64 | half(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_unique_within_and_across_processes() {
+        let (one, other) = (HolderGenerator::default(), HolderGenerator::default());
+        let tokens: HashSet<String> = (0..1_000)
+            .flat_map(|_| [one.token(), other.token()])
+            .map(|token| token.as_str().to_owned())
+            .collect();
+        assert_eq!(tokens.len(), 2_000);
+        assert!(tokens.iter().all(|token| token.len() == 32));
+    }
+}

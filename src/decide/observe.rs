@@ -1,0 +1,86 @@
+//! Reports decisions to the observer.
+//!
+//! Not here: what an observer does with them (`telemetry`).
+
+use super::{Decider, is_admitted, rule_of};
+use crate::domain::{
+    Answer, Answers, Check, CheckEvent, Decision, Descriptor, Hits, Observer, Outcome,
+    RefusalEvent, Request, Role, Source, Verdict,
+};
+use crate::policy::{Checks, Found, Matches, Rule};
+use crate::store::Store;
+
+impl<S: Store, O: Observer> Decider<S, O> {
+    pub(super) fn notify(
+        &self,
+        request: &Request<'_>,
+        matches: &Matches<'_>,
+        checks: &Checks<'_, '_>,
+        answers: &Answers,
+        decision: &Decision<'_>,
+    ) {
+        let admitted = is_admitted(decision);
+        let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
+        for ((found, span), descriptor) in descriptors {
+            let rule = rule_of(found);
+            if let Found::Unlimited(rule) = found {
+                self.observer.on_check(&unlimited_event(rule, descriptor, admitted));
+            }
+            for at in span.clone() {
+                let (check, Some(Answer::Decided(outcome))) =
+                    (&checks.each[at], answers.each.get(at))
+                else {
+                    continue;
+                };
+                if outcome.verdict == Verdict::Refuse {
+                    self.notify_refusal(rule, check, checks.names[at], descriptor);
+                }
+                self.observer.on_check(&CheckEvent {
+                    rule: rule.map(|rule| rule.id),
+                    hits: check.cost(),
+                    capacity: check.limit.capacity(),
+                    outcome: *outcome,
+                    shadow: rule.is_some_and(|rule| rule.shadow_mode),
+                    admitted,
+                    is_refund: check.is_refund(),
+                    source: decision.source,
+                });
+            }
+        }
+        self.observer.on_decision(decision);
+    }
+
+    /// Separate from `notify`, so that requests that pass do not pay for it.
+    fn notify_refusal(
+        &self,
+        rule: Option<&Rule>,
+        check: &Check<'_>,
+        name: &str,
+        descriptor: &Descriptor<'_>,
+    ) {
+        let (counter, shadow) = (check.key, check.role == Role::Shadow);
+        let Some(rule) = rule else {
+            let entries = descriptor.entries;
+            let event = RefusalEvent { rule: None, limit: 0, counter, entries, shadow };
+            return self.observer.on_refusal(&event);
+        };
+        let limit = rule.position(name);
+        let entries = rule.counter_of(limit, descriptor.entries);
+        let (rule, entries) = (Some(rule.id), &entries[..]);
+        self.observer.on_refusal(&RefusalEvent { rule, limit, counter, entries, shadow });
+    }
+}
+
+/// Event of a rule without a limit: a check with infinite capacity that passes.
+fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> CheckEvent {
+    CheckEvent {
+        rule: Some(rule.id),
+        hits: descriptor.hits,
+        capacity: Hits(u64::MAX),
+        outcome: Outcome { charged: descriptor.hits, ..Outcome::pass(Hits(u64::MAX)) },
+        shadow: rule.shadow_mode,
+        admitted,
+        is_refund: descriptor.refund,
+        source: Source::Policy,
+    }
+}

@@ -1,0 +1,172 @@
+//! How many hits of a check count as within, over or near the limit, as envoyproxy/ratelimit
+//! defines them.
+//!
+//! Not here: where the sums are kept (`rule_counters`).
+
+use crate::domain::{CheckEvent, Verdict};
+
+/// The hits that one check adds to its rule's counters, or their sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HitCounts {
+    /// Requested.
+    pub(super) total: u64,
+    /// Passed.
+    pub(super) within: u64,
+    /// Rejected.
+    pub(super) over: u64,
+    /// Above the near-limit threshold, and passed or would have fitted.
+    pub(super) near: u64,
+    /// Rejected by a limit in shadow mode.
+    pub(super) shadow: u64,
+    /// Passed, but not charged because another check rejected the call.
+    pub(super) uncharged: u64,
+    /// Returned by the caller.
+    pub(super) refunded: u64,
+}
+
+impl HitCounts {
+    /// Adds other hits.
+    pub(super) fn add(&mut self, other: &HitCounts) {
+        self.total += other.total;
+        self.within += other.within;
+        self.over += other.over;
+        self.near += other.near;
+        self.shadow += other.shadow;
+        self.uncharged += other.uncharged;
+        self.refunded += other.refunded;
+    }
+}
+
+/// Classifies the hits of a check. With *before* and *after* the hits in use around the call, n the
+/// requested hits, L the capacity and N = floor(L · ratio):
+///
+/// - passed: n within; near are those above N;
+/// - rejected with nothing left: n over;
+/// - rejected with something left: over are those beyond L; near are those that would have fitted
+///   above N. A rejection charges nothing, so *after* is hypothetically before + n.
+pub(super) fn count_hits(check: &CheckEvent, near_ratio: f64) -> HitCounts {
+    let hits = check.hits.0;
+    if check.is_refund {
+        return HitCounts { refunded: hits, ..HitCounts::default() };
+    }
+    let capacity = check.capacity.0;
+    let in_use = capacity.saturating_sub(check.outcome.available.0);
+    // The ratio is at most 1, so the product fits; the cast rounds down.
+    let threshold = (capacity as f64 * near_ratio) as u64;
+    let mut counts = HitCounts { total: hits, ..HitCounts::default() };
+    match check.outcome.verdict {
+        Verdict::Pass if check.outcome.charged.0 == 0 && !check.admitted => counts.uncharged = hits,
+        Verdict::Pass => {
+            let before = in_use.saturating_sub(check.outcome.charged.0);
+            counts.within = hits;
+            if in_use > threshold {
+                counts.near = if before >= threshold { hits } else { in_use - threshold };
+            }
+        }
+        Verdict::Refuse => {
+            let after = in_use.saturating_add(hits);
+            if in_use >= capacity {
+                counts.over = hits;
+            } else {
+                counts.over = after.saturating_sub(capacity);
+                counts.near = capacity - threshold.max(in_use).min(capacity);
+            }
+            if check.shadow {
+                counts.shadow = counts.over;
+            }
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Hits, Micros, Outcome, RuleId, Source};
+
+    /// A check on a limit of 10 with a near threshold of 8.
+    fn check(verdict: Verdict, hits: u64, charged: u64, available: u64) -> CheckEvent {
+        CheckEvent {
+            rule: Some(RuleId(0)),
+            hits: Hits(hits),
+            capacity: Hits(10),
+            outcome: Outcome {
+                verdict,
+                charged: Hits(charged),
+                available: Hits(available),
+                retry_after: None,
+                reset_after: Micros::ZERO,
+                taken: None,
+            },
+            shadow: false,
+            admitted: verdict == Verdict::Pass,
+            is_refund: false,
+            source: Source::Memory,
+        }
+    }
+
+    fn counts(check: CheckEvent) -> HitCounts {
+        count_hits(&check, 0.8)
+    }
+
+    #[test]
+    fn a_pass_below_the_threshold_is_within_and_not_near() {
+        let expected = HitCounts { total: 3, within: 3, ..HitCounts::default() };
+        assert_eq!(counts(check(Verdict::Pass, 3, 3, 2)), expected);
+    }
+
+    #[test]
+    fn a_pass_across_the_threshold_is_near_for_the_part_above_it() {
+        // 6 before, 9 after: the ninth is above 8.
+        let expected = HitCounts { total: 3, within: 3, near: 1, ..HitCounts::default() };
+        assert_eq!(counts(check(Verdict::Pass, 3, 3, 1)), expected);
+        // 8 before, 10 after: both.
+        let expected = HitCounts { total: 2, within: 2, near: 2, ..HitCounts::default() };
+        assert_eq!(counts(check(Verdict::Pass, 2, 2, 0)), expected);
+    }
+
+    #[test]
+    fn all_hits_of_a_rejection_at_the_limit_are_over() {
+        let expected = HitCounts { total: 2, over: 2, ..HitCounts::default() };
+        assert_eq!(counts(check(Verdict::Refuse, 2, 0, 0)), expected);
+    }
+
+    #[test]
+    fn of_a_rejection_that_partly_fits_only_the_excess_is_over() {
+        // 7 in use, 5 asked: 2 exceed the limit, and of what fitted 2 are above the threshold.
+        let expected = HitCounts { total: 5, over: 2, near: 2, ..HitCounts::default() };
+        assert_eq!(counts(check(Verdict::Refuse, 5, 0, 3)), expected);
+    }
+
+    #[test]
+    fn a_rejection_in_shadow_mode_counts_as_shadow_as_much_as_over() {
+        let shadowed = CheckEvent { shadow: true, ..check(Verdict::Refuse, 5, 0, 3) };
+        assert_eq!(counts(shadowed).shadow, 2);
+    }
+
+    #[test]
+    fn hits_of_a_call_that_another_check_rejected_are_uncharged_and_neither_within_nor_over() {
+        let refused = CheckEvent { admitted: false, ..check(Verdict::Pass, 4, 0, 10) };
+        let expected = HitCounts { total: 4, uncharged: 4, ..HitCounts::default() };
+        assert_eq!(counts(refused), expected);
+    }
+
+    #[test]
+    fn independent_charges_of_a_rejected_call_are_within() {
+        let charged = CheckEvent { admitted: false, ..check(Verdict::Pass, 4, 4, 6) };
+        assert_eq!(counts(charged).within, 4);
+    }
+
+    #[test]
+    fn returned_hits_are_a_counter_of_their_own() {
+        let back = CheckEvent { is_refund: true, ..check(Verdict::Pass, 4, 0, 10) };
+        assert_eq!(counts(back), HitCounts { refunded: 4, ..HitCounts::default() });
+    }
+
+    #[test]
+    fn a_peek_counts_nothing_and_a_limit_of_zero_does_not_underflow() {
+        assert_eq!(counts(check(Verdict::Pass, 0, 0, 5)), HitCounts::default());
+        let zero = CheckEvent { capacity: Hits(0), ..check(Verdict::Refuse, 1, 0, 0) };
+        assert_eq!(counts(zero).over, 1);
+    }
+}
