@@ -10,9 +10,7 @@ use smallvec::SmallVec;
 
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
-use super::selection::{
-    FastPath, MultiKind, Selection, is_credit_form, is_debt, is_special, multi_kind,
-};
+use super::selection::{FastPath, MultiKind, Selection, is_credit_form, is_special, multi_kind};
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::fixed_window;
 use crate::algorithm::hybrid::HybridCredits;
@@ -134,7 +132,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
 fn op_word(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek => "peek",
-        Op::Take { .. } if is_debt(check) => "debt",
+        Op::Take { .. } if check.is_debt() => "debt",
         Op::Take { .. } => "take",
         Op::Refund { .. } => "refund",
     }
@@ -150,16 +148,11 @@ fn role_word(role: Role) -> &'static str {
 
 /// Hits to take or to refund, or that a peek asks for: as many as matter to the limit.
 fn cost(check: &Check<'_>) -> u64 {
-    let (Hits(cost), is_take) = match check.op {
-        Op::Take { cost: Hits::ZERO } | Op::Peek => (Hits::ONE, false),
-        Op::Take { cost } => (cost, true),
-        Op::Refund { cost } => (cost, false),
-    };
+    let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
+    let stops_at_limit = !check.is_refund() && !check.is_debt();
     let limit = check.limit;
     cost.min(match &limit.algorithm {
-        Algorithm::FixedWindow(window) if is_take && !is_debt(check) => {
-            window.hits.0.min(COUNT_MAX) + 1
-        }
+        Algorithm::FixedWindow(window) if stops_at_limit => window.hits.0.min(COUNT_MAX) + 1,
         Algorithm::FixedWindow(_) => COUNT_MAX + 1,
         // A refund may empty both windows.
         Algorithm::SlidingWindow(_) => 2 * COUNT_MAX,

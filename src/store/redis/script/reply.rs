@@ -11,11 +11,11 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::selection::{FastPath, Selection, is_credit_form, is_debt};
+use super::selection::{FastPath, Selection, is_credit_form};
 use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
 use crate::domain::{
-    Accounting, Algorithm, Charge, ChargeRecord, Check, FixedWindow, Hits, Holder, Micros, Op,
-    Outcome, Role, SlidingWindow, Verdict,
+    Accounting, Admission, Algorithm, ChargeRecord, Check, FixedWindow, Hits, Holder, Micros, Op,
+    Outcome, SlidingWindow, Verdict,
 };
 
 /// What `apply.lua` answers where the server's clock is in none of the calendar windows it got.
@@ -161,9 +161,11 @@ fn multi_reply(
     for (check, (_, passes, state)) in checks.iter().zip(&found) {
         outcomes.push(outcome_of_state(state, check, *passes, now)?);
     }
-    if accounting == Accounting::AllOrNothing && !admitted(checks, &outcomes) {
+    let verdicts = outcomes.iter().map(|outcome| Some(outcome.verdict));
+    let admission: Admission = checks.iter().map(|check| check.role).zip(verdicts).collect();
+    if accounting == Accounting::AllOrNothing && !admission.is_admitted() {
         for ((check, (.., state)), outcome) in checks.iter().zip(&found).zip(&mut outcomes) {
-            if outcome.taken.is_some() && !is_debt(check) {
+            if outcome.taken.is_some() && !check.is_debt() {
                 let left = algorithm::apply(Some(state), check.limit, Op::Peek, now).outcome;
                 let Outcome { available, reset_after, .. } = left;
                 let (charged, taken) = (Hits::ZERO, None);
@@ -204,12 +206,9 @@ fn outcome_of_numbers(
     let [available, wait, reset, charged, since, entry] = numbers;
     let (passes, available) = verdict(available)?;
     let (wait, charged, since) = (count(wait)?, Hits(count(charged)?), micros(since)?);
-    let asked = match check.op {
-        Op::Take { cost } => cost,
-        Op::Peek | Op::Refund { .. } => Hits::ZERO,
-    };
+    let asked = if check.is_refund() { Hits::ZERO } else { check.cost() };
     // Believed, it would be shown to callers and refunded later.
-    let charges = passes || check.limit.charge == Charge::Always;
+    let charges = passes || check.is_debt();
     let plausible = charged <= if charges { asked } else { Hits::ZERO };
     if available > check.limit.capacity().0 || !plausible || passes && wait > 0 {
         return Err(ReplyError::Number);
@@ -288,23 +287,6 @@ fn sliding_state(
     let hits = |count: u64| u32::try_from(count).map_err(|_| ReplyError::Number);
     let (prev, cur) = (hits(count(prev)?)?, hits(cur)?);
     Ok(State::SlidingWindow(sliding_window::State { start, prev, cur }))
-}
-
-/// Whether the verdicts admit the call (contract, 3).
-fn admitted(checks: &[Check<'_>], outcomes: &[Outcome]) -> bool {
-    let (mut quotas, mut quota_passes) = (false, false);
-    for (check, outcome) in checks.iter().zip(outcomes) {
-        let passes = outcome.verdict == Verdict::Pass;
-        match check.role {
-            Role::Required if !passes => return false,
-            Role::Quota => {
-                quotas = true;
-                quota_passes |= passes;
-            }
-            Role::Required | Role::Shadow => {}
-        }
-    }
-    !quotas || quota_passes
 }
 
 fn numbers_of(reply: &[Value]) -> impl Iterator<Item = Result<i64, ReplyError>> {

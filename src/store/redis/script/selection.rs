@@ -3,7 +3,7 @@
 //! Not here: the arguments themselves (`arguments`).
 
 use crate::domain::{
-    Accounting, Algorithm, Bucket, Charge, Check, FixedWindow, Hits, Micros, Op, Refill, Role,
+    Accounting, Algorithm, Bucket, Check, FixedWindow, Hits, Micros, Op, Refill, Role,
     SlidingWindow, Window,
 };
 
@@ -87,7 +87,7 @@ impl<'a> Selection<'a> {
         let place = move |check: &Check<'_>| match self {
             Selection::Single(_) => 0,
             Selection::Multi => multi_kind(check).map_or(0, |multi_kind| multi_kind as u8),
-            Selection::Apply => u8::from(!matches!(check.op, Op::Refund { .. })),
+            Selection::Apply => u8::from(!check.is_refund()),
         };
         (0..3).flat_map(move |nth| (0..checks.len()).filter(move |at| place(&checks[*at]) == nth))
     }
@@ -106,29 +106,11 @@ pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     )
 }
 
-/// Whether a check is charged whatever its verdict: a debt.
-pub(crate) fn is_debt(check: &Check<'_>) -> bool {
-    let takes = match check.op {
-        Op::Take { cost } => cost > Hits::ZERO,
-        Op::Peek | Op::Refund { .. } => false,
-    };
-    takes
-        && check.limit.charge == Charge::Always
-        && match &check.limit.algorithm {
-            Algorithm::FixedWindow(_)
-            | Algorithm::Bucket(_)
-            | Algorithm::SlidingWindow(_)
-            | Algorithm::SlidingLog(_) => true,
-            // A slot is held or it is not, and classes are charged what they were granted.
-            Algorithm::Concurrency(_) | Algorithm::Hybrid(_) => false,
-        }
-}
-
 /// Whether `multi_check.lua` must be told more of a check than its numbers: it is not a required take,
 /// or its limit has a floor.
 pub(crate) fn is_special(check: &Check<'_>, accounting: Accounting) -> bool {
     let plain = match check.op {
-        Op::Take { cost } => cost > Hits::ZERO && !is_debt(check),
+        Op::Take { cost } => cost > Hits::ZERO && !check.is_debt(),
         Op::Peek | Op::Refund { .. } => false,
     };
     let has_floor = match &check.limit.algorithm {
