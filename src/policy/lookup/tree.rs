@@ -18,7 +18,7 @@ use hashbrown::HashTable;
 use super::counter_key::Secret;
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Entry, Limit, RuleId};
-use crate::policy::compile::spec::{Body, LimitSpec, ValueSpec, WrittenAt};
+use crate::policy::compile::spec::{Body, LimitSpec, SourceLocation, ValueSpec};
 
 /// A policy compiled for lookup. Immutable: a reload builds another one.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct Rule {
     /// Body of refusals: that of the rule, else that of its domain.
     pub body: Option<Arc<Body>>,
     /// File and line of its descriptor.
-    pub written: Option<WrittenAt>,
+    pub location: Option<SourceLocation>,
     /// Whether [`Policy::printed_path`] shows all values of the request.
     pub(crate) detailed_metric: bool,
     /// Node of the rule.
