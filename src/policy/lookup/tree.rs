@@ -7,7 +7,7 @@
 //! The hash is seeded at random. What callers send is only ever looked up, never inserted, so they
 //! cannot degrade the tables.
 //!
-//! Not here: how a tree is put together (`arrange`), a request's walk and its checks (`matcher`).
+//! Not here: how a tree is put together (`build`), a request's walk and its checks (`matcher`).
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
