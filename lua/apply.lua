@@ -7,7 +7,7 @@
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  accounting: all_or_nothing or independent
 -- ARGV[3]  stride: how many arguments each check has
--- ARGV[4]  checks: MessagePack, one after the other, of each check (then nil, up to the stride):
+-- ARGV[4]  checks: MessagePack, one after the other, for each check (then nil, up to the stride):
 --   +1  letter: the algorithm's, as in the counter's key
 --   +2  op: take, peek, refund, or debt (a take that is charged whatever its verdict)
 --   +3  role: required, quota or shadow
@@ -15,17 +15,17 @@
 --   +5  limit: what the algorithm's file lists, one after the other
 --
 -- State    each counter's, as its algorithm's file says
--- Reply    {now, clamped (counters that were from the far future), then six numbers of each check:
---          available (refused: -1 - available), wait (0: none), reset, charged, since, entry}. Where the
---          server's clock is in none of a calendar's windows: {-1}, and nothing was done.
--- Cost     TIME once; what load and save of each counter cost; refused: no write
+-- Reply    {now, clamped (how many counters were from the far future), then six numbers for each check:
+--          available (refused: -1 - available), wait (0: none), reset, charged, since, entry}. If the
+--          server's clock is in none of a calendar's windows: {-1}, and no counter changed.
+-- Cost     TIME once, load and save of each counter; refused: no write
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local all_or_nothing, stride, args = ARGV[2] == 'all_or_nothing', ARGV[3] + 0, { cmsgpack.unpack(ARGV[4]) }
 local checks, algorithms = #KEYS, {}
 
--- A counter has two states at work within a call: `certain` is what becomes of it in any case (as stored,
--- after refunds and debts), `admitted` what becomes of it if the call is admitted: nil until a check of it
--- passes. `certain_at` and `admitted_at`: where the limits of the checks that wrote them are; false: not
+-- A counter has two states within a call. `certain` is its state if the call is rejected: the stored one,
+-- after refunds and debts. `admitted` is its state if the call is admitted: nil until a take of it passes.
+-- `certain_at` and `admitted_at` are the indices of the limits under which they were written; false: not
 -- written.
 local counters, debts = {}, {}
 local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0

@@ -1,7 +1,7 @@
 #!lua
 -- Fast path: decides a call of several checks of different fixed windows and buckets. Answers the counters'
 -- states; src/algorithm turns each into an outcome. Everything is read and decided before the first charge.
--- Saves FIGURE
+-- Saves FIGURE of Redis' CPU per check (load/results/scripts.txt).
 -- Takes and peeks are decided here. Refunds, debts, and states that are not of the current window or do
 -- not fit the limit go through algorithm/fixed_window.lua and algorithm/bucket.lua.
 --
@@ -14,12 +14,13 @@
 --   +2  windows: how many of the checks are of fixed windows
 --   +3  arrivals: how many are of buckets in arrival form
 --   +4  special: how many are listed at the end
--- then of each check, the last only of windows and in credit form:
+-- then for each check, the third number only for windows and in credit form:
 --   fixed window                  bucket
 --   +1  cost: hits                +1  need: credits to take; capacity + 1 where they never fit
 --   +2  hits: per window          +2  capacity: credits of a full bucket, less what a floor keeps
 --   +3  length_us                 +3  rate: credits per microsecond
--- then of each check that is not a required take of a limit without a floor, the last four of buckets:
+-- then for each special check, which is not a required take or whose limit has a floor; the last four
+-- numbers are 0 for windows:
 --   +1  place: in KEYS
 --   +2  op: take, peek, refund or debt
 --   +3  role: required, quota or shadow
@@ -30,11 +31,10 @@
 --   +8  floor: hits that must be there before a take
 --
 -- State    each counter's, as its algorithm's file says
--- Reply    {now, clamped (counters that were from the far future), then of each check its state before
---          the call: of a window count (refused: -1 - count), of a bucket ahead (refused: -1 - ahead), in
---          credit form also rem; then, of each window that is not the current one, its place in KEYS
---          and its start}
--- Cost     TIME and MGET once, per counter one write; refused: no write
+-- Reply    {now, clamped (how many counters were from the far future), then for each check its state before
+--          the call: for a window count (refused: -1 - count), for a bucket ahead (refused: -1 - ahead), in
+--          credit form also rem; then for each counter of another window its place in KEYS and its start}
+-- Cost     TIME and MGET once, one write per counter; refused: no write
 local now, extra_ms
 if ARGV[1] == '' then
   local time = redis.call('TIME')
@@ -46,7 +46,7 @@ local numbers, checks = { cmsgpack.unpack(ARGV[2]) }, #KEYS
 local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
 local refused, quotas, quota_passes = false, false, false
 local reply, other_windows, fixed_window, bucket = { now, 0, 0, 0 }, false, nil, nil
--- Where in `numbers` a check is listed as special, by its place in KEYS.
+-- Index in `numbers` of each special check, by its place in KEYS.
 local special = numbers[4] > 0 and {}
 for n = #numbers - 8 * numbers[4], special and #numbers - 8 or -1, 8 do
   special[numbers[n + 1]] = n
@@ -91,7 +91,8 @@ for i = 1, checks do
         other_windows[#other_windows + 1], other_windows[#other_windows + 2] = i, start
       end
     end
-    -- The limit is spent: in its place, the window's number; less than 0 where INCRBY cannot go on.
+    -- `hits` is not needed any more: its place now holds the window's number, as -1 - number if the key
+    -- has no count that INCRBY can increase.
     numbers[at + 2] = held and number or -1 - number
     passes = passes or not changes and count + cost <= hits
     reply[r] = passes and count or -1 - count
@@ -165,7 +166,7 @@ for i = 1, checks do
       if number < 0 then
         number = -1 - number
       elseif cost == 1 then
-        -- Because to write a number as an argument is dear.
+        -- INCR saves the formatting of a number.
         now_is = redis.pcall('INCR', key)
       else
         now_is = redis.pcall('INCRBY', key, string.format('%d', cost))

@@ -6,7 +6,7 @@
 -- KEYS[i]  the counter of receipt i; the same counter may come twice
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  stride: how many arguments each receipt has
--- ARGV[3]  receipts: MessagePack, one after the other, of each receipt (then nil, up to the stride):
+-- ARGV[3]  receipts: MessagePack, one after the other, for each receipt (then nil, up to the stride):
 --   +1  letter: the algorithm's, as in the counter's key
 --   +2  hits
 --   +3  taken_at: when they were taken

@@ -1,7 +1,7 @@
 #!lua
 -- Fast path: decides a call of one check of a bucket. Answers the counter's state;
 -- src/algorithm/bucket.rs turns it into an outcome.
--- Saves FIGURE
+-- Saves FIGURE of Redis' CPU per call (load/results/scripts.txt).
 -- Takes and peeks are decided here. Refunds and debts, and states that do not fit the limit, go through
 -- algorithm/bucket.lua, which says what credits are.
 --

@@ -1,7 +1,7 @@
 #!lua
 -- Fast path: decides a call of one check of a sliding window. Answers the counter's state;
 -- src/algorithm/sliding_window.rs turns it into an outcome.
--- Saves FIGURE
+-- Saves FIGURE of Redis' CPU per call (load/results/scripts.txt).
 -- Takes and peeks are decided here. Refunds and debts, and counters of a window ahead of the clock, go
 -- through algorithm/sliding_window.lua.
 --

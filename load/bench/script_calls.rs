@@ -1,8 +1,8 @@
 //! Redis' CPU per check of every kind of script call, and how much of it each fast path saves.
 //!
-//! `cargo bench -- script-calls` prints this checkout's figures. `script-calls --record FILE` writes
-//! its calls to a file; `script-calls --against FILE` alternates the calls of another checkout with
-//! this one's on one server and prints the ratio: before and after of a change, in one run.
+//! `cargo bench -- script-calls` prints the figures of this checkout. `script-calls --record FILE`
+//! writes its calls to a file. `script-calls --against FILE` alternates the calls of another checkout
+//! with the calls of this one on the same server, and prints both and their ratio.
 
 use std::fs;
 use std::io::Write;
@@ -45,41 +45,38 @@ pub fn run(scale: Scale, mut options: impl Iterator<Item = String>) {
     let ours = Recording::ours(Micros(now.as_micros() as u64));
     match (options.next().as_deref(), options.next()) {
         (Some("--record"), Some(path)) => ours.write(&path),
-        (Some("--against"), Some(path)) => compare(scale, &Recording::read(&path), &ours),
-        (None, _) => print(scale, &ours),
+        (Some("--against"), Some(path)) => compare(scale, Some(&Recording::read(&path)), &ours),
+        (None, _) => compare(scale, None, &ours),
         (Some(other), _) => panic!("{other} is neither --record FILE nor --against FILE"),
     }
 }
 
-fn print(scale: Scale, ours: &Recording) {
-    let server = Server::with(&[ours]);
-    println!("\nRedis' CPU per check, microseconds, in pipelines (median of {} runs)", scale.pairs);
-    for row in &ours.rows {
-        let mut runs: Vec<f64> = (0..=scale.pairs).map(|_| server.cost(row, scale)).collect();
-        println!("{:<30} {:>8.2}", row.name, cpu::median(runs.split_off(1)));
-    }
-}
-
-fn compare(scale: Scale, before: &Recording, after: &Recording) {
-    let server = Server::with(&[before, after]);
+/// Prints each of our rows, and beside it what the other checkout's row of that name costs.
+fn compare(scale: Scale, before: Option<&Recording>, after: &Recording) {
+    let recordings: Vec<&Recording> = before.into_iter().chain([after]).collect();
+    let server = Server::with(&recordings);
     println!(
         "\nRedis' CPU per check, microseconds, in pipelines (median of {} pairs)",
         scale.pairs
     );
     println!("{:<30} {:>8} {:>8} {:>8}", "call", "before", "after", "ratio");
     for row in &after.rows {
-        let Some(other) = before.rows.iter().find(|other| other.name == row.name) else { continue };
+        let other = before.and_then(|before| before.rows.iter().find(|one| one.name == row.name));
         let (mut a, mut b, mut ratios) = (vec![], vec![], vec![]);
-        server.cost(other, scale);
         server.cost(row, scale);
         for _ in 0..scale.pairs {
-            let (one, two) = (server.cost(other, scale), server.cost(row, scale));
+            let one = other.map_or(f64::NAN, |other| server.cost(other, scale));
+            let two = server.cost(row, scale);
             a.push(one);
             b.push(two);
             ratios.push(two / one);
         }
         let [a, b, ratio] = [a, b, ratios].map(cpu::median);
-        println!("{:<30} {a:>8.2} {b:>8.2} {ratio:>8.2}", row.name);
+        let [a, ratio] = [a, ratio].map(|number| match number.is_nan() {
+            true => "-".to_owned(),
+            false => format!("{number:.2}"),
+        });
+        println!("{:<30} {a:>8} {b:>8.2} {ratio:>8}", row.name);
     }
 }
 

@@ -5,11 +5,11 @@
 -- limit      +1  slots
 --            +2  lease_us
 --            +3  holder: 16 bytes; nil: a take uses the holder of 16 zeros, a refund does nothing
--- State      a sorted set. A member is a slot: the holder's 16 bytes and 2 of which of its slots it is;
---            its score is the microsecond in which the lease ends. So slots in use are a ZCOUNT, and
---            everything is logarithmic in them.
---            Within a call: `live`, the slots in the stored set, and of each holder that the call
---            touches what is stored and what it has now.
+-- State      a sorted set. A member is a slot: 16 bytes for the holder and 2 bytes for the number of its
+--            slot. The score is the microsecond in which the lease ends. So the slots in use are a
+--            ZCOUNT, and every operation is logarithmic in them.
+--            Within a call: `live`, the number of slots in the stored set, and for each holder that the
+--            call changes the stored slots and the slots now.
 -- Expiry     the last lease's end
 --
 -- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.

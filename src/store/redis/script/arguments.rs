@@ -1,9 +1,9 @@
-//! Turns checks and receipts into script calls.
+//! Encodes checks and receipts as script calls.
 //!
-//! The arguments of each script stand in the header of its file in `lua/`; a test holds both
-//! together. On the fast paths products are formed here, so that the scripts only add and compare.
+//! The head of each file in `lua/` lists its arguments; a test compares both. For the fast paths,
+//! products are computed here, so that the scripts only add and compare.
 //!
-//! Not here: where counters live (`keys`), what the replies mean (`reply`).
+//! Not here: the keys of counters (`keys`), the replies (`reply`).
 
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -22,21 +22,21 @@ use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
 use crate::store::redis::keys::{Prefix, letter};
 
-/// The most hits that are counted in a window.
+/// Highest count of a window.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// The most hits that a log or a slot table is asked for: what three bytes of an entry can hold,
-/// twice (the policy's bound is 10,000).
+/// Highest number of hits in a log or slot table: half of what three bytes of an entry can hold (the
+/// policy's bound is 10,000).
 const ENTRIES_MAX: u64 = 1 << 22;
 
-/// What a calendar's windows are numbered in.
+/// Unit of a calendar window's number, in microseconds.
 const CALENDAR_UNIT: u64 = 1_000_000;
 
-/// Bytes that one check adds to a command: a key of 29 to 117, four to six numbers of up to 16
-/// digits. A hint: more only costs a reallocation.
+/// Capacity to reserve for each check: a key of 29 to 117 bytes and four to six numbers of up to 16
+/// digits.
 const CHECK_BYTES: usize = 160;
 
-/// Turns checks and receipts into script calls.
+/// Encodes checks and receipts as script calls.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     prefix: Prefix,
@@ -45,14 +45,15 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder of calls to these scripts; `slots`: every call names its cluster slot.
+    /// Creates an encoder of calls to these scripts. With `slots`, every call names its cluster slot.
     pub fn new(prefix: Prefix, scripts: &'static Scripts, slots: bool) -> Encoder {
         Encoder { prefix, scripts, slots }
     }
 
-    /// The call of a script that decides these checks. On a cluster all of them must be in one
-    /// slot. `now`: `None` in production, where the server's clock counts; `clock`: now, by the
-    /// process, which finds the calendar windows that the server's clock may be in.
+    /// Returns the script call that decides these checks. On a cluster all keys must be in one slot.
+    ///
+    /// `now` is `None` in production, where the scripts read the server's clock. `clock` is the time
+    /// of this process, which selects the calendar windows to send.
     pub fn call(
         &self,
         checks: &[Check<'_>],
@@ -92,8 +93,8 @@ impl Encoder {
         self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
-    /// The call of a script that refunds what these receipts say. On a cluster all of their
-    /// counters must be in one slot.
+    /// Returns the script call that refunds these receipts. On a cluster all keys must be in one
+    /// slot.
     pub fn refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
         let mut command = evalsha(script, receipts.len());
@@ -128,7 +129,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
     };
 }
 
-/// A check's operation, as the scripts name it.
+/// Name of a check's operation in the scripts.
 fn op_word(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek => "peek",
@@ -146,7 +147,7 @@ fn role_word(role: Role) -> &'static str {
     }
 }
 
-/// Hits to take or to refund, or that a peek asks for: as many as matter to the limit.
+/// Hits to take, refund or ask for; at most one more than the limit distinguishes.
 fn cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.is_debt();
@@ -163,7 +164,7 @@ fn cost(check: &Check<'_>) -> u64 {
     })
 }
 
-/// The arguments of `single_*.lua`.
+/// Adds the arguments of `single_*.lua`.
 fn single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
     let op = op_word(check);
     let (cost, is_take) = (cost(check), op == "take");
@@ -200,12 +201,12 @@ fn single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
     }
 }
 
-/// A bucket's numbers for a fast path.
+/// Numbers of a bucket check on a fast path.
 struct BucketNumbers {
     credits: BucketCredits,
-    /// Credits to take: more than the capacity where the hits never fit.
+    /// Credits to take; more than the capacity if the hits never fit.
     need: u64,
-    /// Credits that a floor keeps: they must be there and are not taken.
+    /// Credits below the floor, which must be available and are not taken.
     kept: u64,
 }
 
@@ -218,7 +219,7 @@ impl BucketNumbers {
     }
 }
 
-/// The numbers of `multi_check.lua`; the checks in its order.
+/// Packs the numbers of `multi_check.lua`; the checks are in its order.
 fn multi_numbers<'a>(
     checks: impl Iterator<Item = &'a Check<'a>> + Clone,
     accounting: Accounting,
@@ -245,7 +246,7 @@ fn multi_numbers<'a>(
                 }
                 (credits.cap, [cost, credits.burst, credits.unit, credits.floor])
             }
-            // No such call is sent there.
+            // `Selection::of` sends no such check to this script.
             Some(FastPath::SlidingWindow(_)) | None => (0, [0; 4]),
         };
         if is_special(check, accounting) {
@@ -260,7 +261,7 @@ fn multi_numbers<'a>(
     packed
 }
 
-/// Lists of one length, and that length before them.
+/// Adds lists as one argument, padded to one length, and that length before it.
 fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     let lists: SmallVec<[Packed; 2]> = lists.collect();
     let stride = lists.iter().map(Packed::len).max().unwrap_or(0);
@@ -272,7 +273,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     command.arg(stride).arg(all.as_slice());
 }
 
-/// What `apply.lua` gets of a check.
+/// Packs a check for `apply.lua`.
 fn check_list(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.text(&[letter(&check.limit.algorithm)]);
@@ -283,7 +284,7 @@ fn check_list(check: &Check<'_>, clock: Micros) -> Packed {
     packed
 }
 
-/// What `refund.lua` gets of a receipt.
+/// Packs a receipt for `refund.lua`.
 fn receipt_list(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
@@ -297,12 +298,12 @@ fn receipt_list(receipt: &Receipt) -> Packed {
         | Algorithm::Bucket(_)
         | Algorithm::Hybrid(_) => packed.number(u64::try_from(taken.entry).unwrap_or(u64::MAX)),
     }
-    // A refund finds a calendar's window by its start, whatever the windows around now are.
+    // A refund finds a calendar window by its start, so the windows around now do not matter.
     pack_limit(&mut packed, taken_under, None, taken.window);
     packed
 }
 
-/// A limit, as its file in `lua/algorithm` lists it.
+/// Packs a limit as the algorithm's file in `lua/algorithm` lists it.
 fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock: Micros) {
     let charge = limit.charge;
     match &limit.algorithm {

@@ -1,11 +1,10 @@
-//! Turns the scripts' replies into outcomes.
+//! Decodes the replies of the scripts into outcomes.
 //!
-//! `apply.lua` answers the outcomes' numbers. A fast path answers its counter's state before the
-//! call, whether the check passes, and the time; the algorithm's own [`apply`](algorithm::apply)
-//! turns that into an outcome. Robust to anything: a reply that no script gives, or whose verdict is
-//! not the algorithm's, is a [`ReplyError`], never a panic.
+//! `apply.lua` sends the numbers of each outcome. A fast path sends the state of its counter before
+//! the call, the verdict and the time; [`algorithm::apply`] computes the outcome from that state. A
+//! reply that no script sends is a [`ReplyError`]; so is a verdict that contradicts the state.
 //!
-//! Not here: the arguments (`arguments`), servers' errors (`client`), what an outcome means
+//! Not here: the arguments (`arguments`), error replies (`client`), what an outcome means
 //! (`decide`).
 
 use redis::Value;
@@ -18,47 +17,46 @@ use crate::domain::{
     Outcome, SlidingWindow, Verdict,
 };
 
-/// What `apply.lua` answers where the server's clock is in none of the calendar windows it got.
+/// Reply of `apply.lua` if the server's clock is in none of the calendar windows of the call.
 const NO_WINDOW: [Value; 1] = [Value::Int(-1)];
 
-/// The highest count that ten digits of a stored state say.
+/// Highest count of a stored fixed window, which has ten digits.
 const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
-/// Numbers that `apply.lua` answers of a check.
+/// Numbers in a reply of `apply.lua` for each check.
 const OUTCOME_NUMBERS: usize = 6;
 
-/// Why a reply could not be read.
+/// Why a reply could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// An error of the server or of the script.
+    /// An error reply of the server or of the script.
     Error,
-    /// Neither the line of a fast path nor an array.
+    /// Not the type of reply that the script sends.
     Shape,
-    /// Another number of numbers than the checks make.
+    /// Too few or too many numbers for the checks.
     Length,
-    /// A number that no script sends, or none at all.
+    /// A number that no script sends, or not a number.
     Number,
-    /// The server's time is in none of the calendar windows around the process's: nothing was
-    /// done.
+    /// The server's clock is in none of the calendar windows of the call. No counter changed.
     NoWindow,
 }
 
-/// A script's reply, read.
+/// Decoded reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
-    /// One per check, in the checks' order.
+    /// One outcome per check, in the order of the checks.
     pub outcomes: Vec<Outcome>,
-    /// How many counters were from the far future and count as full from now on: a clock stepped
-    /// back, or the state was damaged.
+    /// Number of counters from the far future, which count as full from now on: a clock stepped
+    /// back, or the state was corrupt.
     pub clamped: u64,
 }
 
 impl ScriptReply {
-    /// Reads the reply to [`Encoder::call`](super::arguments::Encoder::call) of the same checks.
+    /// Decodes the reply to [`Encoder::call`](super::arguments::Encoder::call) of the same checks.
     ///
     /// # Errors
     ///
-    /// [`ReplyError`] for what is no reply to them.
+    /// [`ReplyError`] if no script sends this reply to these checks.
     pub fn decode(
         reply: &Value,
         checks: &[Check<'_>],
@@ -83,7 +81,7 @@ impl ScriptReply {
     }
 }
 
-/// The line of `single_*.lua`.
+/// Decodes the line that `single_*.lua` sends.
 fn single_reply(
     line: &[u8],
     check: &Check<'_>,
@@ -123,7 +121,7 @@ fn single_reply(
     Ok(ScriptReply { outcomes: vec![outcome], clamped })
 }
 
-/// The states that `multi_check.lua` answers.
+/// Decodes the states that `multi_check.lua` sends.
 fn multi_reply(
     reply: &[Value],
     checks: &[Check<'_>],
@@ -176,7 +174,7 @@ fn multi_reply(
     Ok(ScriptReply { outcomes, clamped })
 }
 
-/// The outcomes that `apply.lua` answers.
+/// Decodes the outcomes that `apply.lua` sends.
 fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
     let mut numbers = numbers_of(reply);
     let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
@@ -196,8 +194,8 @@ fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, Rep
     Ok(ScriptReply { outcomes, clamped })
 }
 
-/// The outcome that six numbers say: available (refused: −1 − available), wait (0: none), reset,
-/// charged, and of what was charged since and entry.
+/// Returns the outcome of six numbers: available (refused: −1 − available), wait (0: none), reset,
+/// charged, and for a charge since and entry.
 fn outcome_of_numbers(
     numbers: [i64; OUTCOME_NUMBERS],
     check: &Check<'_>,
@@ -207,7 +205,7 @@ fn outcome_of_numbers(
     let (passes, available) = verdict(available)?;
     let (wait, charged, since) = (count(wait)?, Hits(count(charged)?), micros(since)?);
     let asked = if check.is_refund() { Hits::ZERO } else { check.cost() };
-    // Believed, it would be shown to callers and refunded later.
+    // An implausible charge would be reported to callers and refunded later.
     let charges = passes || check.is_debt();
     let plausible = charged <= if charges { asked } else { Hits::ZERO };
     if available > check.limit.capacity().0 || !plausible || passes && wait > 0 {
@@ -233,8 +231,8 @@ fn outcome_of_numbers(
     })
 }
 
-/// What the algorithm makes of a counter's state before the call. A script clamps what is from the
-/// far future, and decides as the algorithm does: anything else is no reply of one.
+/// Applies the check to its counter's state before the call. Scripts clamp states from the far
+/// future and decide as the algorithm does, so that any other state or verdict is an error.
 fn outcome_of_state(
     state: &State,
     check: &Check<'_>,
@@ -249,7 +247,8 @@ fn outcome_of_state(
     Ok(step.outcome)
 }
 
-/// Of the current window, unless `start` says that the clock stepped back behind the next one.
+/// Returns a state of the current window, or of the next one if `start` is its start, because the
+/// clock stepped back.
 fn window_state(
     limit: &FixedWindow,
     used: u64,
@@ -300,7 +299,7 @@ fn next(numbers: &mut impl Iterator<Item = Result<i64, ReplyError>>) -> Result<i
     numbers.next().unwrap_or(Err(ReplyError::Length))
 }
 
-/// Whether a check passes, and its number: −1 − number where it does not.
+/// Splits a number into the verdict and the value: −1 − value means refused.
 fn verdict(number: i64) -> Result<(bool, u64), ReplyError> {
     let passes = number >= 0;
     Ok((passes, count(if passes { number } else { -1 - number })?))

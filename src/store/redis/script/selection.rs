@@ -7,7 +7,7 @@ use crate::domain::{
     SlidingWindow, Window,
 };
 
-/// The script that decides a call.
+/// Script that decides a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Selection<'a> {
     /// `single_*.lua`: a call of one check whose algorithm has such a script.
@@ -18,7 +18,7 @@ pub(crate) enum Selection<'a> {
     Apply,
 }
 
-/// A limit whose counter is a few numbers: its fast path answers those instead of an outcome.
+/// Limit with a fast path: the script answers the counter's state, which is a few numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FastPath<'a> {
     /// Windows of one length.
@@ -30,7 +30,7 @@ pub(crate) enum FastPath<'a> {
 }
 
 impl<'a> FastPath<'a> {
-    /// `None`: only `apply.lua` decides checks of this limit.
+    /// Returns the fast path of a check, or `None` if only `apply.lua` decides it.
     pub(crate) fn of(check: &Check<'a>) -> Option<FastPath<'a>> {
         match &check.limit.algorithm {
             Algorithm::FixedWindow(window) => match window.window {
@@ -45,7 +45,7 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// The place of its checks in `multi_check.lua`; `None` where that script has none for it.
+    /// Kind of a check in `multi_check.lua`; `None` if that script does not decide it.
     fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
         match self {
             FastPath::FixedWindow(..) => Some(MultiKind::Window),
@@ -56,7 +56,7 @@ impl<'a> FastPath<'a> {
     }
 }
 
-/// The kinds of checks in `multi_check.lua`, in their order.
+/// Kinds of checks in `multi_check.lua`, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MultiKind {
     Window,
@@ -66,7 +66,7 @@ pub(crate) enum MultiKind {
 
 impl<'a> Selection<'a> {
     pub(crate) fn of(checks: &[Check<'a>]) -> Selection<'a> {
-        // Quadratic, and a fraction of what Redis spends on as many checks.
+        // Quadratic, but a fraction of what Redis spends on as many checks.
         let differs = |(at, check): (usize, &Check<'_>)| {
             checks[..at].iter().all(|earlier| earlier.key != check.key)
         };
@@ -82,7 +82,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The order in which the script gets and answers the checks, by their number in the call.
+    /// Returns the order in which the script gets and answers the checks, by their index in the call.
     pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
         let place = move |check: &Check<'_>| match self {
             Selection::Single(_) => 0,
@@ -93,7 +93,7 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// The kind of a check in `multi_check.lua`; `None` where it decides no such checks.
+/// Kind of a check in `multi_check.lua`; `None` if that script does not decide it.
 pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
     FastPath::of(check).and_then(|path| path.multi_kind(check))
 }
@@ -106,8 +106,8 @@ pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     )
 }
 
-/// Whether `multi_check.lua` must be told more of a check than its numbers: it is not a required take,
-/// or its limit has a floor.
+/// Whether `multi_check.lua` lists the check as special: it is not a required take, or its limit has
+/// a floor.
 pub(crate) fn is_special(check: &Check<'_>, accounting: Accounting) -> bool {
     let plain = match check.op {
         Op::Take { cost } => cost > Hits::ZERO && !check.is_debt(),
