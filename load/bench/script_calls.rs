@@ -166,6 +166,7 @@ type Kind<'a> = (&'a Arc<Limit>, Op, Role);
 const TAKE: Op = Op::Take { cost: Hits::ONE };
 const REFUND: Op = Op::Refund { cost: Hits::ONE };
 
+#[allow(clippy::too_many_lines, reason = "one entry for each kind of call")]
 fn rows(now: Micros) -> Vec<Row> {
     let [window, bucket] = memory::algorithms().map(|(_, limit)| limit);
     let hour = Micros::from_secs(3_600);

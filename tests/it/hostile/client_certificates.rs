@@ -83,7 +83,10 @@ fn a_list_that_could_not_be_kept_ends_the_start() {
     let grants = ["--grpc-client-domains", "edge=a.test"];
     let cases: [(&[&str], &str); 4] = [
         (&[], "add --grpc-client-tls-cacert"),
-        (&["--grpc-client-tls-cacert", "ca", "--grpc-uds", "s"], "on a Unix socket"),
+        (
+            &["--grpc-client-tls-cacert", "ca", "--grpc-uds", "s"],
+            "a Unix socket has no client certificates",
+        ),
         (&["--grpc-client-tls-cacert", "ca", "--json", "on"], "leave --json at auto"),
         (&["--grpc-client-tls-cacert", "ca"], "No such file"),
     ];

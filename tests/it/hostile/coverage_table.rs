@@ -149,7 +149,7 @@ const POLICY: &[Row] = &[
         "a file that is being written, swapped, deleted, a pipe, a loop of links",
         "read once it is at rest; the last good one stays",
         &[
-            "a_file_that_is_still_being_written_is_not_put_in_force",
+            "a_file_that_is_still_being_written_is_not_loaded",
             "the_swapped_links_of_a_config_map_are_followed",
             "a_deleted_file_leaves_the_last_good_policy_until_it_returns",
             "a_policy_that_is_a_pipe_ends_with_65_at_once",
