@@ -79,11 +79,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
         let decision = combine(&matches, &checks, &answers, self.modes)?;
         let charges = matches.accounting == Accounting::Independent || is_admitted(&decision);
-        for at in 0..checks.each.len().min(answers.each.len()) {
+        for (at, now) in available_now.iter().enumerate().take(checks.each.len()) {
             let all = hits_taken(&checks.each, &answers.each, checks.each[at].key);
-            if let (Answer::Decided(outcome), Some(now)) =
-                (&mut answers.each[at], available_now[at])
-            {
+            if let (Answer::Decided(outcome), Some(now)) = (&mut answers.each[at], now) {
                 let charged = if charges { all } else { Hits::ZERO };
                 outcome.available = Hits(now.0.saturating_sub(charged.0));
             }
