@@ -1,88 +1,37 @@
 #!lua
--- Gives charges back by their receipts, each to the counter it was taken from: into its own window
--- if the counter still holds that one; into a bucket less what can have refilled since. Sent once;
--- what is lost only makes a counter stricter for a while.
+-- Refunds charges by their receipts, each to the counter it was taken from: into its own window if the
+-- counter still holds that one; into a bucket less what can have refilled since. Sent once; a refund that
+-- is lost only makes a counter stricter for a while.
 --
 -- KEYS[i]  the counter of receipt i; the same counter may come twice
--- ARGV[1]  now_us: microseconds since the epoch; empty in production, where the server's clock
---          counts. A number is a test's: then every expiry is a day longer
--- then of each receipt:
---   +1  form: w fixed window, k calendar window, s sliding window, c bucket (in arrival form the rate
---       is 1), l sliding log, n concurrency, h hybrid classes
---   forms w, k and s                    form c (bucket.lua says what credits are)
---   +2  count: hits to refund        +2  need: credits to refund
---   +3  start: its window's beginning   +3  at: when they were taken, microseconds since the epoch
---   +4  length_us                       +4  cap: the largest debt in credits
---   +5  not used                        +5  rate: credits per microsecond
---   form l: entry, at, length_us. Form n: holder. Form h: hits, at, terms (see hybrid.lua). What a
---   form does not use is empty
+-- ARGV[1]  now_us: see clock.lua
+-- ARGV[2]  stride: how many arguments each receipt has
+-- ARGV[3]  receipts: MessagePack, one after the other, of each receipt (then nil, up to the stride):
+--   +1  letter: the algorithm's, as in the counter's key
+--   +2  hits
+--   +3  taken_at: when they were taken
+--   +4  window: its start
+--   +5  entry: of a log its number, of slots their holder
+--   +6  limit: what the algorithm's file lists, one after the other
 --
 -- State    each counter's, as its algorithm's file says
--- Reply    how many counters were lowered
--- Cost     TIME once; one GET and at most one write per receipt
-
--- insert fixed_window.clock
-local lowered = 0
-
+-- Reply    how many counters were changed
+-- Cost     TIME once; one GET and at most one write per receipt (logs and slots: a few more)
+local now, extra_ms = loadfile('clock.lua')(ARGV[1])
+local stride, args = ARGV[2] + 0, { cmsgpack.unpack(ARGV[3]) }
+local changed, letter, algorithm = 0, nil, nil
 for i = 1, #KEYS do
-  local key, at = KEYS[i], 1 + (i - 1) * 5
-  local need, since, cap = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local form = ARGV[at + 1]
-  if form == 'w' or form == 'k' then
-    -- A calendar window is named by its beginning in seconds.
-    local length = form == 'w' and cap or 1000000
-    local value = redis.pcall('GET', key)
-    local window, count = since / length % 900000000, 0
-    if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == window then
-      count = tonumber(string.sub(value, -10)) or 0
-    end
-    if count > 0 and tonumber(redis.pcall('INCRBY', key, count > need and -need or -count)) then
-      lowered = lowered + 1
-    end
-  elseif form == 's' then
-    local length = cap
-    -- insert sliding_window.load
-    local is_cur = start == since and cur > 0
-    if is_cur or start == since + length and prev > 0 then
-      if is_cur then cur = math.max(cur - need, 0) else prev = math.max(prev - need, 0) end
-      -- insert sliding_window.write
-      lowered = lowered + 1
-    end
-  elseif form == 'l' then
-    local f, at, number, length = {}, since, need, cap
-    -- insert sliding_log.entries
-    -- insert sliding_log.refund
-  elseif form == 'n' then
-    local f, holder = {}, ARGV[at + 2]
-    -- insert concurrency.functions
-    -- insert concurrency.refund
-  elseif form == 'h' then
-    local f, terms, at = {}, ARGV[at + 4], since
-    -- insert hybrid.functions
-    -- insert hybrid.refund
-  else
-    local rate = ARGV[at + 5] + 0
-    -- insert bucket.read
-    -- insert bucket.fit
-    local had, had_rest = ahead, rest
-    local rest_back = need % rate
-    local ahead_back = (need - rest_back) / rate - (now > since and now - since or 0)
-    if ahead_back >= 0 then
-      -- begin lower: ahead, rest, ahead_back, rest_back, rate -> ahead, rest
-      rest = rest - rest_back
-      if rest < 0 then
-        rest, ahead_back = rest + rate, ahead_back + 1
-      end
-      ahead = ahead - ahead_back
-      if ahead < 0 then
-        ahead, rest = 0, 0
-      end
-      -- end lower
-    end
-    if far or ahead ~= had or rest ~= had_rest then
-      -- insert bucket.write
-      lowered = lowered + 1
-    end
+  local at = (i - 1) * stride
+  if args[at + 1] ~= letter then
+    letter = args[at + 1]
+    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms, true)
+  end
+  local hits, taken_at, window, entry = args[at + 2], args[at + 3], args[at + 4], args[at + 5]
+  local done, err = algorithm.refund(KEYS[i], args, at + 5, hits, taken_at, window, entry)
+  if err then
+    return err
+  elseif done then
+    changed = changed + 1
   end
 end
-return lowered
+return changed

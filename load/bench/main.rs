@@ -27,6 +27,7 @@ mod noop;
 mod paced;
 mod redis;
 mod redis_server;
+mod script_calls;
 mod scripts;
 mod telemetry;
 
@@ -64,6 +65,10 @@ fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     match args.next().as_deref() {
         Some("noop-server") => noop::serve(),
+        Some("script-calls") => {
+            cpu::describe_machine();
+            script_calls::run(scale, args);
+        }
         Some(part) => run(Some(part), scale),
         None => run(None, scale),
     }

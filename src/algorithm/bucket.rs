@@ -42,8 +42,8 @@ use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Ref
 /// less than a second, or their operators are told.
 pub const STEP_BACK_MAX: Micros = Micros::SECOND;
 
-/// More credits than any limit that the policy lets through can owe; keeps sums inside an `i64`.
-const CREDITS_MAX: u64 = 1 << 60;
+/// More credits than any limit that the policy lets through has; Lua's numbers are exact below it.
+const CREDITS_MAX: u64 = 1 << 53;
 
 /// A bucket's debt, as time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,20 +55,20 @@ pub struct State {
 }
 
 /// A limit's numbers, in credits.
-struct Terms {
-    burst: u64,
+pub(crate) struct BucketCredits {
+    pub(crate) burst: u64,
     /// `u`: credits per hit.
-    unit: u64,
+    pub(crate) unit: u64,
     /// `l`: credits that come back each microsecond; at least 1.
-    flow: u64,
+    pub(crate) flow: u64,
     /// `C`: burst · unit.
-    capacity: u64,
+    pub(crate) capacity: u64,
     /// The largest debt: C, charged always 2C.
-    cap: u64,
+    pub(crate) cap: u64,
     /// The same in hits.
-    cap_hits: u64,
+    pub(crate) cap_hits: u64,
     /// Hits that must be there before any is taken.
-    floor: u64,
+    pub(crate) floor: u64,
 }
 
 /// What is owed: `ahead` µs and `rem / flow` of one more.
@@ -86,7 +86,7 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let terms = Terms::of(limit, charge);
+    let terms = BucketCredits::of(limit, charge);
     let (read, clamped) = terms.read(state, now);
     let mut debt = read;
     let mut charged = 0;
@@ -139,7 +139,7 @@ pub fn refund(
     taken: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
-    let terms = Terms::of(limit, charge);
+    let terms = BucketCredits::of(limit, charge);
     let (read, clamped) = terms.read(Some(state), now);
     let credits = taken.hits.0.min(terms.cap_hits) * terms.unit;
     let (whole, rem) = (credits / terms.flow, credits % terms.flow);
@@ -153,8 +153,8 @@ pub fn expires_at(state: State) -> Micros {
     state.tat.saturating_add(Micros(u64::from(state.rem > 0)))
 }
 
-impl Terms {
-    fn of(limit: &Bucket, charge: Charge) -> Terms {
+impl BucketCredits {
+    pub(crate) fn of(limit: &Bucket, charge: Charge) -> BucketCredits {
         let (unit, flow) = match limit.refill {
             Refill::Arrival { emission } => (emission.0, 1),
             Refill::Credits { hits, window } => (window.0, hits.0),
@@ -167,7 +167,7 @@ impl Terms {
             Charge::Always => 2,
         };
         let capacity = burst * unit;
-        Terms {
+        BucketCredits {
             burst,
             unit,
             flow,

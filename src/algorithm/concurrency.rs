@@ -1,23 +1,22 @@
-//! Concurrency: so many in flight. Every slot has a holder and a lease; a slot that is not returned
-//! frees itself when its lease ends.
+//! Concurrency: at most L requests in flight. Every slot has a holder and a lease; a slot that is not
+//! returned becomes free when its lease ends.
 //!
 //! ```text
 //! in flight  slots whose lease has not ended (until > now)
-//! passes iff in flight, less what the same holder has, + c ≤ L
-//! lease      until = max(now, newest beginning) + lease; taking again renews it
-//! opens at   the first end of a lease with which the cost passes
+//! passes iff in flight, without the same holder's slots, + c ≤ L
+//! lease      until = max(now, start of the newest lease) + lease; another take renews it
+//! retry at   the first end of a lease after which the cost passes
 //! ```
 //!
-//! A return must name the holder; without one it frees nothing. Why: a real Envoy sends its call at
-//! the end of a stream for refused requests too, and an anonymous return would free a slot that was
-//! never taken.
+//! A refund must name the holder; without one it frees nothing. Envoy sends its call at the end of a
+//! stream for rejected requests too, and an anonymous refund would free a slot that was never taken.
 //!
-//! Not here: who makes up holders (`decide`), calls of several checks, expiry of entries.
+//! Not here: generating holders (`decide`), calls of several checks, removal of entries.
 
 use super::Step;
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};
 
-/// The slots in use, by the end of their lease.
+/// Slots in use, sorted by the end of their lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     slots: Vec<Slot>,
@@ -31,17 +30,17 @@ struct Slot {
 }
 
 impl State {
-    /// How many holders it remembers: what the memory store counts as its size.
+    /// Returns the number of holders.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Bytes on the heap beside the state itself.
+    /// Returns the heap bytes of the state.
     pub fn heap_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>()
     }
 
-    /// Whether nobody holds a slot.
+    /// Whether no slot is in use.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -50,8 +49,8 @@ impl State {
         self.slots.iter().map(|slot| u64::from(slot.hits)).sum()
     }
 
-    /// The slots held at `now`. A lease that ends later than any lease taken now could was taken by
-    /// a clock far ahead: it is read as taken now.
+    /// Returns the slots in use at `now`, and whether a lease was clamped. A lease that ends more than
+    /// two leases from now was taken by a clock far ahead; it counts as taken now.
     fn at(&self, limit: &Concurrency, now: Micros) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
@@ -74,7 +73,7 @@ impl State {
         (State { slots }, clamped)
     }
 
-    /// How long until `cost` passes for `holder`; zero if it does now, `None` if it never does.
+    /// Returns the wait until `cost` passes for `holder`; zero if it passes now, `None` if never.
     fn wait(
         &self,
         limit: &Concurrency,
@@ -84,20 +83,20 @@ impl State {
     ) -> Option<Micros> {
         limit.slots.0.checked_sub(cost)?;
         let others = || self.slots.iter().filter(|slot| Some(slot.holder) != holder);
-        let mut held: u64 = others().map(|slot| u64::from(slot.hits)).sum();
-        if held.saturating_add(cost) <= limit.slots.0 {
+        let mut in_use: u64 = others().map(|slot| u64::from(slot.hits)).sum();
+        if in_use.saturating_add(cost) <= limit.slots.0 {
             return Some(Micros::ZERO);
         }
         for slot in others() {
-            held -= u64::from(slot.hits);
-            if held.saturating_add(cost) <= limit.slots.0 {
+            in_use -= u64::from(slot.hits);
+            if in_use.saturating_add(cost) <= limit.slots.0 {
                 return Some(Micros(slot.until.saturating_sub(now).0.max(1)));
             }
         }
         None
     }
 
-    fn hold(&mut self, holder: Holder, hits: u64, until: Micros) {
+    fn set_slots(&mut self, holder: Holder, hits: u64, until: Micros) {
         self.slots.retain(|slot| slot.holder != holder);
         let at = self.slots.partition_point(|slot| slot.until <= until);
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
@@ -105,7 +104,7 @@ impl State {
     }
 }
 
-/// Applies an operation of `holder`.
+/// Applies an operation on behalf of `holder`.
 pub fn apply(
     state: Option<&State>,
     limit: &Concurrency,
@@ -129,17 +128,17 @@ pub fn apply(
         }
         (Op::Peek | Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, None, now),
         (Op::Take { cost }, holder) => {
-            // Whoever decides a request names a holder; anonymous takes renew each other.
+            // `decide` always sets a holder. Takes without one share a holder and renew each other.
             let holder = holder.unwrap_or(Holder(0));
             wait = slots.wait(limit, cost.0, Some(holder), now);
             if wait == Some(Micros::ZERO) {
                 let newest = slots.slots.last().map_or(Micros::ZERO, |slot| slot.until);
                 let began = newest.saturating_sub(limit.lease).max(now);
                 let renewed = slots.slots.iter().any(|slot| slot.holder == holder);
-                slots.hold(holder, cost.0, began.saturating_add(limit.lease));
+                slots.set_slots(holder, cost.0, began.saturating_add(limit.lease));
                 write = true;
-                // A renewal charges nothing: were it refunded, a slot that was held before the
-                // call would be freed.
+                // A renewal charges nothing: its refund would free a slot that was in use
+                // before the call.
                 let window = Micros::ZERO;
                 taken = (!renewed).then_some(ChargeRecord {
                     hits: cost,
@@ -165,7 +164,8 @@ pub fn apply(
     }
 }
 
-/// Frees the receipt's slot, if it is still held, and those whose lease has ended.
+/// Frees the receipt's slots, if they are still in use, and drops ended leases. Returns `None` if
+/// nothing changes.
 pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let live = |slot: &&Slot| slot.until > now;
     state.slots.iter().filter(live).find(|slot| slot.holder.0 == taken.entry)?;
@@ -173,7 +173,7 @@ pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State>
     Some(State { slots: others.copied().collect() })
 }
 
-/// When the last lease ends.
+/// Returns when the last lease ends.
 pub fn expires_at(state: &State) -> Micros {
     state.slots.last().map_or(Micros::ZERO, |slot| slot.until)
 }
@@ -196,7 +196,7 @@ mod tests {
     const RETURN: Op = Op::Refund { cost: Hits::ONE };
 
     #[test]
-    fn a_slot_that_is_not_returned_frees_itself_when_its_lease_ends() {
+    fn a_slot_that_is_not_returned_becomes_free_when_its_lease_ends() {
         let one = apply_at(None, TAKE, 1, NOW).write;
         let two = apply_at(one.as_ref(), TAKE, 2, NOW + 1_000).write;
         let refused = apply_at(two.as_ref(), TAKE, 3, NOW + 2_000).outcome;
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn only_its_holder_returns_a_slot() {
         let one = apply_at(None, TAKE, 1, NOW).write;
-        assert_eq!(apply_at(one.as_ref(), RETURN, 0, NOW).write, None, "nobody frees nothing");
+        assert_eq!(apply_at(one.as_ref(), RETURN, 0, NOW).write, None, "no holder");
         assert_eq!(apply_at(one.as_ref(), RETURN, 2, NOW).write, None);
         assert!(apply_at(one.as_ref(), RETURN, 1, NOW).write.unwrap().is_empty());
     }

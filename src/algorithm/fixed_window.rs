@@ -1,22 +1,20 @@
-//! Fixed window: so many hits in each window; a window ends for everybody at the same time.
+//! Fixed window: at most L hits in each window. Windows are aligned to the epoch or to a calendar.
 //!
-//! The state is the window's beginning and the hits counted in it. It admits at most 2 L in any
-//! interval of one window's length: L just before a boundary and L just after it.
+//! The state is the start of the window and its hits. In any interval of one window's length it admits
+//! at most 2 L: L just before a boundary and L just after it.
 //!
-//! With `w` = the beginning of the window that holds `now`, `w'` = its end, and `cap` = L (charge
+//! With `w` = the start of the window that contains `now`, `w'` = its end, and `cap` = L (charge
 //! always: 2^32−1):
 //!
 //! ```text
 //! start > w'        from the far future: start, count = w, max(count, L), and that is written
-//! w ≤ start ≤ w'    counts (start = w': the clock stepped back over a boundary; it stands still)
-//! start < w         over: start, count = w, 0
+//! w ≤ start ≤ w'    current (start = w': the clock stepped back over a boundary and stands still)
+//! start < w         ended: start, count = w, 0
 //! count = min(count, cap)
 //! passes iff count + c ≤ L;  retry-after = reset = end of the window of `start` − now
 //! ```
 //!
-//! The windows of one length are aligned to the epoch; calendar windows are those of a time zone.
-//!
-//! Not here: calls of several checks, expiry of entries.
+//! Not here: calls of several checks, removal of entries.
 
 use super::Step;
 use crate::domain::{
@@ -26,20 +24,20 @@ use crate::domain::{
 /// Hits counted in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// When the window began.
+    /// Start of the window.
     pub start: Micros,
-    /// Hits in it: at most the limit, charged always at most `u32::MAX`.
+    /// Hits in the window: at most the limit, or `u32::MAX` for `charge: always`.
     pub count: u32,
 }
 
-/// A state, read at a certain time.
+/// A state as it counts at a certain time.
 struct Read {
     start: Micros,
     end: Micros,
     count: u64,
-    /// There is a counter for this window.
+    /// Whether a counter exists for this window.
     counted: bool,
-    /// It was clamped, so it must be written.
+    /// Whether the state was clamped and must be written.
     clamped: bool,
     stepped_back: bool,
 }
@@ -100,7 +98,7 @@ pub fn apply(
     }
 }
 
-/// Returns a receipt's hits to the window they were taken in; to no other.
+/// Returns a receipt's hits to their window. Returns `None` if that window is not the state's.
 pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     (state.start == taken.window && state.count > 0).then(|| State {
         start: state.start,
@@ -108,7 +106,7 @@ pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     })
 }
 
-/// The window's end.
+/// Returns the window's end.
 pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
     span(&limit.window, state.start).end
 }
@@ -142,17 +140,17 @@ fn read(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
     read
 }
 
-/// The most that is ever counted in a window.
-fn cap(hits: u64, charge: Charge) -> u64 {
+/// Returns the upper bound of the hits counted in a window.
+pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
         Charge::Always => u64::from(u32::MAX),
     }
 }
 
-/// The window that holds a time. A length is at least 1 µs, so that nothing is ever divided by
-/// zero; the policy has none below a second.
-fn span(window: &Window, at: Micros) -> WindowBounds {
+/// Returns the window that contains a time. A length of 0, which no policy has, counts as 1 µs, to
+/// avoid a division by zero.
+pub(crate) fn span(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {
             let length = length.0.max(1);

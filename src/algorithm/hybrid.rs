@@ -38,7 +38,8 @@ mod credits;
 
 use std::sync::Arc;
 
-use self::credits::{PARTS, Terms};
+pub(crate) use self::credits::HybridCredits;
+use self::credits::PARTS;
 use super::Step;
 use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 
@@ -60,7 +61,7 @@ impl State {
 
 /// Applies an operation of the limit's class.
 pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step<State> {
-    let terms = Terms::of(limit);
+    let terms = HybridCredits::of(limit);
     let at = now.0 / terms.tick;
     let (read, stepped_back) = terms.read(state, at);
     let mut after = None;
@@ -110,7 +111,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
 
 /// Returns a receipt's hits, less what can have refilled since they were taken.
 pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
-    let terms = Terms::of(limit);
+    let terms = HybridCredits::of(limit);
     let at = now.0 / terms.tick;
     let (read, _) = terms.read(Some(state), at);
     let elapsed = at.saturating_sub(taken.at.0 / terms.tick);
@@ -122,7 +123,7 @@ pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) 
 
 /// When everything is full again.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
-    let terms = Terms::of(limit);
+    let terms = HybridCredits::of(limit);
     if state.own.len() != limit.shares.len() {
         return Micros::ZERO;
     }

@@ -1,34 +1,33 @@
-//! Sliding log: exact. Every take is remembered until it is one window old; never more than L hits
-//! in any interval of one window's length.
+//! Sliding log: never more than L hits in any interval of one window's length. Every take is stored
+//! until it is one window old.
 //!
-//! The state is the list of takes, oldest first: when, how many hits, and a number that names the
-//! take for its receipt. It is as large as the takes it remembers, which is why L is at most
-//! 10,000.
+//! The state is the list of takes, oldest first: time, hits, and a number that identifies the take in
+//! its receipt. The list can grow to L takes, so L is at most 10,000.
 //!
 //! ```text
 //! counts     takes with at > still − W   (a take at t stops counting at t + W)
-//! still      max(now, newest): a clock that stepped back stands still, so what is over stays over
+//! still      max(now, newest): a clock that stepped back stands still, so ended takes stay ended
 //! passes iff hits that count + c ≤ L
-//! opens at   t + W, t the take with whose end hits that count + c ≤ L for the first time
+//! retry at   t + W, where t is the first take after whose end hits that count + c ≤ L
 //! reset      the newest take + W
 //! at         still, for a new take
 //! ```
 //!
-//! A take that lies more than W ahead comes from a clock that was far wrong; it is read as taken
-//! now, so that the log does not stay full until that time comes.
+//! A take more than W ahead comes from a clock that was far wrong; it counts as taken now, so that
+//! the log does not stay full until that time.
 //!
-//! Not here: calls of several checks, expiry of entries.
+//! Not here: calls of several checks, removal of entries.
 
 use std::collections::VecDeque;
 
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog, Verdict};
 
-/// The takes that may still count.
+/// Takes that may still count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     takes: VecDeque<Take>,
-    /// The number of the next take.
+    /// Number of the next take.
     next: u64,
 }
 
@@ -41,12 +40,12 @@ struct Take {
 }
 
 impl State {
-    /// How many takes it remembers: what the memory store counts as its size.
+    /// Returns the number of stored takes.
     pub fn len(&self) -> usize {
         self.takes.len()
     }
 
-    /// Whether it remembers none.
+    /// Whether there are no takes.
     pub fn is_empty(&self) -> bool {
         self.takes.is_empty()
     }
@@ -55,25 +54,25 @@ impl State {
         self.takes.iter().map(|take| u64::from(take.hits)).sum()
     }
 
-    /// Bytes on the heap beside the state itself.
+    /// Returns the heap bytes of the state.
     pub fn heap_bytes(&self) -> usize {
         self.takes.capacity() * size_of::<Take>()
     }
 
-    /// How many of the takes are over: the oldest go first, so they stand together.
-    fn over(&self, limit: &SlidingLog, now: Micros) -> usize {
+    /// Returns how many takes no longer count. They are the first ones.
+    fn expired_takes(&self, limit: &SlidingLog, now: Micros) -> usize {
         let still = self.takes.back().map_or(now, |take| take.at.max(now));
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= still)
     }
 
-    /// What still counts at `now`, with room for one take more, and whether a take had to be
+    /// Returns the takes that count at `now`, with capacity for one more, and whether a take was
     /// clamped.
     fn at(&self, limit: &SlidingLog, now: Micros) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
-        let over = self.over(limit, now);
-        let mut takes = VecDeque::with_capacity(self.takes.len() - over + 1);
-        takes.extend(self.takes.iter().skip(over));
-        // An empty log is the same as none.
+        let expired = self.expired_takes(limit, now);
+        let mut takes = VecDeque::with_capacity(self.takes.len() - expired + 1);
+        takes.extend(self.takes.iter().skip(expired));
+        // An empty log means the same as an absent one.
         let next = if takes.is_empty() { 0 } else { self.next };
         let mut state = State { takes, next };
         let clamped = state.takes.back().is_some_and(|take| take.at > horizon);
@@ -86,18 +85,18 @@ impl State {
         (state, clamped)
     }
 
-    /// How long until `cost` passes; zero if it does now, `None` if it never does.
+    /// Returns the wait until `cost` passes; zero if it passes now, `None` if never.
     fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
         limit.hits.0.checked_sub(cost)?;
-        let mut held = self.hits();
-        if held.saturating_add(cost) <= limit.hits.0 {
+        let mut hits = self.hits();
+        if hits.saturating_add(cost) <= limit.hits.0 {
             return Some(Micros::ZERO);
         }
         for take in &self.takes {
-            held -= u64::from(take.hits);
-            if held.saturating_add(cost) <= limit.hits.0 {
-                let opens = take.at.saturating_add(limit.length);
-                return Some(Micros(opens.saturating_sub(now).0.max(1)));
+            hits -= u64::from(take.hits);
+            if hits.saturating_add(cost) <= limit.hits.0 {
+                let retry_at = take.at.saturating_add(limit.length);
+                return Some(Micros(retry_at.saturating_sub(now).0.max(1)));
             }
         }
         None
@@ -112,7 +111,7 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    // A copy of the log: its length is bounded by the limit, and a take writes it anyway.
+    // Copies the log: its length is bounded by the limit, and a take rewrites it anyway.
     let (mut log, clamped) = match state {
         Some(state) => state.at(limit, now),
         None => (State::default(), false),
@@ -184,24 +183,25 @@ impl State {
     }
 }
 
-/// Takes the receipt's entry out of the log, if it still counts, and with it what is over: were that
-/// the newest entry, a clock that stepped back would bring older ones to life again.
+/// Removes the receipt's take from the log, if it still counts, together with ended takes: if the
+/// receipt's take is the newest, a clock that stepped back would otherwise make them count again.
+/// Returns `None` if the take no longer counts.
 pub fn refund(
     state: &State,
     limit: &SlidingLog,
     taken: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
-    // The time as well: a log that was empty for a while counts its entries from 0 again.
+    // Also compare the time, because an empty log restarts its numbers at 0.
     let is_it = |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
-    let over = state.over(limit, now);
-    let at = state.takes.range(over..).position(is_it)?;
-    let mut takes: VecDeque<Take> = state.takes.range(over..).copied().collect();
+    let expired = state.expired_takes(limit, now);
+    let at = state.takes.range(expired..).position(is_it)?;
+    let mut takes: VecDeque<Take> = state.takes.range(expired..).copied().collect();
     takes.remove(at);
     Some(State { takes, next: state.next })
 }
 
-/// When nothing of it counts any more.
+/// Returns when no take counts any more.
 pub fn expires_at(state: &State, limit: &SlidingLog) -> Micros {
     state.takes.back().map_or(Micros::ZERO, |take| take.at.saturating_add(limit.length))
 }
@@ -247,20 +247,20 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_takes_its_own_entry_out_and_no_other() {
+    fn a_refund_removes_only_the_take_of_its_receipt() {
         let a = take(None, 3, 1, 5_000_000);
         let b = take(a.write.as_ref(), 3, 2, 5_000_000);
-        let back = returned(b.write.as_ref().unwrap(), &a.outcome.taken.unwrap()).unwrap();
+        let back = refunded(b.write.as_ref().unwrap(), &a.outcome.taken.unwrap()).unwrap();
         assert_eq!(back.hits(), 2);
-        assert_eq!(returned(&back, &a.outcome.taken.unwrap()), None, "once");
+        assert_eq!(refunded(&back, &a.outcome.taken.unwrap()), None, "once");
     }
 
-    fn returned(state: &State, taken: &ChargeRecord) -> Option<State> {
+    fn refunded(state: &State, taken: &ChargeRecord) -> Option<State> {
         refund(state, &limit(3), taken, Micros(5_000_000))
     }
 
     #[test]
-    fn what_is_over_stays_over_when_the_clock_steps_back() {
+    fn an_ended_take_stays_ended_when_the_clock_steps_back() {
         let old = take(None, 2, 2, 5_000_000).write;
         let new = take(old.as_ref(), 2, 1, 6_500_000).write.unwrap();
         let early = Micros(5_900_000);

@@ -1,47 +1,47 @@
-//! Sliding window: the two-window counter. The previous window's hits count in the share of it
-//! that the sliding window still covers.
+//! Sliding window: the hits of the current window, plus the previous window's hits weighted by the part
+//! of that window that the sliding window still covers.
 //!
-//! The state is the present window's beginning and the hits of the previous and the present
-//! window. Against somebody who fills the end of a window and then calls greedily it admits less
-//! than 2 L in an interval of one window's length; for steady traffic about L.
+//! The state is the start of the current window and the hits of the previous and the current window.
+//! In an interval of one window's length it admits less than 2 L to an adversary who fills the end of
+//! a window, and about L of steady traffic.
 //!
-//! With W and `e` (the time since the present window began, rounded down) in ticks (see
+//! With W and `e` (the time since the current window started, rounded down) in ticks (see
 //! [`SlidingWindow::tick`]), all integers:
 //!
 //! ```text
 //! room(c)    L − cur − c
 //! passes iff room(c) ≥ 0 and prev·(W − e) ≤ room(c)·W
-//! opens at   cur + c ≤ L:  tick W − ⌊room(c)·W / prev⌋ of this window
+//! retry at   cur + c ≤ L:  tick W − ⌊room(c)·W / prev⌋ of this window
 //!            else, c ≤ L:  tick W − ⌊(L − c)·W / cur⌋ of the next one
 //! available  L − cur − ⌈prev·(W − e) / W⌉
 //! reset      the end of the next window if cur > 0, of this one if prev > 0, else now
 //! ```
 //!
-//! The two sides of the comparison are formed apart so that each product stays below 2^53 (the
+//! The two sides of the comparison are computed separately so that each product stays below 2^53 (the
 //! policy keeps L·W below it), because the Lua script does the same in doubles. Under
 //! [`Charge::Always`] a count is capped at the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋ for the
 //! same reason.
 //!
-//! Source: the waits are the inequality solved for `e`. Not here: calls of several checks, expiry.
+//! The waits are the inequality solved for `e`. Not here: calls of several checks, removal of entries.
 
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
-/// Doubles, and so Lua's numbers, are exact below this.
+/// Doubles, which are Lua's numbers, are exact below this.
 const EXACT: u64 = 1 << 53;
 
-/// Hits of two neighbouring windows.
+/// Hits of two adjacent windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// When the present window began.
+    /// Start of the current window.
     pub start: Micros,
-    /// Hits of the window before.
+    /// Hits of the previous window.
     pub prev: u32,
-    /// Hits of the present window.
+    /// Hits of the current window.
     pub cur: u32,
 }
 
-/// A state, read at a certain time.
+/// A state as it counts at a certain time.
 #[derive(Clone, Copy)]
 struct Read {
     start: Micros,
@@ -109,8 +109,8 @@ pub fn apply(
     }
 }
 
-/// Returns a receipt's hits to the window they were taken in, if that is the state's present or
-/// previous one; to no other.
+/// Returns a receipt's hits to their window, if that is the state's current or previous one. Returns
+/// `None` if nothing changes.
 pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Option<State> {
     let back = |count: u32| stored(u64::from(count).saturating_sub(taken.hits.0));
     if taken.window == state.start && state.cur > 0 {
@@ -122,7 +122,7 @@ pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Opti
     }
 }
 
-/// When nothing of it counts any more.
+/// Returns when no hit counts any more.
 pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
     let windows = if state.cur > 0 { 2 } else { 1 };
     state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))
@@ -143,12 +143,13 @@ fn read(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros
     let max = limit.count_max(charge);
     let (prev, cur) = (u64::from(state.prev).min(max), u64::from(state.cur).min(max));
     if state.start.0 > now.0.saturating_add(length) {
-        // From the far future: full debt now, and that is written, so that the counter thaws.
+        // From the far future: clamp to a full window now. The clamp is written, so that the counter
+        // does not stay frozen.
         read.cur = cur.max(limit.hits.0).min(max);
         read.clamped = true;
         read.stepped_back = true;
     } else if state.start >= begins {
-        // At the beginning of its own window if the clock stepped back behind that: it stands still.
+        // If the clock stepped back behind the window's start, it counts as standing at that start.
         read.elapsed = now.saturating_sub(state.start).0 / limit.tick().0;
         read.stepped_back = state.start > now;
         (read.start, read.prev, read.cur) = (state.start, prev, cur);
@@ -159,7 +160,7 @@ fn read(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros
 }
 
 impl Read {
-    /// How long until `cost` passes; zero if it does now, `None` if it never does.
+    /// Returns the wait until `cost` passes; zero if it passes now, `None` if never.
     fn wait(&self, limit: &SlidingWindow, cost: u64, now: Micros) -> Option<Micros> {
         let window = limit.window_ticks();
         let spare = limit.hits.0.checked_sub(cost)?;
@@ -173,9 +174,9 @@ impl Read {
             Some(room) => window - (room.saturating_mul(window) / self.prev).min(window),
             None => 2 * window - (spare.saturating_mul(window) / self.cur).min(window),
         };
-        let opens = self.start.saturating_add(Micros(ticks.saturating_mul(limit.tick().0)));
-        // At least 1 µs: where the clock has stepped back, the opening lies further ahead anyway.
-        Some(Micros(opens.saturating_sub(now).0.max(1)))
+        let retry_at = self.start.saturating_add(Micros(ticks.saturating_mul(limit.tick().0)));
+        // At least 1 µs, even if the clock has stepped back.
+        Some(Micros(retry_at.saturating_sub(now).0.max(1)))
     }
 
     fn available(&self, limit: &SlidingWindow) -> u64 {
@@ -191,9 +192,9 @@ impl Read {
 }
 
 impl SlidingWindow {
-    /// What W and the elapsed time are counted in: microseconds for windows below a minute,
-    /// milliseconds below a day, seconds from a day on, so that L·W stays below 2^53 for the limits
-    /// people write.
+    /// Returns the unit of W and of the elapsed time: a microsecond for windows below a minute, a
+    /// millisecond below a day, a second from a day on, so that L·W stays below 2^53 for realistic
+    /// limits.
     pub fn tick(&self) -> Micros {
         const MINUTE: u64 = 60_000_000;
         const DAY: u64 = 86_400_000_000;
@@ -204,12 +205,12 @@ impl SlidingWindow {
         }
     }
 
-    /// W in ticks; at least 1.
+    /// Returns W in ticks; at least 1.
     pub fn window_ticks(&self) -> u64 {
         (self.length.0 / self.tick().0).max(1)
     }
 
-    /// The most that is ever counted in one window.
+    /// Returns the upper bound of the hits counted in one window.
     pub fn count_max(&self, charge: Charge) -> u64 {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_goes_back_into_its_own_window_or_nowhere() {
+    fn a_receipt_is_refunded_to_its_own_window_or_not_at_all() {
         let limit = limit(10, 1);
         let first = take(None, &limit, 4, T0);
         let taken = first.outcome.taken.unwrap();

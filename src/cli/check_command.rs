@@ -69,7 +69,7 @@ impl Check {
 fn cluster_summary(loaded: &LoadedPolicy) -> String {
     let (mut joined, mut joinable, mut not_joinable) = (0, 0, 0);
     for pair in &loaded.colocation {
-        match pair.joint {
+        match pair.colocation {
             Colocation::Joined => joined += 1,
             Colocation::JoinableBy(_) => joinable += 1,
             Colocation::NotJoinable => not_joinable += 1,

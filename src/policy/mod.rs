@@ -1,14 +1,14 @@
-//! The policy: from YAML text to the checks that a request must pass.
+//! Policies: parses YAML rate limit rules and matches requests to the checks they must pass.
 //!
 //! | directory | what it does |
 //! |---|---|
-//! | `source` | policy files as bytes, and their bounds |
-//! | `syntax` | YAML with places, the keyword table, the JSON Schema, diagnostics |
-//! | `compile` | syntax to [`spec`]: descriptors, limits, tiers, calendars, colocation, warnings |
-//! | `lookup` | spec to the tree that requests are matched against; counter keys |
-//! | `show` | why a request matches, and listings of the policy in force |
+//! | `source` | policy files as bytes, and their size limits |
+//! | `syntax` | YAML with source positions, the keyword table, the JSON Schema, diagnostics |
+//! | `compile` | parsed YAML to [`spec`]: descriptors, limits, tiers, calendars, colocation, warnings |
+//! | `lookup` | [`spec`] to the tree that requests are matched against; counter keys |
+//! | `show` | explanations of a match, and listings of the active policy |
 //!
-//! Not here: reading or watching files (`app`), counting (`store`), deciding (`decide`).
+//! Not here: reading and watching files (`app`), counting (`store`), decisions (`decide`).
 
 mod compile;
 mod lookup;

@@ -8,7 +8,7 @@ use tidegate::domain::{Accounting, Check, Limit, Role, Verdict};
 use tidegate::store::redis::client::config::Address;
 use tidegate::store::redis::client::error_reply::ErrorReply;
 use tidegate::store::redis::client::slot_table::{parse_shards, parse_slots};
-use tidegate::store::redis::script::reply::{Decoded, ReplyError, decode};
+use tidegate::store::redis::script::reply::{ReplyError, ScriptReply};
 
 use crate::fuzzer::{Target, feed};
 use crate::mutation::Random;
@@ -163,7 +163,7 @@ fn made(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-fn fits(decoded: &Decoded, checks: &[Check<'_>]) {
+fn fits(decoded: &ScriptReply, checks: &[Check<'_>]) {
     assert_eq!(decoded.outcomes.len(), checks.len());
     for (outcome, check) in decoded.outcomes.iter().zip(checks) {
         assert!(outcome.verdict == Verdict::Refuse || outcome.retry_after.is_none());
@@ -184,7 +184,7 @@ fn any_reply_is_read_or_a_fault() {
         let checks = &asked[usize::from(*first) % asked.len()];
         let mut sorts = Vec::new();
         for accounting in [Accounting::AllOrNothing, Accounting::Independent] {
-            match decode(&value, checks, accounting) {
+            match ScriptReply::decode(&value, checks, accounting) {
                 Ok(decoded) => {
                     fits(&decoded, checks);
                     sorts.push(10 + (checks.len().min(20) as u64));
@@ -194,7 +194,7 @@ fn any_reply_is_read_or_a_fault() {
                     ReplyError::Shape => 2,
                     ReplyError::Length => 3,
                     ReplyError::Number => 4,
-                    ReplyError::Misfit => 5,
+                    ReplyError::NoWindow => 5,
                 }),
             }
         }

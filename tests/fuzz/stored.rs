@@ -7,7 +7,7 @@ use tidegate::domain::{Accounting, Check, Limit, Micros, Unit};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::PRODUCTION;
-use tidegate::store::redis::script::reply::decode;
+use tidegate::store::redis::script::reply::ScriptReply;
 
 use crate::fuzzer::{Target, feed};
 use crate::mutation::{Decisions, Random};
@@ -94,7 +94,7 @@ async fn answered(plain: &Plain, encoder: &Encoder, checks: &[Check<'_>], now: M
     let accounting = Accounting::Independent;
     let item = encoder.call(checks, accounting, Some(now), now);
     let reply = plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
-    let decoded = decode(&reply, checks, accounting);
+    let decoded = ScriptReply::decode(&reply, checks, accounting);
     let decoded = decoded.unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"));
     for (outcome, check) in decoded.outcomes.iter().zip(checks) {
         assert!(outcome.available <= check.limit.capacity(), "{check:?}: {outcome:?}");

@@ -10,25 +10,26 @@ use crate::domain::{Hits, Hybrid, Micros};
 /// Shares are in per cent.
 pub(super) const PARTS: u64 = 100;
 
-/// More credits than any limit that the policy lets through holds; keeps sums inside 64 bits.
-const CREDITS_MAX: u64 = 1 << 58;
+/// More credits than any limit that the policy lets through holds; four times as many are still exact
+/// in Lua.
+const CREDITS_MAX: u64 = 1 << 51;
 
 /// A limit's numbers, in credits and ticks.
-pub(super) struct Terms<'a> {
-    pub(super) limit: &'a Hybrid,
-    pub(super) tick: u64,
-    pub(super) unit: u64,
-    pub(super) burst: u64,
-    pub(super) total: u64,
+pub(crate) struct HybridCredits<'a> {
+    pub(crate) limit: &'a Hybrid,
+    pub(crate) tick: u64,
+    pub(crate) unit: u64,
+    pub(crate) burst: u64,
+    pub(crate) total: u64,
 }
 
-impl<'a> Terms<'a> {
-    pub(super) fn of(limit: &'a Hybrid) -> Terms<'a> {
+impl<'a> HybridCredits<'a> {
+    pub(crate) fn of(limit: &'a Hybrid) -> HybridCredits<'a> {
         let tick = tick(limit.window);
         let unit = PARTS * (limit.window.0 / tick).clamp(1, CREDITS_MAX / PARTS);
         // Without effect on any limit that the policy lets through.
         let burst = limit.burst.0.min(CREDITS_MAX / unit);
-        Terms { limit, tick, unit, burst, total: unit * burst }
+        HybridCredits { limit, tick, unit, burst, total: unit * burst }
     }
 
     fn classes(&self) -> std::ops::Range<usize> {

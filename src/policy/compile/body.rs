@@ -1,6 +1,6 @@
-//! `body`: what a refusal says to the client.
+//! Reads `body`, the response body of rejected requests.
 //!
-//! Not here: filling in the placeholders (`wire`).
+//! Not here: filling in the placeholders (`wire::refusal_body`).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-const CONTENT_TYPE_DEFAULT: &str = "application/json";
+const DEFAULT_CONTENT_TYPE: &str = "application/json";
 
 const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 
@@ -21,7 +21,7 @@ pub(crate) fn read<'d>(
     let content_type = content_type(reader, fields);
     let text = text(reader, fields);
     let (content_type, text) = (content_type?, text?);
-    if is_json(&content_type) && !reads_as_json(&text) {
+    if is_json(&content_type) && !is_valid_json(&text) {
         let message = format!(
             "the text is no JSON once the placeholders are filled in; quote {{name}} inside it, or \
              give another `content_type` than {content_type}"
@@ -32,13 +32,16 @@ pub(crate) fn read<'d>(
 }
 
 fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
-    let Some(written) = reader.text(fields, &CONTENT_TYPE)? else {
-        return Ok(CONTENT_TYPE_DEFAULT.to_owned());
+    let Some(content_type) = reader.text(fields, &CONTENT_TYPE)? else {
+        return Ok(DEFAULT_CONTENT_TYPE.to_owned());
     };
-    // It becomes a header: an invalid byte there would turn the refusal into an error.
+    // The value is sent as a header; an invalid byte would turn the rejection into an error.
     let legal = |c: char| c.is_ascii_graphic() || c == ' ';
-    if written.contains('/') && written.trim() == written && written.chars().all(legal) {
-        return Ok(written);
+    if content_type.contains('/')
+        && content_type.trim() == content_type
+        && content_type.chars().all(legal)
+    {
+        return Ok(content_type);
     }
     let message = "`content_type` is a media type such as application/json, in ASCII".to_owned();
     Err(reader.report_key(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
@@ -59,8 +62,8 @@ fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Erro
     }
 }
 
-/// The first `{word}` that is no placeholder. Braces around anything but a word are just text, so
-/// that JSON needs no escapes.
+/// Returns the first `{word}` that is not a known placeholder. Braces around anything but a word are
+/// plain text, so JSON needs no escaping.
 fn unknown_placeholder(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(from, _)| {
         let rest = &text[from + 1..];
@@ -68,8 +71,8 @@ fn unknown_placeholder(text: &str) -> Option<&str> {
         if word == 0 || !rest[word..].starts_with('}') {
             return None;
         }
-        let whole = &text[from..from + word + 2];
-        (!PLACEHOLDERS.contains(&whole)).then_some(whole)
+        let placeholder = &text[from..from + word + 2];
+        (!PLACEHOLDERS.contains(&placeholder)).then_some(placeholder)
     })
 }
 
@@ -78,7 +81,7 @@ fn is_json(content_type: &str) -> bool {
     media.eq_ignore_ascii_case("application/json") || media.ends_with("+json")
 }
 
-fn reads_as_json(text: &str) -> bool {
+fn is_valid_json(text: &str) -> bool {
     let filled = text.replace("{name}", "limit").replace("{retry_after_seconds}", "1");
     serde_json::from_str::<serde::de::IgnoredAny>(&filled).is_ok()
 }
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn braces_around_anything_but_a_word_are_just_text() {
+    fn braces_around_anything_but_a_word_are_plain_text() {
         assert_eq!(unknown_placeholder("{\"a\": {retry_after_seconds}}"), None);
         assert_eq!(unknown_placeholder("{} { } {{name}} p{color:red}"), None);
         assert_eq!(unknown_placeholder("wait {seconds} s"), Some("{seconds}"));

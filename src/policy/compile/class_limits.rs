@@ -1,19 +1,19 @@
-//! The part of a bucket that each consumer class gets, as a limit.
+//! Compiles consumer classes: one limit per class, from its floor and share of the bucket.
 //!
-//! Not here: how classes are written and what they must be (`tiers`).
+//! Not here: reading and validating classes (`tiers`).
 
 use std::sync::Arc;
 
 use super::limit_context::limit_id;
-use super::limit_numbers::{BoundsError, Terms, bucket, hybrid_burst_max};
+use super::limit_numbers::{BoundsError, RawLimit, bucket, hybrid_burst_max};
 use super::spec::TierMethod;
 use crate::domain::{Algorithm, Bucket, Hits, Hybrid, Limit, Micros, Rate};
 
-/// Shares and floors are in per cent.
-pub(crate) const WHOLE: u64 = 100;
+/// Denominator of shares and floors, which are percentages.
+pub(crate) const HUNDRED_PERCENT: u64 = 100;
 
-/// A class as it is written.
-pub(crate) struct Written {
+/// Consumer class as read from the policy file; shares and floors in percent.
+pub(crate) struct RawClass {
     pub(crate) name: String,
     pub(crate) floor: Option<u32>,
     pub(crate) share: Option<u32>,
@@ -21,17 +21,19 @@ pub(crate) struct Written {
     pub(crate) requests: Option<u64>,
 }
 
-/// The whole that classes divide.
-pub(crate) struct Whole<'a> {
-    pub(crate) terms: &'a Terms,
+/// Bucket that the classes divide, with the limit it was compiled from.
+pub(crate) struct DividedBucket<'a> {
+    pub(crate) raw: &'a RawLimit,
     pub(crate) bucket: &'a Bucket,
 }
 
-/// One limit for each class. Classes that count on one state are of one limit_id.
-pub(crate) fn limits(
+/// Returns one limit per class, in class order. Classes that share a counter share a `limit_id`.
+///
+/// Extends `identity` with the method.
+pub(crate) fn class_limits(
     method: TierMethod,
-    classes: &[Written],
-    whole: &Whole<'_>,
+    classes: &[RawClass],
+    divided: &DividedBucket<'_>,
     identity: &mut Vec<Vec<u8>>,
 ) -> Result<Vec<Limit>, BoundsError> {
     identity.push(method.as_str().into());
@@ -39,86 +41,87 @@ pub(crate) fn limits(
     let mut limits = Vec::new();
     for (at, class) in classes.iter().enumerate() {
         let (algorithm, rate) = match method {
-            TierMethod::Shared => whole.shared(class),
+            TierMethod::Shared => divided.shared(class),
             TierMethod::Separate => {
                 identity.push(class.name.clone().into());
-                whole.separate(class)?
+                divided.separate(class)?
             }
-            TierMethod::Hybrid => whole.hybrid(class, at, &shares)?,
+            TierMethod::Hybrid => divided.hybrid(class, at, &shares)?,
         };
-        let limit = whole.terms.counted(algorithm, rate, limit_id(identity));
+        let limit = divided.raw.with_algorithm(algorithm, rate, limit_id(identity));
         if method == TierMethod::Separate {
             identity.pop();
         }
-        whole.terms.affordable(&limit)?;
+        divided.raw.check_cost(&limit)?;
         limits.push(limit);
     }
     Ok(limits)
 }
 
-impl Whole<'_> {
-    /// The same bucket under another floor, rounded up to a whole hit.
-    fn shared(&self, class: &Written) -> (Algorithm, Rate) {
+impl DividedBucket<'_> {
+    /// Returns the same bucket with the class's floor, rounded up to a whole hit.
+    fn shared(&self, class: &RawClass) -> (Algorithm, Rate) {
         let burst = self.bucket.burst;
         let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));
-        let floor = u64::try_from(floor.div_ceil(u128::from(WHOLE))).unwrap_or(burst.0);
+        let floor = u64::try_from(floor.div_ceil(u128::from(HUNDRED_PERCENT))).unwrap_or(burst.0);
         let bucket = Bucket { floor: Hits(floor), ..self.bucket.clone() };
-        (Algorithm::Bucket(bucket), self.terms.rate)
+        (Algorithm::Bucket(bucket), self.raw.rate)
     }
 
-    /// A bucket of its own: the size rounded down to a whole hit, the rate exact.
-    fn separate(&self, class: &Written) -> Result<(Algorithm, Rate), BoundsError> {
-        let (window, charge) = (self.terms.rate.window(), self.terms.charge);
+    /// Returns a separate bucket: capacity rounded down to a whole hit, refill rate exact.
+    fn separate(&self, class: &RawClass) -> Result<(Algorithm, Rate), BoundsError> {
+        let (window, charge) = (self.raw.rate.window(), self.raw.charge);
         if let (Some(burst), Some(requests)) = (class.burst, class.requests) {
-            let rate = Rate { requests_per_unit: wire_number(requests), ..self.terms.rate };
+            let rate = Rate { requests_per_unit: saturate_u32(requests), ..self.raw.rate };
             let bucket = bucket(requests, window, Some(burst), charge)?;
             return Ok((Algorithm::Bucket(bucket), rate));
         }
         let share = u64::from(class.share.unwrap_or(0));
-        let burst =
-            self.bucket.burst.0 / WHOLE * share + self.bucket.burst.0 % WHOLE * share / WHOLE;
+        let burst = self.bucket.burst.0 / HUNDRED_PERCENT * share
+            + self.bucket.burst.0 % HUNDRED_PERCENT * share / HUNDRED_PERCENT;
         // requests · share per 100 windows, in lowest terms.
-        let hits = u64::from(self.terms.rate.requests_per_unit) * share;
-        let common = common_divisor(hits, WHOLE);
-        let window = Micros(window.0 * (WHOLE / common));
-        let bucket = bucket(hits / common, window, Some(burst), charge)?;
-        Ok((Algorithm::Bucket(bucket), self.rate_of(share)))
+        let hits = u64::from(self.raw.rate.requests_per_unit) * share;
+        let divisor = greatest_common_divisor(hits, HUNDRED_PERCENT);
+        let window = Micros(window.0 * (HUNDRED_PERCENT / divisor));
+        let bucket = bucket(hits / divisor, window, Some(burst), charge)?;
+        Ok((Algorithm::Bucket(bucket), self.displayed_rate(share)))
     }
 
+    /// Returns a hybrid limit: a guaranteed share plus a common pool.
     fn hybrid(
         &self,
-        class: &Written,
+        class: &RawClass,
         at: usize,
         shares: &Arc<[u32]>,
     ) -> Result<(Algorithm, Rate), BoundsError> {
-        let (burst, window) = (self.bucket.burst, self.terms.rate.window());
+        let (burst, window) = (self.bucket.burst, self.raw.rate.window());
         let burst_max = hybrid_burst_max(window);
         if burst.0 > burst_max {
             return Err(BoundsError::BurstTooLarge { burst: burst.0, burst_max });
         }
         let hybrid = Hybrid {
             burst,
-            hits: Hits(self.terms.rate.requests_per_unit.into()),
+            hits: Hits(self.raw.rate.requests_per_unit.into()),
             window,
             shares: Arc::clone(shares),
             class: at,
             floor_percent: class.floor.unwrap_or(0),
         };
-        Ok((Algorithm::Hybrid(hybrid), self.rate_of(u64::from(class.share.unwrap_or(0)))))
+        Ok((Algorithm::Hybrid(hybrid), self.displayed_rate(u64::from(class.share.unwrap_or(0)))))
     }
 
-    /// A class's rate as statuses show it: rounded down, at least 1.
-    fn rate_of(&self, share: u64) -> Rate {
-        let requests = u64::from(self.terms.rate.requests_per_unit) * share / WHOLE;
-        Rate { requests_per_unit: wire_number(requests.max(1)), ..self.terms.rate }
+    /// Rate of a class as shown in response statuses: rounded down, at least 1.
+    fn displayed_rate(&self, share: u64) -> Rate {
+        let requests = u64::from(self.raw.rate.requests_per_unit) * share / HUNDRED_PERCENT;
+        Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw.rate }
     }
 }
 
-fn wire_number(number: u64) -> u32 {
+fn saturate_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Euclid's.
-fn common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a.max(1) } else { common_divisor(b, a % b) }
+/// Greatest common divisor by Euclid's algorithm; 1 if both are 0.
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a.max(1) } else { greatest_common_divisor(b, a % b) }
 }

@@ -1,10 +1,11 @@
-//! Which limits can meet in one call: how many that makes at most, and whether a Redis Cluster can
-//! keep their counters together.
+//! Finds limits that one request can hit together: their maximum number, and whether Redis Cluster
+//! stores their counters in one slot.
 //!
-//! A call has at most one descriptor for each sequence of keys (a rate limit action of Envoy has
-//! fixed keys), so that siblings with other values of one key never meet. Two limits that meet are
-//! joined where both of their counters' keys hold every entry of `hash_tag`, with the same values.
-//! Not here: how the tag is made (`arrange`, `key`).
+//! A request has at most one descriptor per sequence of keys, because an Envoy rate limit action has
+//! fixed keys. One request therefore never hits two siblings that differ only in their values. Two
+//! limits are joined if both counter keys contain every `hash_tag` entry with the same values.
+//!
+//! Not here: building the hash tag (`lookup::build`, `lookup::counter_key`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,39 +14,40 @@ use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 use crate::domain::{Bounds, escaped};
 use crate::policy::lookup::matcher::CHECKS_MAX;
 
-/// A request has at most this many descriptors: longer ones are refused on arrival.
+/// Maximum descriptors per request; requests with more are rejected while decoding.
 const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
-/// So many pairs are told of; the rest of a policy of thousands of limits is more of the same.
-const MEETINGS_MAX: usize = 1_000;
+/// Maximum pairs reported. A policy with thousands of limits has millions of pairs, and those beyond
+/// the first thousand add nothing new.
+const PAIRS_MAX: usize = 1_000;
 
-/// Two limits that can meet in a call.
+/// Pair of limits that one request can hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitPair {
-    /// The path, and the name where there is one, of the limit that stands first.
+    /// Path, and name if any, of the limit that comes first in the policy.
     pub one: String,
-    /// The same of the other.
+    /// Path, and name if any, of the other limit.
     pub other: String,
-    /// Whether a cluster keeps their counters together.
-    pub joint: Colocation,
+    /// Whether Redis Cluster stores both counters in one slot.
+    pub colocation: Colocation,
 }
 
-/// Whether a Redis Cluster keeps the counters of two limits in one slot, so that a call charges both
-/// or neither in one step.
+/// Whether Redis Cluster stores the counters of two limits in one slot, so that one script charges
+/// both or neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Colocation {
-    /// It does.
+    /// Both counters are in one slot.
     Joined,
-    /// It would with a `hash_tag` of one or more of these entries.
+    /// A `hash_tag` of one or more of these entries would put them in one slot.
     JoinableBy(Vec<String>),
-    /// They have no entry in common.
+    /// The counter keys have no entry in common.
     NotJoinable,
 }
 
 impl fmt::Display for LimitPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} and {}: ", self.one, self.other)?;
-        match &self.joint {
+        match &self.colocation {
             Colocation::Joined => f.write_str("joined"),
             Colocation::JoinableBy(keys) => write!(f, "joinable by {}", keys.join(" or ")),
             Colocation::NotJoinable => f.write_str("not joinable"),
@@ -53,42 +55,45 @@ impl fmt::Display for LimitPair {
     }
 }
 
-/// A limit, and what its counters' keys are made of.
+/// Limit with its position in the domain and the entries of its counter key.
 pub(crate) struct LimitSite<'a> {
-    /// The position of its node on each level.
+    /// Position of its node on each level.
     pub(crate) at: Vec<usize>,
-    /// Its position in the rule.
+    /// Position among the limits of its rule.
     pub(crate) nth: usize,
+    /// Whether it is an entry of `rate_limits`.
     pub(crate) in_list: bool,
-    /// The keys of its path.
+    /// Keys of its path.
     keys: Vec<&'a str>,
-    /// The entries of its counters' keys; with the value where it is fixed.
-    own: Vec<(&'a str, Option<&'a str>)>,
-    label: String,
+    /// Entries of its counter key, with the value where it is fixed.
+    key_entries: Vec<(&'a str, Option<&'a str>)>,
+    /// Path and name for messages, with control characters escaped.
+    pub(crate) label: String,
 }
 
-/// The limits of a domain, one for each sequence of keys and each choice of entries: those that
-/// differ in nothing but values and numbers never meet.
-pub(crate) fn limits(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
+/// Returns the limits of a domain, one per sequence of keys and set of counted entries. One request
+/// never hits two limits that differ only in values and numbers.
+pub(crate) fn limit_sites(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
     let mut limits = Vec::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |at, path| {
         let rule = path.last().and_then(|node| node.rule.as_ref());
         for (nth, spec) in rule.iter().flat_map(|rule| rule.limits.iter()).enumerate() {
-            limits.push(met(&domain.name, at, nth, path, spec));
+            limits.push(limit_site(&domain.name, at, nth, path, spec));
         }
     });
     let mut seen = BTreeMap::new();
-    limits.retain(|met| {
-        let own: Vec<&str> = met.own.iter().map(|(key, _)| *key).collect();
-        // Limits of one rule do meet, whatever they count by.
-        let (at, nth) = (met.at.clone(), met.nth);
-        let first = seen.entry((met.keys.clone(), own)).or_insert_with(|| (at.clone(), nth));
+    limits.retain(|site| {
+        let key_entries: Vec<&str> = site.key_entries.iter().map(|(key, _)| *key).collect();
+        // One request hits all limits of a rule, whichever entries they count by.
+        let (at, nth) = (site.at.clone(), site.nth);
+        let first =
+            seen.entry((site.keys.clone(), key_entries)).or_insert_with(|| (at.clone(), nth));
         first.0 == at
     });
     limits
 }
 
-fn met<'a>(
+fn limit_site<'a>(
     domain: &str,
     at: &[usize],
     nth: usize,
@@ -104,7 +109,7 @@ fn met<'a>(
         (&*node.key, fixed)
     };
     let levels = path.len() - usize::from(spec.tiers.is_some());
-    let is_own = |at: &usize| spec.per.as_ref().is_none_or(|per| per.contains(at));
+    let is_counted = |at: &usize| spec.per.as_ref().is_none_or(|per| per.contains(at));
     let mut label = domain.to_owned();
     for node in path {
         label.push('.');
@@ -122,29 +127,31 @@ fn met<'a>(
         nth,
         in_list: spec.in_list,
         keys: path.iter().map(|node| &*node.key).collect(),
-        own: (0..levels).filter(is_own).map(|at| entry(&path[at])).collect(),
-        // It goes to terminals.
+        key_entries: (0..levels).filter(is_counted).map(|at| entry(&path[at])).collect(),
+        // The label is printed to terminals.
         label: escaped(&label).into_owned(),
     }
 }
 
+/// Calls `visit` with the positions and nodes of each path, parents first.
 fn walk<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,
     path: &mut Vec<&'a NodeSpec>,
-    see: &mut impl FnMut(&[usize], &[&'a NodeSpec]),
+    visit: &mut impl FnMut(&[usize], &[&'a NodeSpec]),
 ) {
     for (position, node) in nodes.iter().enumerate() {
         at.push(position);
         path.push(node);
-        see(at, path);
-        walk(&node.children, at, path, see);
+        visit(at, path);
+        walk(&node.children, at, path, visit);
         at.pop();
         path.pop();
     }
 }
 
-/// Every pair of limits that can meet, by their positions in `limits`.
+/// Returns the pairs of limits that one request can hit, as positions in `limits`; at most
+/// [`PAIRS_MAX`].
 pub(crate) fn pairs<'a>(
     hash_tag: &[Box<str>],
     limits: &'a [LimitSite<'a>],
@@ -153,20 +160,20 @@ pub(crate) fn pairs<'a>(
         limits[..later].iter().enumerate().map(move |(earlier, one)| (earlier, later, one, other))
     });
     all.filter(|(.., one, other)| one.at == other.at || one.keys != other.keys)
-        .map(|(earlier, later, one, other)| (earlier, later, joint(hash_tag, one, other)))
-        .take(MEETINGS_MAX)
+        .map(|(earlier, later, one, other)| (earlier, later, colocation(hash_tag, one, other)))
+        .take(PAIRS_MAX)
 }
 
-fn joint(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>) -> Colocation {
+fn colocation(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>) -> Colocation {
     let common: Vec<&str> = one
-        .own
+        .key_entries
         .iter()
         .filter(|(key, value)| {
             let same = |(their_key, their_value): &(&str, Option<&str>)| {
                 key == their_key
                     && (value.is_none() || their_value.is_none() || value == their_value)
             };
-            other.own.iter().any(same)
+            other.key_entries.iter().any(same)
         })
         .map(|(key, _)| *key)
         .collect();
@@ -179,25 +186,20 @@ fn joint(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>) -> C
     }
 }
 
-/// What is told of all pairs.
-pub(crate) fn told(domain: &DomainSpec) -> Vec<LimitPair> {
-    let limits = limits(domain);
+/// Returns the pairs of limits of a domain that one request can hit; at most [`PAIRS_MAX`].
+pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
+    let limits = limit_sites(domain);
     pairs(&domain.hash_tag, &limits)
-        .map(|(one, other, joint)| LimitPair {
+        .map(|(one, other, colocation)| LimitPair {
             one: limits[one].label.clone(),
             other: limits[other].label.clone(),
-            joint,
+            colocation,
         })
         .collect()
 }
 
-/// How a limit is called when another's warning speaks of it.
-pub(crate) fn label<'a>(met: &'a LimitSite<'_>) -> &'a str {
-    &met.label
-}
-
-/// The most checks that one call can need, if that is more than a call may have.
-pub(crate) fn too_many_checks(domain: &DomainSpec) -> Option<usize> {
+/// Returns the maximum number of checks one request can need, if it exceeds [`CHECKS_MAX`].
+pub(crate) fn excessive_checks(domain: &DomainSpec) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {
         let limits = path.last().and_then(|node| node.rule.as_ref()).map_or(0, |r| r.limits.len());

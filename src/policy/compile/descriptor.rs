@@ -1,6 +1,6 @@
-//! `descriptors`: the tree of a file.
+//! Reads `descriptors`: the tree of nodes and rules of one file.
 //!
-//! Not here: limits (`rule`), what is wrong with a tree as a whole (`warnings`).
+//! Not here: the keys of a single limit (`rate_limit`), warnings about the whole tree (`warnings`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,44 +8,44 @@ use std::sync::Arc;
 use super::limit_context::{DomainDefaults, LimitContext};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
-use super::spec::{NodeSpec, RuleSpec, ValueSpec, WrittenAt};
+use super::spec::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
 use super::{body, metadata};
 use crate::policy::lookup::matcher::CHECKS_MAX;
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Reads a list of descriptors and all below: each with its position in the list. Faulty ones are
-/// left out; then a fault is noted.
+/// Reads a list of descriptors and their children. Returns each node with its position in the list.
+/// Invalid descriptors are reported and left out.
 pub(crate) fn read_list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     key: &Key,
-    ground: DomainDefaults<'_>,
+    defaults: DomainDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
-    let mut seen: HashMap<(String, String), WrittenAt> = HashMap::new();
-    // A list that is no list is noted already, and there is nothing below it.
+    let mut seen: HashMap<(String, String), SourceLocation> = HashMap::new();
+    // If the value is not a list, the reader has already reported that.
     let _ = reader.each(fields, key, |reader, at, fields| {
         let key = read_key(reader, fields);
         let value = reader.text(fields, &keywords::VALUE).map(Option::unwrap_or_default);
         if let (Ok(key), Ok(value)) = (&key, &value) {
             if let Some(first) = seen.get(&(key.clone(), value.clone())) {
-                reader.report_duplicate(&duplicate(key, value), first);
+                reader.report_duplicate(&duplicate_message(key, value), first);
             } else {
                 seen.insert((key.clone(), value.clone()), reader.here());
             }
         }
-        if let Ok(node) = read(reader, fields, (key, value), ground, trail) {
+        if let Ok(node) = read_node(reader, fields, (key, value), defaults, trail) {
             nodes.push((at, node));
         }
     });
     nodes
 }
 
-/// What is said of a descriptor that stands twice on one level.
-pub(crate) fn duplicate(key: &str, value: &str) -> String {
+/// Message for a descriptor that occurs twice on one level.
+pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     let key = quoted(key);
     if value.is_empty() {
         format!("a second descriptor with key {key} and no value; join or remove it")
@@ -55,7 +55,7 @@ pub(crate) fn duplicate(key: &str, value: &str) -> String {
     }
 }
 
-/// The value as it is written; empty where the node has none.
+/// Returns the value as written in the policy file; empty if the node has none.
 pub(crate) fn value_text(value: &ValueSpec) -> &str {
     match value {
         ValueSpec::Any => "",
@@ -63,17 +63,17 @@ pub(crate) fn value_text(value: &ValueSpec) -> &str {
     }
 }
 
-fn read<'d>(
+fn read_node<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     (key, value): (Result<String, ErrorReported>, Result<String, ErrorReported>),
-    ground: DomainDefaults<'_>,
+    defaults: DomainDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Result<NodeSpec, ErrorReported> {
     trail.push(key.clone().unwrap_or_default());
     trail.push(value.clone().unwrap_or_default());
-    let rule = rule_of(reader, fields, ground, trail);
-    let children = read_list(reader, fields, &keywords::CHILDREN, ground, trail);
+    let rule = read_rule(reader, fields, defaults, trail);
+    let children = read_list(reader, fields, &keywords::CHILDREN, defaults, trail);
     trail.truncate(trail.len().saturating_sub(2));
     let share_threshold = share_threshold(reader, fields, &value);
     let value_to_metric = reader.boolean(fields, &keywords::VALUE_TO_METRIC);
@@ -123,22 +123,22 @@ fn share_threshold<'d>(
     Ok(share)
 }
 
-/// The rule of a descriptor: its `rate_limit` and the keys beside it.
-fn rule_of<'d>(
+/// Reads the rule of a descriptor: its limits and the keys beside them. `None` without limits.
+fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    ground: DomainDefaults<'_>,
+    defaults: DomainDefaults<'_>,
     trail: &[String],
 ) -> Result<Option<RuleSpec>, ErrorReported> {
-    let limits = limits(reader, fields, ground, trail);
+    let limits = read_limits(reader, fields, defaults, trail);
     let shadow_mode = reader.boolean(fields, &keywords::SHADOW_MODE);
     let quota_mode = reader.boolean(fields, &keywords::QUOTA_MODE);
     let detailed_metric = reader.boolean(fields, &keywords::DETAILED_METRIC);
     let metadata = reader.any_map(fields, &keywords::METADATA, metadata::read);
     let body = reader.map(fields, &keywords::RULE_BODY, body::read);
     let has_limit = fields.has(&keywords::RATE_LIMIT) || fields.has(&keywords::RATE_LIMITS);
-    let lonely_body = fields.has(&keywords::RULE_BODY) && !has_limit;
-    if lonely_body && body.is_ok() {
+    let has_unused_body = fields.has(&keywords::RULE_BODY) && !has_limit;
+    if has_unused_body && body.is_ok() {
         let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
                        or remove the body";
         reader.report_key(&keywords::RULE_BODY, DiagnosticKind::Conflict, message);
@@ -165,22 +165,22 @@ fn rule_of<'d>(
         detailed_metric,
         metadata: metadata.map(Arc::new),
         body,
-        written: Some(reader.here()),
+        location: Some(reader.here()),
     }))
 }
 
-/// What stands in `rate_limit`, or in `rate_limits`; empty where there is neither.
-fn limits<'d>(
+/// Reads `rate_limit` or `rate_limits`; empty if the descriptor has neither.
+fn read_limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    ground: DomainDefaults<'_>,
+    defaults: DomainDefaults<'_>,
     trail: &[String],
 ) -> Result<Vec<RateLimit>, ErrorReported> {
-    let site = LimitContext { ground, trail, in_list: false };
+    let context = LimitContext { defaults, trail, in_list: false };
     let single = reader.map(fields, &keywords::RATE_LIMIT, |reader, fields| {
-        rate_limit::read(reader, fields, site)
+        rate_limit::read(reader, fields, context)
     });
-    let list = list(reader, fields, LimitContext { in_list: true, ..site });
+    let list = read_rate_limits(reader, fields, LimitContext { in_list: true, ..context });
     if fields.has(&keywords::RATE_LIMIT) && fields.has(&keywords::RATE_LIMITS) {
         let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
                        list";
@@ -191,22 +191,22 @@ fn limits<'d>(
     Ok(single.into_iter().chain(list).collect())
 }
 
-fn list<'d>(
+fn read_rate_limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: LimitContext<'_>,
+    context: LimitContext<'_>,
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
-    let mut seen: HashMap<String, WrittenAt> = HashMap::new();
-    let stands = reader.each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
+    let mut seen: HashMap<String, SourceLocation> = HashMap::new();
+    let present = reader.each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
         entries += 1;
-        let limit = rate_limit::read(reader, fields, site);
+        let limit = rate_limit::read(reader, fields, context);
         match limit.as_ref().map(|limit| limit.name.as_deref()) {
             Ok(None) => {
                 let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
                                its counters' keys";
-                let fault = reader.report(At::Value, DiagnosticKind::Missing, message);
-                reported = Some(fault);
+                let error = reader.report(At::Value, DiagnosticKind::Missing, message);
+                reported = Some(error);
             }
             Ok(Some(name)) => match seen.get(name) {
                 Some(first) => {
@@ -217,12 +217,12 @@ fn list<'d>(
                     seen.insert(name.to_owned(), reader.here());
                 }
             },
-            Err(fault) => reported = Some(*fault),
+            Err(error) => reported = Some(*error),
         }
         limits.extend(limit);
     })?;
     let message = match entries {
-        _ if stands.is_none() => None,
+        _ if present.is_none() => None,
         0 => Some("an empty `rate_limits` limits nothing; remove it".to_owned()),
         1..=CHECKS_MAX => None,
         _ => Some(format!("one call has at most {CHECKS_MAX} checks; remove some limits")),

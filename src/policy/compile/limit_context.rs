@@ -1,6 +1,6 @@
-//! Where a limit stands, for those who read what is written there.
+//! Context of a limit in its policy file: domain defaults, path, and limit ids.
 //!
-//! Not here: reading it (`rule`, `tiers`).
+//! Not here: reading the limit itself (`rate_limit`, `tiers`).
 
 use super::limit_numbers::{BoundsError, stable_hash};
 use crate::domain::OnStoreFailure;
@@ -8,32 +8,33 @@ use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// What a rule takes from where it stands.
+/// Domain-wide settings that apply to every rule of the domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainDefaults<'a> {
-    /// The domain's name.
+    /// Name of the domain.
     pub(crate) domain: &'a str,
-    /// The domain's answer when the store cannot be asked.
+    /// Action if the store is unavailable, for limits without their own `on_store_failure`.
     pub(crate) on_store_failure: OnStoreFailure,
 }
 
-/// Where a limit stands.
+/// Position of a limit in the descriptor tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitContext<'a> {
-    pub(crate) ground: DomainDefaults<'a>,
-    /// The identity of its path: key and value of each level.
+    /// Settings of the domain.
+    pub(crate) defaults: DomainDefaults<'a>,
+    /// Key and value of each level of its path, alternating.
     pub(crate) trail: &'a [String],
-    /// It is an entry of `rate_limits`.
+    /// Whether it is an entry of `rate_limits`.
     pub(crate) in_list: bool,
 }
 
 impl LimitContext<'_> {
-    /// The keys of the path.
+    /// Returns the keys of the path.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.trail.iter().step_by(2).map(String::as_str)
     }
 
-    /// Key and value of the node that the limit stands on.
+    /// Returns key and value of the limit's descriptor.
     pub(crate) fn node(&self) -> (&str, &str) {
         match self.trail {
             [.., key, value] => (key, value),
@@ -42,38 +43,38 @@ impl LimitContext<'_> {
     }
 }
 
-/// The number of a limit_id: the same for the same parts.
+/// Hashes the parts of a limit's identity to its `limit_id`.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts)
 }
 
-/// Notes a misfit at the key that has to change.
-pub(crate) fn report<'d>(
+/// Reports a bounds error at the key to change, or at the limit if that key is absent.
+pub(crate) fn report_bounds_error<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    misfit: BoundsError,
+    error: BoundsError,
 ) -> ErrorReported {
-    let (key, kind) = match misfit {
+    let (key, kind) = match error {
         BoundsError::WindowTooLong { .. } => {
             (keywords::UNIT_MULTIPLIER, DiagnosticKind::OutOfRange)
         }
-        BoundsError::BurstOnWindow | BoundsError::BurstBesideZero => {
+        BoundsError::BurstWithoutBucket | BoundsError::BurstWithZeroRate => {
             (keywords::BURST, DiagnosticKind::Conflict)
         }
         BoundsError::BurstTooLarge { .. } => (keywords::BURST, DiagnosticKind::OutOfRange),
         BoundsError::RateTooLargeForBurst { .. } => {
             (keywords::REQUESTS_PER_UNIT, DiagnosticKind::OutOfRange)
         }
-        BoundsError::HitsTooMany { .. } => {
+        BoundsError::TooManyHits { .. } => {
             (keywords::REQUESTS_PER_UNIT, DiagnosticKind::OutOfRange)
         }
-        BoundsError::AlwaysOnSlots => (keywords::CHARGE, DiagnosticKind::Conflict),
+        BoundsError::AlwaysChargedConcurrency => (keywords::CHARGE, DiagnosticKind::Conflict),
         BoundsError::CostAboveCapacity { .. } => (keywords::COST, DiagnosticKind::OutOfRange),
     };
     if fields.has(&key) {
-        reader.report_key(&key, kind, misfit.to_string())
+        reader.report_key(&key, kind, error.to_string())
     } else {
-        reader.report(At::Key, kind, misfit.to_string())
+        reader.report(At::Key, kind, error.to_string())
     }
 }

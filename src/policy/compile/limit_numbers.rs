@@ -1,7 +1,7 @@
-//! The numbers of a limit: from what was written to what an algorithm counts with, every bound of
-//! the arithmetic checked.
+//! Compiles the numbers of a limit to the parameters of its algorithm, and checks that the algorithm
+//! can represent them exactly.
 //!
-//! Not here: YAML (`rule`), the arithmetic itself (`algorithm`).
+//! Not here: reading YAML (`rate_limit`), the arithmetic itself (`algorithm`).
 
 use std::fmt;
 
@@ -10,34 +10,35 @@ use crate::domain::{
     OnStoreFailure, Override, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 
-/// The longest window, ten years of 365 days: nobody limits anything by more, and every product of
-/// a window with a 32-bit count of units stays inside 64 bits.
+/// Maximum window: ten years of 365 days. No real limit is longer, and a window in microseconds fits
+/// into 49 bits.
 pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 
-/// A bucket as arrival time: `burst * emission` stays below this, so that the sum of it and a time
-/// of this century stays an exact integer in Lua, whose numbers are doubles.
-const ARRIVAL_BOUND: u64 = 1 << 52;
+/// Upper bound of `burst * emission` for a bucket stored as arrival time. Below it, the sum with a
+/// time of this century is still an exact integer in Lua, whose numbers are doubles.
+const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 
-/// A bucket as credits: `burst * window` stays below this, the first integer that a double cannot
-/// tell from its successor.
+/// Upper bound of `burst * window` for a bucket stored as credits: the first integer that a double
+/// cannot distinguish from its successor.
 const CREDITS_BOUND: u64 = 1 << 53;
 
-/// A bucket is kept as arrival time where rounding the emission interval up makes the rate at most
-/// one part in this many slower (0.1 %); else as credits, which are exact but twice the state.
+/// Precision required to store a bucket as arrival time: rounding the emission interval up may slow
+/// the rate by less than one part in this many (0.1 %). Otherwise the bucket is stored as credits,
+/// which are exact but take twice the space.
 const ROUNDING_PARTS: u128 = 1_000;
 
-/// A hybrid's products of credits, each a hundredth of a bucket's: two of them and a refill must stay
-/// exact together.
+/// Upper bound of a hybrid's capacity in credits, which are a hundredth of a bucket's. Two such
+/// products plus a refill must add up exactly in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
-/// The most entries of a log or a slot table: each of them is kept, and looked at by every check.
+/// Maximum entries of a sliding log or slot table: all are stored, and each check scans them.
 pub(crate) const ENTRIES_MAX: u64 = 10_000;
 
-/// The lease of a slot where none is written: longer than requests take, short enough that a lost
-/// client is not missed for long.
-pub(crate) const LEASE_DEFAULT_SECS: u64 = 60;
+/// Default lease of a slot: longer than most requests take, short enough to free the slots of a
+/// crashed client soon.
+pub(crate) const DEFAULT_LEASE_SECS: u64 = 60;
 
-/// The algorithms.
+/// Algorithm keyword of a policy file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AlgorithmName {
     #[default]
@@ -59,10 +60,12 @@ impl AlgorithmName {
         AlgorithmName::Concurrency,
     ];
 
-    pub(crate) fn of_word(word: &str) -> Option<AlgorithmName> {
-        AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.as_str() == word)
+    /// Returns the algorithm with that keyword.
+    pub(crate) fn from_keyword(keyword: &str) -> Option<AlgorithmName> {
+        AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.as_str() == keyword)
     }
 
+    /// Returns the keyword used in policy files.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             AlgorithmName::FixedWindow => "fixed_window",
@@ -75,9 +78,9 @@ impl AlgorithmName {
     }
 }
 
-/// A limit as it was written.
+/// Limit as read from the policy file, with defaults filled in but bounds unchecked.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct RawLimit {
     pub(crate) rate: Rate,
     pub(crate) algorithm: AlgorithmName,
     pub(crate) burst: Option<u64>,
@@ -88,24 +91,24 @@ pub(crate) struct Terms {
     pub(crate) on_store_failure: OnStoreFailure,
 }
 
-/// Numbers that do not fit together, or not into the arithmetic.
+/// Error in the numbers of a limit: they conflict, or exceed the range of the arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BoundsError {
     /// The window is longer than [`WINDOW_MAX`].
     WindowTooLong { unit: Unit, multiplier_max: u64 },
-    /// `burst` on an algorithm without a bucket.
-    BurstOnWindow,
-    /// `burst` beside a rate of zero.
-    BurstBesideZero,
-    /// The burst does not fit beside this rate and window.
+    /// `burst` is set for an algorithm without a bucket.
+    BurstWithoutBucket,
+    /// `burst` is set with `requests_per_unit: 0`.
+    BurstWithZeroRate,
+    /// `burst` is too large for this rate and window.
     BurstTooLarge { burst: u64, burst_max: u64 },
-    /// No burst was written, and the rate itself does not fit as one.
+    /// `burst` is not set, and its default, `requests_per_unit`, is too large.
     RateTooLargeForBurst { burst_max: u64 },
-    /// More hits than the algorithm can count, or keep.
-    HitsTooMany { algorithm: AlgorithmName, hits_max: u64 },
-    /// `charge: always` on slots: one is taken or it is not.
-    AlwaysOnSlots,
-    /// One request costs more than can ever be there.
+    /// `requests_per_unit` is more than the algorithm can count or store.
+    TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
+    /// `charge: always` is set for concurrency, whose slots are either taken or free.
+    AlwaysChargedConcurrency,
+    /// The cost of one request exceeds the capacity.
     CostAboveCapacity { capacity: u64 },
 }
 
@@ -118,11 +121,11 @@ impl fmt::Display for BoundsError {
                  `unit_multiplier` is {multiplier_max}",
                 unit.as_str()
             ),
-            BoundsError::BurstOnWindow => f.write_str(
+            BoundsError::BurstWithoutBucket => f.write_str(
                 "`burst` is the capacity of a bucket, and this is none; write `algorithm: \
                  token_bucket` or remove `burst`",
             ),
-            BoundsError::BurstBesideZero => f.write_str(
+            BoundsError::BurstWithZeroRate => f.write_str(
                 "`requests_per_unit: 0` refuses everything, so `burst` has no meaning beside it; \
                  remove one of the two",
             ),
@@ -135,12 +138,12 @@ impl fmt::Display for BoundsError {
                 "as a burst this rate is beyond the arithmetic; write `burst: {burst_max}`, the \
                  largest, or less beside it"
             ),
-            BoundsError::HitsTooMany { algorithm, hits_max } => write!(
+            BoundsError::TooManyHits { algorithm, hits_max } => write!(
                 f,
                 "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
                 algorithm.as_str()
             ),
-            BoundsError::AlwaysOnSlots => f.write_str(
+            BoundsError::AlwaysChargedConcurrency => f.write_str(
                 "a slot is taken or it is not, so `charge: always` has no meaning for \
                  concurrency; remove it",
             ),
@@ -153,22 +156,26 @@ impl fmt::Display for BoundsError {
     }
 }
 
-impl Terms {
-    /// The limit that these terms mean.
-    pub(crate) fn limit(&self, limit_id: u64) -> Result<Limit, BoundsError> {
-        let limit = self.counted(self.algorithm()?, self.rate, limit_id);
-        self.affordable(&limit)?;
+impl RawLimit {
+    /// Compiles the limit.
+    ///
+    /// # Errors
+    ///
+    /// Numbers conflict or are out of range.
+    pub(crate) fn compile(&self, limit_id: u64) -> Result<Limit, BoundsError> {
+        let limit = self.with_algorithm(self.algorithm()?, self.rate, limit_id);
+        self.check_cost(&limit)?;
         Ok(limit)
     }
 
-    /// A limit that counts otherwise under these terms: a class's.
-    pub(crate) fn counted(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
+    /// Returns this limit with another algorithm and rate, as consumer classes need.
+    pub(crate) fn with_algorithm(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
         Limit { algorithm, rate, charge, on_store_failure, limit_id }
     }
 
-    /// One request must fit.
-    pub(crate) fn affordable(&self, limit: &Limit) -> Result<(), BoundsError> {
+    /// Checks that the cost of one request fits into the capacity.
+    pub(crate) fn check_cost(&self, limit: &Limit) -> Result<(), BoundsError> {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
             return Err(BoundsError::CostAboveCapacity { capacity });
@@ -187,12 +194,12 @@ impl Terms {
         let is_bucket =
             matches!(self.algorithm, AlgorithmName::TokenBucket | AlgorithmName::LeakyBucket);
         if self.burst.is_some() && !is_bucket {
-            return Err(BoundsError::BurstOnWindow);
+            return Err(BoundsError::BurstWithoutBucket);
         }
-        let at_most = |hits_max: u64| {
+        let check_hits_max = |hits_max: u64| {
             let algorithm = self.algorithm;
             if hits.0 > hits_max {
-                Err(BoundsError::HitsTooMany { algorithm, hits_max })
+                Err(BoundsError::TooManyHits { algorithm, hits_max })
             } else {
                 Ok(())
             }
@@ -205,25 +212,25 @@ impl Terms {
             }
             AlgorithmName::SlidingWindow => {
                 let window = SlidingWindow { hits, length };
-                at_most((CREDITS_BOUND - 1) / window.window_ticks())?;
+                check_hits_max((CREDITS_BOUND - 1) / window.window_ticks())?;
                 Algorithm::SlidingWindow(window)
             }
             AlgorithmName::SlidingLog => {
-                at_most(ENTRIES_MAX)?;
+                check_hits_max(ENTRIES_MAX)?;
                 Algorithm::SlidingLog(SlidingLog { hits, length })
             }
             AlgorithmName::Concurrency => {
                 if self.charge == Charge::Always {
-                    return Err(BoundsError::AlwaysOnSlots);
+                    return Err(BoundsError::AlwaysChargedConcurrency);
                 }
-                at_most(ENTRIES_MAX)?;
+                check_hits_max(ENTRIES_MAX)?;
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
                 Algorithm::Bucket(bucket(hits.0, length, self.burst, self.charge)?)
             }
             AlgorithmName::LeakyBucket => {
-                // A meter that paces: one at a time unless more is said.
+                // A leaky bucket paces requests, so its default burst is 1.
                 let burst = self.burst.or((hits.0 > 0).then_some(1));
                 let bucket = bucket(hits.0, length, burst, self.charge)?;
                 Algorithm::Bucket(Bucket { leaky: true, ..bucket })
@@ -232,65 +239,66 @@ impl Terms {
     }
 }
 
-/// A bucket that holds `burst` and gets `hits` back in each `window`.
+/// Returns a bucket with capacity `burst` (default: `hits`) that refills `hits` per `window`.
 pub(crate) fn bucket(
     hits: u64,
     window: Micros,
     burst: Option<u64>,
     charge: Charge,
 ) -> Result<Bucket, BoundsError> {
-    let plain = |burst, refill| Bucket { burst, refill, floor: Hits::ZERO, leaky: false };
+    let bucket = |burst, refill| Bucket { burst, refill, floor: Hits::ZERO, leaky: false };
     if hits == 0 {
         if burst.is_some() {
-            return Err(BoundsError::BurstBesideZero);
+            return Err(BoundsError::BurstWithZeroRate);
         }
-        // Nothing ever refills an empty bucket of no size; the interval only has to be a valid one.
-        return Ok(plain(Hits::ZERO, Refill::Arrival { emission: window }));
+        // A bucket without capacity never refills; the interval only has to be valid.
+        return Ok(bucket(Hits::ZERO, Refill::Arrival { emission: window }));
     }
-    // Charged always the debt may be twice as long.
-    let debts = match charge {
+    // With `charge: always`, debt doubles the range of the state.
+    let debt_factor = match charge {
         Charge::Admitted => 1,
         Charge::Always => 2,
     };
     let emission = window.0.div_ceil(hits);
-    let lost = u128::from(emission) * u128::from(hits) - u128::from(window.0);
-    let (refill, burst_max) = if lost * ROUNDING_PARTS < u128::from(window.0) {
-        let emission_of = Refill::Arrival { emission: Micros(emission) };
-        (emission_of, (ARRIVAL_BOUND / debts - 1) / emission)
+    let rounding_error = u128::from(emission) * u128::from(hits) - u128::from(window.0);
+    let (refill, burst_max) = if rounding_error * ROUNDING_PARTS < u128::from(window.0) {
+        let refill = Refill::Arrival { emission: Micros(emission) };
+        (refill, (ARRIVAL_TIME_BOUND / debt_factor - 1) / emission)
     } else {
-        (Refill::Credits { hits: Hits(hits), window }, (CREDITS_BOUND / debts - 1) / window.0)
+        (Refill::Credits { hits: Hits(hits), window }, (CREDITS_BOUND / debt_factor - 1) / window.0)
     };
     match burst {
         Some(burst) if burst > burst_max => Err(BoundsError::BurstTooLarge { burst, burst_max }),
         None if hits > burst_max => Err(BoundsError::RateTooLargeForBurst { burst_max }),
-        burst => Ok(plain(Hits(burst.unwrap_or(hits)), refill)),
+        burst => Ok(bucket(Hits(burst.unwrap_or(hits)), refill)),
     }
 }
 
-/// The largest capacity that a hybrid of this window may have.
+/// Returns the maximum capacity of a hybrid limit with this window.
 pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     let ticks = SlidingWindow { hits: Hits::ZERO, length: window }.window_ticks();
     (HYBRID_BOUND - 1) / (100 * ticks)
 }
 
-/// A limit that a request brings along: a fixed window, charged when admitted; 0 refuses
-/// everything. A window beyond [`WINDOW_MAX`] counts as that long, a multiplier of 0 as 1; the rate
-/// that answers show stays as it was sent.
+/// Compiles a request override to a fixed window that is charged when admitted; 0 rejects everything.
+///
+/// Windows beyond [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1. The rate shown
+/// in responses is that of the request.
 ///
 /// ```
 /// use tidegate::domain::{Hits, Override, Unit};
-/// let asked = Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
-/// let limit = tidegate::policy::compile_override("edge", &asked);
+/// let request_override = Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
+/// let limit = tidegate::policy::compile_override("edge", &request_override);
 /// assert_eq!(limit.capacity(), Hits(5));
 /// ```
-pub fn compile_override(domain: &str, asked: &Override) -> Limit {
+pub fn compile_override(domain: &str, request_override: &Override) -> Limit {
     let rate = Rate {
-        requests_per_unit: asked.requests_per_unit,
-        unit: Some(asked.unit),
-        unit_multiplier: asked.unit_multiplier.max(1),
+        requests_per_unit: request_override.requests_per_unit,
+        unit: Some(request_override.unit),
+        unit_multiplier: request_override.unit_multiplier.max(1),
     };
     let length = rate.window().min(WINDOW_MAX);
-    let hits = Hits(asked.requests_per_unit.into());
+    let hits = Hits(request_override.requests_per_unit.into());
     Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
         rate,
@@ -304,7 +312,7 @@ pub fn compile_override(domain: &str, asked: &Override) -> Limit {
     }
 }
 
-/// 64 bits that are the same for the same parts, on every machine and in every version.
+/// Returns a 64-bit hash of the parts that is the same on every machine and in every version.
 pub(crate) fn stable_hash(parts: &[&[u8]]) -> u64 {
     let mut hasher = blake3::Hasher::new();
     for part in parts {

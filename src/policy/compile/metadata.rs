@@ -1,6 +1,6 @@
-//! `metadata`: any YAML, as the JSON that a protobuf Struct can hold.
+//! Reads `metadata`: arbitrary YAML, converted to JSON that fits a protobuf Struct.
 //!
-//! Not here: when it is returned (`wire`).
+//! Not here: returning it to Envoy (`wire::dynamic_metadata`).
 
 use serde_json::{Map, Number, Value as Json};
 
@@ -9,12 +9,12 @@ use crate::policy::syntax::reader::{ErrorReported, Reader};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
 
-/// Reads `metadata`: a map.
+/// Reads `metadata`, which must be a map.
 pub(crate) fn read(
     reader: &mut Reader<'_>,
     value: Node<'_>,
 ) -> Result<Map<String, Json>, ErrorReported> {
-    match json(reader, value)? {
+    match to_json(reader, value)? {
         Json::Object(map) => Ok(map),
         _ => {
             let message = "`metadata` is a map of keys; put the value below a key".to_owned();
@@ -23,31 +23,36 @@ pub(crate) fn read(
     }
 }
 
-fn json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReported> {
+fn to_json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReported> {
     Ok(match value.value() {
         Value::List(list) => {
             let each = list.nodes().enumerate();
-            let list = each.map(|(at, value)| reader.within(Step::Index(at), |r| json(r, value)));
-            // Collected first, so that every fault of the list is noted.
+            let list =
+                each.map(|(at, value)| reader.within(Step::Index(at), |r| to_json(r, value)));
+            // Collect the results before `?`, so that every error of the list is reported.
             Json::Array(list.collect::<Vec<_>>().into_iter().collect::<Result<_, _>>()?)
         }
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
             for (key, value) in map.entries() {
-                match reader.within(Step::of(key), |reader| json(reader, value)) {
+                match reader.within(Step::of(key), |reader| to_json(reader, value)) {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
                     }
-                    Err(fault) => reported = Some(fault),
+                    Err(error) => reported = Some(error),
                 }
             }
             reported.map_or(Ok(Json::Object(object)), Err)?
         }
-        Value::Scalar(text, _) => scalar_json(reader, text, value.scalar())?,
+        Value::Scalar(text, _) => scalar_to_json(reader, text, value.scalar())?,
     })
 }
 
-fn scalar_json(reader: &mut Reader<'_>, text: &str, scalar: Scalar) -> Result<Json, ErrorReported> {
+fn scalar_to_json(
+    reader: &mut Reader<'_>,
+    text: &str,
+    scalar: Scalar,
+) -> Result<Json, ErrorReported> {
     Ok(match scalar {
         Scalar::Null => Json::Null,
         Scalar::Text => Json::String(text.to_owned()),

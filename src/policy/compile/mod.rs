@@ -1,7 +1,8 @@
-//! Policy files to domains: reads every file, joins those of one domain, and returns either the
-//! meaning or every fault of every file.
+//! Compiles policy files to domains: reads every file, merges the files of each domain, and returns
+//! either the compiled policy or all errors of all files.
 //!
-//! Not here: what single keys mean (`descriptor`, `rule`, `body`), lookup (`tree`).
+//! Not here: the meaning of individual keys (`descriptor`, `rate_limit`, `tiers`, `body`,
+//! `metadata`), the lookup tree (`lookup::build`).
 
 pub(crate) mod body;
 pub(crate) mod class_limits;
@@ -24,7 +25,7 @@ use self::descriptor::value_text;
 use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::on_store_failure;
-use self::spec::{Body, DomainSpec, NodeSpec, WrittenAt};
+use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
 use super::lookup::matcher::CHECKS_MAX;
 use super::source::{Options, Source};
 use super::syntax::diagnostic::{At, Diagnostic, DiagnosticKind, Diagnostics, Path, Step};
@@ -34,73 +35,76 @@ use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
 use crate::domain::{Accounting, OnStoreFailure};
 
-/// What a policy says.
+/// Compiled policy: domains, warnings, and cluster colocation.
 #[derive(Debug)]
 pub struct Compiled {
-    /// The domains, in the order in which the files, by name, first mention them.
+    /// Domains, in order of first mention when files are sorted by name.
     pub domains: Vec<DomainSpec>,
-    /// What works, but perhaps not as meant; by file, then by place.
+    /// Warnings about valid but probably mistaken configuration, by file, then by position.
     pub warnings: Vec<Diagnostic>,
-    /// Every pair of limits that can meet in a call, and whether a Redis Cluster keeps their
-    /// counters together.
+    /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
+    /// one slot.
     pub colocation: Vec<LimitPair>,
-    /// The same number for the same files, names included, under the same options, and for hardly
-    /// any others.
+    /// Hash of the options and of all files, names included.
     pub fingerprint: u64,
 }
 
-/// Reads policy files.
+/// Compiles policy files.
 ///
 /// # Errors
 ///
-/// Every fault of every file, each with its place; a file that is not YAML has just that one.
+/// Returns all errors of all files, each with its position. A file that is not valid YAML
+/// contributes only its syntax error.
 ///
 /// ```
 /// use tidegate::policy::{Options, Source, compile};
 /// let text = b"domain: edge\ndescriptors: [{key: remote_address, rate_limit: {unit: hours}}]\n";
 /// let source = Source { name: "edge.yaml".into(), text: text.to_vec() };
-/// let faults = compile(&[source], &Options::default()).unwrap_err();
-/// assert!(faults.to_string().starts_with("edge.yaml:2:56: descriptors[0].rate_limit.unit: "));
+/// let errors = compile(&[source], &Options::default()).unwrap_err();
+/// assert!(errors.to_string().starts_with("edge.yaml:2:56: descriptors[0].rate_limit.unit: "));
 /// ```
 pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagnostics> {
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     let mut sources: Vec<&Source> = sources.iter().collect();
     sources.sort_by(|a, b| a.name.cmp(&b.name));
-    bound_the_sum(&sources, options, &mut faults);
+    check_total_size(&sources, options, &mut errors);
     let mut documents = Vec::new();
     for source in &sources {
         match Document::read(source, options) {
             Ok((document, more)) => {
                 documents.push(document);
-                faults.extend(more);
+                errors.extend(more);
             }
-            Err(fault) => faults.push(*fault),
+            Err(error) => errors.push(*error),
         }
     }
-    let (mut domains, found) = read_files(&documents, options);
+    let (mut domains, diagnostics) = compile_files(&documents, options);
     let (mut warnings, more): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
-    faults.extend(more);
-    if faults.is_empty() {
-        faults.extend(domains.iter().filter_map(|domain| too_many_checks(domain, &documents)));
+        diagnostics.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
+    errors.extend(more);
+    if errors.is_empty() {
+        errors.extend(domains.iter().filter_map(|domain| check_count_error(domain, &documents)));
     }
-    if !faults.is_empty() {
-        return Err(Diagnostics(sorted(faults)));
+    if !errors.is_empty() {
+        return Err(Diagnostics(sort_by_position(errors)));
     }
     for domain in &domains {
-        warnings.extend(warnings::of(&domain.spec, &domain.origins, &documents));
+        warnings.extend(warnings::find_warnings(&domain.spec, &domain.origins, &documents));
     }
     Ok(Compiled {
-        colocation: domains.iter().flat_map(|domain| colocation::told(&domain.spec)).collect(),
+        colocation: domains
+            .iter()
+            .flat_map(|domain| colocation::limit_pairs(&domain.spec))
+            .collect(),
         domains: domains.drain(..).map(|domain| domain.spec).collect(),
-        warnings: sorted(warnings),
+        warnings: sort_by_position(warnings),
         fingerprint: fingerprint(&sources, options),
     })
 }
 
-/// A call could need more checks than one may have.
-fn too_many_checks(domain: &Domain, documents: &[Document<'_>]) -> Option<Diagnostic> {
-    let worst = colocation::too_many_checks(&domain.spec)?;
+/// Returns an error if a request could need more than [`CHECKS_MAX`] checks.
+fn check_count_error(domain: &Domain, documents: &[Document<'_>]) -> Option<Diagnostic> {
+    let worst = colocation::excessive_checks(&domain.spec)?;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
          and may have {CHECKS_MAX}; remove some limits, or part them over several domains"
@@ -110,10 +114,11 @@ fn too_many_checks(domain: &Domain, documents: &[Document<'_>]) -> Option<Diagno
     Some(documents[*file].diagnostic(&path, At::Key, DiagnosticKind::TooLarge, message))
 }
 
-fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagnostic>) {
+/// Reports an empty policy, and files that together exceed `all_bytes_max`.
+fn check_total_size(sources: &[&Source], options: &Options, errors: &mut Vec<Diagnostic>) {
     if sources.is_empty() {
         let message = "there is no policy file; put at least one file with `domain: NAME` there";
-        faults.push(Diagnostic::new("policy", Span::at(1, 1), DiagnosticKind::Empty, message));
+        errors.push(Diagnostic::new("policy", Span::at(1, 1), DiagnosticKind::Empty, message));
     }
     let mut sum = 0_usize;
     for source in sources {
@@ -124,7 +129,7 @@ fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagno
                 "with this file all policy files together have more than {} bytes; remove some",
                 options.all_bytes_max
             );
-            faults.push(Diagnostic::new(
+            errors.push(Diagnostic::new(
                 &source.name,
                 Span::at(1, 1),
                 DiagnosticKind::TooLarge,
@@ -134,12 +139,15 @@ fn bound_the_sum(sources: &[&Source], options: &Options, faults: &mut Vec<Diagno
     }
 }
 
-fn sorted(mut faults: Vec<Diagnostic>) -> Vec<Diagnostic> {
-    faults.sort_by(|a, b| {
-        let place = |fault: &Diagnostic| (fault.line, fault.column);
-        a.file.cmp(&b.file).then(place(a).cmp(&place(b))).then_with(|| a.message.cmp(&b.message))
+fn sort_by_position(mut errors: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    errors.sort_by(|a, b| {
+        let position = |error: &Diagnostic| (error.line, error.column);
+        a.file
+            .cmp(&b.file)
+            .then(position(a).cmp(&position(b)))
+            .then_with(|| a.message.cmp(&b.message))
     });
-    faults
+    errors
 }
 
 fn fingerprint(sources: &[&Source], options: &Options) -> u64 {
@@ -151,56 +159,62 @@ fn fingerprint(sources: &[&Source], options: &Options) -> u64 {
     stable_hash(&parts)
 }
 
-/// A domain, and where each node of its first level stands: file and position.
+/// Compiled domain with the origins of its first-level nodes.
 struct Domain {
     spec: DomainSpec,
+    /// File and position in that file's list, per first-level node.
     origins: Vec<(usize, usize)>,
 }
 
-/// A file under reading.
-struct File<'d> {
+/// Policy file while it is read.
+struct PolicyFile<'d> {
     reader: Reader<'d>,
     fields: Option<Fields<'d>>,
     domain: Option<String>,
-    said: Said,
+    settings: DomainSettings,
 }
 
-/// What a file says for its whole domain.
+/// Domain-wide settings of one file; `None` where the file does not mention the key.
 #[derive(Clone, Default)]
-struct Said {
+struct DomainSettings {
     accounting: Option<Accounting>,
     hash_tag: Option<Vec<String>>,
     on_store_failure: Option<OnStoreFailure>,
     body: Option<Arc<Body>>,
 }
 
-fn read_files(documents: &[Document<'_>], options: &Options) -> (Vec<Domain>, Vec<Diagnostic>) {
-    let mut files: Vec<File<'_>> = documents.iter().map(head).collect();
+fn compile_files(documents: &[Document<'_>], options: &Options) -> (Vec<Domain>, Vec<Diagnostic>) {
+    let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_header).collect();
     let mut domains = Vec::new();
-    for group in groups(&mut files, options) {
-        let said = settle(&mut files, &group);
+    for group in group_by_domain(&mut files, options) {
+        let settings = merge_settings(&mut files, &group);
         let name = files[group[0]].domain.clone().unwrap_or_default();
-        let on_store_failure = said.on_store_failure.unwrap_or_default();
-        let ground = DomainDefaults { domain: &name, on_store_failure };
-        let (nodes, origins) = join(&mut files, &group, ground);
+        let on_store_failure = settings.on_store_failure.unwrap_or_default();
+        let defaults = DomainDefaults { domain: &name, on_store_failure };
+        let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
             name: name.into(),
-            accounting: said.accounting.unwrap_or_default(),
-            hash_tag: said.hash_tag.unwrap_or_default().into_iter().map(Into::into).collect(),
-            body: said.body,
+            accounting: settings.accounting.unwrap_or_default(),
+            hash_tag: settings.hash_tag.unwrap_or_default().into_iter().map(Into::into).collect(),
+            body: settings.body,
             nodes,
         };
         domains.push(Domain { spec, origins });
     }
-    let found = files.into_iter().flat_map(|file| file.reader.into_diagnostics()).collect();
-    (domains, found)
+    let diagnostics = files.into_iter().flat_map(|file| file.reader.into_diagnostics()).collect();
+    (domains, diagnostics)
 }
 
-/// Reads what a file says for its whole domain.
-fn head<'d>(document: &'d Document<'d>) -> File<'d> {
+/// Reads the domain name and domain-wide settings of a file.
+fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let mut reader = Reader::new(document);
     let Ok(fields) = reader.root() else {
-        return File { reader, fields: None, domain: None, said: Said::default() };
+        return PolicyFile {
+            reader,
+            fields: None,
+            domain: None,
+            settings: DomainSettings::default(),
+        };
     };
     let domain = match reader.text(&fields, &keywords::DOMAIN) {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
@@ -216,7 +230,7 @@ fn head<'d>(document: &'d Document<'d>) -> File<'d> {
         Err(_) => None,
     };
     let accounting = reader.one_of(&fields, &keywords::ACCOUNTING).ok().flatten();
-    let said = Said {
+    let settings = DomainSettings {
         accounting: accounting.map(|word| match word {
             "independent" => Accounting::Independent,
             _ => Accounting::AllOrNothing,
@@ -227,12 +241,12 @@ fn head<'d>(document: &'d Document<'d>) -> File<'d> {
             .flatten(),
         body: reader.map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
     };
-    File { reader, fields: Some(fields), domain, said }
+    PolicyFile { reader, fields: Some(fields), domain, settings }
 }
 
-/// Which files are one domain. Files without a domain stand alone, so that their other faults are
-/// found, too.
-fn groups(files: &mut [File<'_>], options: &Options) -> Vec<Vec<usize>> {
+/// Groups files by domain. A file without a domain forms its own group, so that its other errors are
+/// reported too.
+fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
     let names: Vec<Option<String>> = files.iter().map(|file| file.domain.clone()).collect();
@@ -259,38 +273,48 @@ fn groups(files: &mut [File<'_>], options: &Options) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Reports a key at the top of a file that contradicts the one of an earlier file.
-fn report_difference(files: &mut [File<'_>], at: usize, first: usize, key: &Key, message: &str) {
+/// Reports a top-level key whose value conflicts with an earlier file.
+fn report_difference(
+    files: &mut [PolicyFile<'_>],
+    at: usize,
+    first: usize,
+    key: &Key,
+    message: &str,
+) {
     let first = files[first].reader.within(key.into(), |reader| reader.here());
     files[at].reader.within(key.into(), |reader| reader.report_duplicate(message, &first));
 }
 
-/// What the files of one domain say for all of it. A file that does not mention a key agrees.
-fn settle(files: &mut [File<'_>], group: &[usize]) -> Said {
-    Said {
-        accounting: agreed(files, group, &keywords::ACCOUNTING, |said| &said.accounting),
-        hash_tag: agreed(files, group, &keywords::HASH_TAG, |said| &said.hash_tag),
-        on_store_failure: agreed(files, group, &keywords::DOMAIN_FAILURE, |said| {
-            &said.on_store_failure
+/// Merges the domain-wide settings of the files of one domain, and reports conflicts.
+fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettings {
+    DomainSettings {
+        accounting: agreed_value(files, group, &keywords::ACCOUNTING, |settings| {
+            &settings.accounting
         }),
-        body: agreed(files, group, &keywords::DOMAIN_BODY, |said| &said.body),
+        hash_tag: agreed_value(files, group, &keywords::HASH_TAG, |settings| &settings.hash_tag),
+        on_store_failure: agreed_value(files, group, &keywords::DOMAIN_FAILURE, |settings| {
+            &settings.on_store_failure
+        }),
+        body: agreed_value(files, group, &keywords::DOMAIN_BODY, |settings| &settings.body),
     }
 }
 
-fn agreed<T: Clone + PartialEq>(
-    files: &mut [File<'_>],
+/// Returns the value that the files of a group give to `key`, and reports files that differ. Files
+/// that omit the key do not conflict.
+fn agreed_value<T: Clone + PartialEq>(
+    files: &mut [PolicyFile<'_>],
     group: &[usize],
     key: &Key,
-    of: impl Fn(&Said) -> &Option<T>,
+    of: impl Fn(&DomainSettings) -> &Option<T>,
 ) -> Option<T> {
-    let mut agreed: Option<(usize, T)> = None;
+    let mut first_value: Option<(usize, T)> = None;
     for at in group {
-        let Some(here) = of(&files[*at].said).clone() else {
+        let Some(value) = of(&files[*at].settings).clone() else {
             continue;
         };
-        match &agreed {
-            None => agreed = Some((*at, here)),
-            Some((first, there)) if *there != here => {
+        match &first_value {
+            None => first_value = Some((*at, value)),
+            Some((first, expected)) if *expected != value => {
                 let message = format!(
                     "`{}` is not the same in all files of this domain; let them agree",
                     key.name
@@ -300,27 +324,27 @@ fn agreed<T: Clone + PartialEq>(
             Some(_) => {}
         }
     }
-    agreed.map(|(_, value)| value)
+    first_value.map(|(_, value)| value)
 }
 
-/// The first level of a domain, of all its files, and where each node comes from.
-fn join(
-    files: &mut [File<'_>],
+/// Merges the first level of all files of a domain; also returns the origin of each node.
+fn merge_nodes(
+    files: &mut [PolicyFile<'_>],
     group: &[usize],
-    ground: DomainDefaults<'_>,
+    defaults: DomainDefaults<'_>,
 ) -> (Vec<NodeSpec>, Vec<(usize, usize)>) {
     let (mut nodes, mut origins) = (Vec::new(), Vec::new());
-    let mut seen: HashMap<(String, String), (usize, WrittenAt)> = HashMap::new();
+    let mut seen: HashMap<(String, String), (usize, SourceLocation)> = HashMap::new();
     for at in group {
-        let File { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
+        let PolicyFile { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
         let key = &keywords::DESCRIPTORS;
-        let list = descriptor::read_list(reader, fields, key, ground, &mut Vec::new());
+        let list = descriptor::read_list(reader, fields, key, defaults, &mut Vec::new());
         for (position, node) in list {
             let identity = (node.key.to_string(), value_text(&node.value).to_owned());
             reader.within(key.into(), |reader| {
                 reader.within(Step::Index(position), |reader| match seen.get(&identity) {
                     Some((file, first)) if file != at => {
-                        let message = descriptor::duplicate(&identity.0, &identity.1);
+                        let message = descriptor::duplicate_message(&identity.0, &identity.1);
                         reader.report_duplicate(&message, first);
                     }
                     Some(_) => {}

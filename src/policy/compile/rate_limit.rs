@@ -1,12 +1,12 @@
-//! `rate_limit`, and the entries of `rate_limits`: what their keys mean together.
+//! Reads a `rate_limit` or an entry of `rate_limits`, and checks that its keys fit together.
 //!
-//! Not here: the descriptor that they stand on (`descriptor`), consumer classes (`tiers`), the
-//! arithmetic's bounds (`limit`).
+//! Not here: the enclosing descriptor (`descriptor`), consumer classes (`tiers`), bounds of the
+//! arithmetic (`limit_numbers`).
 
 use std::sync::Arc;
 
-use super::limit_context::{LimitContext, limit_id, report};
-use super::limit_numbers::{AlgorithmName, LEASE_DEFAULT_SECS, Terms};
+use super::limit_context::{LimitContext, limit_id, report_bounds_error};
+use super::limit_numbers::{AlgorithmName, DEFAULT_LEASE_SECS, RawLimit};
 use super::spec::LimitSpec;
 use super::tiers;
 use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
@@ -14,7 +14,7 @@ use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// What a `rate_limit` says.
+/// Compiled `rate_limit` or entry of `rate_limits`; `limit` is `None` if it is unlimited.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     pub(crate) unlimited: bool,
@@ -23,7 +23,7 @@ pub(crate) struct RateLimit {
     pub(crate) limit: Option<LimitSpec>,
 }
 
-/// Keys that say how something is counted, and so have no meaning beside `unlimited`.
+/// Keys that configure counting and therefore conflict with `unlimited`.
 const COUNTING_KEYS: [Key; 11] = [
     keywords::UNIT_MULTIPLIER,
     keywords::ALGORITHM,
@@ -38,18 +38,18 @@ const COUNTING_KEYS: [Key; 11] = [
     keywords::TIERS,
 ];
 
-/// Reads a `rate_limit`, or an entry of `rate_limits`.
+/// Reads a `rate_limit` or an entry of `rate_limits`.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: LimitContext<'_>,
+    context: LimitContext<'_>,
 ) -> Result<RateLimit, ErrorReported> {
     let name = reader.text(fields, &keywords::NAME);
-    let own_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
-    let replaces = replaces(reader, fields, &own_name);
+    let limit_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
+    let replaces = replaces(reader, fields, &limit_name);
     let unlimited = reader.boolean(fields, &keywords::UNLIMITED);
     let limit = match unlimited {
-        Ok(true) if site.in_list => {
+        Ok(true) if context.in_list => {
             let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
                            alone";
             Err(reader.report_key(
@@ -58,14 +58,14 @@ pub(crate) fn read<'d>(
                 message.to_owned(),
             ))
         }
-        Ok(true) => unlimited_alone(reader, fields).map(|()| None),
-        Ok(false) => limit(reader, fields, site, &own_name).map(Some),
+        Ok(true) => check_unlimited_alone(reader, fields).map(|()| None),
+        Ok(false) => limit(reader, fields, context, &limit_name).map(Some),
         Err(reported) => Err(reported),
     };
     name?;
     Ok(RateLimit {
         unlimited: unlimited?,
-        name: (!own_name.is_empty()).then(|| own_name.into()),
+        name: (!limit_name.is_empty()).then(|| limit_name.into()),
         replaces: replaces?,
         limit: limit?,
     })
@@ -74,13 +74,13 @@ pub(crate) fn read<'d>(
 fn replaces<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    own_name: &str,
+    limit_name: &str,
 ) -> Result<Box<[Box<str>]>, ErrorReported> {
     let (mut names, mut reported) = (Vec::new(), None);
     reader.each(fields, &keywords::REPLACES, |reader, _, entry| {
-        let fault = match reader.text(entry, &keywords::REPLACED_NAME) {
-            Err(fault) => fault,
-            Ok(Some(name)) if !name.is_empty() && name == own_name => {
+        let error = match reader.text(entry, &keywords::REPLACED_NAME) {
+            Err(error) => error,
+            Ok(Some(name)) if !name.is_empty() && name == limit_name => {
                 let message = "a limit cannot replace itself; name another one".to_owned();
                 reader.report_key(&keywords::REPLACED_NAME, DiagnosticKind::Conflict, message)
             }
@@ -90,24 +90,27 @@ fn replaces<'d>(
                 reader.report(At::Value, DiagnosticKind::Missing, message)
             }
         };
-        reported = Some(fault);
+        reported = Some(error);
     })?;
     reported.map_or(Ok(names.into()), Err)
 }
 
-/// Beside `unlimited` nothing may say how to count. A unit that is no unit is let pass, as
-/// envoyproxy/ratelimit does, with a warning.
-fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(), ErrorReported> {
+/// Reports keys that conflict with `unlimited`. An unknown `unit` is only a warning, because
+/// envoyproxy/ratelimit accepts it.
+fn check_unlimited_alone<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
-    if let Some(written) = reader.text(fields, &keywords::UNIT)? {
-        if unit_of(&written).is_some() {
+    if let Some(unit) = reader.text(fields, &keywords::UNIT)? {
+        if parse_unit(&unit).is_some() {
             let message = "`unlimited` and `unit` exclude each other; remove one of the two";
             reported = Err(reader.report_key(
                 &keywords::UNIT,
                 DiagnosticKind::Conflict,
                 message.to_owned(),
             ));
-        } else if !written.is_empty() {
+        } else if !unit.is_empty() {
             let message = "beside `unlimited` the unit has no effect; remove it".to_owned();
             reader.report_key(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
         }
@@ -122,50 +125,51 @@ fn unlimited_alone<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<(
 fn limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: LimitContext<'_>,
+    context: LimitContext<'_>,
     name: &str,
 ) -> Result<LimitSpec, ErrorReported> {
-    let per = per(reader, fields, site);
-    let terms = terms(reader, fields, site)?;
+    let per = per(reader, fields, context);
+    let raw = read_raw_limit(reader, fields, context)?;
     let per = per?;
-    let window = terms.rate.window().0.to_be_bytes();
+    let window = raw.rate.window().0.to_be_bytes();
     let mut identity: Vec<Vec<u8>> = vec![
-        site.ground.domain.into(),
+        context.defaults.domain.into(),
         name.into(),
         window.into(),
-        terms.algorithm.as_str().into(),
-        terms.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
+        raw.algorithm.as_str().into(),
+        raw.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
-    identity.extend(site.trail.iter().map(|part| part.clone().into_bytes()));
-    let limit = match terms.limit(limit_id(&identity)) {
+    identity.extend(context.trail.iter().map(|part| part.clone().into_bytes()));
+    let limit = match raw.compile(limit_id(&identity)) {
         Ok(limit) => limit,
-        Err(misfit) => return Err(report(reader, fields, misfit)),
+        Err(error) => return Err(report_bounds_error(reader, fields, error)),
     };
-    let tiers = tiers::read(reader, fields, site, &terms, &limit, &mut identity)?;
+    let tiers = tiers::read(reader, fields, context, &raw, &limit, &mut identity)?;
     Ok(LimitSpec {
         name: (!name.is_empty()).then(|| name.into()),
-        in_list: site.in_list,
+        in_list: context.in_list,
         per,
         limit: Arc::new(limit),
         tiers: tiers.map(Arc::new),
-        cost: terms.cost,
+        cost: raw.cost,
     })
 }
 
-/// The numbers, as they are written.
-fn terms<'d>(
+/// Reads the keys that configure counting, except `per` and `tiers`.
+fn read_raw_limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: LimitContext<'_>,
-) -> Result<Terms, ErrorReported> {
+    context: LimitContext<'_>,
+) -> Result<RawLimit, ErrorReported> {
     let algorithm = reader.one_of(fields, &keywords::ALGORITHM);
-    let algorithm = algorithm.map(|word| word.and_then(AlgorithmName::of_word).unwrap_or_default());
-    let is_slots = algorithm == Ok(AlgorithmName::Concurrency);
+    let algorithm =
+        algorithm.map(|word| word.and_then(AlgorithmName::from_keyword).unwrap_or_default());
+    let is_concurrency = algorithm == Ok(AlgorithmName::Concurrency);
     let unit = match reader.one_of(fields, &keywords::UNIT) {
-        Ok(Some(_)) if is_slots => Err(no_meaning(reader, &keywords::UNIT)),
-        Ok(Some(word)) => Ok(unit_of(word)),
-        Ok(None) if is_slots => Ok(None),
+        Ok(Some(_)) if is_concurrency => Err(report_unused_by_concurrency(reader, &keywords::UNIT)),
+        Ok(Some(word)) => Ok(parse_unit(word)),
+        Ok(None) if is_concurrency => Ok(None),
         Ok(None) => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
                            year; or `unlimited: true`";
@@ -174,7 +178,9 @@ fn terms<'d>(
         Err(reported) => Err(reported),
     };
     let multiplier = match reader.number(fields, &keywords::UNIT_MULTIPLIER) {
-        Ok(Some(_)) if is_slots => Err(no_meaning(reader, &keywords::UNIT_MULTIPLIER)),
+        Ok(Some(_)) if is_concurrency => {
+            Err(report_unused_by_concurrency(reader, &keywords::UNIT_MULTIPLIER))
+        }
         multiplier => multiplier,
     };
     let requests = reader.number(fields, &keywords::REQUESTS_PER_UNIT);
@@ -184,7 +190,7 @@ fn terms<'d>(
         reader.report(At::Key, DiagnosticKind::DeniesAll, message);
     }
     let lease = match reader.number(fields, &keywords::LEASE) {
-        Ok(Some(_)) if algorithm.is_ok() && !is_slots => {
+        Ok(Some(_)) if algorithm.is_ok() && !is_concurrency => {
             let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
                            remove it";
             Err(reader.report_key(&keywords::LEASE, DiagnosticKind::Conflict, message))
@@ -196,24 +202,25 @@ fn terms<'d>(
     let charge = reader.one_of(fields, &keywords::CHARGE);
     let failure = on_store_failure(reader, fields, &keywords::RULE_FAILURE);
     let calendar = calendar(reader, fields, algorithm, unit, multiplier);
-    let wire_number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    Ok(Terms {
+    let saturate_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(RawLimit {
         rate: Rate {
             unit: unit?,
-            requests_per_unit: wire_number(requests?.unwrap_or(0)),
-            unit_multiplier: wire_number(multiplier?.unwrap_or(1)),
+            requests_per_unit: saturate_u32(requests?.unwrap_or(0)),
+            unit_multiplier: saturate_u32(multiplier?.unwrap_or(1)),
         },
         algorithm: algorithm?,
         burst: burst?,
         cost: cost?.unwrap_or(1),
         charge: if charge? == Some("always") { Charge::Always } else { Charge::Admitted },
         calendar: calendar?,
-        lease: Micros::from_secs(lease?.unwrap_or(LEASE_DEFAULT_SECS)),
-        on_store_failure: failure?.unwrap_or(site.ground.on_store_failure),
+        lease: Micros::from_secs(lease?.unwrap_or(DEFAULT_LEASE_SECS)),
+        on_store_failure: failure?.unwrap_or(context.defaults.on_store_failure),
     })
 }
 
-fn no_meaning(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
+/// Reports a key that has no meaning for concurrency.
+fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
     let message = format!(
         "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
         key.name
@@ -221,7 +228,7 @@ fn no_meaning(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
     reader.report_key(key, DiagnosticKind::Conflict, message)
 }
 
-/// `align` and `time_zone`.
+/// Reads `align` and `time_zone`.
 fn calendar<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -268,14 +275,14 @@ fn calendar<'d>(
     }
 }
 
-/// `per`: positions on the path.
+/// Reads `per` as sorted positions on the path.
 fn per<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: LimitContext<'_>,
+    context: LimitContext<'_>,
 ) -> ReadResult<Box<[usize]>> {
     let Some(names) = reader.names(fields, &keywords::PER)? else { return Ok(None) };
-    if !site.in_list {
+    if !context.in_list {
         let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
                        its whole path";
         return Err(reader.report_key(
@@ -287,9 +294,10 @@ fn per<'d>(
     let (mut positions, mut reported) = (Vec::new(), None);
     for (at, name) in names.iter().enumerate() {
         let before = positions.len();
-        positions.extend(site.keys().enumerate().filter(|(_, key)| key == name).map(|(at, _)| at));
+        positions
+            .extend(context.keys().enumerate().filter(|(_, key)| key == name).map(|(at, _)| at));
         if positions.len() == before {
-            let keys: Vec<&str> = site.keys().collect();
+            let keys: Vec<&str> = context.keys().collect();
             let message =
                 format!("the path has no entry {}; it has: {}", quoted(name), keys.join(", "));
             reported = Some(reader.within((&keywords::PER).into(), |reader| {
@@ -304,7 +312,7 @@ fn per<'d>(
     reported.map_or(Ok(Some(positions.into())), Err)
 }
 
-/// Reads `on_store_failure`, a rule's or a domain's.
+/// Reads `on_store_failure` of a limit or a domain.
 pub(crate) fn on_store_failure<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -319,7 +327,7 @@ pub(crate) fn on_store_failure<'d>(
     }))
 }
 
-fn unit_of(word: &str) -> Option<Unit> {
+fn parse_unit(word: &str) -> Option<Unit> {
     const UNITS: [Unit; 7] =
         [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
     UNITS.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(word))

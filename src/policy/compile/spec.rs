@@ -1,110 +1,110 @@
-//! What a policy says once it is understood: a tree of nodes with rules, every number checked.
+//! Compiled form of a policy: domains as trees of nodes with rules, all numbers checked.
 //!
-//! `compile` makes it from YAML, `tree` makes it fast. Not here: YAML, places, faults, lookup.
+//! `compile` builds it from YAML; `lookup::build` turns it into hash tables.
 
 use std::sync::Arc;
 
 use crate::domain::{Accounting, Limit};
 
-/// One domain of a policy.
+/// Compiled domain of a policy.
 #[derive(Clone, Debug)]
 pub struct DomainSpec {
-    /// Its name; not empty.
+    /// Name; not empty.
     pub name: Box<str>,
-    /// How refused calls are charged.
+    /// Whether a rejected request charges the limits that had room.
     pub accounting: Accounting,
-    /// Entries whose values place counters in a Redis Cluster; empty: by identity.
+    /// Entries whose values form the Redis Cluster hash tag; if empty, counters are
+    /// distributed by their identity.
     pub hash_tag: Box<[Box<str>]>,
-    /// The body of refusals, unless a rule has its own.
+    /// Response body of rejections, unless the rule has its own.
     pub body: Option<Arc<Body>>,
-    /// The first level of the tree, in file order.
+    /// First level of the tree, in file order.
     pub nodes: Vec<NodeSpec>,
 }
 
-/// A node: one step of a descriptor's path.
+/// Node of the descriptor tree: one entry of a path.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
-    /// The entry's key.
+    /// Key of the entry.
     pub key: Box<str>,
-    /// Which values it stands for.
+    /// Values that match.
     pub value: ValueSpec,
-    /// All values that match the pattern share one counter.
+    /// Whether all values that match the pattern share one counter.
     pub share_threshold: bool,
-    /// The request's value takes the node's place in the rule's printed path.
+    /// Whether metrics show the request's value in the path of the rule.
     pub value_to_metric: bool,
-    /// What applies to a descriptor that ends here. `None`: only a step on the way, or an explicit
-    /// allow.
+    /// Rule for descriptors that end here. `None` for intermediate nodes and nodes without limits,
+    /// which allow every request.
     pub rule: Option<RuleSpec>,
-    /// The next level, in file order.
+    /// Next level, in file order.
     pub children: Vec<NodeSpec>,
 }
 
-/// Which values a node stands for.
+/// Values that a node matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueSpec {
-    /// Any value that no sibling with the same key takes: the default node.
+    /// Default node: any value that matches no sibling with the same key.
     Any,
-    /// Exactly this one; not empty.
+    /// Exactly this value; not empty.
     Exact(Box<str>),
-    /// Any value that fits the pattern: `*` stands for zero or more bytes, anywhere, any number of
-    /// times.
+    /// Any value that matches the pattern, where each `*` matches zero or more bytes.
     Pattern(Box<str>),
 }
 
-/// What applies to a descriptor that ends at a node.
+/// Rule for descriptors that end at a node.
 #[derive(Clone, Debug)]
 pub struct RuleSpec {
-    /// `rate_limit.unlimited`: no counter at all; then `limits` is empty.
+    /// `rate_limit.unlimited`: no counter, and `limits` is empty.
     pub unlimited: bool,
-    /// The limits, in file order: one for `rate_limit`, several for `rate_limits`.
+    /// Limits in file order: one for `rate_limit`, one or more for `rate_limits`.
     pub limits: Vec<LimitSpec>,
-    /// Names of limits that a match here takes out of the whole request.
+    /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Box<[Box<str>]>,
-    /// The name of an unlimited rule (limits carry their own).
+    /// Name of a single `rate_limit`, also of an unlimited one; `None` for `rate_limits`.
     pub name: Option<Box<str>>,
-    /// OVER_LIMIT is answered as OK.
+    /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
-    /// Has a say only together with the other quota descriptors.
+    /// Quota mode: rejects only if all quota descriptors of the request are over their limits.
     pub quota_mode: bool,
-    /// The printed path has every request value.
+    /// Whether metrics show all request values in the path.
     pub detailed_metric: bool,
-    /// Returned in dynamic metadata when the descriptor passes.
+    /// Dynamic metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
-    /// The body of refusals.
+    /// Response body of rejections.
     pub body: Option<Arc<Body>>,
-    /// Where its descriptor is written; `None` for a rule that no file has.
-    pub written: Option<WrittenAt>,
+    /// File and line of its descriptor; `None` for a rule that comes from no file.
+    pub location: Option<SourceLocation>,
 }
 
-/// Where something is written.
+/// Line of a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrittenAt {
-    /// The file's name, as it was given to `compile`.
+pub struct SourceLocation {
+    /// File name as passed to `compile`.
     pub file: Arc<str>,
     /// Line, from 1.
     pub line: u32,
 }
 
-/// One limit of a rule.
+/// Compiled limit of a rule.
 #[derive(Clone, Debug)]
 pub struct LimitSpec {
-    /// `name`; required and part of the key in a list.
+    /// Name; in a `rate_limits` list required and part of the counter key.
     pub name: Option<Box<str>>,
-    /// The limit stands in a `rate_limits` list, so its name is part of its counter's key.
+    /// Whether the limit is an entry of `rate_limits`, whose counter keys contain the limit's name.
     pub in_list: bool,
-    /// Which entries of the path make the counter's key, as positions; `None`: all.
+    /// Positions of the path entries in the counter key; `None` for all.
     pub per: Option<Box<[usize]>>,
-    /// The numbers; where there are classes, those of the whole bucket that they divide.
+    /// Compiled limit; with `tiers`, of the bucket that the classes divide.
     pub limit: Arc<Limit>,
-    /// The consumer classes; the value of the last entry of the path is the class.
+    /// Consumer classes, named by the value of the path's last entry.
     pub tiers: Option<Arc<TiersSpec>>,
-    /// Hits that one hit of the caller counts for; at least 1.
+    /// Hits charged per hit of the request; at least 1.
     pub cost: u64,
 }
 
 impl LimitSpec {
-    /// The limit of the class that a value names: its position among the classes and its numbers.
-    /// `None` where unlisted values are not limited. Only for a limit with `tiers`.
+    /// Returns the position and limit of the class for a value. `None` if the limit has no `tiers`,
+    /// or does not apply to unlisted values.
     pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &Arc<Limit>)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
@@ -113,34 +113,34 @@ impl LimitSpec {
     }
 }
 
-/// Consumer classes that divide one bucket.
+/// Compiled `tiers`: consumer classes that divide one bucket.
 #[derive(Clone, Debug)]
 pub struct TiersSpec {
-    /// How.
+    /// Method of division.
     pub method: TierMethod,
-    /// The classes, the highest priority first; at most [`CLASSES_MAX`].
+    /// Classes, highest priority first; at most [`CLASSES_MAX`].
     pub classes: Vec<ClassSpec>,
-    /// The class of an unlisted value; `None`: such values are not limited.
+    /// Class of unlisted values; `None` if they are not limited.
     pub default: Option<usize>,
 }
 
-/// The most classes of one limit: people name three to five, and a hybrid's state has an integer for
-/// each.
+/// Maximum classes of one limit: policies use three to five, and the state of a hybrid limit has one
+/// integer per class.
 pub const CLASSES_MAX: usize = 16;
 
-/// How consumer classes divide a bucket.
+/// Method by which consumer classes divide a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TierMethod {
-    /// One bucket, in which each class has a floor.
+    /// One bucket with a floor per class.
     Shared,
-    /// A bucket for each class.
+    /// One bucket per class.
     Separate,
-    /// A share for each class and a common pool with floors.
+    /// A guaranteed share per class, and a common pool with a floor per class.
     Hybrid,
 }
 
 impl TierMethod {
-    /// The word that policy files use.
+    /// Returns the keyword used in policy files.
     pub const fn as_str(self) -> &'static str {
         match self {
             TierMethod::Shared => "shared",
@@ -150,20 +150,20 @@ impl TierMethod {
     }
 }
 
-/// One consumer class.
+/// Compiled consumer class.
 #[derive(Clone, Debug)]
 pub struct ClassSpec {
-    /// Its name: the value that an entry has.
+    /// Name, which is the value of the descriptor entry.
     pub name: Box<str>,
-    /// Its numbers.
+    /// Limit of the class.
     pub limit: Arc<Limit>,
 }
 
-/// A body for refusals: at most 1 KiB.
+/// Response body of rejections; at most 1 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body {
-    /// The `content-type` header.
+    /// Value of the `content-type` header.
     pub content_type: Box<str>,
-    /// The text; `{name}` and `{retry_after_seconds}` are filled in.
+    /// Text with the placeholders `{name}` and `{retry_after_seconds}`.
     pub text: Box<str>,
 }

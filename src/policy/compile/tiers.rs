@@ -1,49 +1,51 @@
-//! `tiers`: consumer classes, from what is written to one limit for each class.
+//! Reads and validates `tiers`: consumer classes that divide one bucket.
 //!
 //! The methods are those of Seleznev, "Development of API rate limiting methods based on consumer
 //! classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), and the hybrid of both that it names as
-//! future work. Not here: the parts that classes get (`shares`), the arithmetic (`algorithm`), which class a
-//! request has (`matcher`).
+//! future work.
+//!
+//! Not here: the limit of each class (`class_limits`), the arithmetic (`algorithm`), the class of a
+//! request (`spec::LimitSpec::class`).
 
 use std::sync::Arc;
 
-use super::class_limits::{WHOLE, Whole, Written, limits};
-use super::limit_context::{LimitContext, report};
-use super::limit_numbers::{AlgorithmName, Terms};
+use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, class_limits};
+use super::limit_context::{LimitContext, report_bounds_error};
+use super::limit_numbers::{AlgorithmName, RawLimit};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Limit};
 use crate::policy::syntax::diagnostic::{At, DiagnosticKind, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// The word for "unlisted values are not limited".
-const NONE: &str = "none";
+/// Value of `default` that leaves unlisted values unlimited.
+const NO_CLASS: &str = "none";
 
-/// Reads `tiers`. `whole` is the limit without them, `identity` what names its limit_id.
+/// Reads `tiers`. `whole` is the limit without classes; `identity` has the parts of its `limit_id`.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: LimitContext<'_>,
-    terms: &Terms,
+    context: LimitContext<'_>,
+    raw: &RawLimit,
     whole: &Limit,
     identity: &mut Vec<Vec<u8>>,
 ) -> ReadResult<TiersSpec> {
     if !fields.has(&keywords::TIERS) {
         return Ok(None);
     }
-    let bucket = place(reader, fields, site, terms, whole)?;
-    let whole = Whole { terms, bucket };
+    let bucket = check_placement(reader, fields, context, raw, whole)?;
+    let whole = DividedBucket { raw, bucket };
     let read = reader.map(fields, &keywords::TIERS, |reader, fields| {
         let method = method(reader, fields);
         let classes = classes(reader, fields);
         let (method, classes) = (method?, classes?);
-        fitting(reader, method, &classes, &whole)?;
+        check_classes(reader, method, &classes, &whole)?;
         let default = default_class(reader, fields, &classes, bucket.burst.0)?;
         Ok((method, classes, default))
     })?;
     let Some((method, classes, default)) = read else { return Ok(None) };
-    let limits = limits(method, &classes, &whole, identity);
-    let limits = limits.map_err(|misfit| report(reader, fields, misfit))?;
+    let limits = class_limits(method, &classes, &whole, identity);
+    let limits = limits.map_err(|error| report_bounds_error(reader, fields, error))?;
     let classes = classes
         .into_iter()
         .zip(limits)
@@ -52,24 +54,24 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Where `tiers` may stand: on a token bucket that lets anything pass, on a node without a value,
-/// whose key is in no counter's key.
-fn place<'d, 'l>(
+/// Checks that `tiers` is allowed here: on a token bucket of nonzero capacity, on a descriptor without
+/// `value` whose key is not in `per`. Returns the bucket.
+fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    site: LimitContext<'_>,
-    terms: &Terms,
+    context: LimitContext<'_>,
+    raw: &RawLimit,
     whole: &'l Limit,
 ) -> Result<&'l Bucket, ErrorReported> {
     let mut conflict =
         |key: &Key, message: &str| Err(reader.report_key(key, DiagnosticKind::Conflict, message));
-    let (key, value) = site.node();
+    let (key, value) = context.node();
     if !value.is_empty() {
         let message = "`tiers` stands on a descriptor without `value`: the value is the class";
         return conflict(&keywords::TIERS, message);
     }
     let bucket = match &whole.algorithm {
-        Algorithm::Bucket(bucket) if terms.algorithm == AlgorithmName::TokenBucket => bucket,
+        Algorithm::Bucket(bucket) if raw.algorithm == AlgorithmName::TokenBucket => bucket,
         _ => {
             let message = "`tiers` divides a bucket; write `algorithm: token_bucket` beside it";
             return conflict(&keywords::TIERS, message);
@@ -104,7 +106,7 @@ fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod
 fn classes<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-) -> Result<Vec<Written>, ErrorReported> {
+) -> Result<Vec<RawClass>, ErrorReported> {
     let (mut classes, mut reported) = (Vec::new(), None);
     reader.each_named(fields, &keywords::CLASSES, |reader, name, fields| {
         let written = (
@@ -113,20 +115,20 @@ fn classes<'d>(
             reader.number(fields, &keywords::CLASS_BURST),
             reader.number(fields, &keywords::CLASS_REQUESTS),
         );
-        if name == NONE {
+        if name == NO_CLASS {
             let message = "a class cannot be called `none`, which is the word for no class";
-            let fault = reader.report(At::Key, DiagnosticKind::Conflict, message);
-            reported = Some(fault);
+            let error = reader.report(At::Key, DiagnosticKind::Conflict, message);
+            reported = Some(error);
         }
         match written {
             (Ok(floor), Ok(share), Ok(burst), Ok(requests)) => {
-                classes.push(Written { name: name.to_owned(), floor, share, burst, requests });
+                classes.push(RawClass { name: name.to_owned(), floor, share, burst, requests });
             }
             _ => reported = Some(ErrorReported),
         }
     })?;
-    if let Some(fault) = reported {
-        return Err(fault);
+    if let Some(error) = reported {
+        return Err(error);
     }
     if classes.is_empty() {
         let message = "`tiers` needs `classes`: at least one name with its floor or share";
@@ -139,41 +141,43 @@ fn classes<'d>(
     Ok(classes)
 }
 
-/// What each method needs of its classes, and of all of them together.
-fn fitting(
+/// Checks the keys of each class, and the floors and totals of all classes.
+fn check_classes(
     reader: &mut Reader<'_>,
     method: TierMethod,
-    classes: &[Written],
-    whole: &Whole<'_>,
+    classes: &[RawClass],
+    whole: &DividedBucket<'_>,
 ) -> Result<(), ErrorReported> {
-    let fault = classes
+    let error = classes
         .iter()
-        .find_map(|class| own_keys(method, class))
-        .or_else(|| floors(method, classes))
-        .or_else(|| sums(classes, whole))
+        .find_map(|class| check_class_keys(method, class))
+        .or_else(|| check_floors(method, classes))
+        .or_else(|| check_totals(classes, whole))
         .or_else(|| {
-            let always = whole.terms.charge == Charge::Always && method == TierMethod::Hybrid;
+            let always = whole.raw.charge == Charge::Always && method == TierMethod::Hybrid;
             let message = "`charge: always` does not go with `method: hybrid`, which keeps no \
                            debt; remove one of the two";
             always.then(|| (DiagnosticKind::Conflict, message.to_owned()))
         });
-    match fault {
+    match error {
         None => Ok(()),
         Some((kind, message)) => Err(reader.report_key(&keywords::CLASSES, kind, message)),
     }
 }
 
-type Unfit = Option<(DiagnosticKind, String)>;
+/// Kind and message of a rule that the classes violate.
+type Violation = (DiagnosticKind, String);
 
-fn own_keys(method: TierMethod, class: &Written) -> Unfit {
+/// Checks that a class has exactly the keys its method needs.
+fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     let name = quoted(&class.name);
-    let own_size = class.burst.is_some() || class.requests.is_some();
-    let whole_own_size = class.burst.is_some() && class.requests.is_some();
+    let has_size = class.burst.is_some() || class.requests.is_some();
+    let has_complete_size = class.burst.is_some() && class.requests.is_some();
     let (kind, message) = match method {
         TierMethod::Shared if class.floor.is_none() => {
             (DiagnosticKind::Missing, format!("class {name} needs `floor`, such as `24%`"))
         }
-        TierMethod::Shared if class.share.is_some() || own_size => {
+        TierMethod::Shared if class.share.is_some() || has_size => {
             let says = "in a shared bucket a class has a `floor` and nothing else";
             (DiagnosticKind::Conflict, format!("class {name}: {says}; remove the rest"))
         }
@@ -181,18 +185,18 @@ fn own_keys(method: TierMethod, class: &Written) -> Unfit {
             let says = "a bucket of its own has no `floor`; remove it";
             (DiagnosticKind::Conflict, format!("class {name}: {says}"))
         }
-        TierMethod::Separate if class.share.is_some() == own_size => {
+        TierMethod::Separate if class.share.is_some() == has_size => {
             let says = "needs either `share`, or `burst` and `requests_per_unit`";
             (DiagnosticKind::Missing, format!("class {name} {says}"))
         }
-        TierMethod::Separate if own_size && !whole_own_size => {
+        TierMethod::Separate if has_size && !has_complete_size => {
             let says = "needs `burst` and `requests_per_unit` together";
             (DiagnosticKind::Missing, format!("class {name} {says}"))
         }
         TierMethod::Hybrid if class.share.is_none() => {
             (DiagnosticKind::Missing, format!("class {name} needs `share`, such as `25%`"))
         }
-        TierMethod::Hybrid if own_size => {
+        TierMethod::Hybrid if has_size => {
             let says = "a hybrid's class has a `share` and a `floor`; remove the rest";
             (DiagnosticKind::Conflict, format!("class {name}: {says}"))
         }
@@ -201,10 +205,10 @@ fn own_keys(method: TierMethod, class: &Written) -> Unfit {
     Some((kind, message))
 }
 
-/// Floors are below the whole and rise from class to class; in a shared bucket strictly.
-fn floors(method: TierMethod, classes: &[Written]) -> Unfit {
-    let floor = |class: &Written| class.floor.unwrap_or(0);
-    if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= WHOLE) {
+/// Checks that floors are below 100 % and rise from class to class; in a shared bucket, strictly.
+fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
+    let floor = |class: &RawClass| class.floor.unwrap_or(0);
+    if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= HUNDRED_PERCENT) {
         let message = format!(
             "class {}: a floor of {}% is never passed; the largest is 99%",
             quoted(&class.name),
@@ -228,42 +232,42 @@ fn floors(method: TierMethod, classes: &[Written]) -> Unfit {
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// The parts are no more than the whole.
-fn sums(classes: &[Written], whole: &Whole<'_>) -> Unfit {
+/// Checks that the classes together get no more than the bucket, and each at least one hit.
+fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Violation> {
     let shares: u64 = classes.iter().filter_map(|class| class.share).map(u64::from).sum();
-    if shares > WHOLE {
+    if shares > HUNDRED_PERCENT {
         let message = format!("the shares add up to {shares}%; the most is 100%");
         return Some((DiagnosticKind::OutOfRange, message));
     }
-    // In hundredths, so that shares and sizes add up exactly.
-    let sum = |of: fn(&Written) -> Option<u64>, all: u64| {
-        let part = |class: &Written| match class.share {
+    // In hundredths of a hit, so that shares and absolute sizes add up exactly.
+    let sum = |of: fn(&RawClass) -> Option<u64>, all: u64| {
+        let part = |class: &RawClass| match class.share {
             Some(share) => u128::from(all) * u128::from(share),
-            None => u128::from(of(class).unwrap_or(0)) * u128::from(WHOLE),
+            None => u128::from(of(class).unwrap_or(0)) * u128::from(HUNDRED_PERCENT),
         };
         classes.iter().map(part).sum::<u128>()
     };
     let burst = whole.bucket.burst.0;
-    let requests = u64::from(whole.terms.rate.requests_per_unit);
+    let requests = u64::from(whole.raw.rate.requests_per_unit);
     for (name, sum, all) in [
         ("burst", sum(|class| class.burst, burst), burst),
         ("requests_per_unit", sum(|class| class.requests, requests), requests),
     ] {
-        if sum > u128::from(all) * u128::from(WHOLE) {
-            let sum = sum.div_ceil(u128::from(WHOLE));
+        if sum > u128::from(all) * u128::from(HUNDRED_PERCENT) {
+            let sum = sum.div_ceil(u128::from(HUNDRED_PERCENT));
             let message = format!(
                 "the classes' `{name}` add up to {sum}; the whole has {all}, which is the most"
             );
             return Some((DiagnosticKind::OutOfRange, message));
         }
     }
-    let empty = |class: &&Written| {
+    let empty = |class: &&RawClass| {
         class.burst.is_none()
             && class.floor.is_none()
-            && class.share.is_some_and(|share| burst * u64::from(share) < WHOLE)
+            && class.share.is_some_and(|share| burst * u64::from(share) < HUNDRED_PERCENT)
     };
     let class = classes.iter().find(empty)?;
-    let least = WHOLE.div_ceil(burst);
+    let least = HUNDRED_PERCENT.div_ceil(burst);
     let message = format!(
         "class {} gets not one whole hit of {burst}; the smallest share is {least}%",
         quoted(&class.name)
@@ -271,25 +275,25 @@ fn sums(classes: &[Written], whole: &Whole<'_>) -> Unfit {
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// The class of unlisted values: where nothing is said the one with the highest floor, else with
-/// the smallest share; of several the last.
+/// Reads `default`, the class of unlisted values. Without it, the class with the highest floor; among
+/// those the one with the smallest share, then the last.
 fn default_class<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    classes: &[Written],
+    classes: &[RawClass],
     burst: u64,
 ) -> ReadResult<usize> {
     let Some(name) = reader.text(fields, &keywords::DEFAULT_CLASS)? else {
-        let size = |class: &Written| match class.share {
+        let size = |class: &RawClass| match class.share {
             Some(share) => u128::from(burst) * u128::from(share),
-            None => u128::from(class.burst.unwrap_or(0)) * u128::from(WHOLE),
+            None => u128::from(class.burst.unwrap_or(0)) * u128::from(HUNDRED_PERCENT),
         };
         let lowest = classes.iter().enumerate().max_by_key(|(at, class)| {
             (class.floor.unwrap_or(0), std::cmp::Reverse(size(class)), *at)
         });
         return Ok(lowest.map(|(at, _)| at));
     };
-    if name == NONE {
+    if name == NO_CLASS {
         return Ok(None);
     }
     match classes.iter().position(|class| class.name == name) {

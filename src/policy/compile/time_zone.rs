@@ -1,8 +1,7 @@
-//! Calendar windows in a time zone, with the database of zones that is part of the program: a day
-//! begins at its first instant there, a week on Monday, and a day on which clocks are set is 23 or
-//! 25 hours long.
+//! Computes calendar windows in a time zone, from the bundled time zone database. A day begins at its
+//! first instant in the zone and a week on Monday; days with a clock change have 23 or 25 hours.
 //!
-//! Not here: which limits have such windows (`limit`), how they are counted (`algorithm`).
+//! Not here: `align` and `time_zone` in policy files (`rate_limit`), counting (`algorithm`).
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,17 +11,17 @@ use jiff::{Span as Length, Timestamp};
 
 use crate::domain::{Calendar, CalendarWindows, Micros, Unit, WindowBounds};
 
-/// The bundled database and no other: the same policy means the same windows on every machine.
+/// Bundled time zone database. The system's is never used, so that a policy means the same windows on
+/// every machine.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// Dates that have no instant of their own follow each other at most this often (Samoa left out
-/// one day); only bounds a loop.
-const EMPTY_DATES_MAX: usize = 4;
+/// Maximum consecutive dates that a zone skips (Samoa skipped one); only bounds a loop.
+const SKIPPED_DATES_MAX: usize = 4;
 
-/// The windows of a unit in a zone of that IANA name (in any case); `None` if there is no such
-/// zone, or the unit is shorter than a day.
+/// Returns the calendar windows of a unit in the time zone with this IANA name (case-insensitive).
+/// `None` if the zone is unknown or the unit is shorter than a day.
 ///
-/// Costs about a third of a microsecond per window looked up, and no allocation.
+/// Looking up a window takes about a third of a microsecond and does not allocate.
 ///
 /// ```
 /// use tidegate::domain::{Micros, Unit};
@@ -37,23 +36,23 @@ pub fn calendar(unit: Unit, zone: &str) -> Option<Calendar> {
     }
     let zone_found = ZONES.get(zone).ok()?;
     let name = zone_found.iana_name().unwrap_or(zone).to_owned();
-    Some(Calendar::new(unit, &name, Arc::new(InZone { unit, zone: zone_found })))
+    Some(Calendar::new(unit, &name, Arc::new(ZonedWindows { unit, zone: zone_found })))
 }
 
-/// The windows of one unit in one zone.
-struct InZone {
+/// Calendar windows of one unit in one time zone.
+struct ZonedWindows {
     unit: Unit,
     zone: TimeZone,
 }
 
-impl InZone {
-    fn find(&self, at: Micros) -> Option<WindowBounds> {
+impl ZonedWindows {
+    fn find_window(&self, at: Micros) -> Option<WindowBounds> {
         let instant = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?;
         let mut first = self.first_date(self.zone.to_datetime(instant).date())?;
         let mut start = self.first_instant(first)?;
-        // Where clocks were set back over midnight, some instants of the new window bear the old
-        // one's date: a window ends once. And a date that a zone left out makes no window.
-        for _ in 0..=EMPTY_DATES_MAX {
+        // If clocks were set back across midnight, some instants of the new window still have the
+        // previous date, so the window found may already be over. A skipped date has no window.
+        for _ in 0..=SKIPPED_DATES_MAX {
             let next = self.next_date(first)?;
             let end = self.first_instant(next)?;
             if at < end {
@@ -64,7 +63,7 @@ impl InZone {
         None
     }
 
-    /// The date on which the window of a date begins.
+    /// Returns the first date of the window that contains a date.
     fn first_date(&self, date: Date) -> Option<Date> {
         match self.unit {
             Unit::Week => {
@@ -77,6 +76,7 @@ impl InZone {
         }
     }
 
+    /// Returns the first date of the next window.
     fn next_date(&self, first: Date) -> Option<Date> {
         let length = match self.unit {
             Unit::Week => Length::new().weeks(1),
@@ -87,7 +87,7 @@ impl InZone {
         first.checked_add(length).ok()
     }
 
-    /// Midnight; where clocks are set at midnight, the first instant that bears the date.
+    /// Returns midnight, or the first instant of the date if a clock change skips midnight.
     fn first_instant(&self, date: Date) -> Option<Micros> {
         let midnight = date.at(0, 0, 0, 0);
         let instant = self.zone.to_ambiguous_timestamp(midnight).compatible().ok()?;
@@ -95,11 +95,11 @@ impl InZone {
     }
 }
 
-impl CalendarWindows for InZone {
-    /// Before the first whole window of 1970 and after the year 9998 there are no zones: there
-    /// windows have the unit's fixed length, in UTC.
+impl CalendarWindows for ZonedWindows {
+    /// Returns the window that contains `at`. Before the first full window of 1970 and after the year
+    /// 9998, windows have the unit's fixed length, in UTC.
     fn window_at(&self, at: Micros) -> WindowBounds {
-        self.find(at).unwrap_or_else(|| {
+        self.find_window(at).unwrap_or_else(|| {
             let length = Micros::from_secs(self.unit.seconds());
             let start = Micros(at.0 - at.0 % length.0);
             WindowBounds { start, end: start.saturating_add(length) }
@@ -118,14 +118,14 @@ mod tests {
 
     fn window(unit: Unit, zone: &str, text: &str) -> [String; 2] {
         let span = calendar(unit, zone).unwrap().window_at(at(text));
-        let told = |at: Micros| {
+        let text_of = |at: Micros| {
             Timestamp::from_microsecond(i64::try_from(at.0).unwrap()).unwrap().to_string()
         };
-        [told(span.start), told(span.end)]
+        [text_of(span.start), text_of(span.end)]
     }
 
     #[test]
-    fn windows_begin_when_the_zone_says_so() {
+    fn windows_begin_at_local_midnight() {
         let now = "2026-03-04T23:30:00Z";
         for (unit, zone, start, end) in [
             (Unit::Day, "UTC", "2026-03-04T00:00:00Z", "2026-03-05T00:00:00Z"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn days_on_which_clocks_are_set_are_longer_or_shorter() {
+    fn days_with_a_clock_change_are_longer_or_shorter() {
         let hours = |zone, text| {
             let span = calendar(Unit::Day, zone).unwrap().window_at(at(text));
             (span.end.0 - span.start.0) / 3_600_000_000
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(hours("Europe/Berlin", "2026-03-29T12:00:00Z"), 23);
         assert_eq!(hours("Europe/Berlin", "2026-10-25T12:00:00Z"), 25);
         assert_eq!(hours("America/Sao_Paulo", "2018-11-04T12:00:00Z"), 23, "at midnight itself");
-        assert_eq!(hours("Pacific/Apia", "2011-12-30T09:59:00Z"), 24, "before a day left out");
+        assert_eq!(hours("Pacific/Apia", "2011-12-30T09:59:00Z"), 24, "before a skipped day");
         assert_eq!(hours("Pacific/Apia", "2011-12-30T10:01:00Z"), 24, "after it");
     }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_time_has_a_window_that_holds_it() {
+    fn every_time_is_inside_its_window() {
         let calendar = calendar(Unit::Month, "Asia/Tokyo").unwrap();
         for at in [0, 1, 86_400_000_000 * 40, 1 << 60, u64::MAX - 1] {
             let span = calendar.window_at(Micros(at));

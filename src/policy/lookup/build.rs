@@ -199,7 +199,7 @@ impl TreeBuilder {
             quota_mode: spec.quota_mode,
             metadata: spec.metadata.clone(),
             body: spec.body.clone().or_else(|| domain.body.clone()),
-            written: spec.written.clone(),
+            location: spec.location.clone(),
             detailed_metric: spec.detailed_metric,
             node,
             plans,

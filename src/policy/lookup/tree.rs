@@ -7,7 +7,7 @@
 //! The hash is seeded at random. What callers send is only ever looked up, never inserted, so they
 //! cannot degrade the tables.
 //!
-//! Not here: how a tree is put together (`arrange`), a request's walk and its checks (`matcher`).
+//! Not here: how a tree is put together (`build`), a request's walk and its checks (`matcher`).
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use hashbrown::HashTable;
 use super::counter_key::Secret;
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Entry, Limit, RuleId};
-use crate::policy::compile::spec::{Body, LimitSpec, ValueSpec, WrittenAt};
+use crate::policy::compile::spec::{Body, LimitSpec, SourceLocation, ValueSpec};
 
 /// A policy compiled for lookup. Immutable: a reload builds another one.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct Rule {
     /// Body of refusals: that of the rule, else that of its domain.
     pub body: Option<Arc<Body>>,
     /// File and line of its descriptor.
-    pub written: Option<WrittenAt>,
+    pub location: Option<SourceLocation>,
     /// Whether [`Policy::printed_path`] shows all values of the request.
     pub(crate) detailed_metric: bool,
     /// Node of the rule.

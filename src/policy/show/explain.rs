@@ -13,7 +13,7 @@ use crate::policy::lookup::tree::{By, Domain, NodeId, Policy, Rule};
 /// Keys of a level listed when an entry's key is none of them.
 const KEYS_NAMED_MAX: usize = 8;
 
-/// StepResult a descriptor is matched. `Display` prints one line per step, then the rule with its limits.
+/// How a descriptor is matched. `Display` prints one line per step, then the rule with its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Domain of the request.
@@ -32,11 +32,11 @@ pub struct Step {
     pub key: String,
     /// Value of the entry.
     pub value: String,
-    /// StepResult the node was found, or why not.
+    /// How the node was found, or why not.
     pub how: StepResult,
 }
 
-/// StepResult a node was found, or why not.
+/// How a node was found, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResult {
     /// Exact key and value.

@@ -92,8 +92,8 @@ impl Policy {
         RuleView {
             rule: &rule.path,
             domain: self.domain_name(rule),
-            file: rule.written.as_ref().map(|at| &*at.file),
-            line: rule.written.as_ref().map(|at| at.line),
+            file: rule.location.as_ref().map(|at| &*at.file),
+            line: rule.location.as_ref().map(|at| at.line),
             unlimited: rule.limits.is_empty(),
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,

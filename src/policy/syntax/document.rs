@@ -8,7 +8,7 @@ use super::diagnostic::{At, Diagnostic, DiagnosticKind, Path, Step};
 use super::excerpt::Lines;
 use super::suggestions::foreign_file;
 use super::yaml::{self, Node, Problem, Span, Tree, Value};
-use crate::policy::compile::spec::WrittenAt;
+use crate::policy::compile::spec::SourceLocation;
 use crate::policy::source::{Options, Source};
 
 /// A file whose YAML could be parsed.
@@ -53,8 +53,8 @@ impl<'s> Document<'s> {
     }
 
     /// Returns the file and line of the value at a path.
-    pub(crate) fn written_at(&self, path: &Path) -> WrittenAt {
-        WrittenAt { file: Arc::clone(&self.file), line: self.span(path, At::Value).line }
+    pub(crate) fn written_at(&self, path: &Path) -> SourceLocation {
+        SourceLocation { file: Arc::clone(&self.file), line: self.span(path, At::Value).line }
     }
 
     /// Returns a diagnostic about what is at a path.

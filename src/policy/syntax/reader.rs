@@ -12,7 +12,7 @@ use super::scalar::Scalar;
 use super::suggestions::{type_name, unknown_key};
 use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
-use crate::policy::compile::spec::WrittenAt;
+use crate::policy::compile::spec::SourceLocation;
 
 /// Proof that the error in a value has been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +92,12 @@ impl<'d> Reader<'d> {
     }
 
     /// Reports that the current path repeats or contradicts an earlier one.
-    pub(crate) fn report_duplicate(&mut self, message: &str, first: &WrittenAt) -> ErrorReported {
-        let WrittenAt { file, line } = first;
+    pub(crate) fn report_duplicate(
+        &mut self,
+        message: &str,
+        first: &SourceLocation,
+    ) -> ErrorReported {
+        let SourceLocation { file, line } = first;
         let message = if *file == self.here().file {
             format!("{message}; the first is on line {line}")
         } else {
@@ -103,7 +107,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Returns the file and line of the current value.
-    pub(crate) fn here(&self) -> WrittenAt {
+    pub(crate) fn here(&self) -> SourceLocation {
         self.document.written_at(&self.path)
     }
 

@@ -112,7 +112,7 @@ impl Prefix {
 
 /// Returns the letter for the algorithm and the version of its state. A changed state needs a new
 /// letter. Both refill forms of a bucket share one state, so that a changed rate keeps its counter.
-const fn letter(algorithm: &Algorithm) -> u8 {
+pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { .. } => b'w',

@@ -17,8 +17,7 @@ use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICTLY};
-use super::script::reply;
-use super::script::reply::ReplyError;
+use super::script::reply::{ReplyError, ScriptReply};
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
@@ -196,12 +195,12 @@ impl<T: Transport> RedisStore<T> {
         accounting: Accounting,
     ) -> Vec<Answer> {
         let executed = match reply {
-            Some(Ok(value)) => match reply::decode(&value, checks, accounting) {
+            Some(Ok(value)) => match ScriptReply::decode(&value, checks, accounting) {
                 Ok(decoded) => {
                     self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                     return decoded.outcomes.into_iter().map(Answer::Decided).collect();
                 }
-                Err(ReplyError::Misfit) => ExecutionStatus::NotExecuted,
+                Err(ReplyError::NoWindow) => ExecutionStatus::NotExecuted,
                 Err(_) => {
                     self.stats.unreadable.fetch_add(1, Ordering::Relaxed);
                     ExecutionStatus::Unknown

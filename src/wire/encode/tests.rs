@@ -51,7 +51,7 @@ fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
         body: body.map(|(content_type, text)| {
             Arc::new(Body { content_type: content_type.into(), text: text.into() })
         }),
-        written: None,
+        location: None,
     }
 }
 

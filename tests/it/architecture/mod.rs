@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("policy", &["domain"]),
     ("store", &["domain"]),
     ("store::memory", &["store", "algorithm", "domain"]),
-    ("store::redis", &["store", "domain"]),
+    ("store::redis", &["store", "algorithm", "domain"]),
     ("resilience", &["store", "domain", "clock"]),
     ("decide", &["policy", "store", "domain"]),
     ("server", &["wire", "policy", "decide", "store", "domain", "clock"]),

@@ -1,20 +1,29 @@
 //! The headers of the scripts in `lua/` document what the Rust side sends.
 
-use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt};
+use tidegate::domain::{
+    Accounting, Algorithm, ChargeRecord, Check, Hits, Holder, Limit, Micros, Receipt, Role, Unit,
+};
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::arguments::{Encoder, names};
-use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY, files};
-use tidegate::store::redis::script::msgpack::Numbers;
-use tidegate::store::redis::script::told;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::{FILES, PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::msgpack::Packed;
 
 use crate::support::limits::*;
 use crate::support::redis_server::Server;
 
+fn file(path: &str) -> &'static str {
+    FILES.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("{path} is bundled")).1
+}
+
+fn header(path: &str) -> impl Iterator<Item = &'static str> {
+    file(path).lines().take_while(|line| line.starts_with("--") || line.starts_with("#!"))
+}
+
 /// The names after `ARGV[1]`, `ARGV[2]`, …
-fn argv(file: &str) -> Vec<&str> {
-    let header = file.lines().filter_map(|line| line.strip_prefix("-- ARGV["));
-    header
+fn argv(path: &str) -> Vec<&'static str> {
+    let lines = header(path).filter_map(|line| line.strip_prefix("-- ARGV["));
+    lines
         .enumerate()
         .map(|(n, line)| {
             let (number, rest) = line.split_once(']').unwrap();
@@ -24,78 +33,30 @@ fn argv(file: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names after `+1`, `+2`, … in the left column, and in the right one where there are two.
-fn columns(file: &str) -> (Vec<String>, Vec<String>) {
-    columns_from(file, 1)
-}
-
-/// The same of a file whose first number is `first`.
-fn columns_from(file: &str, first: usize) -> (Vec<String>, Vec<String>) {
-    let (mut left, mut right) = (Vec::new(), Vec::new());
-    for line in file.lines().take_while(|line| line.starts_with("--") || line.starts_with("#!")) {
-        let marks: Vec<usize> = line
-            .match_indices('+')
-            .filter(|(at, _)| {
-                let rest = &line[at + 1..];
-                rest.starts_with(|c: char| c.is_ascii_digit()) && rest[1..].starts_with("  ")
-            })
-            .map(|(at, _)| at)
-            .collect();
-        for at in &marks {
-            let (number, rest) = line[at + 1..].split_once("  ").unwrap();
-            let name = rest.trim().split([':', ' ']).next().unwrap().to_owned();
-            // A line with one name at the left belongs to both columns.
-            let at_left = *at < 10;
-            let columns: &mut [&mut Vec<String>] = if at_left && marks.len() == 1 {
-                &mut [&mut left, &mut right]
-            } else if at_left {
-                &mut [&mut left]
-            } else {
-                &mut [&mut right]
-            };
-            for column in columns {
-                assert_eq!(number.parse(), Ok(column.len() + first), "in order: {line}");
-                column.push(name.clone());
+/// The names after `+1`, `+2`, … : a list for each time that the numbers begin anew, and of lines
+/// with two columns one for the right column.
+fn lists(path: &str) -> Vec<Vec<&'static str>> {
+    let mut lists: Vec<Vec<&str>> = Vec::new();
+    let mut right: Option<usize> = None;
+    for line in header(path) {
+        let entries = line.match_indices('+').filter_map(|(at, _)| {
+            let (number, rest) = line[at + 1..].split_once("  ")?;
+            Some((number.parse::<usize>().ok()?, rest.trim().split([':', ' ']).next()?))
+        });
+        for (nth, (number, name)) in entries.enumerate() {
+            if number == 1 {
+                lists.push(Vec::new());
+                right = (nth == 1).then(|| lists.len() - 1);
             }
+            let list = match (nth, right) {
+                (0, Some(right)) => right - 1,
+                _ => lists.len() - 1,
+            };
+            assert_eq!(number, lists[list].len() + 1, "{path}: in order: {line}");
+            lists[list].push(name);
         }
     }
-    (left, right)
-}
-
-#[test]
-fn the_headers_name_the_arguments_that_rust_sends() {
-    assert_eq!(argv(files::FIXED_WINDOW), names::FIXED_WINDOW);
-    assert_eq!(argv(files::BUCKET), names::BUCKET);
-    assert_eq!(argv(files::TAKES), names::TAKES);
-    assert_eq!(argv(files::APPLY), names::APPLY);
-    let (call, each) = files::TAKES.split_once("then of each check").unwrap();
-    assert_eq!(columns(call).0, names::TAKES_CALL);
-    let (window, bucket) = columns(&format!("--{each}"));
-    assert_eq!(window, names::TAKES_WINDOW);
-    assert_eq!(bucket, names::TAKES_BUCKET);
-    assert_eq!(argv(files::REFUND), names::REFUND);
-    let (window, bucket) = columns(files::APPLY);
-    assert_eq!(window, names::APPLY_WINDOW);
-    assert_eq!(bucket, names::APPLY_BUCKET);
-    let (window, bucket) = columns(files::REFUND);
-    let (used, unused) = window.split_at(names::REFUND_WINDOW.len());
-    assert_eq!(used, names::REFUND_WINDOW);
-    assert_eq!(unused, ["not"], "not used");
-    assert_eq!(bucket, names::REFUND_BUCKET);
-}
-
-#[test]
-fn the_headers_name_the_arguments_of_the_other_algorithms() {
-    assert_eq!(argv(files::SLIDING_WINDOW)[1..], told::names::SLIDING_WINDOW);
-    let blocks: [(&str, &[&str]); 4] = [
-        (files::CALENDAR, &told::names::CALENDAR),
-        (files::SLIDING_LOG, &told::names::SLIDING_LOG),
-        (files::CONCURRENCY, &told::names::CONCURRENCY),
-        (files::HYBRID, &told::names::HYBRID),
-    ];
-    for (file, expected) in blocks {
-        assert_eq!(columns_from(file, 2).0, expected);
-    }
+    lists
 }
 
 /// The arguments after the keys.
@@ -115,81 +76,204 @@ fn words(item: &ScriptCall) -> Vec<Vec<u8>> {
 }
 
 /// The same as text.
-fn sent(item: &ScriptCall) -> Vec<String> {
-    words(item).into_iter().map(|word| String::from_utf8(word).unwrap()).collect()
+fn sent(call: &ScriptCall) -> Vec<String> {
+    words(call).into_iter().map(|word| String::from_utf8(word).unwrap()).collect()
+}
+
+/// The values of one argument in MessagePack, as text: nil as `-`, 16 bytes as a holder.
+fn unpacked(mut bytes: &[u8]) -> Vec<String> {
+    let mut values = Vec::new();
+    while let Some((first, rest)) = bytes.split_first() {
+        let (value, len) = match *first {
+            0xc0 => ("-".to_owned(), 0),
+            small @ 0..0x80 => (small.to_string(), 0),
+            0xce => (u32::from_be_bytes(*rest.first_chunk().unwrap()).to_string(), 4),
+            0xcf => (u64::from_be_bytes(*rest.first_chunk().unwrap()).to_string(), 8),
+            0xb0 => (format!("holder {}", u128::from_be_bytes(*rest.first_chunk().unwrap())), 16),
+            text @ 0xa0..0xc0 => {
+                let len = usize::from(text & 0x1f);
+                (String::from_utf8(rest[..len].to_vec()).unwrap(), len)
+            }
+            other => panic!("{other:#x} is no form that Rust packs"),
+        };
+        values.push(value);
+        bytes = &rest[len..];
+    }
+    values
+}
+
+/// Holds `<name>=<value> …` to names from a header and the values that were sent. Values that are
+/// absent at the end stand as nothing.
+fn assert_named(names: &[&str], values: &[String], expected: &str) {
+    assert!(values.len() <= names.len(), "{names:?} name {values:?}");
+    let named: Vec<String> =
+        names.iter().zip(values).map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(named.join(" "), expected);
+}
+
+fn encoder() -> Encoder {
+    Encoder::new(Prefix::default(), &PRODUCTION, false)
 }
 
 #[test]
-fn the_commands_hold_what_the_lists_name() {
-    let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
+fn a_fast_path_of_one_check_gets_what_its_header_names() {
+    let holds = |path: &str, check: Check<'_>, expected: &str| {
+        let call = encoder().call(&[check], Accounting::AllOrNothing, None, START);
+        assert_eq!(format!("{}.lua", call.script.name), path);
+        assert_named(&argv(path), &sent(&call), expected);
+    };
     let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
-    let alone = |check| sent(&encoder.call(&[check], Accounting::AllOrNothing, None, START));
-    assert_eq!(alone(take(key(1), &w, 2)), ["", "2", "5", "1000000"]);
-    assert_eq!(alone(take(key(1), &a, 2)), ["", "20", "50"]);
-    assert_eq!(alone(take(key(1), &a, 6)), ["", "51", "50"], "never fits");
-    assert_eq!(alone(take(key(1), &c, 2)), ["", "2000000", "5000000", "7"]);
-
-    let checks = [take(key(1), &c, 1), take(key(2), &a, 2), take(key(3), &w, 3)];
-    let call = encoder.call(&checks, Accounting::AllOrNothing, None, START);
-    let mut numbers = Numbers::default();
-    #[rustfmt::skip]
-    let expected = [
-        1, 1, 1,
-        3, 5, 1_000_000,
-        20, 50,
-        1_000_000, 5_000_000, 7,
-    ];
-    expected.into_iter().for_each(|number| numbers.push(number));
-    assert_eq!(words(&call), [b"".as_slice(), numbers.as_slice()], "windows, arrivals, credits");
-
-    let checks = [peek(key(1), &w), take(key(2), &c, 1), refund(key(3), &a, 2)];
-    let call = encoder.call(&checks, Accounting::Independent, Some(Micros(9)), START);
-    #[rustfmt::skip]
-    let expected = [
-        "9", "i", "4",
-        "agr", "20", "50", "",
-        "wpr", "1", "5", "1000000",
-        "ctr", "1000000", "5000000", "7",
-    ];
-    assert_eq!(sent(&call), expected, "refunds first");
-
-    let debts = [take(key(1), &always(&w), 9), take(key(2), &always(&a), 99)].map(|c| c.op);
-    let (w, a) = (always(&w), always(&a));
-    let checks = [check(key(1), &w, debts[0]), check(key(2), &a, debts[1])];
-    let call = encoder.call(&checks, Accounting::AllOrNothing, None, START);
-    #[rustfmt::skip]
-    let expected = [
-        "", "a", "5",
-        "wdr", "9", "5", "1000000", "4294967295",
-        "cdr", "100", "50", "1", "100",
-    ];
-    assert_eq!(sent(&call), expected);
+    let s = sliding_window(5, MINUTE);
+    let path = "single_fixed_window.lua";
+    holds(path, take(key(1), &w, 2), "now_us= cost=2 hits=5 length_us=1000000");
+    holds(path, peek(key(1), &w), "now_us= cost=1 hits=5 length_us=1000000 op=peek cap=5");
+    let debt = always(&w);
+    let expected = "now_us= cost=9 hits=5 length_us=1000000 op=debt cap=4294967295";
+    holds(path, take(key(1), &debt, 9), expected);
+    let path = "single_bucket.lua";
+    holds(path, take(key(1), &a, 2), "now_us= need=20 capacity=50");
+    holds(path, take(key(1), &a, 6), "now_us= need=51 capacity=50");
+    holds(path, take(key(1), &c, 2), "now_us= need=2000000 capacity=5000000 rate=7");
+    let classes = floored(&a, 3);
+    holds(path, take(key(1), &classes, 1), "now_us= need=10 capacity=30 rate= cap=50");
+    let expected =
+        "now_us= need=20 capacity=50 rate= cap=50 op=refund cost=2 burst=5 unit=10 floor=0";
+    holds(path, refund(key(1), &a, 2), expected);
+    let path = "single_sliding_window.lua";
+    holds(path, take(key(1), &s, 2), "now_us= cost=2 hits=5 length_us=60000000 tick_us=1000");
+    let expected = "now_us= cost=1 hits=5 length_us=60000000 tick_us=1000 op=peek cap=5";
+    holds(path, peek(key(1), &s), expected);
 }
 
 #[test]
-fn a_receipt_is_sent_with_what_the_list_names() {
-    let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
+fn a_fast_path_of_several_checks_gets_what_its_header_names() {
+    let path = "multi_check.lua";
+    let [call, of_window, of_bucket, special] = &lists(path)[..] else { panic!("four lists") };
+    let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
+    let holds = |checks: &[Check<'_>], expected: &[&str]| {
+        let sent = words(&encoder().call(checks, Accounting::AllOrNothing, None, START));
+        assert_eq!(argv(path), ["now_us", "numbers"]);
+        let mut values = unpacked(&sent[1]);
+        // Windows, arrivals, credits, then what is special.
+        let names = [call, of_window, of_bucket, of_bucket, special];
+        for (n, (names, expected)) in names.into_iter().zip(expected).enumerate() {
+            let names = if n == 2 { &names[..2] } else { &names[..] };
+            let rest = values.split_off(names.len().min(values.len()));
+            assert_named(names, &values, expected);
+            values = rest;
+        }
+        assert!(values.is_empty(), "{values:?}");
+    };
+    let checks = [take(key(1), &c, 1), take(key(2), &a, 2), take(key(3), &w, 3)];
+    let numbers = [
+        "all_or_nothing=1 windows=1 arrivals=1 special=0",
+        "cost=3 hits=5 length_us=1000000",
+        "need=20 capacity=50",
+        "need=1000000 capacity=5000000 rate=7",
+    ];
+    holds(&checks, &numbers);
+    let shadow = Check { role: Role::Shadow, ..take(key(2), &a, 2) };
+    let listed = "place=2 op=take role=shadow cap=50 cost=2 burst=5 unit=10 floor=0";
+    let head = "all_or_nothing=1 windows=1 arrivals=1 special=1";
+    let expected = [head, numbers[1], numbers[2], numbers[3], listed];
+    holds(&[checks[0], shadow, checks[2]], &expected);
+}
+
+#[test]
+fn apply_gets_what_its_header_and_each_algorithm_name() {
+    let path = "apply.lua";
+    assert_eq!(argv(path), ["now_us", "accounting", "stride", "checks"]);
+    let [of_check] = &lists(path)[..] else { panic!("one list") };
+    assert_eq!(of_check.last(), Some(&"limit"));
+    let holds = |algorithm: &str, check: Check<'_>, expected: &str| {
+        // The same counter twice: no fast path decides that.
+        let twice = [check, check];
+        let call = encoder().call(&twice, Accounting::Independent, Some(Micros(9)), START);
+        assert_eq!(call.script.name, "apply");
+        let sent = words(&call);
+        assert_eq!(sent[..2], [b"9".as_slice(), b"independent"]);
+        let values = unpacked(&sent[3]);
+        let stride: usize = std::str::from_utf8(&sent[2]).unwrap().parse().unwrap();
+        assert_eq!(values.len(), 2 * stride);
+        assert_eq!(values[..stride], values[stride..]);
+        let [limit] = &lists(algorithm)[..] else { panic!("one list") };
+        let names: Vec<&str> = of_check[..4].iter().chain(limit).copied().collect();
+        let shares = names.iter().position(|name| *name == "and").unwrap_or(names.len());
+        assert_named(&names[..shares], &values[..stride.min(shares)], expected);
+    };
+    let path = "algorithm/fixed_window.lua";
+    let expected = "letter=w op=take role=required cost=2 hits=5 cap=5 unit_us=1000000 previous=-";
+    holds(path, take(key(1), &window(5, SECOND), 2), expected);
+    let day = calendar(5, Unit::Day, "UTC");
+    let (start, length) = (START.0, 24 * HOUR);
+    let expected = format!(
+        "letter=k op=peek role=required cost=1 hits=5 cap=5 unit_us=1000000 \
+         previous={} current={start} following={} last={}",
+        start - length,
+        start + length,
+        start + 2 * length
+    );
+    holds(path, peek(key(1), &day), &expected);
+    let expected = "letter=b op=debt role=required cost=9 burst=5 cap=100 unit=10 rate=1 floor=3";
+    let classes = always(&floored(&bucket(5, 10), 3));
+    holds("algorithm/bucket.lua", take(key(1), &classes, 9), expected);
+    let expected =
+        "letter=s op=take role=required cost=2 hits=5 cap=5 length_us=60000000 tick_us=1000";
+    holds("algorithm/sliding_window.lua", take(key(1), &sliding_window(5, MINUTE), 2), expected);
+    let expected = "letter=g op=take role=required cost=2 hits=5 cap=5 length_us=60000000";
+    holds("algorithm/sliding_log.lua", take(key(1), &sliding_log(5, MINUTE), 2), expected);
+    let expected =
+        "letter=c op=take role=required cost=2 slots=5 lease_us=60000000 holder=holder 7";
+    let seats = slots(5, MINUTE);
+    let held = Check { holder: Some(Holder(7)), ..take(key(1), &seats, 2) };
+    holds("algorithm/concurrency.lua", held, expected);
+    let expected = "letter=h op=take role=required cost=2 burst=200 unit=100000000 tick_us=1 \
+                    hits=40 class=2 floor=24 classes=3";
+    let classes = hybrid(200, 40, SECOND, &[20, 20, 20], 1);
+    holds("algorithm/hybrid.lua", take(key(1), &classes, 2), expected);
+}
+
+#[test]
+fn a_receipt_is_sent_with_what_the_header_names() {
+    let path = "refund.lua";
+    assert_eq!(argv(path), ["now_us", "stride", "receipts"]);
+    let [of_receipt] = &lists(path)[..] else { panic!("one list") };
     let taken =
         ChargeRecord { hits: Hits(3), at: Micros(77), window: Micros(60_000_000), entry: 0 };
     let receipt = |n, limit| Receipt { key: key(n), limit, taken };
     let receipts = [receipt(1, window(5, MINUTE)), receipt(2, credits(5, 7, SECOND))];
-    #[rustfmt::skip]
-    let expected = [
-        "",
-        "w", "3", "60000000", "60000000", "0",
-        "c", "3000000", "77", "5000000", "7",
-    ];
-    assert_eq!(sent(&encoder.refund(&receipts, None)), expected);
+    let sent = words(&encoder().refund(&receipts, None));
+    assert_eq!(sent[..2], [b"".as_slice(), b"10"]);
+    let values = unpacked(&sent[2]);
+    assert_named(
+        &of_receipt[..5],
+        &values[..5],
+        "letter=w hits=3 taken_at=77 window=60000000 entry=0",
+    );
+    assert_eq!(values[5..10], ["5", "5", "60000000", "-", "-"]);
+    assert_named(
+        &of_receipt[..5],
+        &values[10..15],
+        "letter=b hits=3 taken_at=77 window=60000000 entry=0",
+    );
+    assert_eq!(values[15..], ["5", "5000000", "1000000", "7", "0"]);
 }
 
 #[test]
-fn every_file_says_purpose_keys_arguments_state_reply_and_cost() {
-    for file in [files::FIXED_WINDOW, files::BUCKET, files::TAKES, files::APPLY, files::REFUND] {
-        let header: Vec<&str> = file.lines().take_while(|line| !line.is_empty()).collect();
-        assert_eq!(header[0], "#!lua");
-        for word in ["-- KEYS[", "-- ARGV[1]", "-- State ", "-- Reply ", "-- Cost "] {
-            let says = file.lines().any(|line| line.starts_with(word));
-            assert!(says, "{} says nothing of {word}", header[1]);
+fn every_file_says_its_purpose_and_every_script_its_keys_arguments_state_reply_and_cost() {
+    for (path, text) in FILES {
+        let header: Vec<&str> = header(path).collect();
+        assert_eq!(header[0], "#!lua", "{path}");
+        assert!(header[1].starts_with("-- "), "{path}");
+        let is_script =
+            PRODUCTION.each().iter().any(|script| *path == format!("{}.lua", script.name));
+        let words: &[&str] = match () {
+            () if is_script => &["-- KEYS[", "-- ARGV[1]", "-- State ", "-- Reply ", "-- Cost "],
+            () if path.starts_with("algorithm/") => &["-- limit ", "-- State ", "-- Expiry "],
+            () => &[],
+        };
+        for word in words {
+            assert!(text.lines().any(|line| line.starts_with(word)), "{path} lacks {word}");
         }
     }
 }
@@ -198,19 +282,47 @@ fn every_file_says_purpose_keys_arguments_state_reply_and_cost() {
 fn production_runs_the_same_text_without_the_first_line() {
     for (plain, strict) in PRODUCTION.each().iter().zip(STRICTLY.each()) {
         assert_eq!(format!("#!lua\n{}", plain.text), strict.text);
-        assert!(!plain.text.contains("-- insert "), "every block was found");
+        assert!(!plain.text.contains("loadfile"), "every file was found");
         assert_eq!(plain.sha.len(), 40);
         assert_ne!(plain.sha, strict.sha);
     }
 }
 
 #[test]
+fn every_letter_of_a_key_names_an_algorithm() {
+    let zones = calendar(1, Unit::Day, "UTC");
+    let mut leaky = Limit::clone(&bucket(1, 1));
+    if let Algorithm::Bucket(bucket) = &mut leaky.algorithm {
+        bucket.leaky = true;
+    }
+    let limits = [
+        window(1, SECOND),
+        zones,
+        bucket(1, 1),
+        leaky.into(),
+        sliding_window(1, SECOND),
+        sliding_log(1, SECOND),
+        slots(1, SECOND),
+        hybrid(1, 1, SECOND, &[100], 0),
+    ];
+    let letters = limits.map(|limit| {
+        let text = Prefix::default().key(&key(1), &limit.algorithm);
+        char::from(text["tg1".len()])
+    });
+    for letter in letters {
+        let named = format!("letter == '{letter}'");
+        assert!(file("algorithms.lua").contains(&named), "{letter}");
+    }
+}
+
+#[test]
 fn no_script_turns_a_number_into_text_on_its_own() {
-    for script in PRODUCTION.each() {
-        let code = script.text.lines().filter(|line| !line.trim_start().starts_with("--"));
-        for line in code {
-            assert!(!line.contains("tostring"), "{line}");
-            assert!(!line.contains(".."), "concatenation rounds to 14 digits: {line}");
+    for (path, text) in FILES {
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
+            assert!(!line.contains("tostring"), "{path}: {line}");
+            let rounds =
+                line.replace("(...)", "").replace("= ...", "").replace(", ...", "").contains("..");
+            assert!(!rounds, "{path}: concatenation rounds to 14 digits: {line}");
         }
     }
 }
@@ -218,8 +330,8 @@ fn no_script_turns_a_number_into_text_on_its_own() {
 #[tokio::test]
 async fn redis_unpacks_the_numbers_that_rust_packed() {
     let numbers = [0, 1, 127, 128, 65_535, 65_536, u64::from(u32::MAX), 1 << 32, (1 << 53) - 1];
-    let mut packed = Numbers::default();
-    numbers.iter().for_each(|number| packed.push(*number));
+    let mut packed = Packed::default();
+    numbers.iter().for_each(|number| packed.number(*number));
     let script = "local n = { cmsgpack.unpack(ARGV[1]) }
         for i = 1, #n do n[i] = string.format('%.0f', n[i]) end
         return n";

@@ -64,7 +64,7 @@ impl Node {
             detailed_metric: false,
             metadata: None,
             body: None,
-            written: None,
+            location: None,
         })
     }
 

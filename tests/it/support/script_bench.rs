@@ -4,7 +4,7 @@ use tidegate::domain::{Accounting, Check, Micros, Outcome};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::Scripts;
-use tidegate::store::redis::script::reply::decode;
+use tidegate::store::redis::script::reply::ScriptReply;
 
 use super::limits::START;
 use super::plain_transport::Plain;
@@ -34,7 +34,7 @@ impl Bench {
     ) -> Vec<Outcome> {
         let item = self.encoder.call(checks, accounting, now, now.unwrap_or(START));
         let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
-        decode(&reply, checks, accounting)
+        ScriptReply::decode(&reply, checks, accounting)
             .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))
             .outcomes
     }

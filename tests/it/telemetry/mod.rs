@@ -1,7 +1,6 @@
 //! OpenTelemetry metrics and traces as a collector receives them: the real binary, a real Redis,
 //! and an OTLP receiver in this process.
 
-mod metrics_page;
 mod otlp_metrics;
 mod otlp_receiver;
 mod otlp_traces;

@@ -1,4 +1,4 @@
-//! The circuit breaker of one node as its callers use it: asked before each call, told each result.
+//! The circuit breaker of one node, shared by all callers: it admits calls and records their results.
 //!
 //! While the breaker is fully closed, callers read two atomics and take no lock. Not here: when it
 //! opens (`circuit_breaker`).
@@ -28,7 +28,7 @@ pub(crate) struct NodeBreaker {
     /// Every call is sent; successes are only counted in `successes`.
     fully_closed: AtomicBool,
     epoch: AtomicU32,
-    /// Successes that `breaker` was not told yet.
+    /// Successes not yet recorded in `breaker`.
     successes: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,

@@ -1,59 +1,39 @@
 //! Turns checks and receipts into script calls.
 //!
-//! The arguments of each script stand in the header of its file in `lua/`; a test holds both to the
-//! same list. Products are formed here, so that the scripts only add and compare.
+//! The arguments of each script stand in the header of its file in `lua/`; a test holds both
+//! together. On the fast paths products are formed here, so that the scripts only add and compare.
 //!
 //! Not here: where counters live (`keys`), what the replies mean (`reply`).
 
 use redis::Cmd;
+use smallvec::SmallVec;
 
 use super::library::{Script, Scripts};
-use super::msgpack::Numbers;
-use super::selection::{Form, Plan, form, is_debt};
-use super::told;
-use super::told::COUNT_MAX;
+use super::msgpack::Packed;
+use super::selection::{FastPath, MultiKind, Selection, is_credit_form, is_special, multi_kind};
+use crate::algorithm::bucket::BucketCredits;
+use crate::algorithm::fixed_window;
+use crate::algorithm::hybrid::HybridCredits;
 use crate::domain::{
-    Accounting, Algorithm, Bucket, Charge, Check, CounterKey, FixedWindow, Hits, Micros, Op,
-    Receipt, Refill, Role, Window,
+    Accounting, Algorithm, Bucket, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
+    Receipt, Role, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
-use crate::store::redis::keys::Prefix;
+use crate::store::redis::keys::{Prefix, letter};
 
-/// Every number in Lua is a double: whole numbers are exact below 2^53.
-const EXACT: u64 = 1 << 53;
+/// The most hits that are counted in a window.
+const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// What the scripts call their arguments, in order. A test holds the headers in `lua/` and the
-/// commands made here to these lists.
-pub mod names {
-    /// `fixed_window.lua`: ARGV.
-    pub const FIXED_WINDOW: [&str; 4] = ["now_us", "cost", "limit", "length_us"];
-    /// `bucket.lua`: ARGV; the rate in credit form only, the cap beside a floor.
-    pub const BUCKET: [&str; 5] = ["now_us", "need", "capacity", "rate", "cap"];
-    /// `takes.lua`: ARGV.
-    pub const TAKES: [&str; 2] = ["now_us", "numbers"];
-    /// `takes.lua`: the first numbers, of the call.
-    pub const TAKES_CALL: [&str; 3] = ["all_or_nothing", "windows", "arrivals"];
-    /// `takes.lua`: of each check of a fixed window.
-    pub const TAKES_WINDOW: [&str; 3] = ["cost", "limit", "length_us"];
-    /// `takes.lua`: of each check of a bucket; the last in credit form only.
-    pub const TAKES_BUCKET: [&str; 3] = ["need", "capacity", "rate"];
-    /// `apply.lua`: ARGV of the call.
-    pub const APPLY: [&str; 3] = ["now_us", "accounting", "stride"];
-    /// `apply.lua`: of each check of a fixed window.
-    pub const APPLY_WINDOW: [&str; 5] = ["word", "cost", "limit", "length_us", "cap"];
-    /// `apply.lua`: of each check of a bucket.
-    pub const APPLY_BUCKET: [&str; 5] = ["word", "need", "capacity", "rate", "cap"];
-    /// `refund.lua`: ARGV of the call.
-    pub const REFUND: [&str; 1] = ["now_us"];
-    /// `refund.lua`: of each receipt of a fixed window.
-    pub const REFUND_WINDOW: [&str; 4] = ["form", "count", "start", "length_us"];
-    /// `refund.lua`: of each receipt of a bucket.
-    pub const REFUND_BUCKET: [&str; 5] = ["form", "need", "at", "cap", "rate"];
-}
+/// The most hits that a log or a slot table is asked for: what three bytes of an entry can hold,
+/// twice (the policy's bound is 10,000).
+const ENTRIES_MAX: u64 = 1 << 22;
 
-/// Bytes that one check adds to a command: a key of 29 to 117, a word, four to six numbers of up to
-/// 16 digits. A hint: more only costs a reallocation.
+/// What a calendar's windows are numbered in.
+const CALENDAR_UNIT: u64 = 1_000_000;
+
+/// Bytes that one check adds to a command: a key of 29 to 117, four to six numbers of up to 16
+/// digits. A hint: more only costs a reallocation.
 const CHECK_BYTES: usize = 160;
 
 /// Turns checks and receipts into script calls.
@@ -64,58 +44,8 @@ pub struct Encoder {
     slots: bool,
 }
 
-/// A bucket's limit in credits, as `lua/bucket.lua` counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
-    /// Hits that fit in.
-    pub(crate) burst: u64,
-    /// Credits per hit.
-    pub(crate) unit: u64,
-    /// Credits that come back each microsecond.
-    pub(crate) rate: u64,
-    /// The largest debt in credits: one capacity, charged always two.
-    pub(crate) cap: u64,
-}
-
-impl Terms {
-    pub(crate) fn of(bucket: &Bucket, charge: Charge) -> Terms {
-        let (unit, rate) = match bucket.refill {
-            Refill::Arrival { emission } => (emission.0, 1),
-            Refill::Credits { hits, window } => (window.0, hits.0),
-        };
-        // The policy lets nothing through that these would change; they keep Lua exact and Rust
-        // free of overflow whatever comes.
-        let (unit, rate) = (unit.clamp(1, EXACT), rate.clamp(1, EXACT));
-        let burst = bucket.burst.0.min(EXACT / unit);
-        let times = if charge == Charge::Always { 2 } else { 1 };
-        Terms { burst, unit, rate, cap: burst * unit * times }
-    }
-
-    /// Credits of a full bucket.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.burst * self.unit
-    }
-
-    /// Credits that refunding so many hits is worth: no more than the largest debt.
-    fn back(&self, hits: Hits) -> u64 {
-        hits.0.saturating_mul(self.unit).min(self.cap)
-    }
-
-    /// Credits that so many hits take: no more than the largest debt, and more than the capacity
-    /// where they never fit.
-    fn need(&self, hits: Hits) -> u64 {
-        let never_fits = if hits.0 > self.burst { self.capacity() + 1 } else { 0 };
-        self.back(hits).max(never_fits)
-    }
-
-    /// Credits that a floor keeps from a take of so many hits: what must be there and is not taken.
-    fn kept(&self, floor: Hits, hits: Hits) -> u64 {
-        floor.0.min(self.burst).saturating_sub(hits.0.max(1)) * self.unit
-    }
-}
-
 impl Encoder {
-    /// An encoder of calls to these scripts; `slots`: every item names its cluster slot.
+    /// An encoder of calls to these scripts; `slots`: every call names its cluster slot.
     pub fn new(prefix: Prefix, scripts: &'static Scripts, slots: bool) -> Encoder {
         Encoder { prefix, scripts, slots }
     }
@@ -130,239 +60,293 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        let plan = Plan::of(checks, accounting);
-        let (script, numbers) = match (plan, checks.first().map(form)) {
-            (Plan::Alone, Some(Form::Window)) => (&self.scripts.fixed_window, 4),
-            (Plan::Alone, Some(Form::Told(_))) => (&self.scripts.sliding_window, 6),
-            (Plan::Alone, _) => (&self.scripts.bucket, 4),
-            (Plan::Takes, _) => (&self.scripts.takes, 0),
-            (Plan::Any, _) => (&self.scripts.apply, 5),
+        let selection = Selection::of(checks);
+        let script = match selection {
+            Selection::Single(FastPath::FixedWindow(..)) => &self.scripts.single_fixed_window,
+            Selection::Single(FastPath::Bucket(_)) => &self.scripts.single_bucket,
+            Selection::Single(FastPath::SlidingWindow(_)) => &self.scripts.single_sliding_window,
+            Selection::Multi => &self.scripts.multi_check,
+            Selection::Apply => &self.scripts.apply,
         };
-        let mut command = begin(script, checks.len(), 4 + checks.len() * numbers);
-        for at in plan.order(checks) {
-            let Check { key, limit, .. } = &checks[at];
-            command.arg(self.prefix.key(key, &limit.algorithm).as_slice());
+        let mut command = evalsha(script, checks.len());
+        let order = selection.order(checks).map(|at| &checks[at]);
+        for check in order.clone() {
+            command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
         }
-        time(&mut command, now);
-        match plan {
-            Plan::Alone => checks.iter().for_each(|check| write_alone(&mut command, check)),
-            Plan::Takes => {
-                command.arg(takes(checks, accounting, plan).as_slice());
+        add_time(&mut command, now);
+        match selection {
+            Selection::Single(path) => {
+                checks.iter().for_each(|check| single_arguments(&mut command, check, path));
             }
-            Plan::Any => {
-                let stride = checks.iter().map(stride).max().unwrap_or(0);
-                command.arg(letter(accounting)).arg(stride);
-                for at in plan.order(checks) {
-                    write_any(&mut command, &checks[at], stride, clock);
-                }
+            Selection::Multi => {
+                command.arg(multi_numbers(order, accounting).as_slice());
+            }
+            Selection::Apply => {
+                command.arg(match accounting {
+                    Accounting::AllOrNothing => "all_or_nothing",
+                    Accounting::Independent => "independent",
+                });
+                add_lists(&mut command, order.map(|check| check_list(check, clock)));
             }
         }
-        self.item(script, command, checks.first().map(|check| &check.key))
+        self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
     /// The call of a script that refunds what these receipts say. On a cluster all of their
     /// counters must be in one slot.
     pub fn refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
-        let mut command = begin(script, receipts.len(), 1 + receipts.len() * 5);
+        let mut command = evalsha(script, receipts.len());
         for receipt in receipts {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
-        time(&mut command, now);
-        for receipt @ Receipt { limit, taken, .. } in receipts {
-            if let Some(letter) = told::form(&limit.algorithm) {
-                told::write_receipt(&mut command, receipt, letter);
-                continue;
-            }
-            match &limit.algorithm {
-                Algorithm::FixedWindow(window) => {
-                    command.arg("w").arg(taken.hits.0.min(COUNT_MAX)).arg(taken.window.0);
-                    command.arg(length(&window.window)).arg(0);
-                }
-                Algorithm::Bucket(bucket) => {
-                    let terms = Terms::of(bucket, limit.charge);
-                    command.arg("c").arg(terms.back(taken.hits)).arg(taken.at.0);
-                    command.arg(terms.cap).arg(terms.rate);
-                }
-                _ => {}
-            }
-        }
-        self.item(script, command, receipts.first().map(|receipt| &receipt.key))
+        add_time(&mut command, now);
+        add_lists(&mut command, receipts.iter().map(receipt_list));
+        self.script_call(script, command, receipts.first().map(|receipt| &receipt.key))
     }
 
-    fn item(&self, script: &'static Script, command: Cmd, key: Option<&CounterKey>) -> ScriptCall {
+    fn script_call(
+        &self,
+        script: &'static Script,
+        command: Cmd,
+        key: Option<&CounterKey>,
+    ) -> ScriptCall {
         ScriptCall { script, command, slot: key.filter(|_| self.slots).map(keys::slot) }
     }
 }
 
-fn begin(script: &Script, keys: usize, args: usize) -> Cmd {
-    let mut command = Cmd::with_capacity(3 + keys + args, 64 + keys * CHECK_BYTES);
+fn evalsha(script: &Script, keys: usize) -> Cmd {
+    let mut command = Cmd::with_capacity(7 + keys, 64 + keys * CHECK_BYTES);
     command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
     command
 }
 
-fn time(command: &mut Cmd, now: Option<Micros>) {
+fn add_time(command: &mut Cmd, now: Option<Micros>) {
     match now {
         None => command.arg(""),
         Some(now) => command.arg(now.0),
     };
 }
 
-fn letter(accounting: Accounting) -> &'static str {
-    match accounting {
-        Accounting::AllOrNothing => "a",
-        Accounting::Independent => "i",
-    }
-}
-
-/// What `takes.lua` needs.
-fn takes(checks: &[Check<'_>], accounting: Accounting, plan: Plan) -> Numbers {
-    let of = |wanted| checks.iter().filter(|check| form(check) == wanted).count() as u64;
-    let mut numbers = Numbers::default();
-    numbers.push((accounting == Accounting::AllOrNothing).into());
-    numbers.push(of(Form::Window));
-    numbers.push(of(Form::Arrival));
-    for at in plan.order(checks) {
-        let (limit, cost) = (checks[at].limit, cost(&checks[at]));
-        match &limit.algorithm {
-            Algorithm::FixedWindow(window) => {
-                for number in window_terms(window, cost) {
-                    numbers.push(number);
-                }
-            }
-            Algorithm::Bucket(bucket) => {
-                let terms = Terms::of(bucket, limit.charge);
-                numbers.push(terms.need(cost));
-                numbers.push(terms.capacity());
-                if form(&checks[at]) == Form::Credits {
-                    numbers.push(terms.rate);
-                }
-            }
-            _ => {}
-        }
-    }
-    numbers
-}
-
-/// Hits to take, at most one more than the limit; the limit; the window's length.
-fn window_terms(window: &FixedWindow, cost: Hits) -> [u64; 3] {
-    let hits = window.hits.0.min(COUNT_MAX);
-    [cost.0.min(hits + 1), hits, length(&window.window)]
-}
-
-fn cost(check: &Check<'_>) -> Hits {
+/// A check's operation, as the scripts name it.
+fn op_word(check: &Check<'_>) -> &'static str {
     match check.op {
-        Op::Take { cost } | Op::Refund { cost } => cost,
-        Op::Peek => Hits::ONE,
+        Op::Take { cost: Hits::ZERO } | Op::Peek => "peek",
+        Op::Take { .. } if check.is_debt() => "debt",
+        Op::Take { .. } => "take",
+        Op::Refund { .. } => "refund",
     }
 }
 
-/// What the script of one check that only takes needs of it.
-fn write_alone(command: &mut Cmd, check: &Check<'_>) {
-    let cost = cost(check);
-    match &check.limit.algorithm {
-        Algorithm::FixedWindow(window) => {
-            for number in window_terms(window, cost) {
-                command.arg(number);
+fn role_word(role: Role) -> &'static str {
+    match role {
+        Role::Required => "required",
+        Role::Quota => "quota",
+        Role::Shadow => "shadow",
+    }
+}
+
+/// Hits to take or to refund, or that a peek asks for: as many as matter to the limit.
+fn cost(check: &Check<'_>) -> u64 {
+    let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
+    let stops_at_limit = !check.is_refund() && !check.is_debt();
+    let limit = check.limit;
+    cost.min(match &limit.algorithm {
+        Algorithm::FixedWindow(window) if stops_at_limit => window.hits.0.min(COUNT_MAX) + 1,
+        Algorithm::FixedWindow(_) => COUNT_MAX + 1,
+        // A refund may empty both windows.
+        Algorithm::SlidingWindow(_) => 2 * COUNT_MAX,
+        Algorithm::SlidingLog(_) => 2 * ENTRIES_MAX + 1,
+        Algorithm::Bucket(bucket) => BucketCredits::of(bucket, limit.charge).cap_hits + 1,
+        Algorithm::Hybrid(classes) => HybridCredits::of(classes).burst + 1,
+        Algorithm::Concurrency(slots) => slots.slots.0.min(ENTRIES_MAX) + 1,
+    })
+}
+
+/// The arguments of `single_*.lua`.
+fn single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
+    let op = op_word(check);
+    let (cost, is_take) = (cost(check), op == "take");
+    match path {
+        FastPath::FixedWindow(window, length) => {
+            let hits = window.hits.0.min(COUNT_MAX);
+            command.arg(cost).arg(hits).arg(length.0);
+            if !is_take {
+                command.arg(op).arg(fixed_window::cap(hits, check.limit.charge));
             }
         }
-        Algorithm::Bucket(bucket) => {
-            let terms = Terms::of(bucket, check.limit.charge);
-            let kept = terms.kept(bucket.floor, cost);
-            command.arg(terms.need(cost)).arg(terms.capacity() - kept);
-            if form(check) == Form::Credits {
-                command.arg(terms.rate);
-            } else if kept > 0 {
+        FastPath::Bucket(bucket) => {
+            let BucketNumbers { credits, need, kept } = BucketNumbers::of(check, bucket, cost);
+            command.arg(need).arg(credits.capacity - kept);
+            let has_cap = kept > 0 || !is_take;
+            if is_credit_form(check) {
+                command.arg(credits.flow);
+            } else if has_cap {
                 command.arg("");
             }
-            if kept > 0 {
-                command.arg(terms.cap);
+            if has_cap {
+                command.arg(credits.cap);
+            }
+            if !is_take {
+                command.arg(op).arg(cost).arg(credits.burst).arg(credits.unit).arg(credits.floor);
             }
         }
-        // They need no clock: calendar windows have no script of their own.
-        _ => told::write(command, check.limit, cost, false, check.holder, Micros::ZERO),
+        FastPath::SlidingWindow(window) => {
+            command.arg(cost).arg(window.hits.0).arg(window.length.0.max(1)).arg(window.tick().0);
+            if !is_take {
+                command.arg(op).arg(window.count_max(check.limit.charge));
+            }
+        }
     }
 }
 
-/// Whether the largest debt is not the capacity that the check is given.
-fn has_cap(check: &Check<'_>) -> bool {
-    let floored = match (&check.limit.algorithm, check.op) {
-        (_, Op::Refund { .. }) => false,
-        (Algorithm::Bucket(bucket), _) => bucket.floor > Hits::ONE,
-        _ => false,
-    };
-    floored || check.limit.charge == Charge::Always
+/// A bucket's numbers for a fast path.
+struct BucketNumbers {
+    credits: BucketCredits,
+    /// Credits to take: more than the capacity where the hits never fit.
+    need: u64,
+    /// Credits that a floor keeps: they must be there and are not taken.
+    kept: u64,
 }
 
-/// How many arguments `apply.lua` needs of a check.
-fn stride(check: &Check<'_>) -> usize {
-    match form(check) {
-        Form::Told(_) => 1 + told::arguments(&check.limit.algorithm),
-        _ if has_cap(check) => 5,
-        Form::Window | Form::Credits => 4,
-        Form::Arrival => 3,
+impl BucketNumbers {
+    fn of(check: &Check<'_>, bucket: &Bucket, cost: u64) -> BucketNumbers {
+        let credits = BucketCredits::of(bucket, check.limit.charge);
+        let need = if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
+        let kept = credits.floor.saturating_sub(cost.max(1)) * credits.unit;
+        BucketNumbers { credits, need, kept }
     }
 }
 
-fn write_any(command: &mut Cmd, check: &Check<'_>, stride: usize, clock: Micros) {
-    let (op, cost) = match check.op {
-        Op::Refund { cost } => (b'g', cost),
-        Op::Peek | Op::Take { cost: Hits::ZERO } => (b'p', Hits::ONE),
-        Op::Take { cost } => (if is_debt(check) { b'd' } else { b't' }, cost),
-    };
-    let role = match check.role {
-        Role::Required => b'r',
-        Role::Quota => b'q',
-        Role::Shadow => b's',
-    };
-    let form = form(check);
-    let letter = match form {
-        Form::Window => b'w',
-        Form::Arrival => b'a',
-        Form::Credits => b'c',
-        Form::Told(letter) => letter,
-    };
-    command.arg([letter, op, role].as_slice());
-    let (cap, mut written) = match &check.limit.algorithm {
-        Algorithm::FixedWindow(window) if form == Form::Window => {
-            command.arg(cost.0.min(COUNT_MAX + 1));
-            command.arg(window.hits.0.min(COUNT_MAX)).arg(length(&window.window));
-            (COUNT_MAX, 4)
+/// The numbers of `multi_check.lua`; the checks in its order.
+fn multi_numbers<'a>(
+    checks: impl Iterator<Item = &'a Check<'a>> + Clone,
+    accounting: Accounting,
+) -> Packed {
+    let of =
+        |wanted| checks.clone().filter(|check| multi_kind(check) == Some(wanted)).count() as u64;
+    let special = checks.clone().filter(|check| is_special(check, accounting)).count() as u64;
+    let (mut packed, mut listed) = (Packed::default(), Packed::default());
+    let all_or_nothing = u64::from(accounting == Accounting::AllOrNothing);
+    packed.numbers([all_or_nothing, of(MultiKind::Window), of(MultiKind::Arrival), special]);
+    for (place, check) in (1..).zip(checks) {
+        let cost = cost(check);
+        let (cap, bucket) = match FastPath::of(check) {
+            Some(FastPath::FixedWindow(window, length)) => {
+                let hits = window.hits.0.min(COUNT_MAX);
+                packed.numbers([cost, hits, length.0]);
+                (fixed_window::cap(hits, check.limit.charge), [0; 4])
+            }
+            Some(FastPath::Bucket(bucket)) => {
+                let BucketNumbers { credits, need, kept } = BucketNumbers::of(check, bucket, cost);
+                packed.numbers([need, credits.capacity - kept]);
+                if is_credit_form(check) {
+                    packed.number(credits.flow);
+                }
+                (credits.cap, [cost, credits.burst, credits.unit, credits.floor])
+            }
+            // No such call is sent there.
+            Some(FastPath::SlidingWindow(_)) | None => (0, [0; 4]),
+        };
+        if is_special(check, accounting) {
+            listed.number(place);
+            listed.text(op_word(check).as_bytes());
+            listed.text(role_word(check.role).as_bytes());
+            listed.number(cap);
+            listed.numbers(bucket);
+        }
+    }
+    packed.extend(&listed);
+    packed
+}
+
+/// Lists of one length, and that length before them.
+fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
+    let lists: SmallVec<[Packed; 2]> = lists.collect();
+    let stride = lists.iter().map(Packed::len).max().unwrap_or(0);
+    let mut all = Packed::default();
+    for (nth, list) in (1..).zip(&lists) {
+        all.extend(list);
+        all.pad_to(nth * stride);
+    }
+    command.arg(stride).arg(all.as_slice());
+}
+
+/// What `apply.lua` gets of a check.
+fn check_list(check: &Check<'_>, clock: Micros) -> Packed {
+    let mut packed = Packed::default();
+    packed.text(&[letter(&check.limit.algorithm)]);
+    packed.text(op_word(check).as_bytes());
+    packed.text(role_word(check.role).as_bytes());
+    packed.number(cost(check));
+    pack_limit(&mut packed, check.limit, check.holder, clock);
+    packed
+}
+
+/// What `refund.lua` gets of a receipt.
+fn receipt_list(receipt: &Receipt) -> Packed {
+    let Receipt { limit: taken_under, taken, .. } = receipt;
+    let mut packed = Packed::default();
+    packed.text(&[letter(&taken_under.algorithm)]);
+    packed.numbers([taken.hits.0.min(COUNT_MAX), taken.at.0, taken.window.0]);
+    match &taken_under.algorithm {
+        Algorithm::Concurrency(_) => packed.text(&taken.entry.to_be_bytes()),
+        Algorithm::FixedWindow(_)
+        | Algorithm::SlidingWindow(_)
+        | Algorithm::SlidingLog(_)
+        | Algorithm::Bucket(_)
+        | Algorithm::Hybrid(_) => packed.number(u64::try_from(taken.entry).unwrap_or(u64::MAX)),
+    }
+    // A refund finds a calendar's window by its start, whatever the windows around now are.
+    pack_limit(&mut packed, taken_under, None, taken.window);
+    packed
+}
+
+/// A limit, as its file in `lua/algorithm` lists it.
+fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock: Micros) {
+    let charge = limit.charge;
+    match &limit.algorithm {
+        Algorithm::FixedWindow(window) => {
+            let hits = window.hits.0.min(COUNT_MAX);
+            packed.numbers([hits, fixed_window::cap(hits, charge)]);
+            match &window.window {
+                Window::Epoch { length } => {
+                    packed.number(length.0.max(1));
+                    packed.nil();
+                }
+                Window::Calendar(calendar) => {
+                    packed.number(CALENDAR_UNIT);
+                    packed.numbers(calendar.boundaries_around(clock).map(|bound| bound.0));
+                }
+            }
+        }
+        Algorithm::SlidingWindow(window) => {
+            let cap = window.count_max(charge);
+            packed.numbers([window.hits.0, cap, window.length.0.max(1), window.tick().0]);
+        }
+        Algorithm::SlidingLog(log) => {
+            let hits = log.hits.0.min(ENTRIES_MAX);
+            let cap = if charge == Charge::Always { 2 * hits } else { hits };
+            packed.numbers([hits, cap, log.length.0]);
         }
         Algorithm::Bucket(bucket) => {
-            let terms = Terms::of(bucket, check.limit.charge);
-            let (need, kept) = match op {
-                b'g' => (terms.back(cost), 0),
-                _ => (terms.need(cost), terms.kept(bucket.floor, cost)),
-            };
-            command.arg(need).arg(terms.capacity() - kept);
-            if form == Form::Credits {
-                command.arg(terms.rate);
+            let BucketCredits { burst, cap, unit, flow, floor, .. } =
+                BucketCredits::of(bucket, charge);
+            packed.numbers([burst, cap, unit, flow, floor]);
+        }
+        Algorithm::Hybrid(classes) => {
+            let credits = HybridCredits::of(classes);
+            packed.numbers([credits.burst, credits.unit, credits.tick, classes.hits.0]);
+            packed.numbers([classes.class as u64 + 1, u64::from(classes.floor_percent)]);
+            packed.number(classes.shares.len() as u64);
+            packed.numbers(classes.shares.iter().map(|share| u64::from(*share)));
+        }
+        Algorithm::Concurrency(slots) => {
+            packed.numbers([slots.slots.0.min(ENTRIES_MAX), slots.lease.0]);
+            match holder {
+                Some(Holder(bits)) => packed.text(&bits.to_be_bytes()),
+                None => packed.nil(),
             }
-            (terms.cap, if form == Form::Credits { 4 } else { 3 })
         }
-        algorithm => {
-            told::write(command, check.limit, cost, op == b'g', check.holder, clock);
-            (0, 1 + told::arguments(algorithm))
-        }
-    };
-    if has_cap(check) && !matches!(form, Form::Told(_)) {
-        // Its place is the fifth.
-        if written == 3 {
-            command.arg("");
-        }
-        command.arg(cap);
-        written = 5;
-    }
-    for _ in written..stride {
-        command.arg("");
-    }
-}
-
-/// Only of windows of one length.
-fn length(window: &Window) -> u64 {
-    match window {
-        Window::Epoch { length } => length.0.max(1),
-        Window::Calendar(_) => 1,
     }
 }

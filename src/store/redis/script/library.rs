@@ -1,11 +1,14 @@
-//! The Lua scripts as the service runs them: blocks joined, first line cut, hashed once.
+//! The Lua scripts as the service runs them: files bundled, first line cut, hashed once.
 //!
-//! The first line of a file in `lua/` is `#!lua`, so that tests run it strictly: from Redis 7 on a
+//! A script names another file of `lua/` by `loadfile('path')`, as in stock Lua: a function of the
+//! file's text. Redis has no files, so [`bundled`] puts that function in its place.
+//!
+//! The first line of a file in `lua/` is `#!lua`, so that tests run it strictly: from Redis 7 on, a
 //! server then refuses a script that touches two cluster slots. In production the line is cut off:
 //! with it a full Redis refuses the whole script, without it refusals are still decided and only a
 //! charge fails; and a call costs 5 % less.
 //!
-//! Not here: the arguments (`args`), the replies (`reply`), loading them (the connections).
+//! Not here: the arguments (`arguments`), the replies (`reply`), loading the scripts (`client`).
 
 use std::sync::LazyLock;
 
@@ -20,136 +23,113 @@ pub struct Script {
     pub sha: String,
 }
 
-/// The files of `lua/`, as they are.
-pub mod files {
-    /// Decides a call of one check of a bucket.
-    pub const BUCKET: &str = include_str!("../../../../lua/bucket.lua");
-    /// Decides a call of one check of a fixed window.
-    pub const FIXED_WINDOW: &str = include_str!("../../../../lua/fixed_window.lua");
-    /// Decides a call of one check of a sliding window.
-    pub const SLIDING_WINDOW: &str = include_str!("../../../../lua/sliding_window.lua");
-    /// Blocks: sliding logs.
-    pub const SLIDING_LOG: &str = include_str!("../../../../lua/sliding_log.lua");
-    /// Blocks: slots and their leases.
-    pub const CONCURRENCY: &str = include_str!("../../../../lua/concurrency.lua");
-    /// Blocks: hybrid classes.
-    pub const HYBRID: &str = include_str!("../../../../lua/hybrid.lua");
-    /// Blocks: calendar windows.
-    pub const CALENDAR: &str = include_str!("../../../../lua/calendar.lua");
-    /// Decides a call of several checks that only take.
-    pub const TAKES: &str = include_str!("../../../../lua/takes.lua");
-    /// Decides every other call.
-    pub const APPLY: &str = include_str!("../../../../lua/apply.lua");
-    /// Gives charges back by their receipts.
-    pub const REFUND: &str = include_str!("../../../../lua/refund.lua");
+macro_rules! lua {
+    ($($path:literal),* $(,)?) => {
+        &[$(($path, include_str!(concat!("../../../../lua/", $path)))),*]
+    };
 }
 
-/// What tests run strictly; production cuts it off.
-const STRICT: &str = "#!lua\n";
+/// The files of `lua/` as they are, by their path there.
+pub const FILES: &[(&str, &str)] = lua![
+    "single_fixed_window.lua",
+    "single_bucket.lua",
+    "single_sliding_window.lua",
+    "multi_check.lua",
+    "apply.lua",
+    "refund.lua",
+    "algorithms.lua",
+    "algorithm/fixed_window.lua",
+    "algorithm/bucket.lua",
+    "algorithm/sliding_window.lua",
+    "algorithm/sliding_log.lua",
+    "algorithm/concurrency.lua",
+    "algorithm/hybrid.lua",
+    "clock.lua",
+    "get.lua",
+    "ttl.lua",
+];
 
-/// A line that stands for a block, from here on `<file>.<block>`.
-const INSERT: &str = "-- insert ";
+/// The first line of each file.
+const STRICT: &str = "#!lua\n";
 
 /// The scripts of one way of running them.
 #[derive(Debug)]
 pub struct Scripts {
-    /// One check of a bucket.
-    pub bucket: Script,
-    /// One check of a fixed window.
-    pub fixed_window: Script,
-    /// One check of a sliding window.
-    pub sliding_window: Script,
-    /// Several checks that only take.
-    pub takes: Script,
+    /// A call of one check of a fixed window.
+    pub single_fixed_window: Script,
+    /// A call of one check of a bucket.
+    pub single_bucket: Script,
+    /// A call of one check of a sliding window.
+    pub single_sliding_window: Script,
+    /// A call of several checks of different fixed windows and buckets.
+    pub multi_check: Script,
     /// Any call.
     pub apply: Script,
-    /// Receipts.
+    /// Refunds by receipts.
     pub refund: Script,
 }
 
 impl Scripts {
     /// Every script, for SCRIPT LOAD on a new connection.
     pub fn each(&self) -> [&Script; 6] {
-        let alone = [&self.fixed_window, &self.bucket, &self.sliding_window];
-        let [window, bucket, sliding] = alone;
-        [window, bucket, sliding, &self.takes, &self.apply, &self.refund]
+        [
+            &self.single_fixed_window,
+            &self.single_bucket,
+            &self.single_sliding_window,
+            &self.multi_check,
+            &self.apply,
+            &self.refund,
+        ]
     }
 
-    fn make(strict: bool) -> Scripts {
-        let script = |name, file: &str| {
-            let joined = joined(file);
-            let text = if strict { joined } else { joined.replacen(STRICT, "", 1) };
+    fn bundle(first_line: &str) -> Scripts {
+        let script = |name: &'static str| {
+            let text = format!("{first_line}{}", bundled(&format!("{name}.lua")));
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Script { name, text, sha }
         };
         Scripts {
-            bucket: script("bucket", files::BUCKET),
-            fixed_window: script("fixed_window", files::FIXED_WINDOW),
-            sliding_window: script("sliding_window", files::SLIDING_WINDOW),
-            takes: script("takes", files::TAKES),
-            apply: script("apply", files::APPLY),
-            refund: script("refund", files::REFUND),
+            single_fixed_window: script("single_fixed_window"),
+            single_bucket: script("single_bucket"),
+            single_sliding_window: script("single_sliding_window"),
+            multi_check: script("multi_check"),
+            apply: script("apply"),
+            refund: script("refund"),
         }
     }
 }
 
 /// As the service runs them.
-pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::make(false));
+pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(""));
 
 /// As tests run them: strictly. Needs Redis 7.
-pub static STRICTLY: LazyLock<Scripts> = LazyLock::new(|| Scripts::make(true));
+pub static STRICTLY: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(STRICT));
 
-/// A file with every line `-- insert <file>.<block>` replaced by that block.
-fn joined(file: &str) -> String {
-    let mut text = String::with_capacity(file.len() * 2);
-    join(&mut text, "", file.lines());
-    text
-}
-
-fn join<'a>(text: &mut String, indent: &str, lines: impl Iterator<Item = &'a str>) {
-    for line in lines {
-        let code = line.trim_start();
-        let place = code.strip_prefix(INSERT).and_then(|place| place.split_once('.'));
-        if let Some((from, name)) = place {
-            let indent = format!("{indent}{}", &line[..line.len() - code.len()]);
-            join(text, &indent, &mut block(source(from), name) as &mut dyn Iterator<Item = &str>);
-        } else {
-            if !code.is_empty() {
-                text.push_str(indent);
-            }
-            text.push_str(line);
-            text.push('\n');
+/// A file's text without its first line and comments, every `loadfile('path')` replaced by a
+/// function of that file's text. A path that is no file stays, and Redis refuses the script.
+fn bundled(path: &str) -> String {
+    let file = FILES.iter().find(|(name, _)| *name == path);
+    let (_, text) = file.copied().unwrap_or_default();
+    let mut bundle = String::new();
+    for line in text.strip_prefix(STRICT).unwrap_or(text).lines() {
+        if !line.trim_start().starts_with("--") {
+            bundle_line(&mut bundle, line);
+            bundle.push('\n');
         }
     }
+    bundle
 }
 
-fn source(name: &str) -> &'static str {
-    match name {
-        "bucket" => files::BUCKET,
-        "fixed_window" => files::FIXED_WINDOW,
-        "sliding_window" => files::SLIDING_WINDOW,
-        "sliding_log" => files::SLIDING_LOG,
-        "concurrency" => files::CONCURRENCY,
-        "hybrid" => files::HYBRID,
-        "calendar" => files::CALENDAR,
-        _ => files::REFUND,
+fn bundle_line(bundle: &mut String, line: &str) {
+    let call = line.split_once("loadfile('");
+    match call.and_then(|(before, call)| Some((before, call.split_once("')")?))) {
+        Some((before, (path, after))) if FILES.iter().any(|(name, _)| *name == path) => {
+            bundle.push_str(before);
+            bundle.push_str("(function(...)\n");
+            bundle.push_str(&bundled(path));
+            bundle.push_str("end)");
+            bundle_line(bundle, after);
+        }
+        Some(_) | None => bundle.push_str(line),
     }
-}
-
-/// The lines between `-- begin <name>: …` and `-- end <name>`.
-fn block<'a>(file: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    let is = move |line: &str, word: &str| {
-        line.trim_start()
-            .strip_prefix(word)
-            .and_then(|rest| rest.strip_prefix(name))
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-    };
-    file.lines()
-        .skip_while(move |line| !is(line, "-- begin "))
-        .skip(1)
-        .take_while(move |line| !is(line, "-- end "))
-        .filter(|line| {
-            let code = line.trim_start();
-            !code.starts_with("--") || code.starts_with(INSERT)
-        })
 }

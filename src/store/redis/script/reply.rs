@@ -1,29 +1,51 @@
 //! Turns the scripts' replies into outcomes.
 //!
-//! A script answers with the counter's state after the call, as few integers as say it; what the
-//! caller is told of it (what is left, how long to wait) is derived here. Robust to anything: what
-//! is no such reply is a [`ReplyError`], never a panic.
+//! `apply.lua` answers the outcomes' numbers. A fast path answers its counter's state before the
+//! call, whether the check passes, and the time; the algorithm's own [`apply`](algorithm::apply)
+//! turns that into an outcome. Robust to anything: a reply that no script gives, or whose verdict is
+//! not the algorithm's, is a [`ReplyError`], never a panic.
 //!
-//! Not here: the arguments (`args`), servers' errors (the connections), what an outcome means (`decide`).
+//! Not here: the arguments (`arguments`), servers' errors (`client`), what an outcome means
+//! (`decide`).
 
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::arguments::Terms;
-use super::selection::{Form, Plan, form, is_debt};
-use super::told;
-use super::told::COUNT_MAX;
-pub use super::told::ReplyError;
+use super::selection::{FastPath, Selection, is_credit_form};
+use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
 use crate::domain::{
-    Accounting, Algorithm, ChargeRecord, Check, Hits, Micros, Op, Outcome, Role, Verdict, Window,
+    Accounting, Admission, Algorithm, ChargeRecord, Check, FixedWindow, Hits, Holder, Micros, Op,
+    Outcome, SlidingWindow, Verdict,
 };
 
-/// What `apply.lua` answers then.
-const MISFIT: [Value; 1] = [Value::Int(-1)];
+/// What `apply.lua` answers where the server's clock is in none of the calendar windows it got.
+const NO_WINDOW: [Value; 1] = [Value::Int(-1)];
 
-/// A reply, read.
+/// The highest count that ten digits of a stored state say.
+const STORED_COUNT_MAX: u64 = 9_999_999_999;
+
+/// Numbers that `apply.lua` answers of a check.
+const OUTCOME_NUMBERS: usize = 6;
+
+/// Why a reply could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyError {
+    /// An error of the server or of the script.
+    Error,
+    /// Neither the line of a fast path nor an array.
+    Shape,
+    /// Another number of numbers than the checks make.
+    Length,
+    /// A number that no script sends, or none at all.
+    Number,
+    /// The server's time is in none of the calendar windows around the process's: nothing was
+    /// done.
+    NoWindow,
+}
+
+/// A script's reply, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub struct ScriptReply {
     /// One per check, in the checks' order.
     pub outcomes: Vec<Outcome>,
     /// How many counters were from the far future and count as full from now on: a clock stepped
@@ -31,280 +53,257 @@ pub struct Decoded {
     pub clamped: u64,
 }
 
-/// What a script says of one check.
-#[derive(Clone, Copy, Debug)]
-enum Said {
-    /// Its counter's state.
-    State(Told),
-    /// Everything.
-    Outcome(Outcome),
-}
-
-impl Said {
-    fn passes(&self) -> bool {
-        match self {
-            Said::State(told) => told.passes,
-            Said::Outcome(outcome) => outcome.verdict == Verdict::Pass,
+impl ScriptReply {
+    /// Reads the reply to [`Encoder::call`](super::arguments::Encoder::call) of the same checks.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`] for what is no reply to them.
+    pub fn decode(
+        reply: &Value,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+    ) -> Result<ScriptReply, ReplyError> {
+        match (Selection::of(checks), reply, checks) {
+            (_, Value::ServerError(_), _) => Err(ReplyError::Error),
+            (Selection::Single(path), Value::BulkString(line), [check]) => {
+                single_reply(line, check, path)
+            }
+            (Selection::Multi, Value::Array(numbers), _) => {
+                multi_reply(numbers, checks, accounting)
+            }
+            (Selection::Apply, Value::Array(numbers), _) if *numbers == NO_WINDOW => {
+                Err(ReplyError::NoWindow)
+            }
+            (Selection::Apply, Value::Array(numbers), _) => apply_reply(numbers, checks),
+            (Selection::Single(_) | Selection::Multi | Selection::Apply, _, _) => {
+                Err(ReplyError::Shape)
+            }
         }
     }
 }
 
-/// What a script says of a counter that is a number or two.
-#[derive(Clone, Copy, Debug)]
-struct Told {
-    passes: bool,
-    /// Hits counted, or whole microseconds of debt, after the call.
-    used: u64,
-    /// How many windows the counter is ahead, or the rest of the debt.
-    more: u64,
-    /// Of a debt: hits or credits charged.
-    charged: Option<u64>,
-    /// The debt that a refusal met, whole microseconds and rest; differs from the above where other
-    /// checks of the call were on the same counter.
-    met: (u64, u64),
-}
-
-/// Reads the reply to [`super::arguments::Encoder::call`] of the same checks.
-///
-/// # Errors
-///
-/// [`ReplyError`] for what is no reply to them.
-pub fn decode(
-    reply: &Value,
-    checks: &[Check<'_>],
-    accounting: Accounting,
-) -> Result<Decoded, ReplyError> {
-    match (reply, checks) {
-        (Value::BulkString(line), [check]) => line_of(line, check),
-        (Value::Array(numbers), _) if *numbers == MISFIT => Err(ReplyError::Misfit),
-        (Value::Array(numbers), _) => array_of(numbers, checks, accounting),
-        (Value::ServerError(_), _) => Err(ReplyError::Error),
-        _ => Err(ReplyError::Shape),
-    }
-}
-
-/// `used now [more-or-start [far]]`, of a lean script.
-fn line_of(line: &[u8], check: &Check<'_>) -> Result<Decoded, ReplyError> {
+/// The line of `single_*.lua`.
+fn single_reply(
+    line: &[u8],
+    check: &Check<'_>,
+    path: FastPath<'_>,
+) -> Result<ScriptReply, ReplyError> {
     let mut numbers = SmallVec::<[i64; 8]>::new();
-    let whole = matches!(form(check), Form::Told(_));
-    let most = if whole { told::NUMBERS + 1 } else { 4 };
     for word in line.split(|byte| *byte == b' ') {
         let number = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
         numbers.push(number.ok_or(ReplyError::Number)?);
-        if numbers.len() > most {
+        if numbers.len() > 5 {
             return Err(ReplyError::Length);
         }
     }
-    if whole {
-        let [available, wait, reset, charged, since, far, now] = numbers[..] else {
-            return Err(ReplyError::Length);
-        };
-        let six = [available, wait, reset, charged, since, 0];
-        let outcome = told::outcome(six, check, micros(now)?)?;
-        return Ok(Decoded { outcomes: vec![outcome], clamped: u64::from(far == 1) });
-    }
-    let [used, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };
+    let [first, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };
     let now = micros(*now)?;
-    let mut told = told(*used, rest.first().copied().unwrap_or(0))?;
-    if let Algorithm::FixedWindow(window) = &check.limit.algorithm {
-        // Here the third number is the window's beginning.
-        told.more = u64::from(told.more > begins(&window.window, now).0);
-    }
-    let clamped = u64::from(rest.get(1) == Some(&1));
-    Ok(Decoded { outcomes: vec![outcome(check, told, true, now)], clamped })
+    let (passes, used) = verdict(*first)?;
+    let (state, clamped) = match (path, rest) {
+        (FastPath::FixedWindow(window, _), []) => (window_state(window, used, None, now)?, 0),
+        (FastPath::FixedWindow(window, _), [start, clamped]) => {
+            (window_state(window, used, Some(*start), now)?, *clamped)
+        }
+        (FastPath::Bucket(_), []) if !is_credit_form(check) => (bucket_state(used, 0, now)?, 0),
+        (FastPath::Bucket(_), [rem]) => (bucket_state(used, *rem, now)?, 0),
+        (FastPath::Bucket(_), [rem, clamped]) => (bucket_state(used, *rem, now)?, *clamped),
+        (FastPath::SlidingWindow(window), [prev]) => {
+            (sliding_state(window, used, *prev, None, now)?, 0)
+        }
+        (FastPath::SlidingWindow(window), [prev, start, clamped]) => {
+            (sliding_state(window, used, *prev, Some(*start), now)?, *clamped)
+        }
+        (FastPath::FixedWindow(..) | FastPath::Bucket(_) | FastPath::SlidingWindow(_), _) => {
+            return Err(ReplyError::Length);
+        }
+    };
+    let outcome = outcome_of_state(&state, check, passes, now)?;
+    let clamped = u64::try_from(clamped).map_err(|_| ReplyError::Number)?;
+    Ok(ScriptReply { outcomes: vec![outcome], clamped })
 }
 
-/// The numbers that `takes.lua` and `apply.lua` answer with; the latter's header says which.
-fn array_of(
+/// The states that `multi_check.lua` answers.
+fn multi_reply(
     reply: &[Value],
     checks: &[Check<'_>],
     accounting: Accounting,
-) -> Result<Decoded, ReplyError> {
-    let mut numbers = reply.iter().map(|value| match value {
-        Value::Int(number) => Ok(*number),
-        _ => Err(ReplyError::Number),
-    });
-    let mut next = || numbers.next().unwrap_or(Err(ReplyError::Length));
-    let now = micros(next()?)?;
-    let mut each = SmallVec::<[(usize, Said); 8]>::new();
-    for at in Plan::of(checks, accounting).order(checks) {
-        if let Form::Told(_) = form(&checks[at]) {
-            let six = [next()?, next()?, next()?, next()?, next()?, next()?];
-            each.push((at, Said::Outcome(told::outcome(six, &checks[at], now)?)));
-            continue;
-        }
-        let used = next()?;
-        let rest = if form(&checks[at]) == Form::Credits { next()? } else { 0 };
-        let mut told = told(used, rest)?;
-        if is_debt(&checks[at]) {
-            told.charged = Some(count(next()?)?);
-        }
-        each.push((at, Said::State(told)));
-    }
-    let mut clamped = 0;
-    while let Some(which) = numbers.next().transpose()? {
-        let mut next = || numbers.next().unwrap_or(Err(ReplyError::Length));
-        let (which, a, b) = (count(which)?, count(next()?)?, count(next()?)?);
-        let Some(at) = which.checked_sub(1) else {
-            clamped = a;
-            continue;
+) -> Result<ScriptReply, ReplyError> {
+    let mut numbers = numbers_of(reply);
+    let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
+    let mut found = SmallVec::<[(usize, bool, State); 8]>::new();
+    for at in Selection::Multi.order(checks) {
+        let (passes, used) = verdict(next(&mut numbers)?)?;
+        let state = match FastPath::of(&checks[at]) {
+            Some(FastPath::FixedWindow(window, _)) => window_state(window, used, None, now)?,
+            Some(FastPath::Bucket(_)) => {
+                let rem = if is_credit_form(&checks[at]) { next(&mut numbers)? } else { 0 };
+                bucket_state(used, rem, now)?
+            }
+            Some(FastPath::SlidingWindow(_)) | None => return Err(ReplyError::Shape),
         };
-        let at = usize::try_from(at).ok().and_then(|at| each.get_mut(at));
-        let Some((at, Said::State(told))) = at else { return Err(ReplyError::Number) };
-        if form(&checks[*at]) == Form::Window {
-            told.more = a;
-        } else {
-            told.met = (a, b);
+        found.push((at, passes, state));
+    }
+    while let Some(place) = numbers.next().transpose()? {
+        let place = usize::try_from(place).ok().and_then(|place| place.checked_sub(1));
+        let (at, _, state) =
+            place.and_then(|place| found.get_mut(place)).ok_or(ReplyError::Number)?;
+        let (Some(FastPath::FixedWindow(window, _)), State::FixedWindow(counted)) =
+            (FastPath::of(&checks[*at]), &state)
+        else {
+            return Err(ReplyError::Number);
+        };
+        let used = u64::from(counted.count);
+        *state = window_state(window, used, Some(next(&mut numbers)?), now)?;
+    }
+    found.sort_unstable_by_key(|(at, ..)| *at);
+    let mut outcomes = Vec::with_capacity(checks.len());
+    for (check, (_, passes, state)) in checks.iter().zip(&found) {
+        outcomes.push(outcome_of_state(state, check, *passes, now)?);
+    }
+    let verdicts = outcomes.iter().map(|outcome| Some(outcome.verdict));
+    let admission: Admission = checks.iter().map(|check| check.role).zip(verdicts).collect();
+    if accounting == Accounting::AllOrNothing && !admission.is_admitted() {
+        for ((check, (.., state)), outcome) in checks.iter().zip(&found).zip(&mut outcomes) {
+            if outcome.taken.is_some() && !check.is_debt() {
+                let left = algorithm::apply(Some(state), check.limit, Op::Peek, now).outcome;
+                let Outcome { available, reset_after, .. } = left;
+                let (charged, taken) = (Hits::ZERO, None);
+                *outcome = Outcome { charged, taken, available, reset_after, ..*outcome };
+            }
         }
+    }
+    Ok(ScriptReply { outcomes, clamped })
+}
+
+/// The outcomes that `apply.lua` answers.
+fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
+    let mut numbers = numbers_of(reply);
+    let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
+    let mut each = SmallVec::<[(usize, Outcome); 8]>::new();
+    for at in Selection::Apply.order(checks) {
+        let mut six = [0; OUTCOME_NUMBERS];
+        for number in &mut six {
+            *number = next(&mut numbers)?;
+        }
+        each.push((at, outcome_of_numbers(six, &checks[at], now)?));
+    }
+    if numbers.next().is_some() {
+        return Err(ReplyError::Length);
     }
     each.sort_unstable_by_key(|(at, _)| *at);
-    let charges = accounting == Accounting::Independent || admitted(checks, &each);
-    let outcomes = each
-        .iter()
-        .map(|(at, said)| match said {
-            Said::State(told) => outcome(&checks[*at], *told, charges, now),
-            Said::Outcome(outcome) => *outcome,
-        })
-        .collect();
-    Ok(Decoded { outcomes, clamped })
+    let outcomes = each.into_iter().map(|(_, outcome)| outcome).collect();
+    Ok(ScriptReply { outcomes, clamped })
 }
 
-/// Whether the verdicts admit the call (contract, 3).
-fn admitted(checks: &[Check<'_>], each: &[(usize, Said)]) -> bool {
-    let (mut quotas, mut quota_passes) = (false, false);
-    for (at, said) in each {
-        match checks[*at].role {
-            Role::Required if !said.passes() => return false,
-            Role::Quota => {
-                quotas = true;
-                quota_passes |= said.passes();
-            }
-            Role::Required | Role::Shadow => {}
-        }
+/// The outcome that six numbers say: available (refused: −1 − available), wait (0: none), reset,
+/// charged, and of what was charged since and entry.
+fn outcome_of_numbers(
+    numbers: [i64; OUTCOME_NUMBERS],
+    check: &Check<'_>,
+    now: Micros,
+) -> Result<Outcome, ReplyError> {
+    let [available, wait, reset, charged, since, entry] = numbers;
+    let (passes, available) = verdict(available)?;
+    let (wait, charged, since) = (count(wait)?, Hits(count(charged)?), micros(since)?);
+    let asked = if check.is_refund() { Hits::ZERO } else { check.cost() };
+    // Believed, it would be shown to callers and refunded later.
+    let charges = passes || check.is_debt();
+    let plausible = charged <= if charges { asked } else { Hits::ZERO };
+    if available > check.limit.capacity().0 || !plausible || passes && wait > 0 {
+        return Err(ReplyError::Number);
     }
-    !quotas || quota_passes
-}
-
-fn told(used: i64, more: i64) -> Result<Told, ReplyError> {
-    let passes = used >= 0;
-    let used = count(if passes { used } else { -1 - used })?;
-    let more = count(more)?;
-    Ok(Told { passes, used, more, charged: None, met: (used, more) })
-}
-
-fn outcome(check: &Check<'_>, told: Told, charges: bool, now: Micros) -> Outcome {
-    let cost = match check.op {
-        Op::Take { cost } => cost.0.max(1),
-        Op::Peek | Op::Refund { .. } => 1,
-    };
-    let plain = match check.op {
-        Op::Take { cost } if told.passes && charges => cost.0,
-        Op::Take { .. } | Op::Peek | Op::Refund { .. } => 0,
-    };
-    let (charged, window, available, wait, reset) = match &check.limit.algorithm {
-        Algorithm::FixedWindow(limit) => {
-            let hits = limit.hits.0.min(COUNT_MAX);
-            let length = length(&limit.window);
-            let ahead = length.0.saturating_mul(told.more.min(1));
-            let start = begins(&limit.window, now).saturating_add(Micros(ahead));
-            let rest = start.saturating_add(length).saturating_sub(now);
-            let wait = (cost <= hits).then_some(rest);
-            (told.charged.unwrap_or(plain), start, hits.saturating_sub(told.used), wait, rest)
+    let entry = u128::from(count(entry)?);
+    let (at, window, entry) = match &check.limit.algorithm {
+        Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => (now, since, 0),
+        Algorithm::Concurrency(_) => {
+            (since, Micros::ZERO, check.holder.map_or(0, |Holder(bits)| bits))
         }
-        Algorithm::Bucket(limit) => {
-            let terms = Terms::of(limit, check.limit.charge);
-            let charged = told.charged.map_or(plain, |credits| credits / terms.unit);
-            let debt = Debt::of(told.used, told.more, terms).fitted();
-            let floor = limit.floor.0.min(terms.burst);
-            let wait = Debt::of(told.met.0, told.met.1, terms).wait(cost.max(floor));
-            (charged, Micros::ZERO, debt.available(floor), wait, debt.reset())
+        Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) | Algorithm::Bucket(_) => {
+            (since, Micros::ZERO, entry)
         }
-        // The script told the outcome itself.
-        _ => (0, Micros::ZERO, 0, None, Micros::ZERO),
     };
-    Outcome {
-        verdict: if told.passes { Verdict::Pass } else { Verdict::Refuse },
-        charged: Hits(charged),
+    Ok(Outcome {
+        verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
+        charged,
         available: Hits(available),
-        retry_after: wait.filter(|_| !told.passes),
-        reset_after: reset,
-        taken: (charged > 0).then_some(ChargeRecord {
-            hits: Hits(charged),
-            at: now,
-            window,
-            entry: 0,
-        }),
-    }
+        retry_after: (wait > 0).then_some(Micros(wait)),
+        reset_after: micros(reset)?,
+        taken: (charged > Hits::ZERO).then_some(ChargeRecord { hits: charged, at, window, entry }),
+    })
 }
 
-/// A debt that reaches further than a full one by more than this is from the far future: the
-/// second in `lua/bucket.lua`.
-const STEP_BACK_MAX_US: i128 = 1_000_000;
-
-/// A bucket's debt. In 128 bits nothing that a reply can say overflows.
-struct Debt {
-    ahead: i128,
-    rest: i128,
-    terms: Terms,
+/// What the algorithm makes of a counter's state before the call. A script clamps what is from the
+/// far future, and decides as the algorithm does: anything else is no reply of one.
+fn outcome_of_state(
+    state: &State,
+    check: &Check<'_>,
+    passes: bool,
+    now: Micros,
+) -> Result<Outcome, ReplyError> {
+    let step = algorithm::apply(Some(state), check.limit, check.op, now);
+    let is_far = step.stepped_back && matches!(state, State::Bucket(_));
+    if is_far || (step.outcome.verdict == Verdict::Pass) != passes {
+        return Err(ReplyError::Number);
+    }
+    Ok(step.outcome)
 }
 
-impl Debt {
-    fn of(ahead: u64, rest: u64, terms: Terms) -> Debt {
-        Debt { ahead: ahead.into(), rest: rest.into(), terms }
+/// Of the current window, unless `start` says that the clock stepped back behind the next one.
+fn window_state(
+    limit: &FixedWindow,
+    used: u64,
+    start: Option<i64>,
+    now: Micros,
+) -> Result<State, ReplyError> {
+    let current = fixed_window::span(&limit.window, now);
+    let start = start.map_or(Ok(current.start), micros)?;
+    if used > STORED_COUNT_MAX || start != current.start && start != current.end {
+        return Err(ReplyError::Number);
     }
-
-    /// As this limit sees a debt that a later check of the call, under other numbers, left behind;
-    /// what `fit` in `lua/bucket.lua` does.
-    fn fitted(mut self) -> Debt {
-        let (rate, cap) = (i128::from(self.terms.rate), i128::from(self.terms.cap));
-        if self.rest >= rate {
-            (self.ahead, self.rest) = (self.ahead + 1, 0);
-        }
-        if self.ahead > cap / rate + STEP_BACK_MAX_US {
-            (self.ahead, self.rest) = (cap / rate, cap % rate);
-        }
-        self
-    }
-
-    fn capacity(&self) -> i128 {
-        i128::from(self.terms.burst) * i128::from(self.terms.unit)
-    }
-
-    /// Single hits pass until one more than the floor is no longer there.
-    fn available(&self, floor: u64) -> u64 {
-        let owed = self.ahead * i128::from(self.terms.rate) + self.rest;
-        let there = clamped((self.capacity() - owed) / i128::from(self.terms.unit));
-        (there + 1).saturating_sub(floor.max(1))
-    }
-
-    /// Until that many hits fit; `None` if they never do.
-    fn wait(&self, hits: u64) -> Option<Micros> {
-        let left = self.terms.burst.checked_sub(hits)?;
-        let room = i128::from(left) * i128::from(self.terms.unit) - self.rest;
-        let wait = self.ahead - room.div_euclid(i128::from(self.terms.rate));
-        Some(Micros(clamped(wait)))
-    }
-
-    fn reset(&self) -> Micros {
-        Micros(clamped(self.ahead + i128::from(self.rest > 0)))
-    }
+    let count = u32::try_from(used).unwrap_or(u32::MAX);
+    Ok(State::FixedWindow(fixed_window::State { start, count }))
 }
 
-fn clamped(number: i128) -> u64 {
-    u64::try_from(number.max(0)).unwrap_or(u64::MAX)
+fn bucket_state(ahead: u64, rem: i64, now: Micros) -> Result<State, ReplyError> {
+    let tat = Micros(now.0.checked_add(ahead).ok_or(ReplyError::Number)?);
+    let rem = u32::try_from(rem).map_err(|_| ReplyError::Number)?;
+    Ok(State::Bucket(bucket::State { tat, rem }))
 }
 
-/// The beginning of the window that holds `now`.
-fn begins(window: &Window, now: Micros) -> Micros {
-    Micros(now.0 - now.0 % length(window).0)
-}
-
-/// Of windows of one length; the scripts tell of others themselves.
-fn length(window: &Window) -> Micros {
-    match window {
-        Window::Epoch { length } => Micros(length.0.max(1)),
-        Window::Calendar(_) => Micros(1),
+fn sliding_state(
+    limit: &SlidingWindow,
+    cur: u64,
+    prev: i64,
+    start: Option<i64>,
+    now: Micros,
+) -> Result<State, ReplyError> {
+    let length = limit.length.0.max(1);
+    let current = Micros(now.0 - now.0 % length);
+    let start = start.map_or(Ok(current), micros)?;
+    if start != current && start != current.saturating_add(Micros(length)) {
+        return Err(ReplyError::Number);
     }
+    let hits = |count: u64| u32::try_from(count).map_err(|_| ReplyError::Number);
+    let (prev, cur) = (hits(count(prev)?)?, hits(cur)?);
+    Ok(State::SlidingWindow(sliding_window::State { start, prev, cur }))
+}
+
+fn numbers_of(reply: &[Value]) -> impl Iterator<Item = Result<i64, ReplyError>> {
+    reply.iter().map(|value| match value {
+        Value::Int(number) => Ok(*number),
+        _ => Err(ReplyError::Number),
+    })
+}
+
+fn next(numbers: &mut impl Iterator<Item = Result<i64, ReplyError>>) -> Result<i64, ReplyError> {
+    numbers.next().unwrap_or(Err(ReplyError::Length))
+}
+
+/// Whether a check passes, and its number: −1 − number where it does not.
+fn verdict(number: i64) -> Result<(bool, u64), ReplyError> {
+    let passes = number >= 0;
+    Ok((passes, count(if passes { number } else { -1 - number })?))
 }
 
 fn micros(number: i64) -> Result<Micros, ReplyError> {

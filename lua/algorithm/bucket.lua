@@ -1,0 +1,139 @@
+#!lua
+-- Bucket (token bucket b, leaky bucket l): `burst` hits fit in, and it refills evenly.
+-- algorithms.lua says what each function does.
+--
+-- A bucket's debt is counted in credits: `ahead` microseconds until it is full, each worth `rate`
+-- credits, and `rem` credits less than one more. Where a hit comes back every so many whole
+-- microseconds ("arrival form"), rate is 1, a credit is a microsecond and rem is 0. Otherwise ("credit
+-- form") a hit is worth as many credits as its window has microseconds, and rate is the hits per
+-- window: exact for any rate.
+--
+-- limit      +1  burst: hits
+--            +2  cap: the largest debt in credits
+--            +3  unit: credits per hit
+--            +4  rate: credits per microsecond
+--            +5  floor: hits that must be there before a take
+-- State      one integer, the time in microseconds at which the bucket is full ("theoretical arrival
+--            time"), followed by a colon and rem where that is not 0
+-- Expiry     the time until the bucket is full: then an absent one means the same
+--
+-- Numbers are doubles, exact below 2^53: every sum that decides is. Never tostring a timestamp.
+local now, extra_ms, only_refund = ...
+
+local function load(key)
+  local value, err = loadfile('get.lua')(key)
+  if not value then
+    return nil, err
+  end
+  local tat, rem = tonumber(value), 0
+  if not tat then
+    local whole, part = string.match(value, '^(%d+):(%d+)$')
+    tat, rem = tonumber(whole), tonumber(part)
+  end
+  return tat and { tat = tat, rem = rem }
+end
+
+-- The debt as a limit of this rate and largest debt sees it now: ahead, rem, clamped. A rem of another
+-- rate is rounded up; a debt of more than a second beyond the largest means that the clock jumped back
+-- or the limit was lowered, and is the largest from now on.
+local function read(state, rate, cap)
+  if not (state and state.tat >= now) then
+    return 0, 0, false
+  end
+  -- Only what no script of ours wrote has a fraction of a microsecond.
+  local ahead, rem = math.ceil(state.tat - now), state.rem
+  if rem >= rate then
+    ahead, rem = ahead + 1, 0
+  end
+  if (ahead - 1000000) * rate > cap then
+    rem = cap % rate
+    return (cap - rem) / rate, rem, true
+  end
+  return ahead, rem, false
+end
+
+-- The debt after so many more credits; fewer where they are negative.
+local function charge(ahead, rem, credits, rate)
+  local part = (rem + credits) % rate
+  ahead = ahead + (rem + credits - part) / rate
+  if ahead < 0 then
+    return 0, 0
+  end
+  return ahead, part
+end
+
+local function save(key, state)
+  local text = string.format(state.rem > 0 and '%d:%d' or '%d', state.tat, state.rem)
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(state.tat - now, extra_ms))
+end
+
+-- Less what can have refilled since: refunding all of it would hand out the refill twice.
+local function refund(key, limit, at, hits, taken_at)
+  local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
+  local state, err = load(key)
+  local ahead, rem, clamped = read(state, rate, cap)
+  local credits = math.min(hits * unit, cap) - math.max(now - taken_at, 0) * rate
+  local lowers = credits > 0 and (ahead > 0 or rem > 0)
+  if lowers then
+    ahead, rem = charge(ahead, rem, -credits, rate)
+  end
+  if lowers or clamped then
+    save(key, { tat = now + ahead, rem = rem })
+  end
+  return lowers or clamped, err
+end
+
+if only_refund then
+  return { refund = refund }
+end
+
+-- Microseconds until so many hits pass: 0 or less if they do now, nil if they never do.
+local function until_passes(ahead, rem, cost, limit, at)
+  local spare, rate = limit[at + 1] - cost, limit[at + 4]
+  if spare < 0 then
+    return nil
+  end
+  local kept = limit[at + 5] - cost
+  local room = (kept > 0 and spare - kept or spare) * limit[at + 3] - rem
+  return ahead - (room - room % rate) / rate
+end
+
+local function step(state, op, cost, limit, at)
+  local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
+  local ahead, rem, clamped = read(state, rate, cap)
+  local wait, credits = 0, 0
+  if op == 'refund' then
+    credits = -math.min(cost * unit, cap)
+  else
+    wait = until_passes(ahead, rem, cost, limit, at)
+    if op == 'take' and wait and wait <= 0 then
+      credits = cost * unit
+    elseif op == 'debt' then
+      credits = math.max(math.min(cost * unit, cap - ahead * rate - rem), 0)
+    end
+  end
+  local write = nil
+  if clamped or credits > 0 or credits < 0 and (ahead > 0 or rem > 0) then
+    ahead, rem = charge(ahead, rem, credits, rate)
+    write = { tat = now + ahead, rem = rem }
+  end
+  local charged = credits > 0 and (credits - credits % unit) / unit or 0
+  if wait and wait <= 0 then
+    return true, 0, charged, now, 0, write, clamped
+  elseif credits > 0 then
+    -- A debt's wait counts from after its charge.
+    wait = until_passes(ahead, rem, cost, limit, at)
+  end
+  return false, wait or 0, charged, now, 0, write, clamped
+end
+
+-- Single hits pass until fewer than the floor would be there before one.
+local function report(state, limit, at)
+  local unit, rate, floor = limit[at + 3], limit[at + 4], limit[at + 5]
+  local ahead, rem = read(state, rate, limit[at + 2])
+  local left = limit[at + 1] * unit - ahead * rate - rem
+  local available = (left - left % unit) / unit + 1 - (floor > 1 and floor or 1)
+  return available > 0 and available or 0, rem > 0 and ahead + 1 or ahead
+end
+
+return { read = read, load = load, step = step, report = report, save = save, refund = refund }

@@ -1,0 +1,136 @@
+#!lua
+-- Fixed window: so many hits in each window. Windows have one length and are aligned to the Unix epoch
+-- (letter w), or are the days, weeks, months or years of a time zone (letter k).
+-- algorithms.lua says what each function does.
+--
+-- limit      +1  hits
+--            +2  cap: the highest count
+--            +3  unit_us: what windows are numbered in: their length; of a calendar, a second
+--            of a calendar, by the caller's clock:
+--            +4  previous: the previous window's start; nil where windows have one length
+--            +5  current: the current window's start
+--            +6  following: the next window's start
+--            +7  last: the next window's end
+-- State      one integer: the window's number (its start in units) modulo 900,000,000, then the count
+--            in ten decimal digits. So hits in one window are INCRBY, the cheapest write there is, and
+--            Redis stores 8 bytes. (Seconds wrap after 28 years; expiry removes such keys, and half of
+--            that is the distance at which past and future are told apart.)
+-- Expiry     the window's end
+--
+-- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+local now, extra_ms, only_refund = ...
+
+-- Into the window it was taken in, if the counter still holds that one.
+local function refund(key, limit, at, hits, _, window)
+  local value, err = loadfile('get.lua')(key)
+  local number, count = window / limit[at + 3] % 900000000, 0
+  if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == number then
+    count = tonumber(string.sub(value, -10)) or 0
+  end
+  local changed = count > 0 and redis.pcall('INCRBY', key, -math.min(count, hits))
+  return tonumber(changed) ~= nil, err
+end
+
+if only_refund then
+  return { refund = refund }
+end
+
+-- Where the current window starts and ends, and where the next one ends; nil where the server's clock is
+-- in none of a calendar's windows.
+local function span(limit, at)
+  local previous, current, following, last = limit[at + 4], limit[at + 5], limit[at + 6], limit[at + 7]
+  if not previous then
+    local unit = limit[at + 3]
+    local start = now - now % unit
+    return start, start + unit, start + 2 * unit
+  elseif now < previous or now >= last then
+    return nil
+  elseif now < current then
+    return previous, current, following
+  elseif now < following then
+    return current, following, last
+  end
+  return following, last, nil
+end
+
+-- The counter as this limit sees it now: start, count, the window's end, whether it was from the far
+-- future: then the window is full now.
+local function read(state, limit, at)
+  local start, stop, after = span(limit, at)
+  if not state or state.start < start then
+    return start, 0, stop, false
+  end
+  local count, cap = state.count, limit[at + 2]
+  if state.start > stop then
+    return start, math.min(math.max(count, limit[at + 1]), cap), stop, true
+  end
+  -- In the next window where the clock stepped back: it stands still.
+  return state.start, count < cap and count or cap, state.start == stop and after or stop, false
+end
+
+-- `stored` is the count that INCRBY can go on from.
+local function load(key, limit, at)
+  local start, stop, after = span(limit, at)
+  if not start then
+    return nil, { -1 }
+  end
+  local value, err = loadfile('get.lua')(key)
+  local number, unit = tonumber(value) or -1, limit[at + 3]
+  -- A number beyond any of ours would seem to be of the current window for ever.
+  if not (number >= 0 and number < 9e18) then
+    return nil, err
+  end
+  local count = tonumber(string.sub(value, -10)) or 0
+  local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - start / unit) % 900000000
+  if not (ahead < 450000000 and ahead % 1 == 0 and count >= 0 and count % 1 == 0) then
+    return nil
+  end
+  start = start + ahead * unit
+  if start == stop and not after then
+    return nil, { -1 }
+  end
+  return { start = start, count = count, stored = count }
+end
+
+local function step(state, op, cost, limit, at)
+  local hits, cap = limit[at + 1], limit[at + 2]
+  local start, had, stop, clamped = read(state, limit, at)
+  local count, passes, wait = had, true, 0
+  if op == 'refund' then
+    count = had > cost and had - cost or 0
+  else
+    passes = had + cost <= hits
+    if not passes and cost <= hits then
+      wait = stop - now
+    end
+    if op == 'take' and passes or op == 'debt' then
+      count = had + cost < cap and had + cost or cap
+    end
+  end
+  local write = nil
+  if clamped or count ~= had or op == 'refund' and had > 0 then
+    write = { start = start, count = count, stored = not clamped and state and state.start == start and state.stored }
+  end
+  return passes, wait, count > had and count - had or 0, start, 0, write, clamped
+end
+
+local function report(state, limit, at)
+  local _, count, stop = read(state, limit, at)
+  local left = limit[at + 1] - count
+  return left > 0 and left or 0, stop - now
+end
+
+local function save(key, state, limit, at)
+  -- INCRBY fails on what is not written as whole numbers are.
+  if state.stored and tonumber(redis.pcall('INCRBY', key, state.count - state.stored)) then
+    return
+  end
+  local _, stop, after = span(limit, at)
+  if state.start == stop and after then
+    stop = after
+  end
+  local text = string.format('%d%010d', state.start / limit[at + 3] % 900000000, state.count)
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(stop - now, extra_ms))
+end
+
+return { read = read, load = load, step = step, report = report, save = save, refund = refund }

@@ -1,0 +1,240 @@
+#!lua
+-- Hybrid consumer classes: a guaranteed bucket for each class, and a common pool with floors.
+-- algorithms.lua says what each function does; src/algorithm/hybrid.rs has the formulas.
+--
+-- limit      +1  burst: hits of everything together
+--            +2  unit: credits per hit, 100 for each tick of the window
+--            +3  tick_us
+--            +4  hits: per window
+--            +5  class: counted from 1
+--            +6  floor: per cent of the pool
+--            +7  classes: how many there are
+--            +8 and on: each class's share, per cent
+-- State      numbers with colons between: the tick it was written in, the pool's credits, and each
+--            class's own
+-- Expiry     the time until everything is full
+--
+-- A check that does not pass bisects for its wait, in at most 53 steps.
+-- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+local now, extra_ms = ...
+
+local function div_floor(a, b)
+  return (a - a % b) / b
+end
+
+local function div_ceil(a, b)
+  return (a + (b - a % b) % b) / b
+end
+
+-- The limit in credits and ticks.
+local function terms_of(limit, at)
+  local total, hits = limit[at + 1] * limit[at + 2], limit[at + 4]
+  local terms = {
+    total = total, unit = limit[at + 2], tick = limit[at + 3], hits = hits, class = limit[at + 5],
+    floor = limit[at + 6], cap = {}, flow = {}, caps = 0, spare = 100,
+  }
+  local slowest
+  for class = 1, limit[at + 7] do
+    local share = limit[at + 7 + class]
+    terms.cap[class], terms.flow[class] = total / 100 * share, share * hits
+    terms.caps, terms.spare = terms.caps + terms.cap[class], terms.spare - share
+    if share > 0 and (not slowest or terms.flow[class] < slowest) then
+      slowest = terms.flow[class]
+    end
+  end
+  terms.spare = terms.spare * hits
+  if terms.spare > 0 and (not slowest or terms.spare < slowest) then
+    slowest = terms.spare
+  end
+  -- After so many ticks everything is full, whatever was there.
+  terms.ticks_to_full = slowest and div_ceil(total, slowest) or 0
+  terms.now = div_floor(now, terms.tick)
+  return terms
+end
+
+-- The most that the pool may hold.
+local function room_of(terms, own)
+  local room = terms.total
+  for class = 1, #terms.cap do
+    room = room - own[class]
+  end
+  return math.max(room, 0)
+end
+
+-- What flows in: more than twice everything is no different from it, and stays exact.
+local function gain(terms, flow, ticks)
+  local most = terms.total * 2
+  if flow > 0 and ticks > div_floor(most, flow) then
+    return most
+  end
+  return flow * ticks
+end
+
+-- The own buckets `ticks` later, and what the pool would hold then if it had no bound.
+local function grown(terms, state, ticks)
+  local own, pool = {}, state.pool + gain(terms, terms.spare, ticks)
+  for class, cap in ipairs(terms.cap) do
+    local wants = state.own[class] + gain(terms, terms.flow[class], ticks)
+    pool = math.min(pool, terms.total) + math.max(wants - cap, 0)
+    own[class] = math.min(wants, cap)
+  end
+  return own, pool
+end
+
+local function refilled(terms, state, ticks)
+  local own, pool = grown(terms, state, ticks)
+  return { last = state.last + ticks, pool = math.min(pool, room_of(terms, own)), own = own }
+end
+
+-- The state now, and whether it was from the far future: then everything is empty now. A state of
+-- another number of classes counts as full.
+local function read(terms, state)
+  if not state or #state.own ~= #terms.cap then
+    local pool = math.max(terms.total - terms.caps, 0)
+    return { last = terms.now, pool = pool, own = { unpack(terms.cap) } }, false
+  end
+  local own, none = {}, {}
+  for class, cap in ipairs(terms.cap) do
+    own[class], none[class] = math.min(state.own[class], cap), 0
+  end
+  if state.last > terms.now + terms.ticks_to_full + 1 then
+    return { last = terms.now, pool = 0, own = none }, true
+  end
+  local fitting = { last = state.last, pool = math.min(state.pool, terms.total), own = own }
+  return refilled(terms, fitting, math.max(terms.now - state.last, 0)), false
+end
+
+-- What the pool must hold for a take of so many credits.
+local function needed(terms, own, credits)
+  local rest = credits - own[terms.class]
+  if rest <= 0 then
+    return 0
+  end
+  local room = room_of(terms, own)
+  local size = terms.caps < terms.total and terms.total - terms.caps or room
+  local part = div_floor(size, 100) * terms.floor + div_ceil(size % 100 * terms.floor, 100)
+  local floor = div_ceil(part, terms.unit) * terms.unit
+  if terms.caps >= terms.total then
+    floor = math.min(floor, room)
+  end
+  return math.max(rest, floor)
+end
+
+-- Ticks until so many credits pass; nil if they never do.
+local function ticks_until_passes(terms, state, credits)
+  local fails, passes = 0, terms.ticks_to_full
+  local function reached(ticks)
+    local own, pool = grown(terms, state, ticks)
+    return pool >= needed(terms, own, credits)
+  end
+  if not reached(passes) then
+    return nil
+  end
+  while passes - fails > 1 do
+    local middle = fails + div_floor(passes - fails, 2)
+    if reached(middle) then passes = middle else fails = middle end
+  end
+  local after = refilled(terms, state, passes)
+  return after.pool >= needed(terms, after.own, credits) and passes or nil
+end
+
+-- Into the own bucket first, the rest into the pool.
+local function returned(terms, state, credits)
+  local own = { unpack(state.own) }
+  local to_own = math.min(credits, math.max(terms.cap[terms.class] - own[terms.class], 0))
+  own[terms.class] = own[terms.class] + to_own
+  return { last = state.last, pool = math.min(state.pool + credits - to_own, room_of(terms, own)), own = own }
+end
+
+-- The microsecond in which everything is full again.
+local function full_at(terms, state)
+  local ticks, held = 0, state.pool
+  for class, cap in ipairs(terms.cap) do
+    held = held + state.own[class]
+    if cap > state.own[class] then
+      ticks = math.max(ticks, div_ceil(cap - state.own[class], math.max(terms.flow[class], 1)))
+    end
+  end
+  ticks = math.max(ticks, div_ceil(math.max(terms.total - held, 0), 100 * math.max(terms.hits, 1)))
+  return (state.last + ticks) * terms.tick
+end
+
+local function load(key)
+  local value, err = loadfile('get.lua')(key)
+  if not (value and string.match(value, '^[%d:]+$')) then
+    return nil, err
+  end
+  local numbers = {}
+  for number in string.gmatch(value, '%d+') do
+    numbers[#numbers + 1] = number + 0
+  end
+  if #numbers < 2 then
+    return nil
+  end
+  return { last = numbers[1], pool = numbers[2], own = { unpack(numbers, 3) } }
+end
+
+local function step(state, op, cost, limit, at)
+  local terms = terms_of(limit, at)
+  local present, clamped = read(terms, state)
+  local credits, write = cost * terms.unit, clamped and present or nil
+  if op == 'refund' then
+    write = state and returned(terms, present, math.min(credits, terms.total)) or write
+    return true, 0, 0, 0, 0, write, clamped
+  elseif credits > terms.total then
+    return false, 0, 0, 0, 0, write, clamped
+  elseif present.pool < needed(terms, present.own, credits) then
+    local ticks = ticks_until_passes(terms, present, credits)
+    local wait = ticks and (present.last + ticks) * terms.tick - now or 0
+    return false, wait, 0, 0, 0, write, clamped
+  elseif op == 'peek' then
+    return true, 0, 0, 0, 0, write, clamped
+  end
+  local own = { unpack(present.own) }
+  local from_own = math.min(own[terms.class], credits)
+  own[terms.class] = own[terms.class] - from_own
+  write = { last = present.last, pool = present.pool - credits + from_own, own = own }
+  return true, 0, cost, now, terms.class - 1, write, clamped
+end
+
+-- The hit that is not all in the own bucket takes its rest from the pool, and from then on each takes all
+-- of itself; each looks at the floor before it takes.
+local function report(state, limit, at)
+  local terms = terms_of(limit, at)
+  local present = read(terms, state)
+  local own, mine = { unpack(present.own) }, present.own[terms.class]
+  local available = div_floor(mine, terms.unit)
+  own[terms.class] = mine % terms.unit
+  if present.pool >= needed(terms, own, terms.unit) then
+    local left = present.pool - terms.unit + own[terms.class]
+    own[terms.class] = 0
+    left = left - needed(terms, own, terms.unit)
+    available = available + 1 + (left >= 0 and div_floor(left, terms.unit) + 1 or 0)
+  end
+  return available, math.max(full_at(terms, present) - now, 0)
+end
+
+local function save(key, state, limit, at)
+  local terms, text = terms_of(limit, at), { string.format('%d:%d', state.last, state.pool) }
+  for class = 1, #state.own do
+    text[class + 1] = string.format('%d', state.own[class])
+  end
+  local ends = #state.own == #terms.cap and full_at(terms, state) or now
+  redis.call('SET', key, table.concat(text, ':'), 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
+end
+
+-- Less what can have refilled since.
+local function refund(key, limit, at, hits, taken_at)
+  local terms = terms_of(limit, at)
+  local state, err = load(key)
+  local ticks = math.max(terms.now - div_floor(taken_at, terms.tick), 0)
+  local credits = hits * terms.unit - ticks * 100 * terms.hits
+  if not state or credits <= 0 then
+    return false, err
+  end
+  local present = read(terms, state)
+  save(key, returned(terms, present, credits), limit, at)
+  return true
+end
+
+return { load = load, step = step, report = report, save = save, refund = refund }

@@ -1,0 +1,270 @@
+#!lua
+-- Sliding log: so many hits in any interval of one window's length, exactly. Every take is kept until it
+-- is a window old. algorithms.lua says what each function does.
+--
+-- limit      +1  hits
+--            +2  cap: the most that is kept
+--            +3  length_us
+-- State      a string of 20 bytes per take, oldest first, big-endian: 7 time in microseconds, 5 hits of
+--            all takes up to and with this one, 3 its own hits, 5 its number (sums and numbers modulo
+--            2^40). So the hits that count are a difference of two sums, found by bisection, and a
+--            take is an APPEND: it reads and writes a handful of takes however long the log is. A take
+--            that was refunded stays with no hits and the time of the one before it. When more takes
+--            are over than count, the next take writes the string anew.
+--            Within a call: `kept` takes of the stored string, of which `first` is the first that
+--            counts, and then those in `added`; `before` is the sum before `first`, `total` the last
+--            sum, `newest` the newest time, `next` the next number.
+-- Expiry     the newest take's end
+--
+-- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+local now, extra_ms = ...
+
+local FORMAT, SIZE, ROUND = '>I7I5I3I5', 20, 1099511627776
+-- A string of up to so many takes is read whole: that costs less than the GETRANGEs of a bisection.
+local WHOLE_MAX = 200
+
+-- Takes in the stored string. A string that is not whole takes, or a key of another type, has none.
+local function count_stored(key)
+  local bytes = redis.pcall('STRLEN', key)
+  if type(bytes) == 'table' then
+    return 0, not string.find(bytes.err, 'WRONGTYPE', 1, true) and bytes
+  end
+  return bytes % SIZE == 0 and bytes / SIZE or 0
+end
+
+-- A stored take -> time, sum, hits, number. `whole`: the string, where it was read whole.
+local function stored_take(key, nth, whole)
+  if whole then
+    return struct.unpack(FORMAT, whole, (nth - 1) * SIZE + 1)
+  end
+  return struct.unpack(FORMAT, redis.call('GETRANGE', key, (nth - 1) * SIZE, nth * SIZE - 1))
+end
+
+-- The first of from..to that holds (to + 1: none). What holds for one holds for all later ones.
+local function first_that(from, to, holds)
+  to = to + 1
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    if holds(middle) then to = middle else from = middle + 1 end
+  end
+  return from
+end
+
+local function take_of(state, nth)
+  if nth > state.kept then
+    return unpack(state.added[nth - state.kept])
+  end
+  return stored_take(state.key, nth, state.whole)
+end
+
+local function length_of(state)
+  return state.kept + #state.added
+end
+
+local function counted(state)
+  return (state.total - state.before) % ROUND
+end
+
+local function copy(state)
+  local after = {}
+  for name, value in pairs(state) do
+    after[name] = value
+  end
+  after.added = { unpack(state.added) }
+  return after
+end
+
+local function load(key, limit, at)
+  local length = limit[at + 3]
+  local stored, err = count_stored(key)
+  if err then
+    return nil, err
+  end
+  local state = {
+    key = key, stored = stored, kept = stored, added = {},
+    first = 1, before = 0, total = 0, next = 0, newest = 0,
+  }
+  if stored == 0 then
+    return state
+  end
+  state.whole = stored <= WHOLE_MAX and redis.call('GET', key)
+  local newest, total, _, number = take_of(state, stored)
+  state.total, state.next = total, number + 1
+  -- A clock that stepped back stands still, so that what is over stays over.
+  local still = math.max(newest, now)
+  state.first = stored + 1
+  if newest + length > still then
+    state.first = first_that(1, stored, function(nth)
+      return (take_of(state, nth)) + length > still
+    end)
+  end
+  if state.first > stored then
+    state.before = total
+  else
+    local _, sum, hits = take_of(state, state.first)
+    state.newest, state.before = newest, (sum - hits) % ROUND
+  end
+  return state
+end
+
+-- A take from more than a window ahead is read as taken now.
+local function clamp(state, horizon)
+  local after, past, present, future = copy(state), {}, {}, {}
+  for nth = state.first, length_of(state) do
+    local at, _, hits, number = take_of(state, nth)
+    local into = at > horizon and present or at <= now and past or future
+    into[#into + 1] = { at > horizon and now or at, 0, hits, number }
+  end
+  after.kept, after.first, after.added, after.before, after.total, after.newest = 0, 1, {}, 0, 0, 0
+  for _, takes in ipairs({ past, present, future }) do
+    for _, take in ipairs(takes) do
+      after.total = (after.total + take[3]) % ROUND
+      take[2], after.newest = after.total, take[1]
+      after.added[#after.added + 1] = take
+    end
+  end
+  return after
+end
+
+-- Microseconds until so many hits pass: 0 if they do now, nil if they never do.
+local function until_passes(state, cost, hits, length)
+  if cost > hits then
+    return nil
+  elseif counted(state) + cost <= hits then
+    return 0
+  end
+  local last = length_of(state)
+  local nth = first_that(state.first, last, function(nth)
+    local _, sum = take_of(state, nth)
+    return (state.total - sum) % ROUND + cost <= hits
+  end)
+  local opens = nth <= last and (take_of(state, nth)) + length - now or 1
+  return math.max(opens, 1)
+end
+
+-- Adds a take -> the state after it, its time and its number.
+local function push(state, hits)
+  local after, at = copy(state), math.max(state.newest, now)
+  -- An empty log is the same as none.
+  local number = counted(state) > 0 and state.next or 0
+  after.total, after.newest, after.next = (state.total + hits) % ROUND, at, (number + 1) % ROUND
+  after.added[#after.added + 1] = { at, after.total, hits, number }
+  return after, at, number
+end
+
+-- Drops so many hits, the newest first, as if they had not been.
+local function drop_newest(state, hits)
+  local left, after, last = math.max(counted(state) - hits, 0), copy(state), 0
+  after.kept, after.added, after.newest, after.total = 0, {}, 0, (state.before + left) % ROUND
+  if left > 0 then
+    last = first_that(state.first, length_of(state), function(nth)
+      local _, sum = take_of(state, nth)
+      return (sum - state.before) % ROUND >= left
+    end)
+    local at, sum, had, number = take_of(state, last)
+    after.kept = math.min(last - 1, state.kept)
+    for nth = state.kept + 1, last - 1 do
+      after.added[#after.added + 1] = { take_of(state, nth) }
+    end
+    after.added[#after.added + 1] = { at, after.total, had - (sum - after.total) % ROUND, number }
+    after.newest = at
+  end
+  return after
+end
+
+local function step(state, op, cost, limit, at)
+  local hits, length, write = limit[at + 1], limit[at + 3], nil
+  local clamped = state.newest > now + length
+  if clamped then
+    state = clamp(state, now + length)
+    write = state
+  end
+  if op == 'refund' then
+    if cost > 0 and counted(state) > 0 then
+      write = drop_newest(state, cost)
+    end
+    return true, 0, 0, 0, 0, write, clamped
+  end
+  local wait, charged = until_passes(state, cost, hits, length), 0
+  local passes = wait == 0
+  if op ~= 'peek' and passes then
+    charged = cost
+  elseif op == 'debt' then
+    charged = math.max(math.min(cost, limit[at + 2] - counted(state)), 0)
+  end
+  if charged == 0 then
+    return passes, wait or 0, 0, 0, 0, write, clamped
+  end
+  local after, since, entry = push(state, charged)
+  if not passes then
+    -- A debt's wait counts from after its charge.
+    wait = until_passes(after, cost, hits, length)
+  end
+  return passes, wait or 0, charged, since, entry, after, clamped
+end
+
+local function report(state, limit, at)
+  local reset = state.newest > 0 and state.newest + limit[at + 3] - now or 0
+  return math.max(limit[at + 1] - counted(state), 0), math.max(reset, 0)
+end
+
+local function save(key, state, limit, at)
+  local bytes, last = {}, -1
+  for nth, take in ipairs(state.added) do
+    bytes[nth], last = struct.pack(FORMAT, unpack(take)), take[4]
+  end
+  local ms = loadfile('ttl.lua')(state.newest > 0 and state.newest + limit[at + 3] - now or 0, extra_ms)
+  local over, counting = state.first - 1, length_of(state) - state.first + 1
+  if state.kept == state.stored and state.kept > 0 and over <= counting then
+    redis.call('APPEND', key, table.concat(bytes))
+    redis.call('PEXPIRE', key, ms)
+    return
+  end
+  if last + 1 ~= state.next then
+    -- A take of no hits keeps the number of the last one, which was dropped.
+    bytes[#bytes + 1] = struct.pack(FORMAT, state.newest, state.total, 0, (state.next - 1) % ROUND)
+  end
+  if state.kept >= state.first then
+    table.insert(bytes, 1, redis.call('GETRANGE', key, over * SIZE, state.kept * SIZE - 1))
+  end
+  redis.call('SET', key, table.concat(bytes), 'PX', ms)
+end
+
+-- Takes the receipt's entry out. The takes after it are written anew: in practice a few. What is over is
+-- removed: were this the newest take, a clock that stepped back would bring older ones to life again.
+local function refund(key, limit, at, _, taken_at, _, number)
+  local length = limit[at + 3]
+  local stored, err = count_stored(key)
+  local still = stored > 0 and math.max((stored_take(key, stored)), now)
+  local first = first_that(1, stored, function(nth)
+    return (stored_take(key, nth)) + length > still
+  end)
+  local nth = first_that(first, stored, function(nth)
+    return (stored_take(key, nth)) >= taken_at
+  end)
+  while nth <= stored do
+    local time, _, hits, found = stored_take(key, nth)
+    if time ~= taken_at then
+      break
+    elseif found == number and hits > 0 then
+      local bytes, newest = {}, nth > first and stored_take(key, nth - 1) or 0
+      for later = nth, stored do
+        local time, sum, left, same = stored_take(key, later)
+        if later == nth then
+          time, left = newest, 0
+        end
+        newest = time
+        bytes[#bytes + 1] = struct.pack(FORMAT, time, (sum - hits) % ROUND, left, same)
+      end
+      if nth > first then
+        table.insert(bytes, 1, redis.call('GETRANGE', key, (first - 1) * SIZE, (nth - 1) * SIZE - 1))
+      end
+      redis.call('SET', key, table.concat(bytes), 'PX', loadfile('ttl.lua')(newest + length - now, extra_ms))
+      return true
+    end
+    nth = nth + 1
+  end
+  return false, err
+end
+
+return { load = load, step = step, report = report, save = save, refund = refund }

@@ -1,0 +1,127 @@
+#!lua
+-- Sliding window: about so many hits in any interval of one window's length. The previous window's hits
+-- count in proportion to the part of it that the sliding window still covers.
+-- algorithms.lua says what each function does.
+--
+-- limit      +1  hits
+--            +2  cap: the highest count of a window
+--            +3  length_us: at least a second
+--            +4  tick_us: what time is counted in; hits times ticks per window is below 2^53
+-- State      three numbers with colons between: the current window's number, the hits of the one before
+--            it and its own
+-- Expiry     the end of the next window, or of this one where it has no hits
+--
+-- Numbers are doubles, exact below 2^53: every product is. Never tostring a timestamp.
+local now, extra_ms, only_refund = ...
+
+local function load(key, limit, at)
+  local value, err = loadfile('get.lua')(key)
+  local number, prev, cur = string.match(value or '', '^(%d+):(%d+):(%d+)$')
+  if not number then
+    return nil, err
+  end
+  return { start = number * limit[at + 3], prev = prev + 0, cur = cur + 0 }
+end
+
+local function save(key, state, limit, at)
+  local length = limit[at + 3]
+  local text = string.format('%d:%d:%d', state.start / length, state.prev, state.cur)
+  local ends = state.start + (state.cur > 0 and 2 or 1) * length
+  redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
+end
+
+-- Into the window it was taken in, if that is the counter's current or previous one.
+local function refund(key, limit, at, hits, _, window)
+  local state, err = load(key, limit, at)
+  if not state then
+    return false, err
+  end
+  local prev, cur = state.prev, state.cur
+  if state.start == window and cur > 0 then
+    cur = math.max(cur - hits, 0)
+  elseif state.start == window + limit[at + 3] and prev > 0 then
+    prev = math.max(prev - hits, 0)
+  else
+    return false
+  end
+  save(key, { start = state.start, prev = prev, cur = cur }, limit, at)
+  return true
+end
+
+if only_refund then
+  return { refund = refund }
+end
+
+-- The counter as this limit sees it now: start, prev, cur, the ticks since its window began, whether it
+-- was from the far future: then the window is full now.
+local function read(state, limit, at)
+  local cap, length, tick = limit[at + 2], limit[at + 3], limit[at + 4]
+  local start, prev, cur, clamped = now - now % length, 0, 0, false
+  local from = start
+  if state and state.start > now + length then
+    cur, clamped = math.min(math.max(state.cur, limit[at + 1]), cap), true
+  elseif state and state.start >= start then
+    -- In the next window where the clock stepped back: it stands still.
+    start, prev, cur = state.start, math.min(state.prev, cap), math.min(state.cur, cap)
+    from = math.min(start, now)
+  elseif state and state.start + length == start then
+    prev = math.min(state.cur, cap)
+  end
+  return start, prev, cur, (now - from - (now - from) % tick) / tick, clamped
+end
+
+-- Microseconds until so many hits pass: 0 if they do now, nil if they never do.
+local function until_passes(start, prev, cur, elapsed, cost, limit, at)
+  local tick, spare = limit[at + 4], limit[at + 1] - cost
+  local window = (limit[at + 3] - limit[at + 3] % tick) / tick
+  if spare < 0 then
+    return nil
+  end
+  local room, ticks = spare - cur, 0
+  if room >= 0 and prev * (window - elapsed) <= room * window then
+    return 0
+  elseif room >= 0 then
+    room = room * window
+    ticks = window - math.min((room - room % prev) / prev, window)
+  else
+    -- In the next window, when enough of this one's hits count no more.
+    room = spare * window
+    ticks = 2 * window - math.min((room - room % cur) / cur, window)
+  end
+  return math.max(start + ticks * tick - now, 1)
+end
+
+local function step(state, op, cost, limit, at)
+  local start, prev, cur, elapsed, clamped = read(state, limit, at)
+  local had_prev, had, charged, wait, passes = prev, cur, 0, 0, true
+  if op == 'refund' then
+    cur = math.max(had - cost, 0)
+    prev = math.max(prev - (cost - (had - cur)), 0)
+  else
+    wait = until_passes(start, prev, cur, elapsed, cost, limit, at)
+    passes = wait == 0
+    if op == 'take' and passes or op == 'debt' then
+      cur = math.min(cur + cost, limit[at + 2])
+      charged = cur - had
+    end
+    if charged > 0 and not passes then
+      -- A debt's wait counts from after its charge.
+      wait = until_passes(start, prev, cur, elapsed, cost, limit, at)
+    end
+  end
+  local changed = clamped or prev ~= had_prev or cur ~= had
+  local write = changed and { start = start, prev = prev, cur = cur } or nil
+  return passes, wait or 0, charged, start, 0, write, clamped
+end
+
+local function report(state, limit, at)
+  local length, tick = limit[at + 3], limit[at + 4]
+  local start, prev, cur, elapsed = read(state, limit, at)
+  local window = (length - length % tick) / tick
+  local carried = prev * (window - elapsed)
+  local available = limit[at + 1] - cur - (carried + (window - carried % window) % window) / window
+  local windows = cur > 0 and 2 or prev > 0 and 1 or 0
+  return math.max(available, 0), math.max(start + windows * length - now, 0)
+end
+
+return { read = read, load = load, step = step, report = report, save = save, refund = refund }

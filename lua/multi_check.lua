@@ -1,0 +1,198 @@
+#!lua
+-- Fast path: decides a call of several checks of different fixed windows and buckets. Answers the counters'
+-- states; src/algorithm turns each into an outcome. Everything is read and decided before the first charge.
+-- Saves FIGURE
+-- Takes and peeks are decided here. Refunds, debts, and states that are not of the current window or do
+-- not fit the limit go through algorithm/fixed_window.lua and algorithm/bucket.lua.
+--
+-- KEYS[i]  the counter of check i: those of fixed windows first, then buckets in arrival form, then
+--          buckets in credit form; none twice
+-- ARGV[1]  now_us: see clock.lua
+-- ARGV[2]  numbers: MessagePack, one after the other, because an argument for each costs Redis a fifth of
+--          the call. First
+--   +1  all_or_nothing: 1, or 0 for independent accounting
+--   +2  windows: how many of the checks are of fixed windows
+--   +3  arrivals: how many are of buckets in arrival form
+--   +4  special: how many are listed at the end
+-- then of each check, the last only of windows and in credit form:
+--   fixed window                  bucket
+--   +1  cost: hits                +1  need: credits to take; capacity + 1 where they never fit
+--   +2  hits: per window          +2  capacity: credits of a full bucket, less what a floor keeps
+--   +3  length_us                 +3  rate: credits per microsecond
+-- then of each check that is not a required take of a limit without a floor, the last four of buckets:
+--   +1  place: in KEYS
+--   +2  op: take, peek, refund or debt
+--   +3  role: required, quota or shadow
+--   +4  cap: the highest count, or the largest debt in credits
+--   +5  cost: hits
+--   +6  burst: hits
+--   +7  unit: credits per hit
+--   +8  floor: hits that must be there before a take
+--
+-- State    each counter's, as its algorithm's file says
+-- Reply    {now, clamped (counters that were from the far future), then of each check its state before
+--          the call: of a window count (refused: -1 - count), of a bucket ahead (refused: -1 - ahead), in
+--          credit form also rem; then, of each window that is not the current one, its place in KEYS
+--          and its start}
+-- Cost     TIME and MGET once, per counter one write; refused: no write
+local now, extra_ms
+if ARGV[1] == '' then
+  local time = redis.call('TIME')
+  now, extra_ms = time[1] * 1000000 + time[2], 0
+else
+  now, extra_ms = loadfile('clock.lua')(ARGV[1])
+end
+local numbers, checks = { cmsgpack.unpack(ARGV[2]) }, #KEYS
+local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
+local refused, quotas, quota_passes = false, false, false
+local reply, other_windows, fixed_window, bucket = { now, 0, 0, 0 }, false, nil, nil
+-- Where in `numbers` a check is listed as special, by its place in KEYS.
+local special = numbers[4] > 0 and {}
+for n = #numbers - 8 * numbers[4], special and #numbers - 8 or -1, 8 do
+  special[numbers[n + 1]] = n
+end
+-- A key of another type is absent in the answer of MGET.
+local values = redis.call('MGET', unpack(KEYS))
+
+local at, r = 4, 3
+local last, current, digits
+for i = 1, checks do
+  local value, listed, passes = values[i], special and special[i], false
+  local op = listed and numbers[listed + 2]
+  local changes = op and op ~= 'take' and op ~= 'peek'
+  if i <= windows then
+    local cost, hits, length = numbers[at + 1], numbers[at + 2], numbers[at + 3]
+    if length ~= last then
+      last, current = length, (now - now % length) / length
+      digits = string.format('%d', current % 900000000)
+    end
+    local count, number, held = 0, current, value
+    if value then
+      count = string.sub(value, 1, -11) == digits and tonumber(string.sub(value, -10))
+    end
+    if changes or not (count and count >= 0 and count < 1e10 and count % 1 == 0) then
+      fixed_window = fixed_window or loadfile('algorithm/fixed_window.lua')(now, extra_ms)
+      local limit = { hits, listed and numbers[listed + 4] or hits, length }
+      local state = fixed_window.load(KEYS[i], limit, 0)
+      local start, had, _, clamped = fixed_window.read(state, limit, 0)
+      local write = clamped and { start = start, count = had }
+      if changes then
+        local _
+        passes, _, _, _, _, write = fixed_window.step(state, op, cost, limit, 0)
+      end
+      if write then
+        fixed_window.save(KEYS[i], write, limit, 0)
+      end
+      count, number, held = had, start / length, false
+      if clamped then
+        reply[2] = reply[2] + 1
+      elseif number ~= current then
+        other_windows = other_windows or {}
+        other_windows[#other_windows + 1], other_windows[#other_windows + 2] = i, start
+      end
+    end
+    -- The limit is spent: in its place, the window's number; less than 0 where INCRBY cannot go on.
+    numbers[at + 2] = held and number or -1 - number
+    passes = passes or not changes and count + cost <= hits
+    reply[r] = passes and count or -1 - count
+    at, r = at + 3, r + 1
+  else
+    local need, capacity, rate = numbers[at + 1], numbers[at + 2], i > arrivals and numbers[at + 3]
+    local ahead, rem, cap = 0, 0, listed and numbers[listed + 4] or capacity
+    if value then
+      local tat = tonumber(value)
+      if not tat then
+        local whole, part = string.match(value, '^(%d+):(%d+)$')
+        tat, rem = tonumber(whole), tonumber(part) or 0
+      end
+      if tat and tat >= now then
+        ahead = tat - now
+      else
+        rem = 0
+      end
+    end
+    if changes or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
+      or (ahead - 1000000) * (rate or 1) > cap
+    then
+      bucket = bucket or loadfile('algorithm/bucket.lua')(now, extra_ms)
+      local state, clamped, write = { tat = now + ahead, rem = rem }, false, nil
+      ahead, rem, clamped = bucket.read(state, rate or 1, cap)
+      if changes then
+        local limit = { numbers[listed + 6], cap, numbers[listed + 7], rate or 1, numbers[listed + 8] }
+        local _
+        passes, _, _, _, _, write = bucket.step(state, op, numbers[listed + 5], limit, 0)
+      elseif clamped then
+        write = { tat = now + ahead, rem = rem }
+      end
+      if write then
+        bucket.save(KEYS[i], write)
+      end
+      if clamped then
+        reply[2] = reply[2] + 1
+      end
+    end
+    -- Exact: a product beyond 2^53 is rounded, but never below the capacity.
+    passes = passes or not changes and ahead * (rate or 1) + rem <= capacity - need
+    reply[r] = passes and ahead or -1 - ahead
+    at, r = at + 2, r + 1
+    if rate then
+      reply[r] = rem
+      at, r = at + 1, r + 1
+    end
+  end
+  if listed and numbers[listed + 3] == 'quota' then
+    quotas, quota_passes = true, quota_passes or passes
+  elseif not passes and not (listed and numbers[listed + 3] == 'shadow') then
+    refused = true
+  end
+end
+for n = 1, other_windows and #other_windows or 0 do
+  reply[r], r = other_windows[n], r + 1
+end
+reply[r] = nil
+if all_or_nothing and (refused or quotas and not quota_passes) then
+  return reply
+end
+
+at, r = 4, 3
+for i = 1, checks do
+  local key, listed = KEYS[i], special and special[i]
+  local charges = reply[r] >= 0 and not (listed and numbers[listed + 2] ~= 'take')
+  if i <= windows then
+    if charges then
+      local cost, number, length, now_is = numbers[at + 1], numbers[at + 2], numbers[at + 3], nil
+      local count = reply[r] + cost
+      if number < 0 then
+        number = -1 - number
+      elseif cost == 1 then
+        -- Because to write a number as an argument is dear.
+        now_is = redis.pcall('INCR', key)
+      else
+        now_is = redis.pcall('INCRBY', key, string.format('%d', cost))
+      end
+      if now_is ~= number % 900000000 * 10000000000 + count then
+        local left = (number + 1) * length - now + 1999
+        local state = string.format('%d%010d', number % 900000000, count)
+        redis.call('SET', key, state, 'PX', string.format('%d', (left - left % 1000) / 1000 + extra_ms))
+      end
+    end
+    at, r = at + 3, r + 1
+  else
+    local rate = i > arrivals and numbers[at + 3]
+    if charges then
+      local ahead, rem, need = reply[r], 0, numbers[at + 1]
+      if rate then
+        rem = reply[r + 1] + need
+        local part = rem % rate
+        ahead, rem = ahead + (rem - part) / rate, part
+      else
+        ahead = ahead + need
+      end
+      local left = ahead + 1999
+      local state = string.format(rem > 0 and '%d:%d' or '%d', now + ahead, rem)
+      redis.call('SET', key, state, 'PX', string.format('%d', (left - left % 1000) / 1000 + extra_ms))
+    end
+    at, r = at + (rate and 3 or 2), r + (rate and 2 or 1)
+  end
+end
+return reply

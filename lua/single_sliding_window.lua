@@ -1,0 +1,72 @@
+#!lua
+-- Fast path: decides a call of one check of a sliding window. Answers the counter's state;
+-- src/algorithm/sliding_window.rs turns it into an outcome.
+-- Saves FIGURE
+-- Takes and peeks are decided here. Refunds and debts, and counters of a window ahead of the clock, go
+-- through algorithm/sliding_window.lua.
+--
+-- KEYS[1]  the counter
+-- ARGV[1]  now_us: see clock.lua
+-- ARGV[2]  cost: hits to take
+-- ARGV[3]  hits: per window
+-- ARGV[4]  length_us: of a window, at least one second
+-- ARGV[5]  tick_us: what time is counted in; hits times ticks per window is below 2^53
+-- ARGV[6]  op: peek, refund or debt; absent: a take, charged when it passes
+-- ARGV[7]  cap: the highest count of a window, where op is there
+--
+-- State    algorithm/sliding_window.lua's
+-- Reply    "cur now prev [start clamped]": the hits in the current window before this call (refused:
+--          -1 - cur), the time, the hits of the window before; where the window may not be the current
+--          one its start, and 1 where the stored state was from the far future
+-- Cost     TIME, GET and SET; refused: no write
+local now, extra_ms
+if ARGV[1] == '' then
+  local time = redis.call('TIME')
+  now, extra_ms = time[1] * 1000000 + time[2], 0
+else
+  now, extra_ms = loadfile('clock.lua')(ARGV[1])
+end
+local key, cost, hits, length, tick = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
+
+local number = (now - now % length) / length
+local value, op = redis.pcall('GET', key), ARGV[6]
+local prev, cur, windows = 0, 0, 0
+if value then
+  local at, before, counted
+  if not value.err then
+    at, before, counted = string.match(value, '^(%d+):(%d+):(%d+)$')
+  end
+  windows = at and number - at or -1
+  if windows == 0 then
+    prev, cur = before + 0, counted + 0
+  elseif windows == 1 then
+    prev = counted + 0
+  end
+end
+if op and op ~= 'peek' or windows < 0 or prev > hits or cur > hits then
+  local sliding_window = loadfile('algorithm/sliding_window.lua')(now, extra_ms)
+  local limit = { hits, op and ARGV[7] + 0 or hits, length, tick }
+  local state, err = sliding_window.load(key, limit, 0)
+  if err then
+    return err
+  end
+  local start, had_prev, had, _, clamped = sliding_window.read(state, limit, 0)
+  local passes, _, _, _, _, write = sliding_window.step(state, op or 'take', cost, limit, 0)
+  if write then
+    sliding_window.save(key, write, limit, 0)
+  end
+  return string.format('%d %d %d %d %d', passes and had or -1 - had, now, had_prev, start, clamped and 1 or 0)
+end
+
+local elapsed, window = now - number * length, (length - length % tick) / tick
+elapsed = (elapsed - elapsed % tick) / tick
+local room = hits - cost - cur
+if room < 0 or prev * (window - elapsed) > room * window then
+  return string.format('%d %d %d', -1 - cur, now, prev)
+elseif op then
+  return string.format('%d %d %d', cur, now, prev)
+end
+local left = (number + 2) * length - now + 1999
+local state = string.format('%d:%d:%d', number, prev, cur + cost)
+redis.call('SET', key, state, 'PX', string.format('%d', (left - left % 1000) / 1000 + extra_ms))
+return string.format('%d %d %d', cur, now, prev)
