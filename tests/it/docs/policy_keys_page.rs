@@ -62,14 +62,14 @@ fn form(form: &Value) -> Option<String> {
         Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    match types.first()? {
-        &"integer" => Some(integer(form)),
-        &"boolean" => Some("boolean".to_owned()),
-        &"array" if form["items"].get("$ref").is_some() => Some("list of maps".to_owned()),
-        &"array" => Some("list of names".to_owned()),
-        &"object" if form["additionalProperties"].is_object() => Some("map of maps".to_owned()),
-        &"object" => Some("map".to_owned()),
-        &"string" if form["pattern"].as_str()?.ends_with("%$") => {
+    match *types.first()? {
+        "integer" => Some(integer(form)),
+        "boolean" => Some("boolean".to_owned()),
+        "array" if form["items"].get("$ref").is_some() => Some("list of maps".to_owned()),
+        "array" => Some("list of names".to_owned()),
+        "object" if form["additionalProperties"].is_object() => Some("map of maps".to_owned()),
+        "object" => Some("map".to_owned()),
+        "string" if form["pattern"].as_str()?.ends_with("%$") => {
             Some("percentage, such as `24%`".to_owned())
         }
         _ => None,
