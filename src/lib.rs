@@ -1,6 +1,6 @@
 //! Tidegate answers one question, very often: *may this request pass?*
 //!
-//! The way of a request, and the modules in the order in which it meets them:
+//! The path of a request, and the modules along it:
 //!
 //! ```text
 //! bytes → wire::decode → Request → policy::Matcher → Checks → Store::apply → Outcomes → Decision → wire::encode → bytes
@@ -9,16 +9,16 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`server`] | sockets, TLS, HTTP/2 and the gRPC services |
-//! | [`wire`] | bytes to a [`domain::Request`] and a [`domain::Decision`] to bytes |
-//! | [`decide`] | the heart: match → apply → combine |
-//! | [`policy`] | YAML → rules; a request → the checks it must pass |
-//! | [`store`] | counts: the [`store::Store`] contract, in memory and in Redis |
-//! | [`algorithm`] | the pure arithmetic of each algorithm |
-//! | [`resilience`] | deadline, breaker, fallback, cached refusals: each wraps a store |
-//! | [`domain`] | the words all of them share |
-//! | [`clock`] | the only place that asks for the time |
-//! | [`telemetry`], [`admin`] | what operators see |
-//! | [`settings`], [`app`], [`cli`] | how the parts are configured, put together and started |
+//! | [`wire`] | decodes bytes into a [`domain::Request`], encodes a [`domain::Decision`] into bytes |
+//! | [`decide`] | decides a request: match, apply, combine |
+//! | [`policy`] | compiles YAML into rules, and finds the checks that a request must pass |
+//! | [`store`] | keeps counters: the [`store::Store`] contract, in memory and in Redis |
+//! | [`algorithm`] | the arithmetic of each algorithm, as pure functions |
+//! | [`resilience`] | deadline, fallback and refusal cache; each wraps a store |
+//! | [`domain`] | types that all modules share |
+//! | [`clock`] | the only place that reads the time |
+//! | [`telemetry`], [`admin`] | metrics, traces, logs, HTTP ports |
+//! | [`settings`], [`app`], [`cli`] | configuration, composition and the command line |
 
 pub mod server;
 
