@@ -109,7 +109,8 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     }
 }
 
-/// Returns a receipt's hits, less what can have refilled since they were taken.
+/// Refunds a charge, less the hits that may have refilled since. Returns the new state, or `None` if
+/// nothing is left to refund.
 pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let terms = HybridCredits::of(limit);
     let at = now.0 / terms.tick;

@@ -66,7 +66,7 @@ pub(super) enum Color {
 }
 
 impl Color {
-    /// Colors the text, on a terminal and without NO_COLOR.
+    /// Colors the text if the output is a terminal and NO_COLOR is not set.
     pub(super) fn paint(self, text: &str, is_terminal: bool) -> String {
         let allowed = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         if !(is_terminal && allowed) {

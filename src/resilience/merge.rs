@@ -31,7 +31,8 @@ pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 /// Decision on a merged call, and the receipts that the remote store must refund.
 #[derive(Debug)]
 pub(super) enum MergeResult {
-    /// A rule wants an error instead of a decision.
+    /// No answer from the store for a rule with `on_store_failure: error`. `receipts` are the charges
+    /// to refund.
     Unavailable { receipts: Vec<Receipt> },
     /// Every check is decided, except for shadow checks and for checks of a rejected call.
     Decided { admitted: bool, receipts: Vec<Receipt> },

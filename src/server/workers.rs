@@ -31,7 +31,7 @@ type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Worker threads that run and serve nothing yet. Dropping this value ends them.
 pub(crate) struct IdleWorkers {
     each: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
-    /// Returns `None` once every thread has ended.
+    /// Closed once every worker thread has ended: `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 
@@ -70,7 +70,7 @@ impl IdleWorkers {
 #[derive(Debug)]
 pub(crate) struct Workers {
     each: Vec<WorkerHandle>,
-    /// Returns `None` once every worker has ended.
+    /// Closed once every worker has ended: `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 

@@ -207,7 +207,7 @@ settings! {
     replicas "replicas": u32 = "1", number(1, 10_000), Plain, [];
     /// Prefix of every key in Redis.
     cache_key_prefix "cache-key-prefix": String = "", key_prefix, Plain, ["CACHE_KEY_PREFIX"];
-    /// Repeat rejections without asking Redis until their wait is over, for at most one second.
+    /// Cache rejections and repeat them without asking Redis until their retry-after time has passed, for at most one second.
     refusal_cache "refusal-cache": bool = "true", flag, Plain, [];
     /// Accepted; the refusal cache has a fixed size, see --refusal-cache.
     local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", bytes(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];

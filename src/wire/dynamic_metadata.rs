@@ -16,8 +16,9 @@ use crate::policy::Policy;
 /// Key of Tidegate's own metadata.
 const OURS: &str = "tidegate";
 
-/// Key of the slot holder. Not below [`OURS`]: Envoy's `metadata` action reads it by this path, and it
-/// exists only if the call took slots, so that Envoy releases nothing else.
+/// Key of the slot holder. At the top level, not nested under [`OURS`], because Envoy's `metadata`
+/// action reads it at this path. It is set only if the call took slots, so that Envoy sends no release
+/// for other calls.
 const SLOT: &str = "slot";
 
 /// Adds `{limited_by, retry_after_ms, source}` under [`OURS`]; without `retry_after_ms` if waiting

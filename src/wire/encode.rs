@@ -27,7 +27,7 @@ pub(crate) struct Answer<'a, 'b> {
 }
 
 impl Answer<'_, '_> {
-    /// Encodes the response.
+    /// Builds the response message.
     pub(crate) fn message(&self) -> RateLimitResponse {
         let decision = self.decision;
         let mut response = RateLimitResponse {

@@ -221,10 +221,10 @@ impl Scenario {
             return Err(ScenarioError::UnknownParameter(name.to_owned()));
         }
         let scenario: Scenario = serde_yaml::from_str(&filled).map_err(format)?;
-        scenario.validated()
+        scenario.validate()
     }
 
-    fn validated(self) -> Result<Scenario, ScenarioError> {
+    fn validate(self) -> Result<Scenario, ScenarioError> {
         let range = |ok: bool, what: &str| {
             if ok { Ok(()) } else { Err(ScenarioError::Range(what.to_owned())) }
         };

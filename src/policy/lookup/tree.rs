@@ -165,7 +165,7 @@ pub(crate) struct Exact {
 
 /// How a child was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum MatchKind {
     /// By its exact key and value.
     Exact,
     /// By the pattern with this index among its siblings with the same key.
@@ -210,21 +210,21 @@ impl Tree {
     /// Returns the child of `parent` for an entry: the exact key and value, else the first matching
     /// pattern of the key, else the key without a value. Key and value are compared separately, so
     /// `(a, b_c)` differs from `(a_b, c)`.
-    pub(crate) fn step(&self, parent: NodeId, entry: &Entry<'_>) -> Option<(NodeId, By)> {
+    pub(crate) fn step(&self, parent: NodeId, entry: &Entry<'_>) -> Option<(NodeId, MatchKind)> {
         if self.node(parent).is_leaf {
             return None;
         }
         let group = self.group(parent, entry.key)?;
         if let Some(node) = self.exact(group, entry.value) {
-            return Some((node, By::Exact));
+            return Some((node, MatchKind::Exact));
         }
         let group = &self.groups[group as usize];
         if let Some((patterns, nodes)) = &group.patterns
             && let Some(at) = patterns.first(entry.value)
         {
-            return Some((nodes[at], By::Pattern(at)));
+            return Some((nodes[at], MatchKind::Pattern(at)));
         }
-        group.default.map(|node| (node, By::Default))
+        group.default.map(|node| (node, MatchKind::Default))
     }
 
     /// Returns the nodes from the domain down to `node`, inclusive.

@@ -8,7 +8,7 @@ use super::listing;
 use crate::domain::{Algorithm, CounterKey, Entry, RuleId, escaped};
 use crate::policy::compile::spec::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
-use crate::policy::lookup::tree::{By, Domain, NodeId, Policy, Rule};
+use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule};
 
 /// Keys of a level listed when an entry's key is none of them.
 const KEYS_NAMED_MAX: usize = 8;
@@ -148,9 +148,9 @@ impl Policy {
             let step = self.tree.step(at, entry);
             let how = match step {
                 None => self.why_not(at, entry),
-                Some((_, By::Exact)) => StepResult::Exact,
-                Some((_, By::Default)) => StepResult::Default,
-                Some((node, By::Pattern(position))) => self.by_pattern(node, position),
+                Some((_, MatchKind::Exact)) => StepResult::Exact,
+                Some((_, MatchKind::Default)) => StepResult::Default,
+                Some((node, MatchKind::Pattern(position))) => self.by_pattern(node, position),
             };
             steps.push(Step { key: shown(entry.key), value: shown(entry.value), how });
             match step {

@@ -91,7 +91,7 @@ pub(crate) enum Shape {
     /// List of maps.
     List(Level),
     Map(Level),
-    /// Map of maps, by names of the user's choice.
+    /// Map with user-defined keys; each value is a map with the keys of this level.
     MapOf(Level),
     /// Whole percentage, such as `24%`.
     Percent,

@@ -89,7 +89,7 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
     if root.get("apiVersion").is_some() {
         Some(if kind == "ConfigMap" { CONFIG_MAP } else { MANIFEST })
     } else if root.get("static_resources").is_some() {
-        Some(ENVOY_CONFIGURATION)
+        Some(ENVOY_CONFIG_HINT)
     } else if has("actions") {
         Some(ENVOY_ACTIONS)
     } else if has("max_value") && has("seconds") {
@@ -105,7 +105,7 @@ const MANIFEST: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
 const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy; move them to \
                              Envoy's route, and list here the descriptors that they produce";
-const ENVOY_CONFIGURATION: &str = "this is Envoy's configuration, not a policy; a policy begins \
+const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; a policy begins \
                                    with the `domain` that Envoy's rate limit filter names";
 const LIMITADOR: &str = "this is a limits file of Limitador, not a policy; make its `namespace` \
                          the `domain`, each of `variables` the `key` of a descriptor, and \

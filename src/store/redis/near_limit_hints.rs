@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Check, Micros, Outcome, Verdict};
 
-/// Entries of the table, of 16 bytes each. A counter near its limit is recorded at every call, so an
-/// overwritten entry soon returns.
+/// Number of table entries, 16 bytes each. A counter near its limit is recorded on every call, so that
+/// an overwritten entry is soon restored.
 const ENTRIES: usize = 4_096;
 
 /// How long a counter counts as near its limit after a refusal.
