@@ -15,7 +15,7 @@ use axum::routing::{MethodRouter, get, post};
 use futures_util::future::BoxFuture;
 
 use super::query::Query;
-use super::{PageHandler, TextResult, page, text, text_or_bad_request};
+use super::{PageHandler, TextResult, page, text_response, text_or_bad_request};
 
 /// Longest lifetime of an override, in seconds. What must last longer belongs in the policy.
 const FOR_SECONDS_MAX: u64 = 30 * 86_400;
@@ -154,7 +154,7 @@ impl IntoResponse for AuthError {
                 "send `Authorization: Bearer TOKEN` with the token of --debug-token-file\n",
             ),
         };
-        (status, text(reason.to_owned())).into_response()
+        (status, text_response(reason.to_owned())).into_response()
     }
 }
 

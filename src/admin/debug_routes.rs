@@ -14,7 +14,7 @@ use super::browser_guard::{AllowedHosts, guard};
 use super::live_page::page_or_text;
 use super::live_page_routes::{LivePageHandlers, live_page_routes};
 use super::query::Query;
-use super::{PageHandler, TextResult, page, text, text_or_bad_request};
+use super::{PageHandler, TextResult, page, text_response, text_or_bad_request};
 
 /// Parameters of `/explain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
