@@ -42,7 +42,7 @@ fn bad_request(reason: &str) -> Response {
 }
 
 fn text_or_bad_request(result: TextResult) -> Response {
-    result.map_or_else(|reason| bad_request(&reason), text)
+    result.map_or_else(|reason| bad_request(&reason), text_response)
 }
 
 /// A route that shows a page, in the format that `respond` gives it.

@@ -83,7 +83,8 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
         diagnostics.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
     errors.extend(more);
     if errors.is_empty() {
-        errors.extend(domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents)));
+        errors
+            .extend(domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents)));
     }
     if !errors.is_empty() {
         return Err(Diagnostics(sort_by_position(errors)));
