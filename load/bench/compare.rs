@@ -9,7 +9,7 @@ use std::process::Command;
 use bytes::Bytes;
 
 use super::grpc::{self, Server};
-use super::{Scale, calls, cpu, drive};
+use super::{Scale, calls, drive};
 
 const PAIRS: usize = 20;
 const COUNTED_CALLS: usize = 3_072;
