@@ -1,7 +1,8 @@
 //! Opens connections: address, TLS, login, and the handshake that makes a connection ready for
 //! script calls.
 //!
-//! Not here: what is sent afterwards (`connection`), which nodes exist (`sentinel`, `slot_refresh`).
+//! Not here: what is sent afterwards (`connection`), which nodes exist (`sentinel`,
+//! `slot_refresh`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,7 +249,7 @@ impl Dialer {
     async fn handshake(&self, connection: &mut Connection) -> Result<(), ConnectError> {
         let config = &self.context.config;
         let checks_role = matches!(config.topology, TopologyConfig::Sentinel { .. });
-        let meta_key = config.prefix.meta();
+        let meta_key = config.prefix.meta_key();
         let mut commands = Pipeline::new();
         commands.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         for script in &self.context.scripts {
