@@ -3,19 +3,21 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 
 use bytes::Bytes;
 
 use super::{Scale, calls, cpu, drive};
 
-const DOMAIN: &str = "bench";
-const CONNECTIONS: usize = 4;
-const STREAMS: usize = 16;
+pub const DOMAIN: &str = "bench";
+pub const CONNECTIONS: usize = 4;
+pub const STREAMS: usize = 16;
 
 /// A server process; killed when dropped.
 pub struct Server {
     child: Child,
     pub port: u16,
+    log: Option<JoinHandle<Vec<String>>>,
 }
 
 impl Drop for Server {
@@ -37,12 +39,16 @@ impl Server {
 
     /// Tidegate on the embedded store, as built with this bench.
     pub fn tidegate(policy: &Path, more: &[(&str, &str)]) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        Server::serve(&mut Command::new(env!("CARGO_BIN_EXE_tidegate")), policy, more)
+    }
+
+    /// Tidegate by a command that takes its arguments.
+    pub fn serve(command: &mut Command, policy: &Path, more: &[(&str, &str)]) -> Server {
         command.args(["serve", "--policy"]).arg(policy);
         command.env("GRPC_HOST", "127.0.0.1").env("GRPC_PORT", "0");
         command.env("HOST", "127.0.0.1").env("PORT", "0").env("DEBUG_PORT", "0");
         command.env("LOG_FORMAT", "json").envs(more.iter().copied());
-        Server::spawn(&mut command, port_of_log_line)
+        Server::spawn(command, port_of_log_line)
     }
 
     fn spawn(command: &mut Command, port: impl Fn(&str) -> Option<u16>) -> Server {
@@ -64,8 +70,16 @@ impl Server {
                 break port;
             }
         };
-        std::thread::spawn(move || lines.for_each(drop));
-        Server { child, port }
+        let log = std::thread::spawn(move || lines.map_while(Result::ok).collect());
+        Server { child, port, log: Some(log) }
+    }
+
+    /// Ends the server by SIGTERM and returns what it printed since it listened.
+    pub fn terminate(mut self) -> Vec<String> {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap();
+        self.log.take().and_then(|log| log.join().ok()).unwrap_or_default()
     }
 }
 

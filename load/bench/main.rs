@@ -18,6 +18,7 @@
 
 mod algorithms;
 mod calls;
+mod compare;
 mod cpu;
 mod drive;
 mod grpc;
@@ -68,6 +69,10 @@ fn main() {
         Some("script-calls") => {
             cpu::describe_machine();
             script_calls::run(scale, args);
+        }
+        Some("compare") => {
+            cpu::describe_machine();
+            compare::run(&args.next().expect("the path of a build"), scale);
         }
         Some(part) => run(Some(part), scale),
         None => run(None, scale),

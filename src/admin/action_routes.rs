@@ -15,7 +15,7 @@ use axum::routing::{MethodRouter, get, post};
 use futures_util::future::BoxFuture;
 
 use super::query::Query;
-use super::{PageHandler, TextResult, page, text, text_or_bad_request};
+use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
 /// Longest lifetime of an override, in seconds. What must last longer belongs in the policy.
 const FOR_SECONDS_MAX: u64 = 30 * 86_400;
@@ -91,8 +91,8 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
     let AdminHandlers { token, run, overrides, log_level, counter, reset } = handlers;
     let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run));
     Router::new()
-        .route("/switches", page(overrides, text))
-        .route("/log-level", page(log_level, text).merge(action(parse_log_level)))
+        .route("/switches", page(overrides, text_response))
+        .route("/log-level", page(log_level, text_response).merge(action(parse_log_level)))
         .route("/switch", action(parse_switch))
         .route("/undo", action(parse_undo))
         .route("/leave-store", action(parse_leave_store))
@@ -154,7 +154,7 @@ impl IntoResponse for AuthError {
                 "send `Authorization: Bearer TOKEN` with the token of --debug-token-file\n",
             ),
         };
-        (status, text(reason.to_owned())).into_response()
+        (status, text_response(reason.to_owned())).into_response()
     }
 }
 

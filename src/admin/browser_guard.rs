@@ -16,7 +16,7 @@ use axum::http::{HeaderValue, Request, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::text;
+use super::text_response;
 
 /// Values of the `Host` header that a port accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) async fn guard(hosts: AllowedHosts, request: Request<Body>, next: Nex
     let mut response = if hosts == AllowedHosts::Local && !host.is_none_or(is_unregistrable) {
         let reason = "this port accepts localhost and IP addresses only; to reach it by a name, \
                       set --debug-host to the address that it should listen on\n";
-        (StatusCode::FORBIDDEN, text(reason.to_owned())).into_response()
+        (StatusCode::FORBIDDEN, text_response(reason.to_owned())).into_response()
     } else {
         next.run(request).await
     };

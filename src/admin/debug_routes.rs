@@ -14,7 +14,7 @@ use super::browser_guard::{AllowedHosts, guard};
 use super::live_page::page_or_text;
 use super::live_page_routes::{LivePageHandlers, live_page_routes};
 use super::query::Query;
-use super::{PageHandler, TextResult, page, text, text_or_bad_request};
+use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
 /// Parameters of `/explain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,8 +74,8 @@ pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
     let explain = handlers.explain;
     Router::new()
         .route("/", get(|headers: HeaderMap| async move { page_or_text(&headers, ENDPOINTS) }))
-        .route("/rlconfig", page(handlers.rlconfig, text))
-        .route("/config", page(handlers.config, text))
+        .route("/rlconfig", page(handlers.rlconfig, text_response))
+        .route("/config", page(handlers.config, text_response))
         .route(
             "/explain",
             get(move |RawQuery(query): RawQuery| async move {

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 
-use super::text;
+use super::text_response;
 
 const PAGE: &str = include_str!("live_page.html");
 
@@ -37,7 +37,7 @@ pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
         ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, CONTENT_POLICY.clone())], PAGE)
             .into_response()
     } else {
-        text(list.to_owned())
+        text_response(list.to_owned())
     };
     response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
     response

@@ -33,16 +33,16 @@ pub type PageHandler = Arc<dyn Fn() -> String + Send + Sync>;
 /// The body of a response, or what is wrong with the request.
 pub type TextResult = Result<String, String>;
 
-fn text(body: String) -> Response {
+fn text_response(body: String) -> Response {
     ([(CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
 
 fn bad_request(reason: &str) -> Response {
-    (StatusCode::BAD_REQUEST, text(format!("{reason}\n"))).into_response()
+    (StatusCode::BAD_REQUEST, text_response(format!("{reason}\n"))).into_response()
 }
 
 fn text_or_bad_request(result: TextResult) -> Response {
-    result.map_or_else(|reason| bad_request(&reason), text)
+    result.map_or_else(|reason| bad_request(&reason), text_response)
 }
 
 /// A route that shows a page, in the format that `respond` gives it.

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures_util::future::BoxFuture;
 
-use super::text;
+use super::text_response;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
 
 /// Response of `/json`.
@@ -106,5 +106,5 @@ async fn json(handler: JsonHandler, body: Bytes) -> Response {
 
 async fn json_is_off() -> Response {
     let reason = "/json is off because gRPC callers must show a certificate; --json on opens it\n";
-    (StatusCode::NOT_FOUND, text(reason.to_owned())).into_response()
+    (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()
 }

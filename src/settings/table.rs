@@ -240,7 +240,7 @@ settings! {
     redis_pool_size "redis-pool-size": usize = "2", number(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Timeout for connecting to Redis (for calls: --store-budget).
     redis_timeout "redis-timeout": Duration = "1s", duration(10, 60_000), Plain, ["REDIS_TIMEOUT"];
-    /// Interval of INFO, for metrics about Redis itself; 0s: never.
+    /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll": Duration = "10s", duration(0, 3_600_000), Plain, [];
 
     /// Decide and count as usual, but let every call pass.

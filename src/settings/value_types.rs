@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a value must be.
+/// Error message that describes the expected value.
 pub(super) type ValueError = String;
 
 /// A secret that appears neither in logs nor in `--print-settings` nor in errors.

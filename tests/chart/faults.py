@@ -124,7 +124,7 @@ def broken_policy(stack):
     # A span's first look reaches back to the minute before it.
     recording.pass_minutes(1)
     recording.healthy(CALM)
-    return Seen(recording, {"pod": "a"}, "a refused a new policy")
+    return Seen(recording, {"pod": "a"}, "a rejected a new policy")
 
 
 def steady(recording, refused):
@@ -143,7 +143,7 @@ def clients_flood(stack):
     recording.healthy(CALM_HOUR, lambda: steady(recording, refused=1))
     recording.breaks()
     recording.pass_minutes(20, lambda: steady(recording, refused=50))
-    return Seen(recording, RULE, "50% of the hits of edge.client are refused")
+    return Seen(recording, RULE, "50% of the hits of edge.client are rejected")
 
 
 @fault_of("TidegateRuleNearLimit", within=40)
@@ -185,7 +185,7 @@ def frozen(stack):
         waits()
     recording.until("the breaker opens", lambda: replica.figure("tidegate_redis_breakers_open") == 1)
     recording.pass_minutes(3)
-    return Seen(recording, {"node": server.node}, f"Redis node {server.node} is not asked: it did not answer")
+    return Seen(recording, {"node": server.node}, f"The circuit breaker of Redis node {server.node} is open")
 
 
 @fault_of("TidegateRedisSlow", within=10)
@@ -309,7 +309,7 @@ def evicts(stack):
     for replica in recording.replicas:
         recording.until("it is told", lambda: replica.figure("tidegate_redis_eviction_info", **labels) == 1)
     recording.pass_minutes(8)
-    return Seen(recording, labels, f"Redis node {server.node} forgets counters when it is full: allkeys-lru")
+    return Seen(recording, labels, f"Redis node {server.node} evicts counters when it is full: allkeys-lru")
 
 
 @fault_of("TidegatePoliciesDiffer", within=11)
@@ -345,4 +345,4 @@ def foreign_key(stack):
     recording.breaks()
     told(recording, "tidegate_redis_keys_without_expiry", 1)
     recording.pass_minutes(18)
-    return Seen(recording, {"node": server.node}, f"1 keys on Redis node {server.node} never end")
+    return Seen(recording, {"node": server.node}, f"1 keys on Redis node {server.node} never expire")

@@ -119,7 +119,7 @@ impl<'a> HybridCredits<'a> {
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// What the pool must hold, whatever is asked of it.
+    /// Returns the minimum credits that the pool keeps, whatever the cost of a take.
     fn floor(&self, own: &[u64]) -> u64 {
         let room = self.room(own);
         let caps: u64 = self.classes().map(|class| self.cap(class)).sum();
@@ -130,7 +130,7 @@ impl<'a> HybridCredits<'a> {
         if caps < self.total { whole } else { whole.min(room) }
     }
 
-    /// What the pool must hold for a take of `credits`; 0 if it is not needed.
+    /// Returns the credits that the pool must hold for a take of `credits`; 0 if the class has enough itself.
     fn needed(&self, own: &[u64], credits: u64) -> u64 {
         match credits.saturating_sub(own[self.limit.class]) {
             0 => 0,

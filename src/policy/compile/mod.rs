@@ -83,7 +83,8 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
         diagnostics.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
     errors.extend(more);
     if errors.is_empty() {
-        errors.extend(domains.iter().filter_map(|domain| check_count_error(domain, &documents)));
+        errors
+            .extend(domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents)));
     }
     if !errors.is_empty() {
         return Err(Diagnostics(sort_by_position(errors)));
@@ -103,7 +104,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
 }
 
 /// Returns an error if a request could need more than [`CHECKS_MAX`] checks.
-fn check_count_error(domain: &Domain, documents: &[Document<'_>]) -> Option<Diagnostic> {
+fn too_many_checks_error(domain: &Domain, documents: &[Document<'_>]) -> Option<Diagnostic> {
     let worst = colocation::excessive_checks(&domain.spec)?;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \

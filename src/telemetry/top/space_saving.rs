@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::refusal_note::RefusalNote;
 use crate::domain::Micros;
 
-/// Keys per bucket: more than three times as many as are listed.
+/// Maximum number of keys tracked per bucket: more than three times the number that is listed, so that
+/// the listed counts are accurate.
 pub(super) const KEYS_MAX: usize = 32;
 
 /// The length of a window: so many buckets of this length. It covers up to one bucket less, because

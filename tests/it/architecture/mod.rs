@@ -158,6 +158,55 @@ fn external_crates_stay_in_their_modules() {
     none(broken);
 }
 
+/// Who may mention the roles of checks: the admission rule, those who assign roles, and those who send
+/// them to a script. Each row says why.
+const ROLES: &[(&str, &str)] = &[
+    ("domain", "domain::Admission is the rule"),
+    ("policy::lookup::matcher", "assigns the role of a rule"),
+    ("decide", "assigns the roles of the process-wide modes"),
+    ("resilience::merge", "assigns the roles that the local checks of a half-answered call have"),
+    (
+        "store::redis::multi_slot",
+        "assigns the roles within one slot, and picks the slot to ask first",
+    ),
+    ("store::redis::script::arguments", "spells the role for a script"),
+    ("store::redis::script::selection", "a script without roles may decide required checks alone"),
+];
+
+/// A second admission rule would have to tell required checks from quota checks.
+#[test]
+fn admission_is_decided_in_one_place() {
+    let mut broken = Vec::new();
+    for file in all_files("src") {
+        let allowed = ROLES.iter().any(|(module, _)| starts(&file.module, module));
+        for line in file.lines.iter().filter(|line| !allowed && !line.in_tests) {
+            if line.code.contains("Role::Quota") || line.code.contains("Role::Required") {
+                let at = line.number;
+                broken.push(format!("{}:{at}: call domain::Admission instead", file.path));
+            }
+        }
+    }
+    none(broken);
+}
+
+/// Replies of scripts are numbers in arrays or lines of text; the modules of the client decode replies
+/// of commands.
+#[test]
+fn script_replies_are_decoded_in_one_place() {
+    let mut broken = Vec::new();
+    for file in all_files("src/store/redis") {
+        let allowed = starts(&file.module, "store::redis::client")
+            || file.module == "store::redis::script::reply";
+        for line in file.lines.iter().filter(|line| !allowed && !line.in_tests) {
+            if line.code.contains("Value::") {
+                let at = line.number;
+                broken.push(format!("{}:{at}: call script::reply::ScriptReply instead", file.path));
+            }
+        }
+    }
+    none(broken);
+}
+
 #[test]
 fn the_domain_uses_the_standard_library_only() {
     let mut broken = Vec::new();

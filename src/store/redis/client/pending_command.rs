@@ -11,7 +11,7 @@ use super::node_breaker::CallTracker;
 use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::store::redis::script::library::Script;
 
-/// The commands of one call for one node. They enter a queue together, so that they leave in one
+/// Commands that one call sends to one node. They are queued together, so that they leave in one
 /// write.
 pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 

@@ -1,0 +1,61 @@
+//! Compares this build with another one, call by call: `cargo bench -- compare PATH`.
+//!
+//! CPU time includes the kernel and varies with the load of the machine. Instructions are those of the
+//! process alone, counted by valgrind, and hardly vary.
+
+use std::path::Path;
+use std::process::Command;
+
+use bytes::Bytes;
+
+use super::grpc::{self, Server};
+use super::{Scale, calls, drive};
+
+const PAIRS: usize = 20;
+const COUNTED_CALLS: usize = 3_072;
+
+pub fn run(other: &str, scale: Scale) {
+    let dir = tempfile::tempdir().unwrap();
+    let this = env!("CARGO_BIN_EXE_tidegate");
+    let scale = Scale { pairs: PAIRS, ..scale };
+    println!("\nThis build against {other}, embedded store (median of {PAIRS} pairs)");
+    println!(
+        "{:<16} {:>9} {:>9} {:>7} {:>14} {:>14} {:>7}",
+        "call", "other us", "this us", "ratio", "other instr.", "this instr.", "ratio"
+    );
+    for descriptors in [1, 2, 10] {
+        let text = calls::policy(grpc::DOMAIN, descriptors);
+        let policy = grpc::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
+        let bodies = grpc::bodies(descriptors);
+        let (others, ours, ratio) = {
+            let server = |path| Server::serve(&mut Command::new(path), &policy, &[]);
+            grpc::paired(&server(other), &server(this), &bodies, scale)
+        };
+        let counts = [other, this].map(|path| instructions(path, &policy, &bodies));
+        let counted = counts[1] / counts[0];
+        println!(
+            "{:<16} {others:>9.2} {ours:>9.2} {ratio:>7.3} {:>14.0} {:>14.0} {counted:>7.3}",
+            format!("{descriptors} descriptors"),
+            counts[0],
+            counts[1]
+        );
+    }
+}
+
+/// Instructions per call: those of a run with calls without those of a run that only starts.
+fn instructions(path: &str, policy: &Path, bodies: &[Bytes]) -> f64 {
+    let counted = |calls| {
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", path]);
+        let server = Server::serve(&mut command, policy, &[]);
+        // Connections and first allocations are in both runs.
+        for calls in [512, calls] {
+            drive::run(server.port, bodies, calls, grpc::CONNECTIONS, grpc::STREAMS);
+        }
+        let log = server.terminate();
+        let line = log.iter().find_map(|line| line.split_once("Collected : "));
+        line.expect("valgrind counts").1.trim().parse::<f64>().expect("a number")
+    };
+    let most = counted(COUNTED_CALLS + 64);
+    (most - counted(64)) / COUNTED_CALLS as f64
+}
