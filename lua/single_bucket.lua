@@ -1,7 +1,7 @@
 #!lua
 -- Fast path: decides a call of one check of a bucket. Answers the counter's state;
 -- src/algorithm/bucket.rs turns it into an outcome.
--- Saves FIGURE of Redis' CPU per call (load/results/scripts.txt).
+-- Saves 43 % of Redis' CPU per call, compared with apply.lua (load/results/scripts.txt).
 -- Takes and peeks are decided here. Refunds and debts, and states that do not fit the limit, go through
 -- algorithm/bucket.lua, which says what credits are.
 --
@@ -33,8 +33,9 @@ end
 local key, need, capacity = KEYS[1], ARGV[2] + 0, ARGV[3] + 0
 local rate = ARGV[4] and tonumber(ARGV[4])
 local cap, op = ARGV[5] and ARGV[5] + 0 or capacity, ARGV[6]
+local changes = op and op ~= 'peek'
 
-local value = redis.pcall('GET', key)
+local value = not changes and redis.pcall('GET', key)
 local ahead, rem, clamped = 0, 0, false
 if value then
   local tat = tonumber(value)
@@ -48,7 +49,7 @@ if value then
     rem = 0
   end
 end
-if op and op ~= 'peek' or value and value.err or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
+if changes or value and value.err or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
   or (ahead - 1000000) * (rate or 1) > cap
 then
   local bucket = loadfile('algorithm/bucket.lua')(now, extra_ms)
@@ -57,7 +58,7 @@ then
     return err
   end
   ahead, rem, clamped = bucket.read(state, rate or 1, cap)
-  if op and op ~= 'peek' then
+  if changes then
     local limit = { ARGV[8] + 0, cap, ARGV[9] + 0, rate or 1, ARGV[10] + 0 }
     local passes, _, _, _, _, write = bucket.step(state, op, ARGV[7] + 0, limit, 0)
     if write then

@@ -1,7 +1,7 @@
 #!lua
 -- Fast path: decides a call of one check of a sliding window. Answers the counter's state;
 -- src/algorithm/sliding_window.rs turns it into an outcome.
--- Saves FIGURE of Redis' CPU per call (load/results/scripts.txt).
+-- Saves 36 % of Redis' CPU per call, compared with apply.lua (load/results/scripts.txt).
 -- Takes and peeks are decided here. Refunds and debts, and counters of a window ahead of the clock, go
 -- through algorithm/sliding_window.lua.
 --
@@ -29,7 +29,9 @@ end
 local key, cost, hits, length, tick = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 
 local number = (now - now % length) / length
-local value, op = redis.pcall('GET', key), ARGV[6]
+local op = ARGV[6]
+local changes = op and op ~= 'peek'
+local value = not changes and redis.pcall('GET', key)
 local prev, cur, windows = 0, 0, 0
 if value then
   local at, before, counted
@@ -43,7 +45,7 @@ if value then
     prev = counted + 0
   end
 end
-if op and op ~= 'peek' or windows < 0 or prev > hits or cur > hits then
+if changes or windows < 0 or prev > hits or cur > hits then
   local sliding_window = loadfile('algorithm/sliding_window.lua')(now, extra_ms)
   local limit = { hits, op and ARGV[7] + 0 or hits, length, tick }
   local state, err = sliding_window.load(key, limit, 0)
