@@ -1,8 +1,8 @@
 #!lua
--- Fast path: decides a call of one check of a fixed window. Answers the counter's state;
--- src/algorithm/fixed_window.rs turns it into an outcome.
+-- Fast path: decides a call with one check, of a fixed window. Answers the counter's state, from which
+-- src/algorithm/fixed_window.rs computes the outcome.
 -- Saves 49 % of Redis' CPU per call, compared with apply.lua (load/results/scripts.txt).
--- Takes and peeks are decided here. Refunds and debts, and counters of another window, go through
+-- Decides takes and peeks itself. Passes refunds, debts, and counters of another window to
 -- algorithm/fixed_window.lua.
 --
 -- KEYS[1]  the counter
@@ -10,13 +10,13 @@
 -- ARGV[2]  cost: hits to take, at most one more than the limit
 -- ARGV[3]  hits: per window
 -- ARGV[4]  length_us: of a window, at least one second
--- ARGV[5]  op: peek, refund or debt; absent: a take, charged when it passes
--- ARGV[6]  cap: the highest count, where op is there
+-- ARGV[5]  op: peek, refund or debt; absent for a take, which is charged if it passes
+-- ARGV[6]  cap: the largest count; only together with op
 --
--- State    algorithm/fixed_window.lua's
--- Reply    "count now [start clamped]": the hits in the window before this call (refused: -1 - count)
---          and the time; where the window may not be the current one its start, and 1 where the stored
---          state was from the far future
+-- State    as in algorithm/fixed_window.lua
+-- Reply    "count now [start clamped]": the hits in the window before this call (-1 - count if
+--          refused) and the time; if the window may not be the current one also its start, and 1 if
+--          the stored state was from the far future
 -- Cost     TIME, GET and one write (INCRBY; SET at a window's first hit); refused: no write
 local now, extra_ms
 if ARGV[1] == '' then
@@ -55,7 +55,7 @@ if count + cost > hits then
 elseif op then
   return string.format('%d %d', count, now)
 end
--- INCRBY fails on what is not written as whole numbers are. Its answer is rounded as this sum is.
+-- INCRBY fails on text that is not a whole number. A reply above 2^53 is rounded, as this sum is.
 if not (value and redis.pcall('INCRBY', key, ARGV[2]) == number % 900000000 * 10000000000 + count + cost) then
   local left = (number + 1) * length - now + 1999
   local state = string.format('%d%010d', number % 900000000, count + cost)
