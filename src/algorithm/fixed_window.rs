@@ -24,6 +24,7 @@ use crate::domain::{
 /// Hits counted in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
+    /// Start of the window, aligned to its length or to the calendar.
     pub start: Micros,
     /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: always`.
     pub count: u32,

@@ -109,6 +109,7 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, stats }
     }
 
+    /// Returns the transport over which script calls are sent.
     pub fn transport(&self) -> &T {
         &self.transport
     }
