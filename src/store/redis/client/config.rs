@@ -61,6 +61,7 @@ impl fmt::Display for Address {
 pub struct Auth {
     /// ACL user. `None`: the server's default user.
     pub user: Option<String>,
+    /// Password for AUTH or HELLO.
     pub password: Password,
 }
 
