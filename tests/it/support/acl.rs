@@ -21,7 +21,7 @@ pub const SENTINEL: &str = "resetchannels -@all +hello +sentinel|get-master-addr
 pub const CLUSTER: &str = "~tg1* resetchannels -@all +hello +client|setname +script|load +evalsha \
                            +get +mget +set +incr +incrby +time +strlen +getrange +append +pexpire \
                            +zcount +zrange +zscore +zadd +zrem +zremrangebyscore +cluster|shards \
-                           +cluster|slots +asking";
+                           +cluster|slots +cluster|nodes +asking";
 
 /// The configuration line that makes the user.
 pub fn line(rules: &str) -> String {

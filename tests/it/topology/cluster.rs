@@ -1,13 +1,19 @@
 //! Redis Cluster of three masters, each with a replica.
 
+#![allow(clippy::disallowed_methods, reason = "sends calls with a deadline")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
+use tidegate::domain::ExecutionStatus::{self, Unknown};
 use tidegate::domain::{Answer, Hits, Op, Receipt};
 use tidegate::store::Store;
 use tidegate::store::redis::client::config::TopologyConfig;
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, Transport};
+use tidegate::store::redis::client::transport::{
+    ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+};
 use tidegate::store::redis::keys;
 use tokio::sync::MutexGuard;
 
@@ -17,7 +23,7 @@ use super::counting_load::{
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::redis_cluster::Cluster;
-use crate::support::redis_server::until;
+use crate::support::redis_server::{PATIENCE, Server, until};
 
 /// How many keys each master holds.
 const KEYS_EACH: usize = 4;
@@ -218,4 +224,123 @@ async fn a_charge_beside_an_unanswered_slot_is_kept_and_can_be_refunded() {
     store.refund(&receipts).await;
     assert_eq!(hits(&store, &limit, sound).await, Some(3));
     cluster.nodes[0].thaw();
+}
+
+/// Hands an empty slot from one master to another. The client learns of it by MOVED only.
+fn hand_over(cluster: &Cluster, slot: u16, from: usize, to: usize) {
+    let (slot, id) = (slot.to_string(), cluster.id(to));
+    for node in [to, from] {
+        cluster.nodes[node].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+    }
+}
+
+/// A counting call for a key that is in one of a master's slots.
+fn item_on(cluster: &Cluster, home: usize) -> ScriptCall {
+    let keys = (0..).map(|at| format!("tg1z:{{{at}}}"));
+    let mut items = keys.map(|key| {
+        let slot = keys::slot_of_text(key.as_bytes());
+        (cluster.owner(0, slot), ScriptCall { slot: Some(slot), ..item(&COUNT, &key) })
+    });
+    items.find(|(at, _)| *at == home).unwrap().1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirected_call_does_not_wait_for_a_frozen_node() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let (frozen, moved) = (item_on(&cluster, 0), item_on(&cluster, 1));
+    hand_over(&cluster, moved.slot.unwrap(), 1, 2);
+    cluster.nodes[0].freeze();
+    let deadline = std::time::Instant::now() + Duration::from_millis(200);
+    let calls = ScriptCalls::from_iter([frozen, moved]);
+    let replies = connections.send_until(calls, Some(deadline)).await;
+    cluster.nodes[0].thaw();
+    assert_eq!(replies[0], Err(SendError { kind: SendErrorKind::Lost, executed: Unknown }));
+    assert_eq!(replies[1], Ok(Value::Int(1)), "the redirect was followed beside the frozen node");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_on_a_half_moved_slot_is_retried_once_and_then_not_executed() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let call = item_on(&cluster, 1);
+    let slot = call.slot.unwrap();
+    let key = (0..).map(|at| format!("tg1z:{{{at}}}"));
+    let tag = key.into_iter().find(|key| keys::slot_of_text(key.as_bytes()) == slot).unwrap();
+    let both = [format!("{tag}:a"), format!("{tag}:b")];
+    for key in &both {
+        cluster.nodes[1].ask(&["SET", key, "0"]);
+    }
+    let (from, to, text) = (cluster.id(1), cluster.id(2), slot.to_string());
+    cluster.nodes[2].ask(&["CLUSTER", "SETSLOT", &text, "IMPORTING", &from]);
+    cluster.nodes[1].ask(&["CLUSTER", "SETSLOT", &text, "MIGRATING", &to]);
+    let port = cluster.nodes[2].port.to_string();
+    cluster.nodes[1].ask(&["MIGRATE", "127.0.0.1", &port, &both[0], "0", "5000"]);
+
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&COUNT.sha).arg(2).arg(&both);
+    let half = ScriptCall { script: &COUNT, command, slot: Some(slot) };
+    let replies = connections.send(ScriptCalls::from_iter([half])).await;
+    let moving = SendError { kind: SendErrorKind::Moving, executed: ExecutionStatus::NotExecuted };
+    assert_eq!(replies.as_slice(), [Err(moving)]);
+    assert_eq!(total(&connections, |node| &node.tryagain), 2, "sent once and retried once");
+}
+
+/// A server with the configuration that a master had when it was copied, cut off from all others.
+fn stale_copy(cluster: &Cluster, node: usize) -> Server {
+    let nodes = std::fs::read_to_string(cluster.nodes[node].dir.path().join("nodes.conf")).unwrap();
+    // Nothing listens on bus port 1.
+    let words = nodes.split(' ').map(|word| match word.split_once('@') {
+        Some((address, rest)) => {
+            let rest = rest.split_once(',').map_or(String::new(), |(_, rest)| format!(",{rest}"));
+            format!("{address}@1{rest}")
+        }
+        None => word.to_owned(),
+    });
+    let nodes = words.collect::<Vec<_>>().join(" ");
+    let dir = tempfile::tempdir().unwrap().keep();
+    let file = dir.join("nodes.conf");
+    std::fs::write(&file, nodes).unwrap();
+    let file = format!("cluster-config-file {}", file.display());
+    let announced = format!("cluster-announce-port {}", cluster.nodes[node].port);
+    let lines = ["cluster-enabled yes", &file, &announced, &acl::line(acl::CLUSTER)];
+    Server::start(&lines)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_slot_table_never_replaces_a_newer_one() {
+    let turn = heavy::turn().await;
+    let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
+    let call = item_on(&cluster, 0);
+    let stale = stale_copy(&cluster, 2);
+    let heir = cluster.replica_of(0);
+    cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"]);
+    let slot = call.slot.unwrap();
+    until("the replica is master", || (0..6).all(|asked| cluster.owner(asked, slot) == heir)).await;
+
+    // The stale server is asked first whenever no node is connected, and so at the start.
+    let addresses = config(TopologyConfig::Cluster, &[&stale, &cluster.nodes[1]]);
+    let connections = open(addresses).await;
+    let count = async || connections.send(ScriptCalls::from_iter([call.clone()])).await;
+    let end = std::time::Instant::now() + PATIENCE;
+    let mut moved = u64::MAX;
+    while !count().await[0].is_ok() || total(&connections, |node| &node.moved) != moved {
+        assert!(std::time::Instant::now() < end, "the stale table stays");
+        moved = total(&connections, |node| &node.moved);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    // With every other node silent, the stale one is the only one that answers.
+    cluster.nodes.iter().for_each(Server::freeze);
+    let lost = total(&connections, |node| &node.losses);
+    until("a connection is lost", || {
+        connections.post(call.clone());
+        total(&connections, |node| &node.losses) > lost
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    cluster.nodes.iter().for_each(Server::thaw);
+    until("all are connected again", || connections.is_connected()).await;
+    while !count().await[0].is_ok() {
+        assert!(std::time::Instant::now() < end, "it is not counted again");
+    }
+    assert_eq!(total(&connections, |node| &node.moved), moved, "the newer table stayed");
+    drop((stale, turn));
 }

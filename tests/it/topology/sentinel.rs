@@ -1,12 +1,15 @@
 //! A master behind Sentinel.
 
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::transport::Transport;
 
-use super::counting_load::{Load, auth, config, open, records};
+use redis::Value;
+
+use super::counting_load::{COUNT, Load, auth, config, count_one, item, open, records, total};
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::redis_sentinel::{Group, NAME};
-use crate::support::redis_server::until;
+use crate::support::redis_server::{Server, until};
 
 fn group() -> Group {
     Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)])
@@ -47,4 +50,39 @@ async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() 
 
     // Replication is asynchronous: what a dead master alone had seen is lost, by design.
     load.stop(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minority_of_the_sentinels_does_not_replace_a_connected_master() {
+    let _turn = heavy::turn().await;
+    let mut group = group();
+    let connections = open(watched(&group)).await;
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
+    // The others are away, and this one is stale: it names another server, which is a master.
+    let other = Server::start(&[&acl::line(acl::SENTINEL_MASTER)]);
+    group.sentinels[1].kill();
+    group.sentinels[2].kill();
+    group.sentinels[0].ask(&["SENTINEL", "REMOVE", NAME]);
+    let port = other.port.to_string();
+    group.sentinels[0].ask(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "1"]);
+    for count in 2..6 {
+        // Every lost connection makes the client query the sentinels.
+        let before = total(&connections, |node| &node.connects);
+        group.servers[0].ask(&["CLIENT", "KILL", "USER", acl::USER]);
+        until("both connections are back", || {
+            total(&connections, |node| &node.connects) >= before + 2
+                && total(&connections, |node| &node.connected) == 2
+        })
+        .await;
+        assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(count)));
+    }
+    assert_eq!(other.count("tg1z:{a}"), 0);
+    // Once the master is lost, the only sentinel that answers is better than none.
+    group.servers[0].kill();
+    until("the named master is connected", || connections.is_connected()).await;
+    until("it counts", || {
+        connections.post(item(&COUNT, "tg1z:{a}"));
+        other.count("tg1z:{a}") > 0
+    })
+    .await;
 }

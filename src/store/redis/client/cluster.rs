@@ -14,34 +14,59 @@ use redis::Value;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::backoff::jittered;
 use super::config::Address;
 use super::dialer::ClientContext;
 use super::error_reply::Redirect;
 use super::node::Node;
 use super::pending_command::{Batch, CommandReply, PendingReply};
-use super::slot_table::{SlotOwner, SlotTable};
+use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
 /// Redirections followed per call, at most. A stale slot table causes one, a slot that moves
 /// meanwhile a second. More than three mean that the nodes disagree.
 const REDIRECTS_MAX: u32 = 3;
-/// Retries of a call after TRYAGAIN, at most.
-const RETRIES_MAX: u32 = 5;
-/// Longest wait before a retry after TRYAGAIN; the shortest is half of it.
-const RETRY_WAIT: Duration = Duration::from_millis(4);
+/// Retries of a call after TRYAGAIN, at most. A slot stays half moved for as long as its keys
+/// migrate, so the fallback answers all calls that one retry does not help.
+const RETRIES_MAX: u32 = 1;
+/// Wait before a retry after TRYAGAIN: about the time in which MIGRATE moves a batch of keys.
+const RETRY_WAIT: Duration = Duration::from_millis(1);
+/// Nodes outside the slot table that redirects may name, at most. A reshard names one or two.
+const REDIRECT_TARGETS_MAX: usize = 16;
 
 /// Redis Cluster client: the known nodes and the slot table.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
     table: ArcSwap<SlotTable>,
-    /// Serializes replacements of `table`. Script calls never take this lock.
-    update: Mutex<()>,
+    /// Serializes replacements of `table`, and holds what is known about its origin. Script calls
+    /// take this lock only to open the target of a redirect.
+    update: Mutex<TableOrigin>,
     /// Notified when the slot table may be stale.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Node to query first at the next refresh: the target of the last MOVED.
     refresh_hint: Mutex<Option<Address>>,
+}
+
+/// Origin of the slot table, and the nodes that redirects added to it.
+#[derive(Debug, Default)]
+struct TableOrigin {
+    /// The cluster's nodes and config epoch when the table was read; `None` if unknown.
+    membership: Option<Membership>,
+    /// Addresses outside the slot table that redirects named since the last update.
+    redirect_targets: Vec<Address>,
+}
+
+/// Result of an update of the slot table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableUpdate {
+    /// The table was replaced.
+    Replaced,
+    /// The node returned the present table.
+    Unchanged,
+    /// The node returned a table of a lower config epoch, which was ignored.
+    Older,
+    /// The node belongs to another cluster than the present table, so its table was ignored.
+    OtherCluster,
 }
 
 impl Cluster {
@@ -50,7 +75,7 @@ impl Cluster {
         Cluster {
             context,
             table: ArcSwap::from_pointee(SlotTable::default()),
-            update: Mutex::new(()),
+            update: Mutex::default(),
             refresh_needed,
             refresh_hint: Mutex::new(None),
         }
@@ -84,51 +109,48 @@ impl Cluster {
                 node.enqueue(batch);
             }
         }
-        let mut replies = Replies::with_capacity(pending.len());
-        let mut redirected = Vec::new();
-        let timer = sleep_until_deadline(deadline);
-        tokio::pin!(timer);
-        // The timer must not be polled again after it fired.
-        let mut expired = false;
-        for (at, (owner, reply)) in pending.into_iter().enumerate() {
-            let reply = tokio::select! {
-                // Replies first: one that has arrived counts even after the deadline.
-                biased;
-                reply = reply.wait() => reply,
-                () = std::future::ready(()), if expired => CommandReply::Failed(SendError::LOST),
-                () = &mut timer, if !expired => {
-                    expired = true;
-                    CommandReply::Failed(SendError::LOST)
-                }
-            };
-            replies.push(match reply {
+        let wait = async |at: usize, owner: u16, reply: PendingReply| {
+            let result = match reply.wait().await {
                 CommandReply::Value(value) => Ok(value),
                 CommandReply::Failed(error) => Err(error),
-                CommandReply::Redirect(redirect, call) => {
-                    if let Some(from) = table.node(owner) {
-                        let from = Arc::clone(from);
-                        redirected
-                            .push(async move { (at, self.follow(from, redirect, call).await) });
+                CommandReply::Redirect(redirect, call) => match table.node(owner) {
+                    // Boxed, so that the future of a call without redirects stays small.
+                    Some(from) => {
+                        Box::pin(self.follow(Arc::clone(from), redirect, call, deadline)).await
                     }
-                    // Placeholder, replaced below unless the deadline comes first.
-                    Err(SendError::LOST)
-                }
-            });
+                    None => Err(SendError::not_executed(SendErrorKind::Moving)),
+                },
+            };
+            (at, result)
+        };
+        let mut replies: Replies = pending.iter().map(|_| Err(SendError::LOST)).collect();
+        let timer = sleep_until_deadline(deadline);
+        tokio::pin!(timer);
+        // Replies before the timer: one that has arrived counts even after the deadline.
+        if pending.len() == 1
+            && let Some((owner, reply)) = pending.pop()
+        {
+            tokio::select! {
+                biased;
+                (at, result) = wait(0, owner, reply) => replies[at] = result,
+                () = timer => {}
+            }
+            return replies;
         }
-        if !redirected.is_empty() && !expired {
-            let mut redirected: FuturesUnordered<_> = redirected.into_iter().collect();
-            loop {
-                tokio::select! {
-                    biased;
-                    next = redirected.next() => match next {
-                        Some((at, result)) => replies[at] = result,
-                        None => break,
-                    },
-                    () = &mut timer => break,
-                }
+        // Side by side: a redirect of one node must not wait for the reply of another.
+        let waits = pending.into_iter().enumerate();
+        let mut waits: FuturesUnordered<_> =
+            waits.map(|(at, (owner, reply))| wait(at, owner, reply)).collect();
+        loop {
+            tokio::select! {
+                biased;
+                next = waits.next() => match next {
+                    Some((at, result)) => replies[at] = result,
+                    None => return replies,
+                },
+                () = &mut timer => return replies,
             }
         }
-        replies
     }
 
     /// Sends a script call without waiting for its reply. The call is dropped if no node is known
@@ -147,7 +169,9 @@ impl Cluster {
         mut node: Arc<Node>,
         mut redirect: Redirect,
         mut call: ScriptCall,
+        deadline: Option<Instant>,
     ) -> Result<Value, SendError> {
+        const MOVING: SendError = SendError::not_executed(SendErrorKind::Moving);
         let mut asking = false;
         let (mut redirects, mut retries) = (0, 0);
         loop {
@@ -155,7 +179,7 @@ impl Cluster {
                 Redirect::Moved(address) => {
                     redirects += 1;
                     asking = false;
-                    node = self.node_at(&address);
+                    node = self.redirect_target(&address).ok_or(MOVING)?;
                     *self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner) =
                         Some(address);
                     self.refresh_needed.notify_one();
@@ -163,15 +187,21 @@ impl Cluster {
                 Redirect::Ask(address) => {
                     redirects += 1;
                     asking = true;
-                    node = self.node_at(&address);
+                    node = self.redirect_target(&address).ok_or(MOVING)?;
                 }
+                Redirect::TryAgain if retries >= RETRIES_MAX => return Err(MOVING),
                 Redirect::TryAgain => {
                     retries += 1;
-                    tokio::time::sleep(jittered(RETRY_WAIT)).await;
+                    tokio::select! {
+                        biased;
+                        // The call did not run, so it must not be reported as lost.
+                        () = sleep_until_deadline(deadline) => return Err(MOVING),
+                        () = tokio::time::sleep(RETRY_WAIT) => {}
+                    }
                 }
             }
-            if redirects > REDIRECTS_MAX || retries > RETRIES_MAX {
-                return Err(SendError::not_executed(SendErrorKind::Moving));
+            if redirects > REDIRECTS_MAX {
+                return Err(MOVING);
             }
             match node.send_one(call, asking).wait().await {
                 CommandReply::Value(value) => return Ok(value),
@@ -184,36 +214,76 @@ impl Cluster {
         }
     }
 
-    /// Returns the node at an address. An unknown node is opened and added to the slot table.
-    fn node_at(&self, address: &Address) -> Arc<Node> {
-        if let Some(node) = self.table.load().node_at(address) {
-            return node;
-        }
-        let _update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the node that a redirect names. An unknown node is opened and added to the slot
+    /// table; `None` if the table already holds [`REDIRECT_TARGETS_MAX`] such nodes.
+    fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
+        let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
+        if let Some(node) = table.listed_node(address) {
+            return Some(node);
+        }
+        if !update.redirect_targets.contains(address) {
+            if update.redirect_targets.len() >= REDIRECT_TARGETS_MAX {
+                return None;
+            }
+            update.redirect_targets.push(address.clone());
+        }
         if let Some(node) = table.node_at(address) {
-            return node;
+            return Some(node);
         }
         let node = Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed));
         self.table.store(Arc::new(table.with_node(Arc::clone(&node))));
-        node
+        Some(node)
     }
 
-    /// Replaces the slot table, and returns whether anything changed. Nodes in both tables keep
-    /// their connections; the connections of removed nodes are closed once they are idle.
-    pub(crate) fn update_table(&self, owners: &[SlotOwner]) -> bool {
-        let _update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Replaces the slot table by the one that a node returned, unless that one is older or, without
+    /// `adopt`, belongs to another cluster. Nodes in both tables keep their connections; the
+    /// connections of removed nodes are closed once they are idle.
+    ///
+    /// The targets of redirects since the last update stay, too. Otherwise a MOVED to an address
+    /// where nothing listens would open a new node, without backoff, after every update.
+    pub(crate) fn update_table(
+        &self,
+        owners: &[SlotOwner],
+        membership: Option<Membership>,
+        adopt: bool,
+    ) -> TableUpdate {
+        let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let former = self.table.load();
-        let table = SlotTable::new(owners, |address| {
+        if let (Some(present), Some(offered)) = (&update.membership, &membership) {
+            let is_other_cluster = offered.is_other_cluster(present);
+            if is_other_cluster && !adopt {
+                return TableUpdate::OtherCluster;
+            }
+            if !is_other_cluster && offered.config_epoch < present.config_epoch {
+                return TableUpdate::Older;
+            }
+        }
+        let node_at = |address: &Address| {
             former.node_at(address).unwrap_or_else(|| {
                 Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
             })
-        });
-        let changed = !table.is_same(&former);
-        if changed {
-            self.table.store(Arc::new(table));
+        };
+        let mut table = SlotTable::new(owners, node_at);
+        for address in std::mem::take(&mut update.redirect_targets) {
+            if table.node_at(&address).is_none() {
+                table = table.with_node(node_at(&address));
+            }
         }
-        changed
+        if membership.is_some() {
+            update.membership = membership;
+        }
+        if table.is_same(&former) {
+            return TableUpdate::Unchanged;
+        }
+        self.table.store(Arc::new(table));
+        TableUpdate::Replaced
+    }
+
+    /// Whether a node with this membership belongs to another cluster than the slot table.
+    pub(crate) fn is_other_cluster(&self, membership: &Membership) -> bool {
+        let update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+        update.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))
     }
 
     /// Takes the target address of the last MOVED.

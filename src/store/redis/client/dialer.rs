@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use super::client_tls::ClientTls;
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
+use super::log_limiter::LogLimiter;
 use super::node_stats::NodeStats;
 use crate::store::redis::script::library::Script;
 
@@ -41,6 +42,7 @@ pub(crate) struct ClientContext {
     pub(crate) config: RedisConfig,
     scripts: Vec<&'static Script>,
     tls: Option<ClientTls>,
+    pub(crate) log_limiter: LogLimiter,
 }
 
 impl ClientContext {
@@ -58,7 +60,8 @@ impl ClientContext {
         }
         let parse = |tls| ClientTls::new(tls, config.tls_reloader.clone());
         let tls = config.tls.as_ref().map(parse).transpose()?;
-        Ok(ClientContext { config, scripts, tls })
+        let log_limiter = LogLimiter::new(config.breaker_clock.clone());
+        Ok(ClientContext { config, scripts, tls, log_limiter })
     }
 
     /// Sends one command over a new connection and returns the reply. Used for topology and INFO,

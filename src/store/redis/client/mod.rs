@@ -26,6 +26,7 @@ mod dialer;
 pub mod error_reply;
 pub mod info;
 mod info_poll;
+mod log_limiter;
 mod node;
 mod node_breaker;
 pub mod node_stats;

@@ -25,6 +25,10 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Shortest time between queries. An election takes seconds.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
+/// Queries without a connection to the master after which less than a majority of the sentinels may
+/// name another one. Queries are then at least a tenth of a second and at most two seconds apart.
+const QUERIES_WITHOUT_MASTER: u32 = 5;
+
 /// Replaces the node of `master` whenever the sentinels name a new master, until `master` is
 /// dropped.
 pub(crate) async fn follow_master(
@@ -34,17 +38,23 @@ pub(crate) async fn follow_master(
 ) {
     let TopologyConfig::Sentinel { master: name, auth } = &context.config.topology else { return };
     let mut known: Option<Address> = None;
+    let mut without_master = 0;
     loop {
-        let named = query_sentinels(&context, auth, name).await;
+        let votes = query_sentinels(&context, auth, name).await;
         let Some(master) = master.upgrade() else { return };
-        match named {
-            Some(address) if known.as_ref() != Some(&address) => {
+        let is_connected = master.node().is_some_and(|node| node.is_connected());
+        without_master = if is_connected { 0 } else { without_master + 1 };
+        let needs_majority = known.is_some() && without_master < QUERIES_WITHOUT_MASTER;
+        match elect(&votes, context.config.addresses.len(), known.as_ref(), needs_majority) {
+            Some(address) if known.as_ref() != Some(address) => {
                 tracing::info!(%address, master = name, "the sentinels name a new master");
                 master.replace(Node::open(&context, address.clone(), &refresh_needed));
-                known = Some(address);
+                (known, without_master) = (Some(address.clone()), 0);
             }
             None if known.is_none() => {
-                tracing::warn!(master = name, "no sentinel names a master");
+                if let Some(suppressed) = context.log_limiter.admit("no master", name) {
+                    tracing::warn!(master = name, suppressed, "no sentinel names a master");
+                }
             }
             Some(_) | None => {}
         }
@@ -55,15 +65,35 @@ pub(crate) async fn follow_master(
     }
 }
 
-/// Returns the master named by most of the sentinels that answer within the connect timeout,
-/// because sentinels may disagree during an election.
-async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Option<Address> {
+/// Addresses that sentinels name as the master, each with the number of those sentinels.
+type Votes = Vec<(Address, usize)>;
+
+/// Returns the master to use.
+///
+/// Sentinels can be stale: cut off from the others, or in the middle of an election. So a majority
+/// of the configured sentinels decides, whether or not they all answer. Without a majority the
+/// known master stays. If no master is known, or none has been connected for a while
+/// (`needs_majority` is false), the most votes decide, and the known master wins a tie.
+fn elect<'v>(
+    votes: &'v Votes,
+    sentinels: usize,
+    known: Option<&Address>,
+    needs_majority: bool,
+) -> Option<&'v Address> {
+    let most = |(address, count): &&(Address, usize)| (*count, Some(address) == known);
+    let (address, count) = votes.iter().max_by_key(most)?;
+    (*count > sentinels / 2 || !needs_majority).then_some(address)
+}
+
+/// Asks all sentinels for the master. Stops when a majority agrees; otherwise sentinels have the
+/// connect timeout to answer.
+async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Votes {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
     let sentinels = &context.config.addresses;
     let mut queries: FuturesUnordered<_> =
         sentinels.iter().map(|sentinel| context.query(sentinel, auth, &command)).collect();
-    let mut votes: Vec<(Address, usize)> = Vec::with_capacity(sentinels.len());
+    let mut votes = Votes::new();
     while let Some(reply) = queries.next().await {
         let Some(address) = reply.ok().as_ref().and_then(master_address) else { continue };
         let at = votes.iter().position(|(named, _)| *named == address).unwrap_or(votes.len());
@@ -72,10 +102,10 @@ async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Op
         }
         votes[at].1 += 1;
         if votes[at].1 > sentinels.len() / 2 {
-            return Some(votes.swap_remove(at).0);
+            break;
         }
     }
-    votes.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address)
+    votes
 }
 
 /// Parses a reply to SENTINEL GET-MASTER-ADDR-BY-NAME.
@@ -84,5 +114,37 @@ fn master_address(reply: &Value) -> Option<Address> {
     let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };
     let host = String::from_utf8(host.clone()).ok()?;
     let port = std::str::from_utf8(port).ok()?.parse().ok()?;
-    Some(Address::Tcp(host, port))
+    (!host.is_empty() && port != 0).then_some(Address::Tcp(host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn master(port: u16) -> Address {
+        Address::Tcp("10.0.0.1".into(), port)
+    }
+
+    fn elected(votes: &[(u16, usize)], sentinels: usize, connected: bool) -> Option<u16> {
+        let votes = votes.iter().map(|(port, count)| (master(*port), *count)).collect();
+        let elected = elect(&votes, sentinels, Some(&master(1)), connected);
+        elected.map(|address| if *address == master(1) { 1 } else { 2 })
+    }
+
+    #[test]
+    fn only_a_majority_of_the_configured_sentinels_replaces_a_connected_master() {
+        assert_eq!(elected(&[(2, 2)], 3, true), Some(2));
+        assert_eq!(elected(&[(2, 1)], 3, true), None, "one stale sentinel alone");
+        assert_eq!(elected(&[(2, 1), (1, 1)], 3, true), None, "one away, two disagree");
+        assert_eq!(elected(&[(2, 2)], 4, true), None, "half is no majority");
+        assert_eq!(elected(&[(2, 1)], 1, true), Some(2), "a single sentinel, or a service name");
+        assert_eq!(elected(&[], 3, true), None);
+    }
+
+    #[test]
+    fn without_a_master_the_most_votes_decide_and_the_known_one_wins_a_tie() {
+        assert_eq!(elected(&[(2, 1)], 3, false), Some(2));
+        assert_eq!(elected(&[(1, 1), (2, 1)], 3, false), Some(1));
+        assert_eq!(elected(&[(2, 1), (1, 1)], 3, false), Some(1));
+    }
 }

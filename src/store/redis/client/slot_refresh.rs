@@ -5,10 +5,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
 use super::dialer::ClientContext;
-use super::slot_table::{SlotOwner, parse_shards, parse_slots};
+use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 
 /// Interval between refreshes without failures or redirections.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -22,30 +22,94 @@ const INTERVAL_MIN_UNCHANGED: Duration = Duration::from_millis(800);
 pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
     let mut pause = INTERVAL_MIN;
     let mut known = false;
+    // Addresses from the settings that were not compared with the slot table yet.
+    let mut unverified: Option<Vec<Address>> = None;
     loop {
         let Some(held) = cluster.upgrade() else { return };
         let (context, refresh_needed) =
             (Arc::clone(&held.context), Arc::clone(&held.refresh_needed));
         let candidates = candidates(&held);
         drop(held);
-        let owners = query_owners(&context, candidates).await;
-        let Some(held) = cluster.upgrade() else { return };
-        let changed = match owners {
-            Some(owners) => {
+        let changed = match refresh(&context, &cluster, candidates).await {
+            Some(update) => {
                 known = true;
-                held.update_table(&owners)
+                update == TableUpdate::Replaced
             }
             None => {
-                tracing::warn!("no cluster node returned the slot table");
+                if let Some(suppressed) = context.log_limiter.admit("no slot table", &"") {
+                    tracing::warn!(suppressed, "no cluster node returned the slot table");
+                }
                 false
             }
         };
-        drop(held);
+        if known {
+            let addresses = unverified.get_or_insert_with(|| context.config.addresses.clone());
+            verify_addresses(&context, &cluster, addresses).await;
+        }
         pause = if changed { INTERVAL_MIN } else { (pause * 2).min(INTERVAL_MIN_UNCHANGED) };
         tokio::time::sleep(pause).await;
         if known {
             // The result does not matter: both a timeout and a notification lead to a refresh.
             let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
+        }
+    }
+}
+
+/// Queries one node after the other until the slot table of one is accepted. Returns `None` if none
+/// is.
+///
+/// A table of another cluster is adopted only if no node of the present one is connected or answers:
+/// then the cluster was created anew at the same addresses.
+async fn refresh(
+    context: &ClientContext,
+    cluster: &Weak<Cluster>,
+    candidates: Vec<Address>,
+) -> Option<TableUpdate> {
+    let mut other_cluster = None;
+    let mut is_present_alive = false;
+    for node in candidates {
+        // Before the table: if the epoch rises in between, the table is newer than it claims.
+        let membership = query_membership(context, &node).await;
+        let Some(owners) = query_owners(context, &node).await else { continue };
+        let update = cluster.upgrade()?.update_table(&owners, membership.clone(), false);
+        let warning = match update {
+            TableUpdate::Replaced | TableUpdate::Unchanged => return Some(update),
+            TableUpdate::Older => {
+                is_present_alive = true;
+                "a cluster node returned an older slot table"
+            }
+            TableUpdate::OtherCluster => {
+                other_cluster = other_cluster.or(Some((owners, membership)));
+                "a node belongs to another Redis cluster"
+            }
+        };
+        if let Some(suppressed) = context.log_limiter.admit(warning, &node) {
+            tracing::warn!(%node, suppressed, "{warning}");
+        }
+    }
+    let cluster = cluster.upgrade()?;
+    is_present_alive |= cluster.nodes().iter().any(|node| node.is_connected());
+    let (owners, membership) = other_cluster.filter(|_| !is_present_alive)?;
+    Some(cluster.update_table(&owners, membership, true))
+}
+
+/// Warns about addresses from the settings that belong to another cluster than the slot table: a
+/// restart could pick that cluster, and replicas of Tidegate could count on different ones. Removes
+/// the addresses that were compared.
+async fn verify_addresses(
+    context: &ClientContext,
+    cluster: &Weak<Cluster>,
+    addresses: &mut Vec<Address>,
+) {
+    for node in std::mem::take(addresses) {
+        match query_membership(context, &node).await {
+            Some(membership) => {
+                let Some(cluster) = cluster.upgrade() else { return };
+                if cluster.is_other_cluster(&membership) {
+                    tracing::error!(%node, "a configured address belongs to another Redis cluster");
+                }
+            }
+            None => addresses.push(node),
         }
     }
 }
@@ -70,27 +134,25 @@ fn candidates(cluster: &Cluster) -> Vec<Address> {
     candidates
 }
 
-/// Queries one node after the other until one returns the slot table.
-async fn query_owners(context: &ClientContext, candidates: Vec<Address>) -> Option<Vec<SlotOwner>> {
+/// Queries which nodes a node knows, and their config epoch. Returns `None` if the node does not
+/// answer or the ACL denies CLUSTER NODES.
+async fn query_membership(context: &ClientContext, node: &Address) -> Option<Membership> {
+    let auth = &context.config.auth;
+    let reply = context.query(node, auth, redis::cmd("CLUSTER").arg("NODES")).await;
+    parse_nodes(reply.ok()?)
+}
+
+/// Queries the slot table of a node.
+async fn query_owners(context: &ClientContext, node: &Address) -> Option<Vec<SlotOwner>> {
     let auth = &context.config.auth;
     let tls = context.config.tls.is_some();
-    for node in candidates {
-        let shards = context.query(&node, auth, redis::cmd("CLUSTER").arg("SHARDS")).await;
-        let error = match shards {
-            Ok(reply) => match parse_shards(&reply, &node, tls) {
-                Some(owners) => return Some(owners),
-                None => continue,
-            },
-            Err(error) => error,
-        };
+    match context.query(node, auth, redis::cmd("CLUSTER").arg("SHARDS")).await {
+        Ok(reply) => parse_shards(&reply, node, tls),
         // An I/O error says nothing about support for CLUSTER SHARDS.
-        if error.is_io_error() {
-            continue;
-        }
-        let slots = context.query(&node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
-        if let Some(owners) = slots.ok().and_then(|reply| parse_slots(&reply, &node)) {
-            return Some(owners);
+        Err(error) if error.is_io_error() => None,
+        Err(_) => {
+            let slots = context.query(node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
+            parse_slots(&slots.ok()?, node)
         }
     }
-    None
 }

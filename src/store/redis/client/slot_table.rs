@@ -1,4 +1,5 @@
-//! Slot table of a Redis Cluster, and parsing it from replies to CLUSTER SHARDS and CLUSTER SLOTS.
+//! Slot table of a Redis Cluster, and parsing it from replies to CLUSTER SHARDS, CLUSTER SLOTS, and
+//! CLUSTER NODES.
 //!
 //! Replies may be RESP3 maps or RESP2 flat arrays. Not here: querying the nodes (`slot_refresh`),
 //! computing the slot of a key (`keys`).
@@ -20,12 +21,14 @@ pub(crate) struct SlotTable {
     /// Index into `nodes` for each slot, or [`NO_NODE`].
     owners: Box<[u16]>,
     nodes: Vec<Arc<Node>>,
+    /// Number of nodes that the cluster listed. Redirects added those after them.
+    listed: usize,
 }
 
 impl Default for SlotTable {
     fn default() -> Self {
         let owners = vec![NO_NODE; usize::from(SLOTS)].into_boxed_slice();
-        SlotTable { owners, nodes: Vec::new() }
+        SlotTable { owners, nodes: Vec::new(), listed: 0 }
     }
 }
 
@@ -40,6 +43,7 @@ impl SlotTable {
                 table.owners[usize::from(*first)..=usize::from(*last)].fill(index);
             }
         }
+        table.listed = table.nodes.len();
         table
     }
 
@@ -47,7 +51,7 @@ impl SlotTable {
     pub(crate) fn with_node(&self, node: Arc<Node>) -> SlotTable {
         let mut nodes = self.nodes.clone();
         nodes.push(node);
-        SlotTable { owners: self.owners.clone(), nodes }
+        SlotTable { owners: self.owners.clone(), nodes, listed: self.listed }
     }
 
     /// Returns the index of the node that holds a slot, or [`NO_NODE`].
@@ -65,6 +69,11 @@ impl SlotTable {
         self.nodes.iter().find(|node| node.address() == address).cloned()
     }
 
+    /// Returns the node at an address, unless only a redirect added it.
+    pub(crate) fn listed_node(&self, address: &Address) -> Option<Arc<Node>> {
+        self.nodes[..self.listed].iter().find(|node| node.address() == address).cloned()
+    }
+
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
     }
@@ -78,6 +87,7 @@ impl SlotTable {
     /// Whether both tables have the same slots and share their nodes.
     pub(crate) fn is_same(&self, other: &SlotTable) -> bool {
         self.owners == other.owners
+            && self.listed == other.listed
             && self.nodes.len() == other.nodes.len()
             && self.nodes.iter().zip(&other.nodes).all(|(one, other)| Arc::ptr_eq(one, other))
     }
@@ -111,8 +121,9 @@ pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<Slot
         let Some(port) = port.or_else(|| field_value(master, "port")).and_then(parse_u16) else {
             continue;
         };
-        let host =
-            as_text(field_value(master, "endpoint")).or_else(|| as_text(field_value(master, "ip")));
+        // With preferred host names, "?" stands for a node without one, and its IP address is used.
+        let names = [field_value(master, "endpoint"), field_value(master, "ip")];
+        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown(host));
         let Some(master) = master_address(host, port, node) else { continue };
         let bounds: Vec<u16> =
             as_array(field_value(shard, "slots")?)?.iter().filter_map(parse_u16).collect();
@@ -128,9 +139,13 @@ pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     let mut owners: Vec<SlotOwner> = Vec::new();
     for range in as_array(reply)? {
         let [first, last, master, ..] = as_array(range)? else { return None };
-        let [host, port, ..] = as_array(master)? else { return None };
+        let [host, port, rest @ ..] = as_array(master)? else { return None };
         let slots = (parse_u16(first)?, parse_u16(last)?);
-        let Some(master) = master_address(as_text(Some(host)), parse_u16(port)?, node) else {
+        // From 7.0 on, the IP address is in the networking metadata if the host is not one.
+        let metadata_ip = rest.get(1).and_then(|metadata| field_value(metadata, "ip"));
+        let names = [Some(host), metadata_ip];
+        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown(host));
+        let Some(master) = master_address(host, parse_u16(port)?, node) else {
             continue;
         };
         match owners.iter_mut().find(|owner| owner.master == master) {
@@ -149,13 +164,56 @@ fn validate(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     (any && all_valid).then_some(owners)
 }
 
-/// Makes an address. The host of `node` replaces an unknown host.
+/// Makes an address. The host of `node` replaces an unknown host. Returns `None` for port 0, which
+/// nothing can listen on.
 fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
     match (host, node) {
-        (None | Some("" | "?"), Address::Tcp(node, _)) => Some(Address::Tcp(node.clone(), port)),
-        (None | Some("" | "?"), Address::Unix(_)) => None,
+        (_, _) if port == 0 => None,
+        (None, Address::Tcp(node, _)) => Some(Address::Tcp(node.clone(), port)),
+        (None, Address::Unix(_)) => None,
         (Some(host), _) => Some(Address::Tcp(host.to_owned(), port)),
     }
+}
+
+/// Whether a host in a reply stands for an unknown address.
+fn is_unknown(host: &str) -> bool {
+    matches!(host, "" | "?")
+}
+
+/// Nodes and config epoch of a cluster, as one of its nodes knows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// IDs of all nodes.
+    node_ids: Vec<String>,
+    /// Highest config epoch of a master with slots. Every failover and every slot that moves raises
+    /// it, so a lower one means an older slot table.
+    pub config_epoch: u64,
+}
+
+impl Membership {
+    /// Whether both memberships have no node in common.
+    pub fn is_other_cluster(&self, other: &Membership) -> bool {
+        !self.node_ids.iter().any(|id| other.node_ids.contains(id))
+    }
+}
+
+/// Parses a reply to CLUSTER NODES: a line per node with ID, address, flags, master, two times,
+/// config epoch, link state, and slots. Returns `None` if the reply is malformed.
+pub fn parse_nodes(reply: Value) -> Option<Membership> {
+    let text: String = redis::from_redis_value(reply).ok()?;
+    let (mut node_ids, mut config_epoch) = (Vec::new(), 0);
+    for line in text.lines() {
+        let mut words = line.split(' ');
+        node_ids.push(words.next()?.to_owned());
+        let flags = words.nth(1)?;
+        let epoch: u64 = words.nth(3)?.parse().ok()?;
+        // A slot in brackets is being migrated and belongs to another node.
+        let has_slots = words.nth(1).is_some_and(|slots| !slots.starts_with('['));
+        if has_slots && flags.split(',').any(|flag| flag == "master") {
+            config_epoch = config_epoch.max(epoch);
+        }
+    }
+    (!node_ids.is_empty()).then_some(Membership { node_ids, config_epoch })
 }
 
 /// Returns the elements of an array.
@@ -287,6 +345,43 @@ mod tests {
                 SlotOwner { master: tcp("10.0.0.9", 2), slots: vec![(100, 16383)] },
             ]
         );
+    }
+
+    #[test]
+    fn an_unknown_host_name_leads_to_the_ip_address_and_port_0_to_no_node() {
+        let master = |port: i64| {
+            let pairs = [
+                (bulk("port"), Value::Int(port)),
+                (bulk("endpoint"), bulk("?")),
+                (bulk("ip"), bulk("10.0.0.3")),
+                (bulk("role"), bulk("master")),
+            ];
+            Value::Map(pairs.into())
+        };
+        let shards = |port| Value::Array(vec![shard(&[0, 16383], vec![master(port)], false)]);
+        let owners = parse_shards(&shards(7), &sender(), false).unwrap();
+        assert_eq!(owners[0].master, tcp("10.0.0.3", 7));
+        assert_eq!(parse_shards(&shards(0), &sender(), false), None);
+        let metadata = Value::Array(vec![bulk("ip"), bulk("10.0.0.3")]);
+        let node = Value::Array(vec![bulk("?"), Value::Int(7), bulk("id"), metadata]);
+        let range = Value::Array(vec![Value::Int(0), Value::Int(16383), node]);
+        let owners = parse_slots(&Value::Array(vec![range]), &sender()).unwrap();
+        assert_eq!(owners[0].master, tcp("10.0.0.3", 7));
+    }
+
+    #[test]
+    fn the_config_epoch_is_the_highest_of_a_master_with_slots() {
+        let nodes = "a 10.0.0.1:7000@17000 myself,master - 0 0 3 connected 0-5460 [93-<-b]\n\
+                     b 10.0.0.2:7000@17000,host master - 0 1 7 connected 5461-16383\n\
+                     c 10.0.0.3:7000@17000 slave b 0 1 7 connected\n\
+                     d 10.0.0.4:7000@17000 master - 0 1 9 connected\n";
+        let membership = parse_nodes(bulk(nodes)).unwrap();
+        assert_eq!(membership.config_epoch, 7, "an empty master can leave without a trace");
+        let other = parse_nodes(bulk("e 10.0.0.5:1@2 master - 0 0 1 connected 0-16383\n")).unwrap();
+        assert!(membership.is_other_cluster(&other) && !membership.is_other_cluster(&membership));
+        for malformed in ["", "a\n", "a b master - 0 0 x connected"] {
+            assert_eq!(parse_nodes(bulk(malformed)), None);
+        }
     }
 
     #[test]

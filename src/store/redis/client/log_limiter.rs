@@ -1,0 +1,99 @@
+//! Rate limit of log lines: at most one line a minute for each message and subject.
+//!
+//! A Redis that closes idle connections or redirects calls to a dead address would otherwise log a
+//! line per reconnect. Not here: counting the events (`node_stats`).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::config::MonotonicClock;
+use crate::domain::Micros;
+
+/// Shortest time between two equal lines.
+const INTERVAL: Micros = Micros(60_000_000);
+/// Lines remembered, at most. A cluster has at most 1,000 nodes, and few of them fail at a time.
+const LINES_MAX: usize = 1_024;
+
+/// Log lines of the last minute. Not used on the request path.
+#[derive(Debug)]
+pub(crate) struct LogLimiter {
+    /// `None` lets every line through, for tests.
+    clock: Option<MonotonicClock>,
+    lines: Mutex<HashMap<(&'static str, String), Line>>,
+}
+
+/// Last occurrence of a line in the log.
+#[derive(Debug)]
+struct Line {
+    logged: Micros,
+    suppressed: u64,
+}
+
+impl LogLimiter {
+    /// Makes a limiter that reads the time from `clock`.
+    pub(crate) fn new(clock: Option<MonotonicClock>) -> LogLimiter {
+        LogLimiter { clock, lines: Mutex::default() }
+    }
+
+    /// Returns how many equal lines were suppressed since the last one, or `None` if this one must
+    /// be suppressed, too.
+    pub(crate) fn admit(&self, message: &'static str, subject: &impl ToString) -> Option<u64> {
+        let Some(clock) = &self.clock else { return Some(0) };
+        let now = clock.now();
+        let is_recent = |line: &Line| now.saturating_sub(line.logged) < INTERVAL;
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (message, subject.to_string());
+        if let Some(line) = lines.get_mut(&key) {
+            if is_recent(line) {
+                line.suppressed += 1;
+                return None;
+            }
+            line.logged = now;
+            return Some(std::mem::take(&mut line.suppressed));
+        }
+        if lines.len() >= LINES_MAX {
+            lines.retain(|_, line| is_recent(line));
+        }
+        if lines.len() >= LINES_MAX {
+            return None;
+        }
+        lines.insert(key, Line { logged: now, suppressed: 0 });
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn each_message_and_subject_is_logged_once_a_minute_with_the_suppressed_count() {
+        let time = Arc::new(AtomicU64::new(5));
+        let read = Arc::clone(&time);
+        let clock = MonotonicClock::new(move || Micros(read.load(Ordering::Relaxed)));
+        let limiter = LogLimiter::new(Some(clock));
+        assert_eq!(limiter.admit("lost", &"a"), Some(0));
+        assert_eq!(limiter.admit("lost", &"b"), Some(0));
+        assert_eq!(limiter.admit("refused", &"a"), Some(0));
+        for _ in 0..7 {
+            assert_eq!(limiter.admit("lost", &"a"), None);
+        }
+        time.store(5 + INTERVAL.0 - 1, Ordering::Relaxed);
+        assert_eq!(limiter.admit("lost", &"a"), None);
+        time.store(5 + INTERVAL.0, Ordering::Relaxed);
+        assert_eq!(limiter.admit("lost", &"a"), Some(8));
+        assert_eq!(limiter.admit("lost", &"a"), None);
+    }
+
+    #[test]
+    fn subjects_without_end_do_not_fill_memory() {
+        let limiter = LogLimiter::new(Some(MonotonicClock::new(|| Micros(5))));
+        for subject in 0..2 * LINES_MAX {
+            let expected = if subject < LINES_MAX { Some(0) } else { None };
+            assert_eq!(limiter.admit("lost", &subject), expected);
+        }
+    }
+}
