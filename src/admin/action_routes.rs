@@ -102,14 +102,14 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
         .route(
             "/counter",
             get(move |RawQuery(query): RawQuery| async move {
-                text_or_bad_request(of_counters(&counter, query.as_deref()).await)
+                text_or_bad_request(answer_counters(&counter, query.as_deref()).await)
             }),
         )
         .route(
             "/reset",
             post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
                 authorize(&headers, token().as_deref())?;
-                let result = of_counters(&reset, query.as_deref()).await;
+                let result = answer_counters(&reset, query.as_deref()).await;
                 Ok::<_, AuthError>(text_or_bad_request(result))
             }),
         )
@@ -160,7 +160,7 @@ impl IntoResponse for AuthError {
     }
 }
 
-async fn of_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
+async fn answer_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2";
     let query = Query::parse(query, &["domain", "descriptor"], &[], usage)?;
     match (query.value("domain"), query.value("descriptor")) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::descriptor_arg::parse_descriptor;
 use super::exit_codes::Failure;
-use super::files_and_env::secret_file;
+use super::files_and_env::read_secret_file;
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
 use super::runtime_overrides::RuntimeOverrides;
@@ -34,10 +34,10 @@ pub(super) fn admin_handlers(
     token_file: Option<PathBuf>,
 ) -> Result<AdminHandlers, Failure> {
     if let Some(path) = &token_file {
-        secret_file(path)?;
+        read_secret_file(path)?;
     }
     let token = move || {
-        secret_file(token_file.as_ref()?)
+        read_secret_file(token_file.as_ref()?)
             .inspect_err(|error| tracing::error!(%error, "cannot read the debug token file"))
             .ok()
     };

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::exit_codes::Failure;
-use super::files_and_env::secret_file;
+use super::files_and_env::read_secret_file;
 
 /// Timeout of a request to the debug port, from connecting to the last byte of the response. The
 /// port is on this machine or forwarded to it, so ten seconds mean that the service hangs.
@@ -36,7 +36,7 @@ pub fn post_to_debug_port(
     parameters: &[(&str, &str)],
     token_file: &Path,
 ) -> Result<String, Failure> {
-    let token = secret_file(token_file)?;
+    let token = read_secret_file(token_file)?;
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
     let request = Request::post(format!("{path}?{query}"))
         .header(HOST, "tidegate")

@@ -68,7 +68,7 @@ impl error::Error for FileError {}
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping to scalars.
-pub fn settings_file(path: &Path) -> Result<TextMap, FileError> {
+pub fn read_settings_file(path: &Path) -> Result<TextMap, FileError> {
     let malformed = |reason| FileError::Malformed { path: path.to_owned(), reason };
     let text = read_at_most(path, SETTINGS_BYTES_MAX)?;
     let values: std::collections::BTreeMap<String, serde_yaml::Value> =
@@ -102,7 +102,7 @@ fn yaml_error(error: &serde_yaml::Error) -> String {
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
-pub(super) fn secret_file(path: &Path) -> Result<String, FileError> {
+pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
     let text = read_at_most(path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use super::exit_codes::Failure;
-use super::files_and_env::secret_file;
+use super::files_and_env::read_secret_file;
 use super::policy_files::{Fingerprint, PolicyFiles};
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
@@ -39,7 +39,7 @@ pub(super) struct PolicyLoader {
 impl PolicyLoader {
     pub(super) fn new(settings: &Settings) -> Result<PolicyLoader, Failure> {
         let secret = match &settings.key_secret_file {
-            Some(path) => Secret::derive(&secret_file(path)?),
+            Some(path) => Secret::derive(&read_secret_file(path)?),
             None => Secret::derive(settings.key_secret.reveal()),
         };
         let options = Options {

@@ -28,7 +28,7 @@ pub use admin_client::post_to_debug_port;
 pub use descriptor_arg::parse_descriptor;
 pub use exit_codes::Failure;
 pub use explain_offline::{SampleRequest, explain};
-pub use files_and_env::{FileError, environment, read_text, settings_file, write_text};
+pub use files_and_env::{FileError, environment, read_settings_file, read_text, write_text};
 pub use load_policy::{LoadedPolicy, check, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 pub use policy_files::{Fingerprint, PolicyFileError};
@@ -86,6 +86,6 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 /// # Errors
 ///
 /// Returns [`Failure::File`] if the file cannot be read or exceeds 1 MiB.
-pub fn pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    Ok(files_and_env::secret_file(path)?.into_bytes())
+pub fn read_pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    Ok(files_and_env::read_secret_file(path)?.into_bytes())
 }

@@ -51,7 +51,7 @@ impl PolicyReloader {
         poll_interval: Duration,
     ) -> Self {
         PolicyReloader {
-            next_rule: rule_after(&loaded.policy, RuleId(0)),
+            next_rule: first_rule_after(&loaded.policy, RuleId(0)),
             last_read: loaded.fingerprint,
             in_force: loaded.fingerprint,
             stamp: None,
@@ -129,7 +129,7 @@ impl PolicyReloader {
             Clock::System.now(),
         );
         self.in_force = loaded.fingerprint;
-        self.next_rule = rule_after(&loaded.policy, self.next_rule);
+        self.next_rule = first_rule_after(&loaded.policy, self.next_rule);
         Arc::new(loaded.policy)
     }
 
@@ -155,7 +155,7 @@ impl PolicyReloader {
 }
 
 /// Returns the number that follows a policy's last rule, if its first rule has the number `first`.
-fn rule_after(policy: &Policy, first: RuleId) -> RuleId {
+fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
     // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
     // two consecutive policies never overlap.
     RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))

@@ -113,11 +113,11 @@ impl Ask {
     fn tls(&self) -> Result<Option<ClientTls>, Failure> {
         let Some(ca) = &self.ca else { return Ok(None) };
         let identity = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => Some((app::pem_file(cert)?, app::pem_file(key)?)),
+            (Some(cert), Some(key)) => Some((app::read_pem_file(cert)?, app::read_pem_file(key)?)),
             _ => None,
         };
         let server_name = self.server_name.clone();
-        Ok(Some(ClientTls { authority: app::pem_file(ca)?, identity, server_name }))
+        Ok(Some(ClientTls { authority: app::read_pem_file(ca)?, identity, server_name }))
     }
 
     /// Formats a response as text: the code, a line for each descriptor, headers, and the body.

@@ -69,7 +69,7 @@ impl<S: FlagSet> SettingFlags<S> {
     /// Returns an error if the settings file cannot be read.
     pub(super) fn sources(self, environment: &TextMap) -> Result<Sources, Failure> {
         let file = match &self.settings {
-            Some(path) => app::settings_file(path)?,
+            Some(path) => app::read_settings_file(path)?,
             None => TextMap::new(),
         };
         Ok(Sources { flags: self.flags.values, environment: environment.clone(), file })

@@ -209,7 +209,7 @@ pub(super) fn number<T: TryFrom<u64>>(
     min: u64,
     max: u64,
 ) -> impl Fn(&str) -> Result<T, ValueError> {
-    move |input| within(input.replace('_', "").parse().ok(), min, max, &min, &max)
+    move |input| check_bounds(input.replace('_', "").parse().ok(), min, max, &min, &max)
 }
 
 /// Parses a decimal fraction from 0 to 1.
@@ -224,7 +224,7 @@ pub(super) fn ratio(input: &str) -> Result<f64, ValueError> {
 pub(super) fn duration(min_ms: u64, max_ms: u64) -> impl Fn(&str) -> Result<Duration, ValueError> {
     move |input| {
         let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
-        within(millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
+        check_bounds(millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
             .map(Duration::from_millis)
             .map_err(|error| format!("{error}, with a unit: 250ms, 5s, 1m30s, 24h"))
     }
@@ -257,12 +257,12 @@ pub(super) fn bytes<T: TryFrom<u64>>(min: u64, max: u64) -> impl Fn(&str) -> Res
         };
         let number: Option<u64> = number.replace('_', "").parse().ok();
         let size = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
-        within(size, min, max, &min, &max)
+        check_bounds(size, min, max, &min, &max)
             .map_err(|error| format!("{error} bytes; units are KiB, MiB, GiB"))
     }
 }
 
-fn within<T: TryFrom<u64>>(
+fn check_bounds<T: TryFrom<u64>>(
     value: Option<u64>,
     min: u64,
     max: u64,

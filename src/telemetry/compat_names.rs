@@ -89,7 +89,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     let tables = telemetry.tables();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
     for (rule, counters) in &tables.present.by_name {
-        let [key1, key2] = keys(&rule.domain, &rule.path);
+        let [key1, key2] = key_labels(&rule.domain, &rule.path);
         rows.entry([rule.domain.to_string(), key1, key2]).or_default().add(&counters.hits());
     }
     for (family, value) in &RULES {
@@ -118,7 +118,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
 
 /// Returns the first two levels of a rule's path in the format of envoyproxy/ratelimit, which
 /// splits paths at dots and replaces the dots of IPv4 addresses, `:` and `|` with underscores.
-fn keys(domain: &str, path: &str) -> [String; 2] {
+fn key_labels(domain: &str, path: &str) -> [String; 2] {
     let path = path.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.')).unwrap_or(path);
     let clean = path.replace([':', '|'], "_");
     let clean = without_addresses(&clean);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_path_is_split_into_key1_and_key2() {
-        let split = |path| keys("edge", path);
+        let split = |path| key_labels("edge", path);
         assert_eq!(split("edge.client"), ["client", ""]);
         assert_eq!(split("edge.path_a.client.deeper"), ["path_a", "client"]);
         assert_eq!(

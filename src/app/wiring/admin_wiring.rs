@@ -37,8 +37,11 @@ impl AdminWiring<'_> {
     /// Returns an error if an OTLP endpoint, header or CA is invalid.
     pub(crate) fn metrics(&self) -> Result<(Arc<Scrape>, OtlpExporters), Failure> {
         let stats = SignalStats::default();
-        let mut metrics =
-            store_metrics::of(&self.decider, &self.connection_stats, self.tls_counters.as_ref());
+        let mut metrics = store_metrics::sources(
+            &self.decider,
+            &self.connection_stats,
+            self.tls_counters.as_ref(),
+        );
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::app::exit_codes::Failure;
-use crate::app::pem_file;
+use crate::app::read_pem_file;
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
@@ -113,9 +113,13 @@ fn material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
         callers: callers.clone(),
     };
     Ok(Some(TlsMaterial {
-        certificate: pem_file(certificate)?,
-        private_key: pem_file(key)?,
-        client_authority: settings.grpc_client_tls_cacert.as_deref().map(pem_file).transpose()?,
+        certificate: read_pem_file(certificate)?,
+        private_key: read_pem_file(key)?,
+        client_authority: settings
+            .grpc_client_tls_cacert
+            .as_deref()
+            .map(read_pem_file)
+            .transpose()?,
         allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
         grants: settings.grpc_client_domains.iter().map(grant).collect(),
     }))

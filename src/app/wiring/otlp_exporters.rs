@@ -97,6 +97,6 @@ fn target(otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
         endpoint: endpoint.to_owned(),
         headers: otlp.headers(),
         timeout: otlp.timeout,
-        ca: otlp.certificate.as_deref().map(crate::app::pem_file).transpose()?,
+        ca: otlp.certificate.as_deref().map(crate::app::read_pem_file).transpose()?,
     })
 }

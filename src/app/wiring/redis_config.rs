@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::app::exit_codes::Failure;
-use crate::app::files_and_env::secret_file;
+use crate::app::files_and_env::read_secret_file;
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
@@ -102,8 +102,8 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
         return Ok(Auth { user: settings.user.clone(), password: fixed(&settings.password) });
     };
-    let (user, _) = parse_login(&secret_file(&path)?);
-    let read = move || match secret_file(&path) {
+    let (user, _) = parse_login(&read_secret_file(&path)?);
+    let read = move || match read_secret_file(&path) {
         Ok(text) => Some(parse_login(&text).1.reveal().to_owned()),
         Err(error) => {
             tracing::error!(%error, "cannot read the Redis password file");
@@ -128,7 +128,7 @@ fn tls_reloader(settings: RedisTls) -> TlsReloader {
 }
 
 fn tls(settings: &RedisTls) -> Result<Tls, Failure> {
-    let pem = |path: &Path| crate::app::pem_file(path);
+    let pem = |path: &Path| crate::app::read_pem_file(path);
     let client = match &settings.client {
         Some((chain, key)) => Some((pem(chain)?, pem(key)?)),
         None => None,

@@ -107,7 +107,7 @@ const EVICTION: MetricFamily = gauge("redis_eviction_info", "1, with the evictio
     .with_labels(&[NODE, "policy"]);
 
 /// Returns the metrics of every known Redis node. Emits nothing if counters are in memory.
-pub(crate) fn of(decider: &Arc<ServiceDecider>) -> MetricSource {
+pub(crate) fn source(decider: &Arc<ServiceDecider>) -> MetricSource {
     let decider = Arc::clone(decider);
     Box::new(move |sink| match decider.store().redis() {
         Some(redis) => emit_all(&redis.remote().nodes(), sink),

@@ -98,7 +98,7 @@ fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
 }
 
 /// Returns the metrics of the stores and the gRPC listener, and of TLS if enabled.
-pub(crate) fn of(
+pub(crate) fn sources(
     decider: &Arc<ServiceDecider>,
     traffic: &Arc<ConnectionStats>,
     tls: Option<&Arc<TlsCounters>>,
@@ -109,7 +109,7 @@ pub(crate) fn of(
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
         source(decider, REDIS, |decider| decider.store().redis()),
         source(decider, DEGRADED, |decider| decider.store().redis()),
-        redis_metrics::of(decider),
+        redis_metrics::source(decider),
     ];
     of_tls.into_iter().chain(others).collect()
 }
@@ -118,9 +118,13 @@ pub(crate) fn of(
 /// docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    fn of<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
+    fn column<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
         table.iter().map(|(family, _)| *family)
     }
-    let own = of(TLS).chain(of(TRAFFIC)).chain(of(MEMORY)).chain(of(REDIS)).chain(of(DEGRADED));
+    let own = column(TLS)
+        .chain(column(TRAFFIC))
+        .chain(column(MEMORY))
+        .chain(column(REDIS))
+        .chain(column(DEGRADED));
     own.chain(redis_metrics::families()).collect()
 }

@@ -54,10 +54,10 @@ pub struct Group {
     /// Descriptor of every call, as `key=value,key=value`; `{client}` is the number of the caller.
     pub descriptor: String,
     /// Number of callers. Each makes calls at the full rate of `arrivals`.
-    #[serde(default = "one")]
+    #[serde(default = "default_clients")]
     pub clients: u32,
     /// Hits charged by each call.
-    #[serde(default = "one_hit")]
+    #[serde(default = "default_hits")]
     pub hits: u64,
     /// Arrival process of each caller's calls.
     #[serde(with = "serde_yaml::with::singleton_map")]
@@ -114,7 +114,7 @@ pub struct Phase {
     /// End of the period, in seconds after the start of the scenario.
     pub until_s: f64,
     /// Factor by which the call rate is multiplied.
-    #[serde(default = "once")]
+    #[serde(default = "default_factor")]
     pub times: f64,
     /// Calls per second added to the multiplied rate.
     #[serde(default)]
@@ -153,13 +153,13 @@ fn default_window() -> f64 {
     60.0
 }
 
-fn one() -> u32 {
+fn default_clients() -> u32 {
     1
 }
-fn one_hit() -> u64 {
+fn default_hits() -> u64 {
     1
 }
-fn once() -> f64 {
+fn default_factor() -> f64 {
     1.0
 }
 
