@@ -133,7 +133,7 @@ pub(crate) struct Domain {
     pub root: NodeId,
 }
 
-/// TreeNode of the descriptor tree: one entry of a path.
+/// Node of the descriptor tree: one entry of a path.
 #[derive(Debug)]
 pub(crate) struct TreeNode {
     pub parent: Option<NodeId>,
@@ -170,7 +170,7 @@ pub(crate) enum MatchKind {
     Exact,
     /// Pattern, with its index among the patterns of the same key.
     Pattern(usize),
-    /// TreeNode with the key and without a value.
+    /// Node with the key and without a value.
     Default,
 }
 

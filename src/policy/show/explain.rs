@@ -25,7 +25,7 @@ pub struct Explanation {
     pub ending: MatchEnd,
 }
 
-/// ExplainedStep down the descriptor tree for one entry. In key and value, control characters are escaped,
+/// Step down the descriptor tree for one entry. In key and value, control characters are escaped,
 /// and invalid UTF-8 is shown as `\xff`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedStep {

@@ -200,7 +200,7 @@ impl DiagnosticKind {
 /// policy has an error on every line, and nobody reads more than a few hundred.
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
-/// PathStep of a path: into a map or a list.
+/// Step of a path: into a map or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
     /// To the value of a key.
