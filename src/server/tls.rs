@@ -211,7 +211,8 @@ impl ClientCertVerifier for AllowedNameVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.signature_verifier.verify_client_cert(end_entity, intermediates, now)?;
+        let verified =
+            self.signature_verifier.verify_client_cert(end_entity, intermediates, now)?;
         if authz::has_any_name(end_entity, &self.allowed) {
             Ok(verified)
         } else {

@@ -16,8 +16,8 @@ use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Uni
 use crate::policy::Policy;
 
 /// Decision and request that a response is encoded from.
-pub(crate) struct Answer<'a, 'b> {
-    pub(crate) asked: &'a DecodedRequest<'b>,
+pub(crate) struct ResponseInput<'a, 'b> {
+    pub(crate) request: &'a DecodedRequest<'b>,
     pub(crate) descriptors: &'a [Descriptor<'a>],
     pub(crate) decision: &'a Decision<'a>,
     pub(crate) rules: &'a Policy,
@@ -27,7 +27,7 @@ pub(crate) struct Answer<'a, 'b> {
     pub(crate) random: u64,
 }
 
-impl Answer<'_, '_> {
+impl ResponseInput<'_, '_> {
     /// Builds the response message.
     pub(crate) fn message(&self) -> RateLimitResponse {
         let decision = self.decision;
@@ -38,7 +38,8 @@ impl Answer<'_, '_> {
         };
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
-            Wait::of_refusal(decision.limited_by.as_ref(), self.response_config, self.now, self.random)
+            let limited_by = decision.limited_by.as_ref();
+            Wait::of_refusal(limited_by, self.response_config, self.now, self.random)
         } else {
             None
         };
@@ -62,8 +63,14 @@ impl Answer<'_, '_> {
     fn metadata(&self) -> Struct {
         let mut all = Struct::default();
         if self.response_config.request_metadata {
-            let (asked, descriptors) = (self.asked, self.descriptors);
-            dynamic_metadata::add_request(asked, descriptors, self.decision, self.rules, &mut all);
+            let (request, descriptors) = (self.request, self.descriptors);
+            dynamic_metadata::add_request(
+                request,
+                descriptors,
+                self.decision,
+                self.rules,
+                &mut all,
+            );
         }
         if self.decision.code == Code::OverLimit {
             dynamic_metadata::add_refusal(self.decision, &mut all);

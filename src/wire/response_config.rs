@@ -112,12 +112,15 @@ impl ResponseConfig {
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::HeaderName`] for a header name that is not allowed or is configured twice,
-    /// and [`WireError::Spread`] for a jitter above 100 %.
+    /// Returns [`WireError::HeaderName`] for a header name that is not allowed or is configured
+    /// twice, and [`WireError::Spread`] for a jitter above 100 %.
     ///
     /// ```
     /// use tidegate::wire::{ResponseConfig, ResponseSettings};
-    /// let with_header = |name: &str| ResponseSettings { limited_by: Some(name.to_owned()), ..Default::default() };
+    /// let with_header = |name: &str| ResponseSettings {
+    ///     limited_by: Some(name.to_owned()),
+    ///     ..ResponseSettings::default()
+    /// };
     /// assert!(ResponseConfig::new(with_header("x-limited-by")).is_ok());
     /// assert!(ResponseConfig::new(with_header(":status")).is_err());
     /// ```
