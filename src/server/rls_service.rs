@@ -10,6 +10,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::HeaderMap;
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -20,7 +21,7 @@ use crate::decide::{Decider, Unavailable};
 use crate::domain::{Decision, Micros, Observer, Request, RpcOutcome, Trace};
 use crate::policy::Policy;
 use crate::store::{Store, current_trace};
-use crate::wire::decode::DecodedRequest;
+use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::Answer;
 use crate::wire::messages::RateLimitResponse;
 use crate::wire::proto_json;
@@ -105,7 +106,7 @@ impl<D: Decide> RateLimit<D> {
     /// anything that a downstream client put into a header.
     pub(crate) async fn answer(
         &self,
-        message: &[u8],
+        message: Bytes,
         deadline: Option<Duration>,
         caller: &Caller,
         traced: Option<Arc<Trace>>,
@@ -146,7 +147,7 @@ impl<D: Decide> RateLimit<D> {
 
     async fn decided(
         &self,
-        message: &[u8],
+        encoded: Bytes,
         deadline: Option<Duration>,
         began: Option<Instant>,
         caller: &Caller,
@@ -155,14 +156,15 @@ impl<D: Decide> RateLimit<D> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(too_late());
         }
-        let asked = DecodedRequest::read(message)?;
+        let message = decode::message(encoded.clone())?;
+        let asked = DecodedRequest::new(&message)?;
         if !caller.is_authorized(asked.domain) {
             return Err(Status::permission_denied("this caller is not authorized for this domain"));
         }
         let descriptors = asked.descriptors();
         let request = asked.request(&descriptors);
         let now = self.clock.now();
-        let random = self.random(message, now);
+        let random = self.random(&encoded, now);
         let response_config = &self.response_config;
         // The clock that was read already is not read again: that is what timing a call costs most.
         let since = || began.unwrap_or_else(|| self.clock.monotonic());
@@ -195,16 +197,17 @@ impl<D: Decide> RateLimit<D> {
         message: &[u8],
         deadline: Option<Duration>,
     ) -> Result<Vec<u8>, Status> {
+        let message = Bytes::copy_from_slice(message);
         let answer = self.answer(message, deadline, &Caller::Unrestricted, None).await?;
         Ok(answer.encode_to_vec())
     }
 
     /// Returns a number that differs from call to call if waits are spread, else 0.
-    fn random(&self, message: &[u8], now: Micros) -> u64 {
+    fn random(&self, encoded: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0
         } else {
-            self.random_state.hash_one((message, now.0))
+            self.random_state.hash_one((encoded, now.0))
         }
     }
 
@@ -216,7 +219,7 @@ impl<D: Decide> RateLimit<D> {
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };
         // Where callers are held to domains, the settings refuse `/json`: it shows no certificate.
-        match self.answer(&message, None, &Caller::Unrestricted, None).await {
+        match self.answer(message, None, &Caller::Unrestricted, None).await {
             Ok(response) => JsonReply::of(&response),
             Err(status) => JsonReply::bad_request(status.message()),
         }

@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use prost::Message as _;
+use tonic::body::Body;
 use tonic::service::Routes;
 use tower_service::Service as _;
 
 use super::authz::Caller;
 use super::framing;
-use super::framing::Reply;
 use super::health::Health;
 use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT};
 use crate::wire::messages::DESCRIPTORS;
@@ -61,35 +63,29 @@ impl<D: Decide> Router<D> {
     }
 
     /// Answers one HTTP request of `caller`.
-    pub(crate) async fn call(
-        &self,
-        request: Request<Incoming>,
-        caller: &Caller,
-    ) -> Response<Reply> {
-        if let Some(refused) = framing::refused_as_http(&request) {
-            return refused;
+    pub(crate) async fn call(&self, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
+        if let Some(rejection) = framing::reject_as_http(&request) {
+            return rejection;
         }
         if request.uri().path() != SHOULD_RATE_LIMIT {
             return match self.others.clone().call(request).await {
-                Ok(response) => response.map(Reply::foreign),
+                Ok(response) => response,
                 Err(never) => match never {},
             };
         }
-        match self.should_rate_limit(request, caller).await {
-            Ok(response) => response,
-            Err(status) => status.into_http(),
-        }
-    }
-
-    async fn should_rate_limit(
-        &self,
-        request: Request<Incoming>,
-        caller: &Caller,
-    ) -> Result<Response<Reply>, tonic::Status> {
         let deadline = framing::deadline(request.headers());
-        let traced = self.rate_limit.sampled(request.headers());
-        let message = framing::read(&mut request.into_body()).await?;
-        let answer = self.rate_limit.answer(&message, deadline, caller, traced).await?;
-        Ok(framing::response(&answer))
+        let mut trace = self.rate_limit.sampled(request.headers());
+        let body = match framing::collect(&mut request.into_body()).await {
+            Ok(body) => body,
+            Err(status) => return status.into_http(),
+        };
+        let method = |message: Bytes| {
+            let trace = trace.take();
+            async move {
+                let answer = self.rate_limit.answer(message, deadline, caller, trace).await?;
+                Ok(tonic::Response::new(answer.encode_to_vec()))
+            }
+        };
+        framing::respond(body, method).await
     }
 }

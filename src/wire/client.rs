@@ -173,15 +173,17 @@ impl ClientTls {
 
 fn encode(request: &CallRequest) -> RateLimitRequest {
     RateLimitRequest {
-        domain: request.domain.clone(),
+        domain: request.domain.clone().into(),
         descriptors: request.descriptors.iter().map(descriptor).collect(),
         hits_addend: request.hits,
     }
 }
 
 fn descriptor(asked: &CallDescriptor) -> RateLimitDescriptor {
-    let entry =
-        |(key, value): &(Vec<u8>, Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
+    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| Entry {
+        key: key.clone().into(),
+        value: value.clone().into(),
+    };
     RateLimitDescriptor {
         entries: asked.entries.iter().map(entry).collect(),
         limit: asked.limit.map(|limit| RateLimitOverride {

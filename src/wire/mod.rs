@@ -5,7 +5,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `decode` (over `protobuf_reader`) | an encoded request to a `Request`, within every bound |
+//! | `decode` | an encoded request to a `Request`, within every bound |
 //! | `encode` (over `response_headers`, `refusal_body`, `dynamic_metadata`) | a decision to the response, as `response_config` asks |
 //! | `proto_json`, `struct_json` | the same request and response in proto-JSON |
 //! | `traceparent` | the caller's place in a trace |
@@ -18,7 +18,6 @@ pub(crate) mod encode;
 mod error;
 pub(crate) mod messages;
 pub(crate) mod proto_json;
-mod protobuf_reader;
 mod refusal_body;
 pub(crate) mod response_config;
 mod response_headers;

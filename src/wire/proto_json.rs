@@ -79,7 +79,7 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     let mut request = RateLimitRequest::default();
     for (name, value) in fields(&value, "the body")? {
         match name.as_str() {
-            "domain" => request.domain = text(value, "domain")?,
+            "domain" => request.domain = text(value, "domain")?.into(),
             "descriptors" => {
                 let descriptors = list(value, "descriptors")?.iter().map(descriptor);
                 request.descriptors = descriptors.collect::<Result<_, _>>()?;
@@ -267,7 +267,7 @@ fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::decode::DecodedRequest;
+    use crate::wire::decode::{self, DecodedRequest};
 
     #[test]
     fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
@@ -282,7 +282,8 @@ mod tests {
             "hits_addend": 3,
         });
         let message = request(body.to_string().as_bytes()).unwrap();
-        let asked = DecodedRequest::read(&message).unwrap();
+        let message = decode::message(message).unwrap();
+        let asked = DecodedRequest::new(&message).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");
         assert_eq!(descriptors[0].entries[0].value, b"192.0.2.1");
