@@ -255,7 +255,7 @@ impl Dialer {
     async fn handshake(&self, connection: &mut Connection) -> Result<(), ConnectError> {
         let config = &self.context.config;
         let checks_role = matches!(config.topology, TopologyConfig::Sentinel { .. });
-        let meta_key = config.prefix.meta();
+        let meta_key = config.prefix.meta_key();
         let mut commands = Pipeline::new();
         commands.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         for script in &self.context.scripts {
