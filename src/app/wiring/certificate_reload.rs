@@ -82,7 +82,7 @@ impl CertificateReloader {
             }
             Ok(None) => return,
             Err(failure) => {
-                self.tls.count(false);
+                self.tls.count_reload(false);
                 Err(failure)
             }
         };

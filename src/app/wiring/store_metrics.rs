@@ -50,8 +50,8 @@ metrics! { TRAFFIC: ConnectionStats,
 // These families exist only if the gRPC port uses TLS.
 metrics! { TLS: TlsCounters,
     gauge "certificate_expires_seconds" "Expiry of the server certificate, since the Unix epoch", |stats| load(&stats.expires_secs);
-    counter "certificate_reloads" "Successful reloads of certificates", |stats| load(&stats.replaced);
-    counter "certificate_reload_failures" "Failed reloads of certificates; the old ones stay in force", |stats| load(&stats.not_replaced);
+    counter "certificate_reloads" "Successful reloads of certificates", |stats| load(&stats.reloads);
+    counter "certificate_reload_failures" "Failed reloads of certificates; the old ones stay in force", |stats| load(&stats.reload_failures);
     counter "calls_denied" "Calls for a domain that the caller is not authorized for", |stats| load(&stats.denied);
 }
 

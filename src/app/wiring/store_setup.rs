@@ -60,7 +60,7 @@ impl AnyStore {
         let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
         let config = redis_config(&redis, secret, workers)?;
         let prefix = config.prefix.clone();
-        let connections = RedisClient::open(config, PRODUCTION.each().to_vec())
+        let connections = RedisClient::open(config, PRODUCTION.all().to_vec())
             .map_err(|error| Failure::Usage(error.to_string()))?;
         let is_cluster = connections.is_cluster();
         let store = RedisStore::new(connections, prefix, TimeSource::Server);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::*;
@@ -103,20 +102,21 @@ fn answered(
     rules: Vec<RuleSpec>,
     random: u64,
 ) -> RateLimitResponse {
-    let entries = vec![WireEntry { key: b"ip".to_vec(), value: b"a\xffb".to_vec() }];
+    let entries =
+        vec![WireEntry { key: b"ip".as_slice().into(), value: b"a\xffb".as_slice().into() }];
     let descriptor = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
     let request = RateLimitRequest {
-        domain: "edge".to_owned(),
+        domain: "edge".into(),
         descriptors: vec![descriptor; decision.statuses.len()],
         hits_addend: 2,
     };
-    let bytes = request.encode_to_vec();
-    let asked = DecodedRequest::read(&bytes).unwrap();
-    let descriptors = asked.descriptors();
+    let request = DecodedRequest::new(&request).unwrap();
+    let descriptors = request.descriptors();
     let response_config = &ResponseConfig::new(settings).unwrap();
-    let (asked, rules) = (&asked, &table(rules));
+    let (request, rules) = (&request, &table(rules));
     let descriptors = &*descriptors;
-    Answer { asked, descriptors, decision, rules, response_config, now: NOW, random }.message()
+    ResponseInput { request, descriptors, decision, rules, response_config, now: NOW, random }
+        .message()
 }
 
 fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
