@@ -1,7 +1,7 @@
-//! The only code that reads the operating system's clocks.
+//! Clock of the process: the only code that reads the operating system's clocks.
 //!
-//! Limits use the wall clock, so that replicas and restarts agree on windows; deadlines use the
-//! monotonic clock. Both are read once per request.
+//! Limits use the wall clock, so that replicas and restarts agree on windows. Deadlines use the
+//! monotonic clock. A request reads each clock once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,18 +9,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::domain::Micros;
 
-/// Source of time.
+/// Source of the current time.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
-    /// The operating system's clocks.
+    /// Clocks of the operating system.
     #[default]
     System,
-    /// A wall clock that a test sets.
+    /// Wall clock that a test sets.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// Returns the wall clock, in microseconds since the Unix epoch; zero before 1970.
+    /// Returns the wall clock time, in microseconds since the Unix epoch; zero before 1970.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn now(&self) -> Micros {
         match self {
@@ -32,14 +32,14 @@ impl Clock {
         }
     }
 
-    /// Returns the monotonic clock, for deadlines.
+    /// Returns the monotonic clock time, for deadlines.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn monotonic(&self) -> Instant {
         Instant::now()
     }
 }
 
-/// Clock for tests that stands still until it is set.
+/// Wall clock for tests, which stands still until it is set.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
@@ -49,7 +49,7 @@ impl ManualClock {
         ManualClock(Arc::new(AtomicU64::new(now.0)))
     }
 
-    /// Sets the time, forward or back.
+    /// Sets the clock to `now`, forward or back.
     pub fn set(&self, now: Micros) {
         self.0.store(now.0, Ordering::Relaxed);
     }
@@ -59,7 +59,7 @@ impl ManualClock {
         self.0.fetch_add(by.0, Ordering::Relaxed);
     }
 
-    /// Returns the clock's time.
+    /// Returns the time that the clock is set to.
     pub fn get(&self) -> Micros {
         Micros(self.0.load(Ordering::Relaxed))
     }

@@ -1,12 +1,13 @@
 //! Tidegate answers one question, very often: *may this request pass?*
 //!
-//! The path of a request, and the modules along it:
+//! A request takes this path through the modules:
 //!
 //! ```text
-//! bytes → wire::decode → Request → policy::Matcher → Checks → Store::apply → Outcomes → Decision → wire::encode → bytes
+//! bytes → wire::decode → Request → policy::Matcher → Checks
+//!       → Store::apply → Outcomes → Decision → wire::encode → bytes
 //! ```
 //!
-//! | module | what it does |
+//! | module | responsibility |
 //! |---|---|
 //! | [`server`] | sockets, TLS, HTTP/2 and the gRPC services |
 //! | [`wire`] | decodes bytes into a [`domain::Request`], encodes a [`domain::Decision`] into bytes |
@@ -16,7 +17,7 @@
 //! | [`algorithm`] | the arithmetic of each algorithm, as pure functions |
 //! | [`resilience`] | deadline, fallback and refusal cache; each wraps a store |
 //! | [`domain`] | types that all modules share |
-//! | [`clock`] | the only place that reads the time |
+//! | [`clock`] | the only module that reads the operating system's clocks |
 //! | [`telemetry`], [`admin`] | metrics, traces, logs, HTTP ports |
 //! | [`settings`], [`app`], [`cli`] | configuration, composition and the command line |
 

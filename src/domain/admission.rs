@@ -1,16 +1,17 @@
-//! The admission rule: whether the roles and verdicts of a call's checks admit the call.
+//! The admission rule: decides from the roles and verdicts of its checks whether a call is
+//! admitted.
 //!
-//! Not here: how a single check is decided (`algorithm`), what a rejected call still charges
-//! ([`Check::charges_when_rejected`]).
+//! Not here: the decision on a single check (`algorithm`), the charges of a rejected call
+//! ([`Check::applies_when_rejected`]).
 
 use super::{Answer, Check, Role, Verdict};
 
-/// Roles and verdicts of a call's checks, combined into one decision.
+/// Decides whether a call is admitted, from the roles and verdicts of its checks.
 ///
 /// A call is admitted if every `Required` check passes and, if there are `Quota` checks, at least
-/// one of them passes. `Shadow` checks have no effect. A check may still be undecided: then
-/// [`is_admitted`](Self::is_admitted) and [`is_rejected`](Self::is_rejected) are both false for as
-/// long as its verdict could change the result.
+/// one `Quota` check passes. `Shadow` checks have no effect. While the verdict of an undecided
+/// check could still change the result, [`is_admitted`](Self::is_admitted) and
+/// [`is_rejected`](Self::is_rejected) are both false.
 ///
 /// ```
 /// use tidegate::domain::{Admission, Role, Verdict};
@@ -29,7 +30,7 @@ pub struct Admission {
     quota: Verdicts,
 }
 
-/// Which verdicts were given to the checks of one role.
+/// Verdicts that occur among the checks of one role.
 #[derive(Clone, Copy, Debug, Default)]
 struct Verdicts {
     passed: bool,
@@ -38,13 +39,13 @@ struct Verdicts {
 }
 
 impl Admission {
-    /// Combines the answers to a call's checks. Checks that were not asked or not answered are
-    /// undecided.
+    /// Combines the roles of a call's checks with the store's answers. A check that was not asked
+    /// or not answered is undecided.
     pub fn of(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }
 
-    /// Adds a check; `None` if it is undecided.
+    /// Adds a check with its role and verdict. `None` means that the check is undecided.
     pub fn add(&mut self, role: Role, verdict: Option<Verdict>) {
         let verdicts = match role {
             Role::Required => &mut self.required,
@@ -58,14 +59,14 @@ impl Admission {
         }
     }
 
-    /// Whether the call is admitted, whatever the undecided checks will say.
+    /// Returns whether the call is admitted, whatever the verdicts of the undecided checks will be.
     pub fn is_admitted(&self) -> bool {
         let Admission { required, quota } = self;
         let no_quota = !quota.refused && !quota.undecided;
         !required.refused && !required.undecided && (quota.passed || no_quota)
     }
 
-    /// Whether the call is rejected, whatever the undecided checks will say.
+    /// Returns whether the call is rejected, whatever the verdicts of the undecided checks will be.
     pub fn is_rejected(&self) -> bool {
         let Admission { required, quota } = self;
         required.refused || quota.refused && !quota.passed && !quota.undecided
@@ -91,7 +92,7 @@ mod tests {
     const ROLES: [Role; 3] = [Role::Required, Role::Quota, Role::Shadow];
     const VERDICTS: [Option<Verdict>; 3] = [Some(Verdict::Pass), Some(Verdict::Refuse), None];
 
-    /// Every call of `length` checks, over all roles and verdicts.
+    /// Returns every possible call of `length` checks, over all roles and verdicts.
     fn all_calls(length: usize) -> Vec<Checks> {
         (0..length).fold(vec![Vec::new()], |calls, _| {
             let longer = |call: Checks| {
@@ -102,7 +103,7 @@ mod tests {
         })
     }
 
-    /// The call with every undecided check decided, in all possible ways.
+    /// Returns copies of the call in which every undecided check is decided, in all possible ways.
     fn completions(call: &Checks) -> Vec<Checks> {
         call.iter().fold(vec![Vec::new()], |calls, (role, verdict)| {
             let possible = match verdict {
@@ -116,7 +117,7 @@ mod tests {
         })
     }
 
-    /// The rule as the documentation states it.
+    /// Admission rule as the documentation states it, for calls without undecided checks.
     fn reference(call: &Checks) -> bool {
         let passes = |(_, verdict): &&(Role, Option<Verdict>)| *verdict == Some(Verdict::Pass);
         let with = |wanted: Role| call.iter().filter(move |(role, _)| *role == wanted);

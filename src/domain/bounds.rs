@@ -1,29 +1,31 @@
-//! Bounds of one request: how much work a single message can ask for.
+//! Bounds of one request, which limit the work that a single message can cause.
 //!
-//! Not here: bounds of a policy (`policy`), of a connection (`server`).
+//! Not here: the bounds of a policy (`policy`) and of a connection (`server`).
 
-/// Bounds of one request. A request beyond any of them is rejected as invalid.
+/// Bounds of one request. A request that exceeds any of these bounds is rejected as invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Descriptors per request.
+    /// Maximum number of descriptors per request.
     pub descriptors_max: usize,
-    /// Entries per descriptor, `tidegate.slot` included.
+    /// Maximum number of entries per descriptor, including the entry `tidegate.slot`.
     pub entries_max: usize,
-    /// Bytes of the encoded request.
+    /// Maximum size of the encoded request, in bytes.
     pub message_bytes_max: usize,
-    /// Checks that the request may lead to: what one script of a store decides at once. Policies
-    /// that could need more are rejected at load, and checks beyond the bound are left out.
+    /// Maximum number of checks per request, because one Redis script decides them all. A policy
+    /// that could need more checks is rejected when it is loaded; if a request needs more anyway,
+    /// the excess checks are skipped.
     pub checks_max: usize,
 }
 
 impl Bounds {
-    /// The bounds that apply unless somebody chooses others.
+    /// Default bounds.
     ///
     /// - 64 descriptors: Envoy sends one per `rate_limits` item of a route, and ten are a lot.
-    /// - 16 entries: one per action of an item, and one level of the policy's tree each.
-    /// - 4 MiB: Envoy caps the headers that it copies values from at 60 KiB, and each of 64
-    ///   descriptors may carry such a value: 3.75 MiB, and some for the rest. With a lower bound a
-    ///   client's long header would make the call fail, and Envoy lets failed calls pass.
+    /// - 16 entries: Envoy sends one per action of an item, and each entry is one level of the
+    ///   policy's tree.
+    /// - 4 MiB: Envoy limits request headers to 60 KiB, and each of 64 descriptors may carry the
+    ///   value of a header that long: 3.75 MiB and some overhead. With a lower bound, a client
+    ///   could make the call fail by sending a long header, and Envoy lets failed calls pass.
     /// - 128 checks: two per descriptor.
     pub const DEFAULT: Bounds = Bounds {
         descriptors_max: 64,

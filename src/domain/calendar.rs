@@ -1,31 +1,31 @@
 //! Calendar windows: days, weeks, months and years in a time zone.
 //!
-//! Not here: the time zone database (`policy`).
+//! Not here: time zone data, which `policy` looks up behind [`CalendarWindows`].
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::{Micros, Unit};
 
-/// Start and end of a window.
+/// Start and end of a rate limit window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBounds {
-    /// The window's first microsecond.
+    /// First microsecond of the window.
     pub start: Micros,
-    /// The first microsecond after the window; later than `start`.
+    /// First microsecond after the window; always later than `start`.
     pub end: Micros,
 }
 
-/// Computes the windows of one unit in one time zone.
+/// Computes the calendar windows of one unit in one time zone.
 ///
-/// The windows follow each other without gaps. Called on the request path: an implementation must not
-/// wait, lock or allocate.
+/// Consecutive windows have no gaps between them. `window_at` is called on the request path, so an
+/// implementation must not wait, lock or allocate.
 pub trait CalendarWindows: Send + Sync {
-    /// Returns the window that contains a time.
+    /// Returns the window that contains the time `at`.
     fn window_at(&self, at: Micros) -> WindowBounds;
 }
 
-/// CalendarWindows of one calendar unit in one time zone.
+/// Calendar of a rate limit: a unit, such as a month, in a time zone.
 #[derive(Clone)]
 pub struct Calendar {
     unit: Unit,
@@ -34,12 +34,12 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// CalendarWindows of `unit` in the zone of that IANA name.
+    /// Creates a calendar. `zone` is the IANA name of the time zone that `windows` uses.
     pub fn new(unit: Unit, zone: &str, windows: Arc<dyn CalendarWindows>) -> Calendar {
         Calendar { unit, zone: zone.into(), windows }
     }
 
-    /// Returns the unit: day, week, month or year.
+    /// Returns the length of a window: a day, week, month or year.
     pub fn unit(&self) -> Unit {
         self.unit
     }
@@ -49,14 +49,14 @@ impl Calendar {
         &self.zone
     }
 
-    /// Returns the window that contains a time.
+    /// Returns the window that contains the time `at`.
     pub fn window_at(&self, at: Micros) -> WindowBounds {
         self.windows.window_at(at)
     }
 
     /// Returns the starts of the previous, the current and the next window, and the end of the next
-    /// one. A store with its own clock finds its window among them, if that clock is at most one
-    /// window away from `now`.
+    /// window. A store whose own clock is at most one window ahead of or behind `now` finds the
+    /// window of its own time between these boundaries.
     pub fn boundaries_around(&self, now: Micros) -> [Micros; 4] {
         let present = self.window_at(now);
         let previous = self.window_at(present.start.saturating_sub(Micros(1)));
@@ -65,7 +65,7 @@ impl Calendar {
     }
 }
 
-/// Calendars are equal if unit and time zone are.
+/// Compares unit and time zone. The windows follow from these two.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
         (self.unit, &self.zone) == (other.unit, &other.zone)

@@ -1,69 +1,71 @@
-//! A check is a limit applied to one counter; a call is the list of checks that one request leads
-//! to, decided together by the store.
+//! Checks and calls. A check applies a limit to one counter; a call is the list of checks of one
+//! request, which the store decides together.
 //!
-//! Not here: which checks a request leads to (`policy`), how they are decided (`store`).
+//! Not here: finding the checks of a request (`policy`), deciding them (`store`).
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Algorithm, Charge, Hits, Limit, Micros};
 
-/// Identity of a counter: 128 bits, a keyed hash of the domain, the limit's name, the window and
-/// the entries that select the counter (`policy` computes it).
+/// Identity of a counter: a keyed 128-bit hash of the domain, the limit's name, the window and the
+/// entries that select the counter. Computed by `policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CounterKey {
-    /// The hash.
+    /// Keyed hash that identifies the counter.
     pub identity: u128,
-    /// Hash of the `hash_tag` entries, which chooses the slot in a Redis Cluster; `None` if the
-    /// identity chooses it. Two keys that differ only in the tag do not occur.
+    /// Hash of the `hash_tag` entries, which chooses the Redis Cluster slot; `None` if `identity`
+    /// chooses the slot. Two keys with the same identity always have the same tag.
     pub tag: Option<u128>,
 }
 
-/// What a check does to its counter.
+/// Operation of a check on its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Charge the hits if they are available.
     Take {
-        /// Hits, multiplied by the rule's own `cost`; at least 1.
+        /// Hits to charge: the request's hits times the rule's `cost`; at least 1.
         cost: Hits,
     },
-    /// Report whether one more hit would pass. Charges nothing.
+    /// Report whether one more hit would pass, and charge nothing.
     Peek,
-    /// Return hits that the caller took earlier. A counter never exceeds its capacity and never
-    /// falls below zero used.
+    /// Return hits that the caller took earlier. Used hits never fall below zero, so a counter
+    /// never holds more than its capacity.
     Refund {
-        /// Hits, multiplied by the rule's own `cost`.
+        /// Hits to return: the request's hits times the rule's `cost`.
         cost: Hits,
     },
 }
 
-/// How a check counts towards the admission of its call; see [`Admission`](super::Admission).
+/// Role of a check in the admission of its call; see [`Admission`](super::Admission).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Must pass.
+    /// The check must pass.
     #[default]
     Required,
-    /// At least one of the call's quota checks must pass.
+    /// At least one of the call's quota checks must pass, not necessarily this one.
     Quota,
-    /// Has no effect on admission.
+    /// The check has no effect on admission.
     Shadow,
 }
 
-/// Holder of a concurrency slot: 128 bits, a hash of the name that the caller sent, or random.
+/// Holder of a concurrency slot: a 128-bit hash of the name that the caller sent, or 128 random
+/// bits if the caller sent no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
-/// Token of a generated slot holder: 128 bits as 32 hexadecimal digits. The caller sends it to return
-/// its slot.
+/// Token of a generated holder of a concurrency slot: 128 bits as 32 hexadecimal digits. The caller
+/// sends the token back to release its slot.
 ///
 /// ```
-/// assert_eq!(tidegate::domain::HolderToken::new(255).as_str(), "000000000000000000000000000000ff");
+/// assert_eq!(tidegate::domain::HolderToken::new(255).as_str(),
+/// "000000000000000000000000000000ff");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderToken([u8; 32]);
 
 impl HolderToken {
-    /// Formats 128 bits.
+    /// Formats `bits` as 32 lowercase hexadecimal digits.
     pub fn new(bits: u128) -> HolderToken {
         let mut text = [b'0'; 32];
         for (at, digit) in text.iter_mut().rev().enumerate() {
@@ -72,9 +74,9 @@ impl HolderToken {
         HolderToken(text)
     }
 
-    /// Returns the digits.
+    /// Returns the 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
-        // Cannot fail: the digits are ASCII.
+        // The conversion cannot fail, because hexadecimal digits are ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
@@ -82,20 +84,20 @@ impl HolderToken {
 /// A limit applied to one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
-    /// The counter.
+    /// Key of the counter.
     pub key: CounterKey,
-    /// The limit; shared, because a receipt outlives the call.
+    /// Limit to apply. Shared, because a receipt keeps it after the call has ended.
     pub limit: &'a Arc<Limit>,
-    /// What to do.
+    /// Operation on the counter.
     pub op: Op,
-    /// How it counts towards admission.
+    /// Role in the admission of the call.
     pub role: Role,
-    /// Who takes or returns a slot; only for concurrency limits.
+    /// Holder that takes or returns a slot; only for concurrency limits.
     pub holder: Option<Holder>,
 }
 
 impl Check<'_> {
-    /// Hits that the check takes or refunds; 0 for a peek.
+    /// Returns the hits that the check takes or refunds; 0 for a peek.
     pub fn cost(&self) -> Hits {
         match self.op {
             Op::Take { cost } | Op::Refund { cost } => cost,
@@ -103,8 +105,8 @@ impl Check<'_> {
         }
     }
 
-    /// Hits that must be available for the check to pass: the cost of a take and at least 1, because
-    /// a peek asks for one hit. 0 for a refund, which always passes.
+    /// Returns the hits that must be available for the check to pass: at least 1 for a take, 1 for
+    /// a peek, and 0 for a refund, which always passes.
     pub fn hits_needed(&self) -> Hits {
         match self.op {
             Op::Take { cost } => cost.max(Hits::ONE),
@@ -113,15 +115,15 @@ impl Check<'_> {
         }
     }
 
-    /// Whether the check refunds hits.
+    /// Returns whether the check refunds hits.
     pub fn is_refund(&self) -> bool {
         matches!(self.op, Op::Refund { .. })
     }
 
-    /// Whether the hits are charged even if the check does not pass (`charge: always`).
+    /// Returns whether the hits are charged even if the check is refused (`charge: always`).
     ///
-    /// Never for concurrency, where a slot is held or not, nor for hybrid classes, which keep no
-    /// debt; the policy rejects that combination.
+    /// Always false for concurrency and hybrid limits, which cannot record debt; the policy
+    /// compiler rejects `charge: always` for both.
     pub fn is_debt(&self) -> bool {
         let keeps_debt = match self.limit.algorithm {
             Algorithm::FixedWindow(_)
@@ -135,34 +137,36 @@ impl Check<'_> {
             && matches!(self.op, Op::Take { cost: Hits(1..) })
     }
 
-    /// Whether the check changes its counter even if an all-or-nothing call is rejected: refunds
-    /// and debts do.
+    /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
+    /// True for refunds and debts.
     pub fn applies_when_rejected(&self) -> bool {
         self.is_refund() || self.is_debt()
     }
 }
 
-/// What a rejected call is charged.
+/// Decides what a rejected call is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// Nothing, except for refunds and debts; see [`Check::applies_when_rejected`].
+    /// A rejected call is charged nothing, except for refunds and debts; see
+    /// [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
-    /// Every check that passes, as if it were alone.
+    /// Every check that passes is charged, even if another check rejects the call.
     Independent,
 }
 
-/// The checks of one request.
+/// Checks of one request, which the store decides together.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// At most [`Bounds::checks_max`](super::Bounds::checks_max) checks, in the order of the
     /// request's descriptors and, within a descriptor, of the policy file.
     pub checks: &'a [Check<'a>],
-    /// What the call is charged if it is rejected.
+    /// Decides what the call is charged if it is rejected.
     pub accounting: Accounting,
-    /// Wall clock of this process. The memory store counts by it; Redis has its own clock.
+    /// Time by the wall clock of this process. The memory store counts with it; Redis uses its own
+    /// clock.
     pub now: Micros,
-    /// When the caller stops waiting, by the monotonic clock; `None` if it set no deadline.
+    /// Time at which the caller stops waiting, by the monotonic clock; `None` without a deadline.
     pub deadline: Option<Instant>,
 }
 

@@ -1,6 +1,7 @@
-//! The decision on a request, as plain values borrowed from the policy, and the observer of decisions.
+//! Decision on a request, as plain values borrowed from the policy, and the [`Observer`] of
+//! decisions.
 //!
-//! Not here: how a decision is made (`decide`), how it is encoded (`wire`).
+//! Not here: making a decision (`decide`), encoding it (`wire`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,56 +10,58 @@ use super::{
     CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Source, Trace, TraceParent,
 };
 
-/// Code of the whole response and of each descriptor.
+/// Result of a whole request or of one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// The request may pass.
+    /// The request or descriptor is within its limits.
     Ok,
-    /// The request may not pass.
+    /// The request or descriptor exceeds a limit.
     OverLimit,
 }
 
-/// Number of a rule. The rules of one policy are numbered without gaps, and no number is used twice
-/// while the process runs.
+/// Number of a policy rule. The rules of one policy are numbered without gaps, and no number is
+/// reused while the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 
-/// Limit shown in a status.
+/// Limit that the status of a descriptor reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StatusLimit<'p> {
-    /// The rate as written.
+    /// Rate as written in the policy or in the request override.
     pub rate: Rate,
-    /// The limit's own name; empty where it has none.
+    /// Name of the limit; empty if it has none.
     pub name: &'p str,
-    /// The capacity; our response headers show it if it exceeds the rate's number.
+    /// Capacity in hits. Response headers report it instead of the rate if it is larger.
     pub capacity: Hits,
 }
 
 /// Status of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'p> {
-    /// OVER_LIMIT iff a check of this descriptor refused that is not in shadow mode.
+    /// Result of the descriptor: `OverLimit` if an enforced check of this descriptor was refused.
+    /// Refused shadow checks do not count.
     pub code: Code,
-    /// The limit; `None` if no rule matched, the rule is unlimited or replaced, or the descriptor's
-    /// checks were skipped.
+    /// Limit to report; `None` if no rule matched, if the rule is unlimited or replaced, or if the
+    /// descriptor's checks were skipped.
     pub shown: Option<StatusLimit<'p>>,
-    /// `limit_remaining`: 0 on OVER_LIMIT, 4,294,967,295 if unlimited.
+    /// Value of `limit_remaining`: 0 on `OverLimit`, 4,294,967,295 if unlimited.
     pub remaining: u32,
-    /// On OVER_LIMIT the wait until a retry may pass (`None` if waiting does not help), on OK the time
+    /// On `OverLimit`, wait until a retry may pass (`None` if waiting does not help). On `Ok`, time
     /// until the counter is unused. `None` without a limit.
     pub reset: Option<Micros>,
-    /// The rule that matched, for metadata and bodies.
+    /// Rule that matched, for metadata and response bodies.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor, which counts only together with the others.
+    /// Whether this is a quota descriptor. A request passes if at least one of its quota
+    /// descriptors does.
     pub quota: bool,
 }
 
 /// Limit that rejected the request.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitedBy<'p> {
-    /// The limit's name or, if it has none, the rule's path in the policy.
+    /// Name of the limit or, if it has none, the path of the rule in the policy.
     pub name: &'p str,
-    /// The rule; `None` for a request override.
+    /// Rule of the limit; `None` for a request override.
     pub rule: Option<RuleId>,
     /// Wait until a retry may pass; `None` if waiting does not help.
     pub retry_after: Option<Micros>,
@@ -67,36 +70,36 @@ pub struct LimitedBy<'p> {
 /// Decision on a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'p> {
-    /// Whether the request may pass.
+    /// Result of the request.
     pub code: Code,
-    /// One per descriptor, in order.
+    /// One status per descriptor, in the order of the request.
     ///
     /// A `Vec`, because `domain` has no dependencies.
     pub statuses: Vec<Status<'p>>,
-    /// If the request was rejected, the refusing limit with the longest wait, where `None` is the
-    /// longest. On a tie, the first in the caller's order.
+    /// If the request was rejected, the refusing limit with the longest wait. A limit that no wait
+    /// satisfies counts as the longest; on a tie, the first in the order of the request wins.
     pub limited_by: Option<LimitedBy<'p>>,
-    /// Which component decided.
+    /// Component that decided the request.
     pub source: Source,
-    /// Whether the request was rejected, and global shadow mode let it pass.
+    /// Whether global shadow mode let a rejected request pass.
     pub shadowed: bool,
-    /// Whether the policy has the request's domain.
+    /// Whether the policy contains the domain of the request.
     pub domain_known: bool,
-    /// Generated holder of the concurrency slots that the request took, if it was admitted and named
-    /// no holder of its own. The caller sends it to return the slots.
+    /// Token of the generated holder, if the request was admitted, took concurrency slots and named
+    /// no holder. The caller sends the token back to release the slots.
     pub slot: Option<HolderToken>,
 }
 
-/// Event of one decided check.
+/// Describes one decided check to an [`Observer`].
 #[derive(Clone, Copy, Debug)]
 pub struct CheckEvent {
-    /// The rule; `None` for a request override.
+    /// Rule of the check; `None` for a request override.
     pub rule: Option<RuleId>,
     /// Hits that the check takes or refunds.
     pub hits: Hits,
-    /// The limit's capacity.
+    /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// The outcome.
+    /// Result of the check.
     pub outcome: Outcome,
     /// Whether the rule is in shadow mode.
     pub shadow: bool,
@@ -104,18 +107,18 @@ pub struct CheckEvent {
     pub admitted: bool,
     /// Whether the hits are refunded rather than taken.
     pub is_refund: bool,
-    /// Which component decided.
+    /// Component that decided the check.
     pub source: Source,
 }
 
-/// Outcome of an RPC.
+/// Result of an RPC, as counted in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RpcOutcome {
-    /// It was answered with a decision.
+    /// The response was a decision.
     Decided,
     /// The request was invalid.
     Invalid,
-    /// Its deadline passed.
+    /// The deadline of the request passed before the response was ready.
     Late,
     /// The store did not answer, and no fallback decided the call.
     Unavailable,
@@ -126,7 +129,7 @@ impl RpcOutcome {
     pub const ALL: [RpcOutcome; 4] =
         [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
 
-    /// The word used in metrics: the gRPC status of the response.
+    /// Returns the gRPC status of the response, in lower case, as used in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             RpcOutcome::Decided => "ok",
@@ -137,52 +140,54 @@ impl RpcOutcome {
     }
 }
 
-/// Event of a check that refused.
+/// Describes one refused check to an [`Observer`].
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalEvent<'a> {
-    /// The rule; `None` for a request override.
+    /// Rule of the check; `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Position of the limit among those of the rule.
+    /// Position of the limit among the limits of its rule, from 0.
     pub limit: usize,
-    /// The counter.
+    /// Key of the counter.
     pub counter: CounterKey,
-    /// The entries that select the counter, as the caller sent them. Where all values of a pattern
-    /// share a counter, the pattern replaces the value.
+    /// Entries that select the counter, as the caller sent them. If all values that match a pattern
+    /// share one counter, the pattern takes the place of the value.
     pub entries: &'a [Entry<'a>],
-    /// Whether the refusal has no effect: the rule is in shadow mode, or another quota descriptor
-    /// is certain to pass.
+    /// Whether the refusal has no effect, because the rule is in shadow mode or because another
+    /// quota descriptor passes.
     pub shadow: bool,
 }
 
-/// Observes decisions, for metrics and traces, without changing them.
+/// Receives events about decisions, for metrics and traces. It cannot change them.
 ///
-/// Called on the request path: an implementation must not allocate, lock or log.
+/// Its methods are called on the request path: an implementation must not allocate, lock or log.
 pub trait Observer: Send + Sync + 'static {
     /// Called for each decided check.
     fn on_check(&self, event: &CheckEvent);
     /// Called for each check that refused, shadow checks included, before
     /// [`on_check`](Self::on_check).
     fn on_refusal(&self, _: &RefusalEvent<'_>) {}
-    /// Called if a refund of concurrency slots named no holder, so that it freed nothing.
+    /// Called when a request returns a concurrency slot without naming the holder, so that no slot
+    /// is released.
     fn release_without_holder(&self) {}
     /// Called for each decision.
     fn on_decision(&self, decision: &Decision<'_>);
-    /// Whether [`on_response`](Self::on_response) is used. If not, the clock is not read for it.
+    /// Returns whether [`on_response`](Self::on_response) needs the duration. If not, the server
+    /// does not read the clock for it.
     fn wants_timing(&self) -> bool {
         false
     }
     /// Called for each response, with the time since the request was read.
     fn on_response(&self, _: RpcOutcome, _: Duration) {}
-    /// Whether any request may be traced. If not, trace headers are not parsed.
+    /// Returns whether any request may be traced. If not, trace headers are not parsed.
     fn tracing_enabled(&self) -> bool {
         false
     }
-    /// Whether to trace a request, given its trace context.
+    /// Returns whether to trace a request, given the trace context of its caller.
     fn should_sample(&self, _: Option<&TraceParent>) -> bool {
         false
     }
-    /// Called for the response to a traced request. May allocate and lock, because few requests are
-    /// traced.
+    /// Called with the trace of each sampled request, once the response is ready. May allocate and
+    /// lock, because few requests are sampled.
     fn on_trace(&self, _: &Trace, _: RpcOutcome) {}
 }
 

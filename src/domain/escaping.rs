@@ -1,19 +1,20 @@
-//! Escaping of text from outside before it is shown in a log or on a terminal.
+//! Escaping of untrusted text before it is written to a log or a terminal.
 //!
-//! Not here: which texts are allowed (`policy`, `settings`).
+//! Not here: validation of texts (`policy`, `settings`).
 
 use std::borrow::Cow;
 
-/// Whether a character can forge a log line or terminal output, because it starts a new line, controls
-/// the terminal or reorders the text around it: control characters (C0, DEL, C1), line and paragraph
-/// separators, and bidirectional controls. None is beyond U+FFFF.
+/// Returns whether a character could forge a log line or terminal output: control characters (C0,
+/// DEL, C1), line and paragraph separators, and bidirectional controls. All of these are below
+/// U+10000.
 pub fn needs_escape(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns the text with those characters escaped as in Rust, such as `\n` and `\u{202e}`.
+/// Returns the text with every character that [`needs_escape`] replaced by its Rust escape, such as
+/// `\n` or `\u{202e}`.
 ///
 /// ```
 /// use tidegate::domain::escaped;

@@ -1,5 +1,5 @@
-//! Fractions of a limit: the share that one of several replicas may admit on its own, or the
-//! percentage to which an operator scales a rule down.
+//! Fractions of a limit: one replica's share, or the percentage to which an operator scales down a
+//! rule.
 //!
 //! Not here: when a fraction applies (`resilience`, `policy`).
 
@@ -8,11 +8,11 @@ use super::{
     SlidingWindow,
 };
 
-/// Longest time in which a bucket may refill: 2^51 µs, 71 years. Half of what the arithmetic of
-/// buckets allows, because a bucket with `charge: always` may owe two capacities.
+/// Maximum refill time of a scaled bucket, in microseconds: 2^51 µs, 71 years. Half of what bucket
+/// arithmetic allows, because a bucket with `charge: always` may owe two capacities.
 const REFILL_MAX: u64 = 1 << 51;
 
-/// A fraction above 0 and at most 1.
+/// Fraction of a limit, above 0 and at most 1.
 ///
 /// ```
 /// use tidegate::domain::{Hits, Fraction};
@@ -27,15 +27,15 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// The fraction 1.
+    /// Fraction 1: the whole limit.
     pub const WHOLE: Fraction = Fraction { numerator: 1, denominator: 1 };
 
-    /// One of `parts` equal parts. 0 parts count as 1.
+    /// Returns the fraction `1 / parts`. 0 parts count as 1.
     pub const fn one_of(parts: u32) -> Fraction {
         Fraction { numerator: 1, denominator: if parts == 0 { 1 } else { parts } }
     }
 
-    /// A percentage, clamped to 1 to 100.
+    /// Returns a percentage as a fraction, clamped to between 1 and 100 per cent.
     pub const fn percent(percent: u32) -> Fraction {
         let numerator = match percent {
             0 => 1,
@@ -45,21 +45,21 @@ impl Fraction {
         Fraction { numerator, denominator: 100 }
     }
 
-    /// Whether the fraction is 1.
+    /// Returns whether the fraction is 1.
     pub const fn is_whole(self) -> bool {
         self.numerator == self.denominator
     }
 
-    /// Returns the fraction of a number of hits, rounded down, but at least 1 unless that number is 0.
+    /// Returns this fraction of `whole`, rounded down, but at least 1 unless `whole` is 0.
     pub fn of_hits(self, whole: Hits) -> Hits {
         let part = u128::from(whole.0) * u128::from(self.numerator) / u128::from(self.denominator);
-        // Not more than the whole, which was a u64.
+        // The conversion cannot fail: the result is at most `whole`, a u64.
         let part = u64::try_from(part).unwrap_or(u64::MAX);
         Hits(part.max(1).min(whole.0))
     }
 
-    /// Returns a duration divided by the fraction: rounded up, at most `at_most`, and not below the
-    /// duration itself.
+    /// Divides a duration by the fraction and rounds up. The result is at most `at_most`, unless
+    /// the duration itself is longer.
     fn stretch(self, whole: Micros, at_most: u64) -> Micros {
         let longer = (u128::from(whole.0) * u128::from(self.denominator))
             .div_ceil(u128::from(self.numerator));
@@ -68,11 +68,12 @@ impl Fraction {
 }
 
 impl Limit {
-    /// Returns the limit scaled by a fraction. The capacity is rounded down, but is at least 1 unless
-    /// the limit is 0, and a bucket's refill rate is rounded down. The rate that statuses show, the
-    /// window and everything else that selects the counter stay.
+    /// Returns the limit scaled by a fraction. The capacity is rounded down, but is at least 1
+    /// unless the limit is 0; the refill rate of a bucket is rounded down. The counter key, the
+    /// windows and the rate that statuses report do not change.
     ///
-    /// So `n` replicas with `1/n` of a limit each admit at most the larger of the limit and `n`.
+    /// Together, `n` replicas that each enforce `1/n` of a limit admit at most the limit or `n`
+    /// hits, whichever is larger.
     #[must_use]
     pub fn scaled_by(&self, fraction: Fraction) -> Limit {
         if fraction.is_whole() {

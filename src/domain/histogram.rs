@@ -1,27 +1,29 @@
-//! Histograms with fixed buckets, for quantiles without storing every value.
+//! Histograms with fixed buckets, which estimate quantiles without storing every value.
 //!
-//! Not here: what is measured, and the names of metrics (`telemetry`).
+//! Not here: taking measurements, names of metrics (`telemetry`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets for durations, in microseconds. Narrow around the two budgets of a
-/// decision, 6 ms for the store and Envoy's 20 ms in total, so that the share of calls beyond either
-/// can be read off; wide elsewhere, because each bound is a time series per node.
+/// Upper bounds of the buckets of duration histograms, in microseconds. The buckets are narrow
+/// around 6 ms, the budget of a store, and 20 ms, Envoy's default timeout, so that the share of
+/// calls beyond either can be read off. They are wide elsewhere, because each bucket is one time
+/// series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
-/// Upper bounds of the buckets for commands per write; a connection writes at most 128.
+/// Upper bounds of the buckets of batch size histograms, in commands per write. A connection writes
+/// at most 128 commands at once.
 pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// Histogram. Recording a value is two relaxed additions: no lock, no allocation.
+/// Histogram with fixed buckets, updated without locks. Recording a value is two relaxed additions.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
     counts: [AtomicU64; N],
-    /// Values above the last bound.
+    /// Number of values above the last bound.
     above: AtomicU64,
     sum: AtomicU64,
 }
@@ -29,7 +31,7 @@ pub struct Histogram<const N: usize> {
 /// Histogram of durations.
 pub type DurationHistogram = Histogram<{ DURATION_BOUNDS_US.len() }>;
 
-/// SizeHistogram of writes.
+/// Histogram of commands per write.
 pub type SizeHistogram = Histogram<{ SIZE_BOUNDS.len() }>;
 
 impl Default for DurationHistogram {
@@ -45,26 +47,27 @@ impl Default for SizeHistogram {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Creates an empty histogram. The upper bounds must be ascending.
+    /// Creates an empty histogram. `bounds` are the upper bounds of its buckets, in ascending
+    /// order.
     pub fn new(bounds: &'static [u64; N]) -> Self {
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
         Histogram { bounds, counts, above: AtomicU64::new(0), sum: AtomicU64::new(0) }
     }
 
-    /// Records a value. A value equal to a bound belongs to that bound's bucket.
+    /// Records a value. A value equal to a bound belongs to the bucket of that bound.
     pub fn record(&self, number: u64) {
         self.record_with(number, false);
     }
 
-    /// Records a value; see [`add_relaxed`] for `single_writer`.
+    /// Records a value; [`add_relaxed`] explains `single_writer`.
     fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
         add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
         add_relaxed(&self.sum, number, single_writer);
     }
 
-    /// Returns the present counts. Not atomic: a value recorded meanwhile may be in the sum and not yet
-    /// in its bucket.
+    /// Returns the current counts. Not atomic: a value recorded meanwhile may be in the sum but not
+    /// yet in its bucket.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = self.counts.iter().chain([&self.above]).map(load).collect();
@@ -78,14 +81,15 @@ impl DurationHistogram {
         self.record_duration_with(wait, false);
     }
 
-    /// Records a duration; see [`add_relaxed`] for `single_writer`.
+    /// Records a duration; [`add_relaxed`] explains `single_writer`.
     pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
         self.record_with(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), single_writer);
     }
 }
 
-/// Adds to a counter. With `single_writer`, no other thread may write to it, and a load and a store
-/// replace the more expensive atomic addition; other threads may still read it.
+/// Adds to a counter with relaxed ordering. If `single_writer` is set, no other thread may write to
+/// the counter; a load and a store then replace the more expensive atomic addition. Other threads
+/// may read it in either case.
 pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     if single_writer {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
@@ -94,31 +98,32 @@ pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     }
 }
 
-/// Counts of a histogram at one time.
+/// Counts of a histogram at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// Upper bounds, ascending and inclusive.
+    /// Upper bounds of the buckets, ascending and inclusive.
     pub bounds: &'static [u64],
-    /// Values per bucket, and last the values above the last bound: one more than `bounds`.
+    /// Number of values in each bucket, followed by the number of values above the last bound.
     pub counts: Vec<u64>,
     /// Sum of all values.
     pub sum: u64,
 }
 
 impl HistogramSnapshot {
-    /// Returns the number of values.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Returns an upper bound of a quantile (0 to 1): the bound of its bucket. `None` without values, or
-    /// if the quantile is above the last bound.
-    pub fn quantile(&self, share: f64) -> Option<u64> {
+    /// Returns an upper bound of a quantile: the bound of the bucket that contains it. `quantile`
+    /// is between 0 and 1. Returns `None` without values, or if the quantile is above the last
+    /// bound.
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
             return None;
         }
-        let wanted = (share * count as f64).ceil() as u64;
+        let wanted = (quantile * count as f64).ceil() as u64;
         let mut seen = 0;
         let mut counts = self.counts.iter();
         let bound = self.bounds.iter().find(|_| {

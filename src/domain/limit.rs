@@ -1,11 +1,11 @@
-//! Compiled limits: the numbers that each algorithm needs, within its bounds.
+//! Compiled limits: the numbers that each algorithm needs, within the bounds of its arithmetic.
 //!
 //! Not here: parsing and validation (`policy`), the arithmetic (`algorithm`, `lua`).
 
 use super::{Calendar, Hits, Micros};
 
-/// Unit of a rate, as in policy files and on the wire. As in envoyproxy/ratelimit, months and years
-/// have fixed lengths (30 and 365 days).
+/// Time unit of a rate, as in policy files and on the wire. Months and years have fixed lengths (30
+/// and 365 days), as in envoyproxy/ratelimit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 second.
@@ -16,7 +16,7 @@ pub enum Unit {
     Hour,
     /// 86,400 seconds.
     Day,
-    /// 604,800 seconds; epoch-aligned weeks start on Thursday, UTC.
+    /// 604,800 seconds. Weeks are aligned to the Unix epoch, so they start on Thursday, 00:00 UTC.
     Week,
     /// 30 days.
     Month,
@@ -38,7 +38,7 @@ impl Unit {
         }
     }
 
-    /// Returns the word used in policy files, in lower case.
+    /// Returns the unit as written in policy files, in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Unit::Second => "second",
@@ -52,19 +52,20 @@ impl Unit {
     }
 }
 
-/// Rate as written in the policy, without the burst; a status shows it as `current_limit`.
+/// Rate as written in the policy, without the burst. A status reports it as `current_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// Hits per window; for concurrency the number of slots.
+    /// Hits per window; for concurrency limits, the number of slots.
     pub requests_per_unit: u32,
-    /// The window's unit; `None` for concurrency, which has none (UNKNOWN on the wire).
+    /// Time unit of the window; `None` for concurrency limits, which have no window (UNKNOWN on the
+    /// wire).
     pub unit: Option<Unit>,
     /// Units per window; at least 1.
     pub unit_multiplier: u32,
 }
 
 impl Rate {
-    /// Returns the window's length; zero without a unit.
+    /// Returns the length of the window; zero without a unit.
     pub fn window(&self) -> Micros {
         self.unit.map_or(Micros::ZERO, |unit| {
             Micros::from_secs(unit.seconds().saturating_mul(u64::from(self.unit_multiplier)))
@@ -72,25 +73,25 @@ impl Rate {
     }
 }
 
-/// A compiled limit.
+/// Compiled limit: an algorithm with its numbers, and what applies to every algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The algorithm, with its numbers.
+    /// Algorithm, with its numbers.
     pub algorithm: Algorithm,
-    /// The rate as written.
+    /// Rate as written in the policy.
     pub rate: Rate,
-    /// When hits are charged.
+    /// Decides when hits are charged.
     pub charge: Charge,
-    /// The answer if the store does not respond in time.
+    /// Answer if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Identifies the rule and window; the same for all their counters. Selects the overflow counter in
-    /// a full memory store.
+    /// Number of the rule and window, common to all their counters. Selects the overflow counter
+    /// when the memory store is full.
     pub limit_id: u64,
 }
 
 impl Limit {
-    /// Returns the largest cost that can pass: a window's limit, a bucket's burst, or the number of
-    /// slots.
+    /// Returns the largest cost that can pass, in hits: the limit of a window, the burst of a
+    /// bucket, or the number of concurrency slots.
     pub fn capacity(&self) -> Hits {
         match &self.algorithm {
             Algorithm::FixedWindow(w) => w.hits,
@@ -103,20 +104,21 @@ impl Limit {
     }
 }
 
-/// Algorithm with its numbers; docs/ALGORITHMS.md states the guarantees of each.
+/// Algorithm with its numbers. docs/ALGORITHMS.md states what each algorithm guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Hits per window; windows are aligned, not per client.
+    /// Counts the hits of each window. Windows are aligned to the epoch or the calendar, not to a
+    /// client's first request.
     FixedWindow(FixedWindow),
-    /// Hits of the current window and a share of the previous one's.
+    /// Counts the hits of the current window and a proportion of the previous window's hits.
     SlidingWindow(SlidingWindow),
-    /// The time of every take.
+    /// Records the time of every hit.
     SlidingLog(SlidingLog),
-    /// Token bucket, or leaky bucket: the same bucket seen as a level.
+    /// Token bucket or leaky bucket, which differ only in name.
     Bucket(Bucket),
-    /// A bucket per consumer class, and a common pool with floors.
+    /// One bucket per consumer class, and a common pool from which a class may borrow.
     Hybrid(Hybrid),
-    /// Requests in flight.
+    /// Counts the requests in flight.
     Concurrency(Concurrency),
 }
 
@@ -125,33 +127,33 @@ pub enum Algorithm {
 pub struct FixedWindow {
     /// Hits per window, at most `u32::MAX`; 0 refuses everything.
     pub hits: Hits,
-    /// The windows.
+    /// Length and alignment of the windows.
     pub window: Window,
 }
 
-/// How windows are aligned.
+/// Length and alignment of windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Windows of one length, aligned to the Unix epoch; the length is at least one second.
+    /// Windows of a fixed length, at least one second, aligned to the Unix epoch.
     Epoch {
-        /// Length of each window.
+        /// Length of each window; at least one second.
         length: Micros,
     },
     /// Days, weeks, months or years in a time zone.
     Calendar(Calendar),
 }
 
-/// Bucket of `burst` hits that refills evenly.
+/// Bucket that holds up to `burst` hits and refills at a constant rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Capacity B in hits; 0 refuses everything.
+    /// Capacity B, in hits; 0 refuses everything.
     pub burst: Hits,
-    /// Refill rate, which also selects the form of the state.
+    /// Refill rate. The variant also decides how the state is stored.
     pub refill: Refill,
-    /// Threshold of a consumer class that shares the bucket with others: a hit passes only if at least
-    /// this many hits are available before it is taken. At most `burst`; 0 without classes.
+    /// Floor of a consumer class that shares the bucket with others, in hits: a hit passes only if
+    /// at least this many hits are available beforehand. At most `burst`; 0 without classes.
     pub floor: Hits,
-    /// Whether the policy calls it a leaky bucket: same arithmetic, another name in keys and listings.
+    /// Whether the policy calls this a leaky bucket. Affects only names in keys and listings.
     pub leaky: bool,
 }
 
@@ -160,90 +162,92 @@ pub struct Bucket {
 pub struct SlidingWindow {
     /// Hits per window; `hits * window_ticks < 2^53`. 0 refuses everything.
     pub hits: Hits,
-    /// The window; epoch-aligned, at least one second.
+    /// Length of each window; at least one second. Windows are aligned to the Unix epoch.
     pub length: Micros,
 }
 
 /// Sliding log: at most `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
-    /// Hits per window, at most 10,000; 0 refuses everything.
+    /// Hits in any interval of `length`, at most 10,000; 0 refuses everything.
     pub hits: Hits,
-    /// The window, at least one second.
+    /// Length of the sliding interval; at least one second.
     pub length: Micros,
 }
 
 /// Concurrency: at most `slots` requests in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Concurrency {
-    /// Requests in flight, at most 10,000; 0 refuses everything.
+    /// Maximum number of requests in flight, at most 10,000; 0 refuses everything.
     pub slots: Hits,
-    /// Time after which a slot that was not returned becomes free.
+    /// Time after which a slot is free again although it was not returned.
     pub lease: Micros,
 }
 
-/// Hybrid limit as it applies to one consumer class. Each class has a guaranteed share of the bucket.
-/// The refill of a full share, and the part of the refill that belongs to no share, go to a common
-/// pool. All classes of a rule use one counter.
+/// Hybrid limit as it applies to one consumer class. Each class has a guaranteed share of the
+/// bucket. A common pool receives the refill that full shares cannot hold, and the refill that is
+/// assigned to no share. All classes of a rule use one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hybrid {
-    /// B: the capacity of shares and pool together, in hits.
+    /// Capacity B of all shares and the pool together, in hits.
     pub burst: Hits,
-    /// L: hits refilled per window, shares and pool together; at least 1.
+    /// Hits L that all shares and the pool together gain per window; at least 1.
     pub hits: Hits,
-    /// W: the window. `100 * burst * window_ticks < 2^51`.
+    /// Window W of the refill. `100 * burst * window_ticks < 2^51`.
     pub window: Micros,
-    /// Guaranteed shares of B and of L per class, in per cent; at most 100 in total.
+    /// Guaranteed share of each class in B and L, in per cent; at most 100 in total.
     pub shares: std::sync::Arc<[u32]>,
     /// Index of this class in `shares`.
     pub class: usize,
-    /// The class may take from the pool only while the pool holds at least this percentage of its
-    /// capacity, rounded up to a whole hit.
+    /// Minimum fill level of the pool, in per cent of its capacity and rounded up to a whole hit,
+    /// at which this class may still take hits from the pool.
     pub floor_percent: u32,
 }
 
-/// Refill of a bucket.
+/// Refill rate of a bucket.
 ///
-/// The bounds below keep every product exact in doubles, Lua's numbers. Under [`Charge::Always`] the
-/// debt may be twice as large, so half of each bound applies.
+/// The bounds of each variant keep every product exact in a double, the number type of Lua. With
+/// [`Charge::Always`] the debt may be twice as large, so half of each bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
-    /// One hit every `emission`: the state is a single integer, the theoretical arrival time.
-    /// Used if the window divides evenly by the hits, or if rounding the emission interval *up*
-    /// to a whole microsecond changes the rate by less than 0.1 %. `burst * emission < 2^52`.
+    /// Refills one hit every `emission`. The state is a single integer, the theoretical arrival
+    /// time (GCRA). Used if the hits divide the window evenly, or if rounding the emission interval
+    /// *up* to a whole microsecond changes the rate by less than 0.1 %. `burst * emission < 2^52`.
     Arrival {
-        /// Microseconds per hit, at least 1.
+        /// Time to refill one hit, in microseconds; at least 1.
         emission: Micros,
     },
-    /// `hits` per `window`, exactly: the state is integer credits (one hit = `window` credits in
-    /// microseconds; `hits` credits are refilled per microsecond). `burst * window < 2^53`.
+    /// Refills exactly `hits` per `window`. The state counts integer credits: one hit is worth as
+    /// many credits as the window has microseconds, and every microsecond adds `hits` credits.
+    /// `burst * window < 2^53`.
     Credits {
-        /// L: hits refilled per window; at least 1.
+        /// Hits L refilled per window; at least 1.
         hits: Hits,
-        /// W: the window.
+        /// Window W of the refill.
         window: Micros,
     },
 }
 
-/// When hits are charged.
+/// Decides when hits are charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
-    /// Only if the check passes and, under all-or-nothing, the call is admitted.
+    /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
-    /// Always, even beyond the limit and if the call is rejected: the hits have been used already.
+    /// Charge even if the check is refused or the call is rejected, because the hits have already
+    /// been used.
     Always,
 }
 
-/// Answer of a rule if the store does not respond in time.
+/// Answer of a rule if the store does not respond in time (`on_store_failure`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
     /// Decide on the local store, with this replica's share of the limit.
     #[default]
     Local,
-    /// Pass.
+    /// Let the check pass.
     Allow,
-    /// Refuse.
+    /// Refuse the check.
     Deny,
     /// Answer the call with UNAVAILABLE, so that the caller's own failure mode applies.
     Error,

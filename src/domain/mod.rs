@@ -1,4 +1,4 @@
-//! The shared vocabulary as plain values: requests, limits, checks, outcomes, decisions.
+//! Types that all modules share, as plain values: requests, limits, checks, outcomes, decisions.
 //!
 //! Not here: counting, matching, storage, encoding, configuration. This module imports only the
 //! standard library.

@@ -1,17 +1,17 @@
-//! Answers of a store: one per check, with receipts for what was charged.
+//! Answers of a store: one per check, with a receipt for every charge.
 //!
-//! Not here: what the answers mean for the caller (`decide`).
+//! Not here: turning answers into a decision (`decide`).
 
 use std::sync::Arc;
 
 use super::{Check, CounterKey, Hits, Limit, Micros};
 
-/// Whether a check passes.
+/// Verdict on one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The hits are available (for a peek: one hit is).
+    /// Enough hits are available. For a peek, at least one.
     Pass,
-    /// They are not.
+    /// Not enough hits are available.
     Refuse,
 }
 
@@ -20,22 +20,22 @@ pub enum Verdict {
 pub struct Outcome {
     /// Whether the check passes.
     pub verdict: Verdict,
-    /// Hits charged to the counter; 0 for a refusal, a peek, a refund, and a passing check of a
+    /// Hits charged to the counter; 0 for refusals, peeks and refunds, and for passing checks of a
     /// rejected all-or-nothing call.
     pub charged: Hits,
-    /// Single hits that could be taken next, after this call; rounded down.
+    /// Number of single hits that could be taken after this call, rounded down.
     pub available: Hits,
-    /// On a refusal, the wait after which the same check would pass if nobody else called; rounded
-    /// up to the algorithm's tick. `None` if the check passes or if waiting does not help.
+    /// Wait after which a refused check would pass if nobody else called, rounded up to the
+    /// algorithm's tick. `None` if the check passes or if waiting does not help.
     pub retry_after: Option<Micros>,
-    /// Time until the counter is unused: the window's end, or a full bucket. Rounded up.
+    /// Time until the counter is unused, rounded up: the end of the window, or a full bucket.
     pub reset_after: Micros,
-    /// What was charged, if `charged` is not 0.
+    /// Record of the charge; `None` if `charged` is 0.
     pub taken: Option<ChargeRecord>,
 }
 
 impl Outcome {
-    /// A pass that charges nothing and leaves `available` hits.
+    /// Returns a pass that charges nothing and reports `available` hits.
     pub fn pass(available: Hits) -> Outcome {
         Outcome {
             verdict: Verdict::Pass,
@@ -47,7 +47,7 @@ impl Outcome {
         }
     }
 
-    /// A refusal that does not depend on a counter: nothing is available for `wait`.
+    /// Returns a refusal without a counter: nothing is available until `wait` has passed.
     pub fn refuse_for(wait: Micros) -> Outcome {
         Outcome {
             verdict: Verdict::Refuse,
@@ -59,8 +59,8 @@ impl Outcome {
         }
     }
 
-    /// The outcome after its charge has been refunded. `reset_after` stays: it may be too long for
-    /// a moment, never too short.
+    /// Returns the outcome after a refund of its charge. `reset_after` does not change, so it may
+    /// be too long, but never too short.
     #[must_use]
     pub fn refunded(&self, capacity: Hits) -> Outcome {
         let left = self.available.0.saturating_add(self.charged.0);
@@ -69,41 +69,42 @@ impl Outcome {
     }
 }
 
-/// What a store charged to one counter.
+/// Record of a charge to one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeRecord {
     /// Hits charged; at least 1.
     pub hits: Hits,
-    /// When, by the store's clock.
+    /// Time of the charge, by the store's clock.
     pub at: Micros,
-    /// Start of the window that was charged; zero if the algorithm has no windows.
+    /// Start of the window that was charged; zero for algorithms without windows.
     pub window: Micros,
-    /// Entry of a log or slot table, or class of a hybrid limit; zero otherwise.
+    /// Entry of a sliding log or of a concurrency limit, or class of a hybrid limit; zero
+    /// otherwise.
     pub entry: u128,
 }
 
-/// Proof of a charge. `Store::refund` returns the hits to the counter; each receipt must be used at
-/// most once.
+/// Receipt for a charge. `Store::refund` returns its hits to the counter; each receipt must be used
+/// at most once.
 #[derive(Clone, Debug)]
 pub struct Receipt {
-    /// The counter.
+    /// Key of the counter.
     pub key: CounterKey,
-    /// The limit that the hits were charged under.
+    /// Limit under which the hits were charged.
     pub limit: Arc<Limit>,
-    /// What was charged.
+    /// Record of the charge.
     pub taken: ChargeRecord,
 }
 
 impl Receipt {
-    /// Returns the receipt of a check, or `None` if it charged nothing.
+    /// Returns the receipt for a check, or `None` if the check charged nothing.
     pub fn of(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {
         outcome.taken.map(|taken| Receipt { key: check.key, limit: Arc::clone(check.limit), taken })
     }
 
-    /// Undoes the charges of a rejected all-or-nothing call: returns the receipts to refund and
-    /// changes the answers to what they are after the refund. Debts stay charged.
+    /// Returns the receipts to refund for a rejected all-or-nothing call, and changes the answers
+    /// to what they will be after the refund. Debts stay charged.
     ///
-    /// Call this only with answers of the store that will get the refund.
+    /// The answers must come from the store that will execute the refund.
     pub fn of_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         for (check, answer) in checks.iter().zip(answers) {
@@ -120,25 +121,25 @@ impl Receipt {
     }
 }
 
-/// Whether a call without an answer was executed.
+/// Whether a store executed a call that it did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionStatus {
-    /// It was not; it may be sent again.
+    /// The call was not executed and may be sent again.
     NotExecuted,
-    /// Unknown. A call that charges must not be sent again.
+    /// The call may have been executed. If it charges hits, it must not be sent again.
     Unknown,
 }
 
 /// Answer of a store to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The check was decided.
+    /// The store decided the check.
     Decided(Outcome),
-    /// The check was skipped, because another one had already rejected the call.
+    /// The check was skipped, because another check had already rejected the call.
     NotAsked,
     /// The store did not answer in time.
     Unanswered {
-        /// Whether the check may have been executed.
+        /// Whether the store may have executed the check.
         executed: ExecutionStatus,
     },
 }
@@ -158,10 +159,10 @@ impl Answer {
     }
 }
 
-/// Which component decided a call.
+/// Component that decided a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The memory store, as configured.
+    /// The memory store, as the configured store.
     Memory,
     /// Redis.
     Redis,
@@ -171,12 +172,12 @@ pub enum Source {
     Shed,
     /// The refusal cache.
     Cached,
-    /// No store: no limit applied.
+    /// The policy alone: no limit applied, so no store was asked.
     Policy,
 }
 
 impl Source {
-    /// The word used in metadata, metrics and logs.
+    /// Returns the name of the source in metadata, metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Source::Memory => "memory",
@@ -189,14 +190,14 @@ impl Source {
     }
 }
 
-/// Answer of a store to a call.
+/// Answers of a store to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
-    /// One per check, in the call's order.
+    /// One answer per check, in the order of the call.
     ///
-    /// A `Vec`, because `domain` has no dependencies; its allocation costs 20 ns of a decision's
-    /// 5,000.
+    /// A `Vec`, because `domain` has no dependencies. Its allocation takes 20 ns of the 5,000 ns
+    /// that a decision takes.
     pub each: Vec<Answer>,
-    /// Which component decided.
+    /// Component that decided the call.
     pub source: Source,
 }

@@ -1,4 +1,4 @@
-//! The two units of measurement: microseconds and hits.
+//! Units of measurement: microseconds and hits.
 //!
 //! Not here: reading a clock (`clock`), the arithmetic of limits (`algorithm`).
 
@@ -6,8 +6,8 @@ use std::fmt;
 
 /// Microseconds: a duration, or a point in time since the Unix epoch.
 ///
-/// Conversions to coarser units round *up*, so that a wait is never reported too short. The policy
-/// bounds limits so that every product in `algorithm` stays below 2^53.
+/// Conversions to coarser units round *up*, so that a reported wait is never too short. The policy
+/// bounds the numbers of limits so that every product in `algorithm` stays below 2^53.
 ///
 /// ```
 /// use tidegate::domain::Micros;
@@ -18,46 +18,46 @@ use std::fmt;
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// Zero: the epoch, or no wait.
+    /// Zero: no wait as a duration, 1970-01-01 00:00 UTC as a point in time.
     pub const ZERO: Micros = Micros(0);
     /// One second.
     pub const SECOND: Micros = Micros(1_000_000);
 
-    /// Converts whole seconds; saturates at `u64::MAX`.
+    /// Converts from whole seconds; saturates at `u64::MAX` microseconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Micros(seconds.saturating_mul(1_000_000))
     }
 
-    /// Returns whole seconds, rounded up.
+    /// Converts to whole seconds, rounded up.
     pub const fn ceil_secs(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Returns whole milliseconds, rounded up.
+    /// Converts to whole milliseconds, rounded up.
     pub const fn ceil_millis(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// Adds; saturates at `u64::MAX`.
+    /// Adds `other`; saturates at `u64::MAX` microseconds.
     pub const fn saturating_add(self, other: Micros) -> Self {
         Micros(self.0.saturating_add(other.0))
     }
 
-    /// Subtracts; zero if `other` is later, so that a clock that stepped back counts as one that stood
-    /// still.
+    /// Subtracts `other`; zero if `other` is later, so that no time seems to have passed after the
+    /// clock stepped back.
     pub const fn saturating_sub(self, other: Micros) -> Self {
         Micros(self.0.saturating_sub(other.0))
     }
 }
 
-/// Hits, the unit that limits count. A request is one hit unless it says otherwise.
+/// Hits, the unit that limits count. A request is one hit unless it specifies a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hits(pub u64);
 
 impl Hits {
-    /// No hits; a cost of zero is a peek.
+    /// 0 hits; a request of 0 hits is a peek.
     pub const ZERO: Hits = Hits(0);
-    /// One hit.
+    /// 1 hit.
     pub const ONE: Hits = Hits(1);
 }
 

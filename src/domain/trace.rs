@@ -1,7 +1,7 @@
 //! Trace of a sampled request, and the trace context of its caller.
 //!
-//! Only sampled requests have a [`Trace`]; for all others only one header is read. Not here: sampling
-//! and export (`telemetry`), parsing headers (`wire`).
+//! Only sampled requests have a [`Trace`]. For all other requests, only the header `traceparent` is
+//! read. Not here: sampling and export (`telemetry`), parsing headers (`wire`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,49 +11,50 @@ use super::{Code, Decision, Micros, Source};
 /// Trace context of the caller, from the W3C header `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// Id of the trace; not zero.
+    /// Trace id; not all zero.
     pub trace: [u8; 16],
-    /// Id of the caller's span; not zero.
+    /// Span id of the caller; not all zero.
     pub span: [u8; 8],
-    /// Whether the caller records its span.
+    /// Whether the caller sampled the trace.
     pub sampled: bool,
 }
 
-/// Node calls recorded per trace. A request calls one node or a few; further ones are dropped.
+/// Maximum number of node calls recorded per trace; further calls are not recorded. A request calls
+/// one node or a few.
 const NODE_CALLS_MAX: usize = 64;
 
-/// One script call to one Redis node.
+/// Call of a script on one Redis node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCall {
-    /// The node's address.
+    /// Address of the node.
     pub node: String,
-    /// How long Tidegate waited.
+    /// Duration of the call.
     pub took: Micros,
-    /// End of the call, by the wall clock.
+    /// Time at which the call ended, by the wall clock.
     pub ended: Micros,
-    /// Why there was no answer; `None` if there was one.
+    /// Reason why there was no answer; `None` if there was one.
     pub fault: Option<&'static str>,
 }
 
-/// Summary of a decision, without any text that the caller sent.
+/// Summary of a decision for a trace, without any text that the caller sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedDecision {
-    /// The domain, if the policy has it.
+    /// Policy domain of the request; `None` if the policy does not contain it.
     pub domain: Option<String>,
-    /// Number of descriptors.
+    /// Number of descriptors in the request.
     pub descriptors: usize,
-    /// The code.
+    /// Result of the request.
     pub code: Code,
-    /// Which component decided.
+    /// Component that decided the request.
     pub source: Source,
-    /// The limit that rejected the request.
+    /// Name of the limit that rejected the request.
     pub limited_by: Option<String>,
-    /// Wait until a retry may pass, if waiting helps.
+    /// Wait until a retry may pass; `None` if the request passed or if waiting does not help.
     pub retry_after: Option<Micros>,
 }
 
-/// Trace of one sampled request. Uses a lock, because writer and reader may be on different threads;
-/// sampled requests are few.
+/// Trace of one sampled request. Uses a lock, because its writers and its reader may be on
+/// different threads; only a few requests are sampled.
 pub struct Trace {
     parent: Option<TraceParent>,
     started: Micros,
@@ -64,14 +65,14 @@ pub struct Trace {
 /// Recorded content of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// The decision; `None` if there was none.
+    /// Decision on the request; `None` if the request ended without one.
     pub decision: Option<TracedDecision>,
     /// Calls to Redis nodes, in the order in which they ended.
     pub node_calls: Vec<NodeCall>,
 }
 
 impl Trace {
-    /// Starts a trace. `now` reads the wall clock.
+    /// Starts the trace of a request. `now` reads the wall clock.
     pub fn begin(
         parent: Option<TraceParent>,
         now: impl Fn() -> Micros + Send + Sync + 'static,
@@ -79,22 +80,22 @@ impl Trace {
         Trace { parent, started: now(), now: Box::new(now), record: Mutex::default() }
     }
 
-    /// Returns the caller's trace context, if it sent one.
+    /// Returns the trace context of the caller, if the request has one.
     pub fn parent(&self) -> Option<TraceParent> {
         self.parent
     }
 
-    /// Returns when the request started.
+    /// Returns the start of the request, by the wall clock.
     pub fn started(&self) -> Micros {
         self.started
     }
 
-    /// Returns the wall clock.
+    /// Returns the current time, by the wall clock.
     pub fn now(&self) -> Micros {
         (self.now)()
     }
 
-    /// Records the decision.
+    /// Records the decision on the request.
     pub fn record_decision(&self, domain: &str, descriptors: usize, decision: &Decision<'_>) {
         let limited = decision.limited_by.as_ref();
         self.lock().decision = Some(TracedDecision {
@@ -107,7 +108,7 @@ impl Trace {
         });
     }
 
-    /// Records a call to a node that ends now.
+    /// Records a call to a node that has just ended.
     pub fn record_node_call(&self, node: &str, took: Micros, fault: Option<&'static str>) {
         let ended = self.now();
         let mut record = self.lock();
@@ -116,12 +117,13 @@ impl Trace {
         }
     }
 
-    /// Returns the recorded content.
+    /// Returns a copy of the recorded content.
     pub fn snapshot(&self) -> TraceRecord {
         self.lock().clone()
     }
 
-    /// Ignores poisoning: no code under the lock can panic halfway through a change.
+    /// Locks the record. Ignores poisoning, because no code under the lock can panic halfway
+    /// through a change.
     fn lock(&self) -> MutexGuard<'_, TraceRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
-//! Bounds how long a call waits for a store.
+//! Deadline of store calls: bounds how long a call waits for a store.
 //!
-//! After that time every check of the call is `Unanswered`. Not here: the answer that the caller then
-//! gets (`fallback`).
+//! When the time is up, every check of the call is `Unanswered`. Not here: the answer to the caller
+//! (`fallback`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use crate::clock::Clock;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Default budget of a call. Envoy waits 20 ms by default, so 6 ms leave time for the fallback; a
-/// healthy Redis answers within 1 ms.
+/// Default budget of a call. A healthy Redis answers within 1 ms. Envoy waits 20 ms by default, so
+/// a budget of 6 ms leaves enough time for the fallback.
 pub const BUDGET: Duration = Duration::from_millis(6);
-/// Part of the caller's deadline that is reserved for sending the answer.
+/// Part of the caller's deadline that is reserved for sending the response.
 pub const MARGIN: Duration = Duration::from_millis(2);
 
-/// A store that answers within a budget, or reports that it did not.
+/// Wrapper that bounds how long a call waits for a store.
 ///
 /// The runtime's timer has a resolution of 1 ms, so an answer may come up to 1 ms late.
 #[derive(Debug)]
@@ -28,18 +28,18 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Waits for `store` for at most `budget`, and no longer than [`MARGIN`] before the caller's
-    /// deadline.
+    /// Creates the wrapper. A call waits for `store` for at most `budget`, and no longer than
+    /// [`MARGIN`] before its own deadline.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
 
-    /// Returns the store.
+    /// Returns the wrapped store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Returns the total of calls that were not answered in time.
+    /// Returns the total number of calls that were not answered in time.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -52,7 +52,7 @@ impl<S: Store> Deadline<S> {
 
     fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
         self.overruns.fetch_add(1, Ordering::Relaxed);
-        // Only Redis is given a budget.
+        // Redis is the only store with a budget.
         let each = vec![Answer::Unanswered { executed }; call.checks.len()];
         Answers { each, source: Source::Redis }
     }
@@ -79,8 +79,9 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// At the end of the budget the store's future is dropped. Commands that were not written yet are
-    /// then never sent; those that were written still run, and their replies are discarded.
+    /// When the budget ends, the future of the store is dropped. Commands that have not been
+    /// written are never sent; commands that have been written still run, but their replies are
+    /// discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
@@ -95,7 +96,8 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
-    /// Refunds have no budget, because no caller waits for them. The connections bound their time.
+    /// Refunds have no budget, because no caller waits for them. The connections bound their
+    /// duration.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }

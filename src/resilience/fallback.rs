@@ -1,16 +1,20 @@
-//! A remote store with a local one as fallback: every call is answered in time.
+//! Fallback to a local store, so that every call is answered in time although the remote store may
+//! not respond.
 //!
-//! The remote store is asked first. Checks that it does not answer are decided by `merge`: on the
-//! local store with this replica's share of the limit, or as the rule says. What the remote store
-//! charges is also charged to the local one, so that falling back grants no fresh burst. During an
-//! outage all replicas together admit at most the larger of the limit and their number.
+//! The remote store is asked first. `merge` decides the checks that it does not answer: on the
+//! local store with this replica's share of the limit, or as the rule's `on_store_failure` says.
+//! Every charge on the remote store is also charged to the local store, so that an outage does not
+//! start with a fresh burst. During an outage, all replicas together admit at most the limit or one
+//! hit each, whichever is larger.
 //!
-//! Hits admitted locally are not carried over to the remote store, which afterwards admits what it
-//! has left. So a window with an outage, or with several, admits up to twice the limit as a rule: what
-//! the remote store admits and what the replicas admit. A process starved of CPU causes such outages
-//! by itself: calls exceed their budget although the store is healthy.
+//! Hits admitted locally are not carried over to the remote store. After an outage, the remote
+//! store admits what it had left. So a window with one outage or several admits up to twice the
+//! limit: once by the remote store and once by the replicas. A process that is starved of CPU
+//! causes such outages by itself, because its calls exceed their budget although the store is
+//! healthy.
 //!
-//! Not here: why the remote store is slow or unavailable, how long calls wait for it (`deadline`).
+//! Not here: detecting why the remote store does not respond (`store::redis::client`), how long
+//! calls wait for it (`deadline`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,18 +33,21 @@ use crate::domain::{
 };
 use crate::store::{LocalStore, Store};
 
-/// Concurrent refunds. Each is a pipelined write. If even these are not sent, the store is
-/// unavailable, and a dropped refund only keeps counters stricter until they refill.
+/// Maximum number of concurrent refunds. A refund is one pipelined write, so this many are only in
+/// progress if the store is unavailable. A dropped refund keeps counters stricter until they
+/// refill.
 const REFUNDS_MAX: usize = 1_024;
 
 /// Configuration of the fallback.
 #[derive(Clone, Copy, Debug)]
 pub struct FallbackConfig {
-    /// Replicas that share the limits; at least 1. On its own, each admits its share of a limit.
+    /// Number of replicas that share the limits; at least 1. In an outage, each replica admits its
+    /// share of a limit.
     pub replicas: u32,
-    /// Calls in flight at the remote store; calls beyond are answered locally.
+    /// Maximum number of calls in flight at the remote store. Further calls are answered locally.
     pub in_flight_max: u32,
-    /// Age of a call in flight beyond which new calls are answered locally.
+    /// Maximum age of a call in flight. While an older call is in flight, new calls are answered
+    /// locally.
     pub age_max: Micros,
 }
 
@@ -54,25 +61,27 @@ impl Default for FallbackConfig {
     }
 }
 
-/// Statistics of the fallback. All are totals. [`OutageTracker`] counts the calls by reason.
+/// Statistics of the fallback. All values are totals since the start. [`OutageTracker`] counts
+/// calls by reason.
 #[derive(Debug, Default)]
 pub struct FallbackStats {
-    /// Calls admitted although the remote store did not answer every check.
+    /// Number of calls admitted although the remote store did not answer every check.
     pub admitted: AtomicU64,
-    /// Hits of such calls that the remote store may not have charged: an upper bound of the hits
-    /// admitted beyond limits.
+    /// Hits of these admitted calls that the remote store may not have charged. An upper bound of
+    /// the hits admitted beyond limits.
     pub admitted_hits: AtomicU64,
-    /// Calls rejected although the remote store did not answer every check.
+    /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
-    /// Calls answered with an error, because a rule says so.
+    /// Number of calls answered with an error, because a rule has `on_store_failure: error`.
     pub unavailable: AtomicU64,
-    /// Charges sent back, because their call did not pass without the remote store's every answer.
+    /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
-    /// Refunds dropped because too many were in progress: their counters stay stricter for a while.
+    /// Number of refunds dropped because too many were in progress. Their counters stay stricter
+    /// until they refill.
     pub refunds_lost: AtomicU64,
 }
 
-/// A remote store with a local one as fallback.
+/// Remote store with a local store as its fallback.
 #[derive(Debug)]
 pub struct Fallback<S, L> {
     remote: Arc<S>,
@@ -82,14 +91,15 @@ pub struct Fallback<S, L> {
     store_override: StoreOverride,
     outages: OutageTracker,
     stats: FallbackStats,
-    /// Value of `admitted_hits` when the current outage began.
+    /// Value of `admitted_hits` at the start of the current outage.
     admitted_before: AtomicU64,
     replicas: u32,
     refunds_in_progress: Arc<AtomicUsize>,
 }
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Asks `remote`, and `local` for what it does not answer.
+    /// Creates a store that asks `remote` first, and `local` for every check that `remote` does not
+    /// answer.
     pub fn new(remote: S, local: L, config: FallbackConfig) -> Self {
         Fallback {
             remote: Arc::new(remote),
@@ -115,12 +125,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.local
     }
 
-    /// Returns the override that disables the remote store.
+    /// Returns the operator's override that disables the remote store.
     pub fn store_override(&self) -> &StoreOverride {
         &self.store_override
     }
 
-    /// Returns the tracker of the calls that the remote store did not answer.
+    /// Returns the outage tracker.
     pub fn outages(&self) -> &OutageTracker {
         &self.outages
     }
@@ -130,13 +140,13 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.in_flight_limit.in_flight()
     }
 
-    /// Returns the configured number of replicas.
+    /// Returns the configured number of replicas that share the limits.
     pub fn replicas(&self) -> u32 {
         self.replicas
     }
 
-    /// Returns an upper bound of the hits that this replica has admitted beyond limits in the current
-    /// outage: those that the remote store may not have charged. Zero without an outage.
+    /// Returns an upper bound of the hits that this replica has admitted beyond limits in the
+    /// current outage: the hits that the remote store may not have charged. Zero without an outage.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
         let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
         let before = self.admitted_before.load(Ordering::Relaxed);
@@ -148,18 +158,18 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.stats
     }
 
-    /// Returns the remote store's answers, or why it was not asked.
+    /// Returns the remote store's answers, or the reason why it was not asked.
     async fn ask(&self, call: &Call<'_>) -> Result<Answers, FallbackReason> {
         if self.store_override.is_disabled(call.now) {
             return Err(FallbackReason::Rehearsed);
         }
-        // The permit is held until the answer arrives or the caller stops waiting.
+        // Holds the permit until the answer arrives or the caller stops waiting.
         let _in_flight = self.in_flight_limit.acquire(call.now).ok_or(FallbackReason::Shed)?;
         Ok(self.remote.apply(call).await)
     }
 
-    /// Mirrors on the local store what the remote one charged to these checks, up to this replica's
-    /// share, and what callers refunded.
+    /// Copies charges and refunds that the remote store has made to the local store, up to this
+    /// replica's share of each limit.
     fn mirror<'a>(&self, checks: impl Iterator<Item = (&'a Check<'a>, &'a Answer)>, now: Micros) {
         for (check, answer) in checks {
             let Answer::Decided(outcome) = answer else { continue };
@@ -172,7 +182,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 Op::Take { .. } | Op::Peek if outcome.charged.0 > 0 => {
                     let take = |cost| Check { op: Op::Take { cost }, ..mirrored };
                     let here = self.local.decide_one(&take(outcome.charged), now);
-                    // The charge exceeds what is left of this replica's share: use up the share.
+                    // The charge exceeds the rest of this replica's share: charge the rest.
                     if here.charged.0 == 0 && here.available.0 > 0 {
                         self.local.decide_one(&take(here.available), now);
                     }
@@ -200,14 +210,14 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let mut each = self.local.decide(&Call { checks: &checks, ..*call });
         for answer in &mut each {
             if let Answer::Decided(outcome) = answer {
-                // The remote store has no use for a receipt of the local one.
+                // The remote store must never see a receipt of the local store.
                 outcome.taken = None;
             }
         }
         each
     }
 
-    /// Completes a call that the remote store did not answer completely.
+    /// Completes a call that the remote store answered only in part or not at all.
     fn fall_back(&self, call: &Call<'_>, mut answers: Answers, reason: FallbackReason) -> Answers {
         if self.outages.record_fallback(reason, call.now) {
             let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
@@ -242,7 +252,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Refunds charges on the remote store without delaying the caller's answer.
+    /// Refunds charges on the remote store in a background task, so that the caller does not wait.
     fn refund_in_background(&self, receipts: Vec<Receipt>) {
         if receipts.is_empty() {
             return;
@@ -264,7 +274,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the hits of checks that the remote store did not decide.
+/// Returns the number of hits in the checks that the remote store did not decide.
 fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
     let hits = |(check, is_remote): (&Check<'_>, &bool)| match check.op {
         Op::Take { cost } if !is_remote && check.role != Role::Shadow => cost.0,
@@ -300,7 +310,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
         answers
     }
 
-    /// The local store is not refunded: it stays stricter until it refills.
+    /// Refunds on the remote store only. The local store stays stricter until it refills.
     async fn refund(&self, receipts: &[Receipt]) {
         self.remote.refund(receipts).await;
     }

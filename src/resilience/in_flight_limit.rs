@@ -1,58 +1,60 @@
-//! Limit of the calls in flight at the remote store: at most as many as it can answer in time, and no
-//! new ones while an old call is still waiting.
+//! Limit of the calls in flight at the remote store: admits at most as many calls as the store can
+//! answer in time, and no new calls while an old call is still waiting.
 //!
-//! A call beyond the limit is answered from the local store at once instead of being queued. Not here:
-//! that answer (`fallback`), the clock (every call carries the time).
+//! A call beyond the limit is not queued but answered from the local store at once. Not here: that
+//! answer (`fallback`), the clock (every call carries the time).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::domain::Micros;
 
-/// Default limit. One Redis core decides about 180,000 calls per second, so about this many within a
-/// call's budget of 6 ms: any call behind them would time out.
+/// Default limit, in calls. One Redis core decides about 180,000 calls per second, so about this
+/// many within the budget of 6 ms. Any further call would time out.
 pub const IN_FLIGHT_MAX: u32 = 1_024;
 
-/// Maximum age of the oldest call in flight for a budget of 6 ms. If a call is older, its timer did
-/// not end it: this process is short of CPU, and queueing would make it worse.
+/// Maximum age of the oldest call in flight, for a budget of 6 ms. A call that is older should have
+/// been ended by its timer, so this process is short of CPU, and queueing would make it worse.
 pub const AGE_MAX: Micros = Micros(10_000);
 
-/// Returns the maximum age for another budget: as much longer as [`AGE_MAX`] is than 6 ms.
+/// Returns the maximum age of the oldest call for a given budget: 4 ms more than the budget.
 pub fn age_max(budget: Duration) -> Micros {
     let micros = u64::try_from(budget.as_micros()).unwrap_or(u64::MAX);
     Micros(micros).saturating_add(Micros(4_000))
 }
 
-/// Limits the number and the age of the calls in flight.
+/// Limit of the number and the age of calls in flight.
 ///
 /// Calls are counted in two generations, each at least as long as the maximum age. A call of the
-/// previous generation is older than the whole current generation, so one comparison replaces a search
-/// for the oldest call: it is detected at between one and two times the maximum age.
+/// previous generation is older than the whole current generation, so one comparison replaces the
+/// search for the oldest call. It detects an old call after between one and two times the maximum
+/// age.
 #[derive(Debug)]
 pub struct InFlightLimit {
     max: u32,
     age_max: Micros,
     in_flight: [AtomicU32; 2],
-    /// Start of the current generation; the lowest bit says which of the two counters it uses.
+    /// Start of the current generation, in microseconds. The lowest bit is the index of its counter
+    /// in `in_flight`.
     generation: AtomicU64,
 }
 
-/// Permission for one call; the call ends when this is dropped.
+/// Permit for one call in flight. Dropping it ends the call.
 #[derive(Debug)]
 pub struct InFlightPermit<'a>(&'a AtomicU32);
 
 impl InFlightLimit {
-    /// Allows `max` calls at a time, at least 1, none of them older than `age_max`.
+    /// Creates a limit of `max` calls (at least 1), none of them older than `age_max`.
     pub fn new(max: u32, age_max: Micros) -> InFlightLimit {
         let (in_flight, generation) = Default::default();
         InFlightLimit { max: max.max(1), age_max, in_flight, generation }
     }
 
-    /// Returns a permit for a call, or `None` if it must be answered locally.
+    /// Returns a permit for a call, or `None` if the call must be answered locally.
     pub fn acquire(&self, now: Micros) -> Option<InFlightPermit<'_>> {
         let current = self.generation.load(Ordering::Relaxed);
         let (began, mut present) = (Micros(current & !1), (current & 1) as usize);
-        // Otherwise a clock that stepped back would extend the generation by that step.
+        // Without this, a clock that steps back would extend the generation by the same time.
         let stepped_back = now < Micros(began.0.saturating_sub(self.age_max.0));
         if now.saturating_sub(began) >= self.age_max || stepped_back {
             if !stepped_back {
@@ -62,7 +64,8 @@ impl InFlightLimit {
                 present = 1 - present;
             }
             let next = (now.0 & !1) | present as u64;
-            // A thread that loses this race is counted in the other generation, off by 10 ms at most.
+            // A thread that loses this race counts its call in the other generation: an error of
+            // 10 ms at most.
             let _ = self.generation.compare_exchange(
                 current,
                 next,

@@ -1,17 +1,17 @@
-//! Merges the answers to a call that the remote store did not answer completely.
+//! Merges the remote store's incomplete answers to a call with local decisions.
 //!
 //! For an unanswered check the rule's `on_store_failure` applies:
 //!
 //! - `error`: the check stays unanswered, and the whole call is answered with an error.
 //! - `deny`: the check refuses, with a `retry_after` of one second.
-//! - `allow`: the check passes, and nothing is counted.
-//! - `local`: the check is decided on the local store. So is every refund.
+//! - `allow`: the check passes, and nothing is charged.
+//! - `local`: the check is decided on the local store. Refunds always are.
 //!
-//! Then the call is decided as usual, whichever store answered. If it is rejected or answered with
-//! an error, the remote store's charges are refunded. Charges whose answer was lost are not: they may
-//! not exist.
+//! The call is then admitted or rejected as usual, whichever store answered. If it is rejected or
+//! answered with an error, the remote store's charges are refunded. Charges whose answer was lost
+//! are not refunded, because they may not exist.
 //!
-//! Pure: the local store is passed in as a function.
+//! This module is pure: the caller passes the local store as a function.
 
 use smallvec::SmallVec;
 
@@ -20,26 +20,27 @@ use crate::domain::{
     Verdict,
 };
 
-/// `retry_after` of a check that is denied because the store is unavailable. The store is probed
-/// every few hundred milliseconds.
+/// Value of `retry_after` for a check that is denied because the store is unavailable. The store is
+/// probed several times per second.
 const RETRY_AFTER: Micros = Micros::SECOND;
 
-/// Checks for the local store: position in the call, and role there. Inline for four, as in the
-/// matcher.
+/// Checks to decide on the local store: the position in the call and the role on the local store.
+/// Inline for four checks, as in the matcher.
 pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 
-/// Decision on a merged call, and the receipts that the remote store must refund.
+/// Result of merging the answers to a call, with the receipts that the remote store must refund.
 #[derive(Debug)]
 pub(super) enum MergeResult {
-    /// No answer from the store for a rule with `on_store_failure: error`. `receipts` are the charges
-    /// to refund.
+    /// The store did not answer a check whose rule has `on_store_failure: error`. `receipts` are
+    /// the charges to refund.
     Unavailable { receipts: Vec<Receipt> },
-    /// Every check is decided, except for shadow checks and for checks of a rejected call.
+    /// Every check is decided, except for shadow checks and, in a rejected call, checks that were
+    /// skipped.
     Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 
-/// Fills in the unanswered checks of a call and decides it. `local` decides the given checks under
-/// the call's accounting and returns one answer for each.
+/// Fills in the unanswered checks of a call and decides the call. `local` decides the given checks
+/// under the accounting of the call and returns one answer for each.
 pub(super) fn merge(
     call: &Call<'_>,
     answers: &mut [Answer],
@@ -65,13 +66,13 @@ pub(super) fn merge(
         }
         match check.limit.on_store_failure {
             OnStoreFailure::Allow if !check.is_refund() => {
-                // What is used is unknown, so everything counts as available.
+                // The used hits are unknown, so the whole capacity counts as available.
                 *answer = Answer::Decided(Outcome::pass(check.limit.capacity()));
             }
             OnStoreFailure::Deny if !check.is_refund() => {
                 *answer = Answer::Decided(Outcome::refuse_for(RETRY_AFTER));
             }
-            // A shadow check: its answer has no effect.
+            // This can only be a shadow check, whose answer has no effect.
             OnStoreFailure::Error if !check.is_refund() => {}
             OnStoreFailure::Local
             | OnStoreFailure::Allow
@@ -89,7 +90,8 @@ pub(super) fn merge(
         check.role == Role::Quota && answer.verdict() == Some(Verdict::Pass)
     });
     if quota_passes {
-        // The local store does not see that check, and would require another one to pass.
+        // The local store does not see the passing check and would require another quota check to
+        // pass.
         for (_, role) in local_checks.iter_mut().filter(|(_, role)| *role == Role::Quota) {
             *role = Role::Shadow;
         }

@@ -1,15 +1,16 @@
 //! Layers between the decider and a store that may be slow or unavailable. [`deadline`],
-//! [`refusal_cache`] and [`fallback`] each wrap a [`Store`](crate::store::Store) and are one.
+//! [`refusal_cache`] and [`fallback`] each wrap a [`Store`](crate::store::Store) and implement
+//! `Store` themselves.
 //!
-//! | file | what it does |
+//! | module | responsibility |
 //! |---|---|
 //! | [`deadline`] | bounds how long a call waits for the store |
-//! | [`refusal_cache`] | repeats a recent refusal without asking the store |
-//! | [`fallback`] | decides on the local store what the remote one does not answer |
+//! | [`refusal_cache`] | repeats recent refusals without asking the store |
+//! | [`fallback`] | decides unanswered checks on the local store |
 //! | `merge` | merges remote, local and configured answers into one decision |
-//! | `replica_limits` | this replica's share of each limit |
+//! | `replica_limits` | holds this replica's share of each limit |
 //! | [`in_flight_limit`] | bounds how many calls wait for the remote store |
-//! | [`outage`] | since when and why calls are answered without the remote store |
+//! | [`outage`] | tracks outages of the remote store, with their start and reason |
 //! | [`store_override`] | lets an operator disable the remote store to rehearse an outage |
 //!
 //! Not here: the arithmetic of limits (`algorithm`), the circuit breaker (`store::redis::client`).

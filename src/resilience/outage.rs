@@ -1,32 +1,33 @@
-//! Tracks outages of the remote store: one log line when an outage begins, one when it has ended, and
-//! counts of the calls in between.
+//! Tracks outages of the remote store: logs the start and the end of each outage, and counts the
+//! calls that the store did not answer.
 //!
-//! Not here: how these calls are answered (`fallback`), the names of metrics (`app`).
+//! Not here: answering these calls (`fallback`), the names of metrics (`app`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Time without a fallback after which an outage has ended: a store that fails one call in a hundred
-/// has one outage, not a hundred.
-const OVER_AFTER: Micros = Micros::from_secs(5);
+/// Time without a fallback after which an outage has ended. A store that fails one call in a
+/// hundred has one long outage, not many short ones.
+const OUTAGE_END_DELAY: Micros = Micros::from_secs(5);
 
-/// Why the store did not answer a call.
+/// Reason why the store did not answer a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
-    /// The call could not be sent: no connection, a full queue, an open circuit breaker, an error reply.
+    /// The call could not be sent or executed: no connection, a full queue, an open circuit
+    /// breaker, or an error reply.
     Unreachable,
-    /// No answer arrived in time.
+    /// The store did not answer in time.
     Late,
-    /// Too many calls were in flight.
+    /// Too many calls were in flight at the store.
     Shed,
     /// An operator disabled the store to rehearse an outage.
     Rehearsed,
 }
 
 impl FallbackReason {
-    /// All reasons, in the order of the counters.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [FallbackReason; 4] = [
         FallbackReason::Unreachable,
         FallbackReason::Late,
@@ -34,7 +35,7 @@ impl FallbackReason {
         FallbackReason::Rehearsed,
     ];
 
-    /// The word used in metrics and logs.
+    /// Returns the name of the reason in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             FallbackReason::Unreachable => "unreachable",
@@ -45,14 +46,14 @@ impl FallbackReason {
     }
 }
 
-/// An outage, as the health detail shows it.
+/// Outage of the remote store, as `/readyz` and the log report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
     /// Time of the first call that the store did not answer.
     pub since: Micros,
-    /// Time of the latest such call.
+    /// Time of the latest call that the store did not answer.
     pub latest: Micros,
-    /// Why the store did not answer that call.
+    /// Reason why the store did not answer the latest call.
     pub reason: FallbackReason,
 }
 
@@ -63,32 +64,32 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Calls that the store did not answer, and the outage they belong to. Safe to share: all atomics.
+/// Tracker of the calls that the store did not answer, and of the current outage. Lock-free.
 #[derive(Debug, Default)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
-    /// Zero without an outage.
+    /// Start of the current outage; zero without an outage.
     since: AtomicU64,
     latest: AtomicU64,
     reason: AtomicU64,
 }
 
 impl OutageTracker {
-    /// Returns the total of calls that the store did not answer for that reason.
+    /// Returns the total number of calls that the store did not answer for this reason.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns the current outage, if there is one.
+    /// Returns the current outage, or `None` without one.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         let since = Micros(self.since.load(Ordering::Relaxed));
         let latest = Micros(self.latest.load(Ordering::Relaxed));
-        let is_over = since == Micros::ZERO || now.saturating_sub(latest) >= OVER_AFTER;
+        let is_over = since == Micros::ZERO || now.saturating_sub(latest) >= OUTAGE_END_DELAY;
         let reason = FallbackReason::ALL.get(self.reason.load(Ordering::Relaxed) as usize)?;
         (!is_over).then_some(Outage { since, latest, reason: *reason })
     }
 
-    /// Records a call that the store did not answer. Returns whether an outage began with it.
+    /// Records a call that the store did not answer. Returns whether this call starts an outage.
     pub(super) fn record_fallback(&self, reason: FallbackReason, now: Micros) -> bool {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.latest.fetch_max(now.0, Ordering::Relaxed);
@@ -96,7 +97,8 @@ impl OutageTracker {
         let began = now.0.max(1);
         let is_first =
             self.since.compare_exchange(0, began, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Other changes of the reason are not logged: reasons alternate while a store fails.
+        // Other changes of the reason are not logged, because reasons alternate while a store
+        // fails.
         let rehearsal = |reason: u64| reason == FallbackReason::Rehearsed as u64;
         if is_first || rehearsal(former) != rehearsal(reason as u64) {
             tracing::warn!(reason = reason.as_str(), "answering without the store");
@@ -104,14 +106,14 @@ impl OutageTracker {
         is_first
     }
 
-    /// Records a call that the store answered. Costs one load without an outage.
+    /// Records a call that the store answered. Costs a single load if there is no outage.
     pub(super) fn record_success(&self, now: Micros) {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {
             return;
         }
         let latest = self.latest.load(Ordering::Relaxed);
-        if now.0.saturating_sub(latest) >= OVER_AFTER.0
+        if now.0.saturating_sub(latest) >= OUTAGE_END_DELAY.0
             && self.since.compare_exchange(since, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             let lasted_ms = Micros(latest.saturating_sub(since)).ceil_millis();
@@ -137,7 +139,7 @@ mod tests {
         let outage = Outage { since: NOW, latest: second, reason: FallbackReason::Unreachable };
         assert_eq!(tracker.outage(second), Some(outage));
         assert_eq!(outage.to_string(), "degraded for 1 s: the store is unreachable");
-        let later = second.saturating_add(OVER_AFTER);
+        let later = second.saturating_add(OUTAGE_END_DELAY);
         assert_eq!(tracker.outage(later), None);
         tracker.record_success(later);
         tracker.record_fallback(FallbackReason::Shed, later);

@@ -1,17 +1,17 @@
-//! Cache of refusals: a check that was refused is refused again without asking the store, until its
-//! `retry_after` has passed, for at most one second. So a hot key over its limit costs the store at
-//! most one call per second and process.
+//! Cache of refusals: repeats the refusal of a check without asking the store, until its
+//! `retry_after` has passed, but for at most one second. A hot key over its limit therefore costs
+//! the store at most one call per second and process.
 //!
-//! The cache never admits anything. It may refuse for up to a second hits that another process has
-//! refunded meanwhile.
+//! The cache never admits anything. If another process refunds hits, the cache may still refuse
+//! them for up to a second.
 //!
-//! An entry is keyed by counter, limit and cost. Refusals that say nothing about the counter are not
-//! cached: those of peeks, of `charge: always`, of concurrency slots, of a counter that occurs twice
-//! in the call, and of calls that the store splits over cluster slots (another call may have held the
-//! hits for one round trip). A refund or a charge seen by this process removes the counter's entries;
-//! a policy reload clears the cache.
+//! An entry is keyed by counter, limit and cost. Some refusals say nothing about the next call and
+//! are not cached: those of peeks, of `charge: always`, of concurrency slots, of a counter that
+//! occurs twice in the call, and of calls that the store splits over cluster slots (another call
+//! may have held the hits for one round trip). A refund or a charge in this process removes the
+//! entries of its counter; a policy reload clears the cache.
 //!
-//! Not here: the store's clock (`Call::now` is this process's clock).
+//! Not here: the store's clock (the cache uses `Call::now`, this process's clock).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -24,26 +24,27 @@ use crate::domain::{
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Longest lifetime of an entry: refunds by other processes take effect after that.
+/// Maximum lifetime of an entry, and so the delay after which refunds by other processes take
+/// effect.
 const TTL_MAX: Micros = Micros::SECOND;
 
-/// How long an expired entry still refuses other calls while one call revalidates it. Otherwise every
-/// caller would hit the store at once (thundering herd). A tenth of the lifetime, and many times the
-/// store's budget, because on a busy machine the answer may take longer than that.
+/// Time for which an expired entry still refuses calls while a single call asks the store again.
+/// Otherwise every caller would hit the store at once (thundering herd). Many times the budget of a
+/// store call, because on a busy machine the answer may take longer than that.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Sets of [`WAYS`] entries: 4,096 entries, half a megabyte. Only keys that are refused again within
-/// a second profit, and an evicted key only asks the store once more.
+/// Number of sets of [`WAYS`] entries: 4,096 entries, half a megabyte. Only keys that are refused
+/// again within a second benefit from the cache, and an evicted key only asks the store once more.
 const SETS: usize = 512;
 
-/// Entries per set. A lookup compares all of them.
+/// Number of entries per set. A lookup compares all of them.
 const WAYS: usize = 8;
 
-/// A store with a cache of its refusals.
+/// Wrapper that caches the refusals of a store.
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
-    /// Whether the store splits calls whose counters have different tags.
+    /// Whether the store splits calls whose counters have different tags, as Redis Cluster does.
     splits: bool,
     /// Whether refusals are cached. If not, every call goes to the store.
     enabled: bool,
@@ -51,20 +52,20 @@ pub struct RefusalCache<S> {
     stats: RefusalCacheStats,
 }
 
-/// Statistics of a refusal cache. All are totals.
+/// Statistics of a refusal cache. All values are totals since the start.
 #[derive(Debug, Default)]
 pub struct RefusalCacheStats {
-    /// Checks refused by the cache.
+    /// Number of checks refused by the cache.
     pub refused: AtomicU64,
-    /// Calls answered without asking the store at all.
+    /// Number of calls answered without asking the store at all.
     pub calls_saved: AtomicU64,
 }
 
-/// One set of the cache. A mutex, because an entry is a dozen words: it is held for eight
-/// comparisons, and only while the set has live entries.
+/// Set of cached refusals. Uses a mutex, because an entry is a dozen words. The mutex is held for
+/// eight comparisons, and only while the set has live entries.
 #[derive(Debug, Default)]
 struct CacheSet {
-    /// When the last entry expires; zero if there never was one.
+    /// Time at which the last entry expires; zero if the set never had an entry.
     until: AtomicU64,
     refusals: Mutex<SmallVec<[CachedRefusal; WAYS]>>,
 }
@@ -72,11 +73,11 @@ struct CacheSet {
 #[derive(Clone, Copy, Debug)]
 struct CachedRefusal {
     key: RefusalKey,
-    /// When the store refused, by the process's clock.
+    /// Time of the refusal, by this process's clock.
     from: Micros,
-    /// When one call may ask the store again.
+    /// Time from which one call may ask the store again.
     until: Micros,
-    /// Whether a call is asking; until `expires`, other calls are still refused.
+    /// Whether a call is asking the store. Until `expires`, other calls are still refused.
     is_revalidating: bool,
     expires: Micros,
     retry_at: Micros,
@@ -84,7 +85,7 @@ struct CachedRefusal {
     available: Hits,
 }
 
-/// Key of a cached refusal.
+/// Key of a cached refusal: the counter, the limit and the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RefusalKey {
     counter: CounterKey,
@@ -93,14 +94,14 @@ struct RefusalKey {
 }
 
 impl<S: Store> RefusalCache<S> {
-    /// Caches the refusals of `inner`. `splits` says that this store splits calls whose counters have
-    /// different tags (Redis Cluster), so that refusals in such calls are not cached.
+    /// Wraps a store. `splits` says whether the store splits calls whose counters have different
+    /// tags (Redis Cluster); the refusals of such calls are not cached.
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SETS).map(|_| CacheSet::default()).collect();
         RefusalCache { inner, splits, enabled: true, sets, stats: RefusalCacheStats::default() }
     }
 
-    /// Enables or disables the cache. It is enabled by default.
+    /// Enables or disables the cache, which is enabled by default.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
@@ -111,7 +112,7 @@ impl<S: Store> RefusalCache<S> {
         &self.stats
     }
 
-    /// Removes all entries, for a policy reload.
+    /// Removes all entries. Called after a policy reload.
     pub fn clear(&self) {
         for set in &self.sets {
             set.refusals.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -119,11 +120,11 @@ impl<S: Store> RefusalCache<S> {
     }
 
     fn set(&self, key: &CounterKey) -> &CacheSet {
-        // The identity is a hash already.
+        // The identity is a hash, so its lowest bits choose the set.
         &self.sets[(key.identity as usize) % SETS]
     }
 
-    /// Removes the entries of a counter.
+    /// Removes the entries of one counter.
     fn remove(&self, key: &CounterKey, now: Micros) {
         let set = self.set(key);
         if set.until.load(Ordering::Relaxed) > now.0 {
@@ -132,8 +133,8 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Returns the cached refusal of a check. Once an entry has expired, the first call gets `None`
-    /// and revalidates it.
+    /// Returns the cached refusal of a check. After an entry has expired, the first call gets
+    /// `None` and asks the store again; other calls still get the entry.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
         let set = self.set(&check.key);
         if set.until.load(Ordering::Relaxed) <= now.0 {
@@ -142,7 +143,7 @@ impl<S: Store> RefusalCache<S> {
         let key = RefusalKey::of(check)?;
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = refusals.iter_mut().find(|refusal| refusal.key == key)?;
-        // If the clock has stepped back behind the refusal, ask the store.
+        // If the clock has stepped back behind the time of the refusal, ask the store.
         let is_fresh = refusal.from <= now
             && (now < refusal.until || refusal.is_revalidating && now < refusal.expires);
         refusal.is_revalidating |= now >= refusal.until;
@@ -185,7 +186,7 @@ impl<S: Store> RefusalCache<S> {
         set.until.fetch_max(expires.0, Ordering::Relaxed);
     }
 
-    /// Updates the cache with the store's answers: inserts the refusals, and removes the entries of
+    /// Updates the cache with answers of the store: inserts refusals, and removes the entries of
     /// counters that were charged, because their waits have become longer.
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !share_a_tag(call.checks);
@@ -223,7 +224,7 @@ impl<S: Store> RefusalCache<S> {
 }
 
 impl RefusalKey {
-    /// Returns `None` for a check whose refusal is never cached.
+    /// Returns the key for a check, or `None` if refusals of the check are never cached.
     fn of(check: &Check<'_>) -> Option<RefusalKey> {
         let Op::Take { cost: cost @ Hits(1..) } = check.op else { return None };
         if check.limit.charge == Charge::Always || check.holder.is_some() {
@@ -233,13 +234,13 @@ impl RefusalKey {
     }
 }
 
-/// Returns numbers that distinguish the limits of one counter; `None` for concurrency, because any
-/// call may free a slot.
+/// Returns numbers that distinguish the limits of one counter. `None` for concurrency limits,
+/// because any call may free a slot.
 fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     Some(match &limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { length } => [0, window.hits.0, length.0, 0, 0],
-            // The unit and the zone are part of the counter's key.
+            // Unit and time zone are part of the counter key.
             Window::Calendar(_) => [3, window.hits.0, 0, 0, 0],
         },
         Algorithm::SlidingWindow(window) => [4, window.hits.0, window.length.0, 0, 0],
@@ -250,7 +251,7 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
                 [2, bucket.burst.0, hits.0, window.0, bucket.floor.0]
             }
         },
-        // Shares change only with the policy, and every reload clears the cache.
+        // The shares of the classes change only with the policy, and a reload clears the cache.
         Algorithm::Hybrid(classes) => {
             let class = (classes.class as u64) << 32 | u64::from(classes.floor_percent);
             [6, classes.burst.0, classes.hits.0, classes.window.0, class]
@@ -259,7 +260,8 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     })
 }
 
-/// Whether a store that splits calls by tag sends these checks in one call.
+/// Returns whether all checks have the same tag, so that a store which splits calls by tag sends
+/// them in one call.
 fn share_a_tag(checks: &[Check<'_>]) -> bool {
     let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
@@ -294,7 +296,7 @@ impl<S: Store> Store for RefusalCache<S> {
         for check in call.checks.iter().filter(|check| check.is_refund()) {
             self.remove(&check.key, call.now);
         }
-        // Allocated by the first hit.
+        // Stays empty, without an allocation, until the cache has an answer.
         let mut each: Vec<Answer> = Vec::new();
         for (at, check) in call.checks.iter().enumerate() {
             let Some(outcome) = self.get(check, call.now) else { continue };
@@ -307,7 +309,7 @@ impl<S: Store> Store for RefusalCache<S> {
             self.update(call, &answers.each);
             return answers;
         }
-        // A check that refuses charges nothing, so the store can decide the others without it.
+        // A refused check charges nothing, so the store can decide the other checks without it.
         let is_rejected = call.accounting == Accounting::AllOrNothing
             && Admission::of(call.checks, &each).is_rejected();
         let positions: SmallVec<[usize; 8]> = (0..call.checks.len())
@@ -320,7 +322,7 @@ impl<S: Store> Store for RefusalCache<S> {
 
     async fn refund(&self, receipts: &[Receipt]) {
         for receipt in receipts {
-            // Receipts carry no time of this process; zero matches entries of any age.
+            // A receipt carries the store's time, not this process's; zero matches all entries.
             self.remove(&receipt.key, Micros::ZERO);
         }
         self.inner.refund(receipts).await;

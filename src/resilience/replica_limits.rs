@@ -1,6 +1,7 @@
-//! This replica's share of each limit, computed once and then read without a lock.
+//! Table of this replica's share of each limit. A share is computed once and then read without a
+//! lock.
 //!
-//! Not here: how a limit is divided (`domain::Fraction`), when the share applies (`fallback`).
+//! Not here: dividing a limit (`domain::Fraction`), when a share applies (`fallback`).
 
 use std::sync::Arc;
 
@@ -11,29 +12,29 @@ use crate::domain::{
     Window,
 };
 
-/// Shares in the table: 64 KiB of pointers. A share that is missing, because the policy is larger or
-/// the limit is a request override, is computed anew, which costs an allocation.
-const SLOTS: usize = 8_192;
+/// Number of shares in the table: 64 KiB of pointers. A share that is missing is computed anew,
+/// which costs an allocation; that happens for request overrides and for policies with more limits.
+const SHARES_MAX: usize = 8_192;
 
-/// A limit with this replica's share of it.
+/// Limit with this replica's share of it.
 #[derive(Debug)]
 pub(super) struct ShareEntry {
-    /// Key of the entry. Owned, so that no other limit gets its address.
+    /// Key of the entry. Owned, so that no other limit can be allocated at its address.
     whole: Arc<Limit>,
     share: Arc<Limit>,
 }
 
-/// The limit that this replica enforces on its own.
+/// Limit that this replica enforces when it decides alone.
 #[derive(Debug)]
 pub(super) enum ReplicaLimit<'a> {
-    /// The whole limit: this is the only replica.
+    /// The whole limit, because this is the only replica.
     Whole(&'a Arc<Limit>),
-    /// A share of the limit.
+    /// This replica's share of the limit.
     Share(Guard<Arc<ShareEntry>>),
 }
 
 impl ReplicaLimit<'_> {
-    /// Returns the limit.
+    /// Returns the limit to enforce.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         match self {
             ReplicaLimit::Whole(limit) => limit,
@@ -42,7 +43,8 @@ impl ReplicaLimit<'_> {
     }
 }
 
-/// Hash table from a limit's address to this replica's share. On a collision the latest entry wins.
+/// Hash table from the address of a limit to this replica's share of it. On a collision, the new
+/// entry replaces the old one.
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
     fraction: Fraction,
@@ -50,11 +52,11 @@ pub(super) struct ReplicaLimits {
 }
 
 impl ReplicaLimits {
-    /// Creates an empty table of shares of that fraction.
+    /// Creates an empty table. `fraction` is this replica's share of every limit.
     pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
         let unused = Arc::new(unused_limit());
         let empty = Arc::new(ShareEntry { whole: Arc::clone(&unused), share: unused });
-        let slots = if fraction.is_whole() { 0 } else { SLOTS };
+        let slots = if fraction.is_whole() { 0 } else { SHARES_MAX };
         ReplicaLimits {
             fraction,
             slots: (0..slots).map(|_| ArcSwap::new(Arc::clone(&empty))).collect(),
@@ -66,10 +68,10 @@ impl ReplicaLimits {
         if self.fraction.is_whole() {
             return ReplicaLimit::Whole(limit);
         }
-        // Allocations are at least 16 bytes apart; the product spreads them over the table.
+        // Allocations are at least 16 bytes apart. The odd factor spreads addresses over the table.
         let address = Arc::as_ptr(limit) as usize as u64 >> 4;
         let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let slot = &self.slots[spread as usize % SLOTS];
+        let slot = &self.slots[spread as usize % SHARES_MAX];
         let entry = slot.load();
         if Arc::ptr_eq(&entry.whole, limit) {
             return ReplicaLimit::Share(entry);
@@ -81,7 +83,7 @@ impl ReplicaLimits {
     }
 }
 
-/// Limit of an empty slot: no lookup has its address.
+/// Returns a limit for empty slots. No lookup finds it, because nobody else has its address.
 fn unused_limit() -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {

@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Whether the remote store is disabled. One atomic, read once per call.
+/// Switch that disables the remote store. A single atomic, read once per call.
 #[derive(Debug, Default)]
 pub struct StoreOverride {
-    /// End of the override; zero if the store is enabled.
+    /// End of the override, in microseconds since the Unix epoch; zero if the store is enabled,
+    /// `u64::MAX` if there is no end.
     until: AtomicU64,
 }
 
 impl StoreOverride {
-    /// Disables the store until `until`; with `None`, until [`enable`](Self::enable) is called.
+    /// Disables the store until the given time or, with `None`, until [`enable`](Self::enable) is
+    /// called.
     pub fn disable(&self, until: Option<Micros>) {
         self.until.store(until.map_or(u64::MAX, |until| until.0), Ordering::Relaxed);
     }
@@ -24,7 +26,7 @@ impl StoreOverride {
         self.until.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the store is disabled.
+    /// Returns whether the store is disabled.
     pub fn is_disabled(&self, now: Micros) -> bool {
         self.until.load(Ordering::Relaxed) > now.0
     }

@@ -124,8 +124,8 @@ pub struct TiersSpec {
     pub default: Option<usize>,
 }
 
-/// Maximum classes of one limit: policies use three to five, and the state of a hybrid limit has one
-/// integer per class.
+/// Maximum classes of one limit: policies use three to five, and the state of a hybrid limit has
+/// one integer per class.
 pub const CLASSES_MAX: usize = 16;
 
 /// Method by which consumer classes divide a bucket.

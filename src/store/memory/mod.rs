@@ -2,25 +2,26 @@
 //!
 //! # Size
 //!
-//! An entry is 48 bytes (key 16, state 24, expiry 8) and takes a 5-byte slot in the index, which is
-//! between 7/16 and 7/8 full, so 5.7 to 11.4 bytes: 54 to 60 bytes per key in total. (The shards'
-//! first chunks, 1.6 MB in total, dominate below a few hundred thousand keys.)
-//! [`MemoryStore::footprint`] measures it: 59.4 at one million keys, 56.7 at ten million.
+//! An entry takes 48 bytes (key 16, state 24, expiry 8). Its slot in the index takes 5 bytes, and
+//! the index is between 7/16 and 7/8 full, which makes 5.7 to 11.4 bytes per key: 54 to 60 bytes in
+//! total. [`MemoryStore::footprint`] measures 59.4 bytes per key at one million keys and 56.7 at
+//! ten million. Below a few hundred thousand keys the first chunks of the shards dominate (1.6 MB).
 //!
-//! Logs, slot tables and hybrid counters do not fit into an entry. Every 48 bytes that they hold
-//! outside it count as one more key: a log of 100 takes weighs 52 keys, one of 10,000 weighs 5,001.
+//! Sliding logs, concurrency slots and hybrid counters do not fit into an entry. Every 48 bytes of
+//! heap memory that such a counter holds count as one more key: a log of 100 hits weighs as much as
+//! 52 keys, a log of 10,000 hits as much as 5,001.
 //!
 //! # When the store is full
 //!
 //! `max_keys` bounds the weight of all shards together. If a log or a slot table would grow beyond
 //! it, the take is refused, as for a new key without room. An entry is reclaimed when an absent one
-//! would mean the same (a full bucket, a past window): a few at every insertion, more when the store
-//! is full, and by [`MemoryStore::sweep`].
+//! would mean the same (a full bucket, a past window): a few at every insertion, more when the
+//! store is full, and by [`MemoryStore::sweep`].
 //!
 //! While all entries are live, a new key is counted on an overflow counter, which all keys of one
-//! limit share within a shard, so one of 256 per limit. Keys on the same overflow counter can refuse
-//! each other, but none of them is ever admitted more than its limit, and a flood of fresh keys
-//! evicts nobody. A key that gets an entry of its own later starts from its overflow counter's
+//! limit share within a shard, so one of 256 per limit. Keys on the same overflow counter can
+//! refuse each other, but none of them is ever admitted more than its limit, and a flood of fresh
+//! keys evicts nobody. A key that gets an entry of its own later starts from its overflow counter's
 //! state, so that no hit is forgotten. A sixteenth of the entries, at most 65,536, is reserved for
 //! overflow counters; if even those run out, a new key is refused.
 //!
@@ -39,55 +40,58 @@ use crate::domain::{
     Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source, Verdict,
 };
 
-/// Shards of a large store: enough that even 64 threads rarely contend for a lock, few enough that a
-/// call's set of shards fits in four words.
+/// Maximum number of shards: enough that even 64 threads rarely contend for a lock, few enough that
+/// the set of shards of a call fits into four words.
 const SHARDS_MAX: usize = 256;
 
-/// Entries per shard below which a store has fewer shards, so that every shard has room for some
-/// overflow counters.
+/// Minimum number of keys per shard. A smaller store has fewer shards, so that every shard has room
+/// for some overflow counters.
 const KEYS_PER_SHARD_MIN: usize = 64;
 
-/// One in so many entries is reserved for overflow counters.
-const OVERFLOW_FRACTION: usize = 16;
+/// Divisor of `max_keys` that yields the entries reserved for overflow counters: one in 16.
+const OVERFLOW_DIVISOR: usize = 16;
 
-/// Upper bound of that reserve: 256 limits in all 256 shards, 4 MiB.
+/// Maximum number of entries reserved for overflow counters: one for each of 256 limits in each of
+/// 256 shards, 4 MiB.
 const OVERFLOW_MAX: usize = 65_536;
 
-/// Slots checked for expired entries at every insertion: more than one, so that entries are reclaimed
-/// faster than they are added.
+/// Slots checked for expired entries at every insertion. More than one, so that entries are
+/// reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Slots checked per shard at an insertion into a full store: about 100 ns.
+/// Slots checked per shard at an insertion into a full store. Takes about 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Other shards that are then searched too, if their lock is free.
+/// Maximum number of other shards that are searched for expired entries if the own shard has none.
+/// A shard is skipped if another thread holds its lock.
 const RECLAIM_SHARDS: usize = 4;
 
-/// Slots that a sweep checks per acquisition of a lock: about 10 µs.
+/// Slots that a sweep checks while it holds a lock once. Takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
-/// `retry_after` of a key that found neither room nor an overflow counter: until the next sweep.
+/// Value of `retry_after` for a new key that found no room, not even in an overflow counter. The
+/// next sweep may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
-/// Statistics of a memory store. All are totals, except `live`.
+/// Statistics of a memory store. All values are totals since the start, except for `live`.
 #[derive(Debug, Default)]
 pub struct MemoryStats {
-    /// Weight of all entries, overflow counters and expired entries included; at most `max_keys`.
+    /// Weight of all entries, including overflow counters and expired entries; at most `max_keys`.
     pub live: AtomicU64,
-    /// Weight of the entries removed because they had expired.
+    /// Weight of the entries that were removed because they had expired.
     pub evicted: AtomicU64,
-    /// Charges to an overflow counter, because the store was full.
+    /// Number of charges to overflow counters, made because the store was full.
     pub overflowed: AtomicU64,
-    /// Checks refused because there was no room even for an overflow counter.
+    /// Number of checks refused because there was no room, not even for an overflow counter.
     pub no_room: AtomicU64,
-    /// Checks whose counter was from a later time than the check: the clock stepped back (or a
-    /// bucket's capacity was lowered).
+    /// Number of checks whose counter was from a later time than the check, because the clock had
+    /// stepped back or the capacity of a bucket had been lowered.
     pub clock_regressions: AtomicU64,
-    /// Checks refused because their cost exceeded the limit's capacity.
+    /// Number of checks refused because their cost exceeded the capacity of the limit.
     pub cost_exceeds_capacity: AtomicU64,
 }
 
-/// A [`Store`] in this process's memory. A call is atomic over all shards: it locks every shard that
+/// Store in the memory of this process. A call is atomic over all shards: it locks every shard that
 /// it needs, in ascending order. The store has no clock and uses [`Call::now`].
 ///
 /// ```
@@ -98,17 +102,17 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
-    /// Upper bound of the weight while a key may still get an entry of its own.
+    /// Maximum weight at which a new key still gets an entry of its own.
     own_max: u64,
-    /// Upper bound of the weight, overflow counters included.
+    /// Maximum weight of all entries, including overflow counters.
     max_keys: u64,
-    /// Next shard to sweep or to search for room.
+    /// Shard at which the next sweep or the next search for room starts.
     next: AtomicUsize,
     stats: MemoryStats,
 }
 
-/// Shard on cache lines of its own, so that threads on different shards do not contend for a cache
-/// line; 128 bytes, because processors fetch lines in pairs.
+/// Shard with its lock, on cache lines of its own, so that threads on different shards do not
+/// contend for a cache line. Aligned to 128 bytes, because processors fetch lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct PaddedShard(Mutex<Shard>);
@@ -120,14 +124,14 @@ impl std::fmt::Debug for PaddedShard {
 }
 
 impl MemoryStore {
-    /// Creates a store of at most `max_keys` entries, clamped to 1 to 2^32 - 1.
+    /// Creates a store for at most `max_keys` entries, clamped to between 1 and 2^32 - 1.
     pub fn new(max_keys: usize) -> MemoryStore {
         let max_keys = max_keys.clamp(1, u32::MAX as usize);
         let shards = match (max_keys / KEYS_PER_SHARD_MIN).checked_ilog2() {
             Some(log) => (1_usize << log).min(SHARDS_MAX),
             None => 1,
         };
-        let overflow = (max_keys / OVERFLOW_FRACTION).clamp(1, OVERFLOW_MAX);
+        let overflow = (max_keys / OVERFLOW_DIVISOR).clamp(1, OVERFLOW_MAX);
         MemoryStore {
             shards: (0..shards).map(|_| PaddedShard::default()).collect(),
             own_max: (max_keys - overflow) as u64,
@@ -137,12 +141,12 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the weight of all entries, overflow counters and expired entries included.
+    /// Returns the weight of all entries, including overflow counters and expired entries.
     pub fn len(&self) -> usize {
         usize::try_from(self.stats.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
-    /// Whether the store has no entries.
+    /// Returns whether the store has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -152,15 +156,15 @@ impl MemoryStore {
         &self.stats
     }
 
-    /// Returns the bytes that this store occupies in total, as requested from the allocator. Takes
-    /// every lock once; for benchmarks and diagnostics.
+    /// Returns the memory that this store occupies, in bytes, as requested from the allocator.
+    /// Locks one shard after another; for benchmarks and diagnostics.
     pub fn footprint(&self) -> usize {
         let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).bytes()).sum();
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 
-    /// Removes expired entries and returns their weight. Checks at most `budget` slots and continues
-    /// where the last sweep stopped; call it every second.
+    /// Removes expired entries and returns their weight. Checks at most `budget` slots, starting
+    /// where the last sweep stopped. Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;
@@ -182,16 +186,17 @@ impl MemoryStore {
     }
 
     fn shard_of(&self, key: EntryKey) -> usize {
-        // The number of shards is a power of two and at most 256.
+        // A mask suffices, because the number of shards is a power of two.
         (key.shard_bits() & (self.shards.len() as u64 - 1)) as usize
     }
 
-    /// Locks a shard. Ignores poisoning: no code under the lock can panic halfway through a change.
+    /// Locks a shard. Ignores poisoning, because no code under the lock can panic halfway through a
+    /// change.
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Releases the weight of removed entries.
+    /// Subtracts the weight of removed entries from the weight of the store.
     fn release(&self, entries: usize) {
         if entries > 0 {
             self.stats.live.fetch_sub(entries as u64, Ordering::Relaxed);
@@ -199,8 +204,8 @@ impl MemoryStore {
         }
     }
 
-    /// Claims weight for an overflow counter or for a key of its own. Returns false if the store has
-    /// no room.
+    /// Claims weight for an overflow counter or for an entry of a key of its own. Returns false if
+    /// the store has no room.
     fn claim(&self, is_overflow: bool, weight: usize) -> bool {
         let max = if is_overflow { self.max_keys } else { self.own_max };
         let weight = weight as u64;
@@ -208,9 +213,9 @@ impl MemoryStore {
         self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Claims the weight that an entry grows by, or releases what it shrinks by. Returns false if the
-    /// store has no room. Only a take can fail: other operations grow an entry by no more than a
-    /// rounding of its capacity.
+    /// Claims the weight that an entry grows by, or releases the weight that it shrinks by. Returns
+    /// false if the store has no room. Only a take can fail, because any other operation grows an
+    /// entry by a rounding of its capacity at most.
     fn resize(&self, is_overflow: bool, op: Op, from: usize, to: usize) -> bool {
         match to.checked_sub(from) {
             Some(0) => true,
@@ -229,8 +234,9 @@ impl MemoryStore {
         }
     }
 
-    /// Removes a few expired entries before an insertion, more if the store is full. Entries that are
-    /// `in_use` stay. Never waits for the lock of another shard, so it may be called with locks held.
+    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps
+    /// entries that are `in_use`. Never waits for the lock of another shard, so the caller may hold
+    /// locks.
     fn make_room(&self, shard: &mut Shard, now: Micros, in_use: impl Fn(Slot) -> bool) {
         self.release(shard.reclaim(now, RECLAIM_SLOTS, &in_use));
         if self.stats.live.load(Ordering::Relaxed) < self.own_max {
@@ -250,7 +256,7 @@ impl MemoryStore {
         self.release(freed);
     }
 
-    /// Updates the statistics for a step.
+    /// Updates the statistics after a step of an algorithm.
     fn count(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
@@ -263,8 +269,8 @@ impl MemoryStore {
         }
     }
 
-    /// Decides a call of one check. A check that passes is charged whatever its role and the call's
-    /// accounting, so the step can be written as it is.
+    /// Decides a call of one check. No undo is needed: a single check that passes is charged
+    /// regardless of its role and the accounting of the call.
     fn decide_alone(&self, check: &Check<'_>, now: Micros) -> Outcome {
         let key = EntryKey::own(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
@@ -311,7 +317,7 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Returns the refusal of a key that found neither room nor an overflow counter.
+    /// Returns the refusal of a key for which there is no room, not even in an overflow counter.
     fn no_room(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
@@ -334,8 +340,8 @@ impl MemoryStore {
     }
 }
 
-/// The operation as it applies to an overflow counter: a caller's own refund has no effect there. It
-/// has no receipt, so it is unknown whether its hits were charged to that counter.
+/// Returns the operation as it applies to an overflow counter: a refund by the caller has no effect
+/// there. Such a refund has no receipt, so its hits may have been charged to another counter.
 fn without_unreceipted_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },

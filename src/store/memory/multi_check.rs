@@ -1,9 +1,9 @@
-//! Calls of several checks: lock every shard that the call needs, decide the checks on copies of
-//! the counters, and write the result.
+//! Calls of several checks. Locks every shard that the call needs, decides the checks on copies of
+//! their counters, and writes the result.
 //!
-//! Locks are taken in ascending order of the shards, so that no two calls wait for each other.
+//! Locks are taken in ascending order of the shards, so that two calls never wait for each other.
 //!
-//! Not here: calls of one check, which need none of this (`super`).
+//! Not here: calls of a single check, which need no copies (`super`).
 
 use smallvec::SmallVec;
 use std::sync::MutexGuard;
@@ -14,58 +14,58 @@ use super::{MemoryStore, SHARDS_MAX, without_unreceipted_refund};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Working counters kept on the stack. Calls of more checks (up to 128) are rare and pay for one
-/// allocation.
+/// Number of working counters kept on the stack. Calls of more checks (up to 128) are rare and
+/// allocate once.
 const INLINE: usize = 16;
 
 const WORDS: usize = SHARDS_MAX / 64;
 
-/// The set of shards that a call needs.
+/// Set of the shards that a call needs, one bit per shard.
 #[derive(Default)]
 struct ShardSet([u64; WORDS]);
 
-/// The locked shards of a call.
+/// Locked shards of a call.
 struct LockedShards<'a> {
     set: ShardSet,
     guards: SmallVec<[MutexGuard<'a, Shard>; INLINE]>,
 }
 
-/// Where a counter is stored.
+/// Location of a counter in the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
-    /// In this entry.
+    /// The counter is stored in the entry at this slot.
     Entry(Slot),
-    /// Nowhere yet; room for one entry is claimed.
+    /// The counter is not stored yet; room for one entry is claimed.
     Claimed,
-    /// Nowhere, and the store has no room for it.
+    /// The counter is not stored, and the store has no room for it.
     NoRoom,
 }
 
-/// Working copy of one counter. All checks of the call on that counter use the same copy.
+/// Working copy of a counter. All checks of the call on that counter use this copy.
 struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
     location: Location,
-    /// Whether this is an overflow counter, shared by several keys.
+    /// Whether this is an overflow counter, which several keys share.
     is_overflow: bool,
-    /// Weight of the stored entry.
+    /// Weight of the entry in the store; 0 if there is none.
     stored_weight: usize,
-    /// Weight claimed from the store's capacity for this counter.
+    /// Weight that is claimed from the capacity of the store for this counter.
     claimed_weight: usize,
-    /// The state that is stored.
+    /// State in the store before the call.
     stored: Option<State>,
-    /// The state after the call's refunds, which apply even if the call is rejected.
+    /// State after the refunds of the call, which apply even if the call is rejected.
     after_refunds: Option<State>,
-    /// The present state.
+    /// State after the checks that have been decided so far.
     state: Option<State>,
-    /// Limit of the check that wrote last.
+    /// Limit of the check that changed the state last.
     limit: &'a Limit,
 }
 
 type WorkingCounters<'a> = SmallVec<[WorkingCounter<'a>; INLINE]>;
 
 impl MemoryStore {
-    /// Decides several checks as one call.
+    /// Decides the checks of a call and returns one answer for each.
     pub(super) fn decide_all(
         &self,
         checks: &[Check<'_>],
@@ -115,7 +115,8 @@ impl MemoryStore {
         LockedShards { set, guards }
     }
 
-    /// Returns the position of the check's working counter, adding it if the call has none yet.
+    /// Returns the position of the working counter for a check. Loads the counter if no earlier
+    /// check of the call has done so.
     fn load<'a>(
         &self,
         check: &Check<'a>,
@@ -190,7 +191,7 @@ impl MemoryStore {
         if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
             return self.no_room(check.limit, now);
         }
-        // Refunds come first, so an entry that is only claimed holds no hits of its own yet.
+        // Refunds are applied first, so a counter that is not stored yet holds no hits of its own.
         let is_own = matches!(counter.location, Location::Entry(_)) && !counter.is_overflow;
         let op = if is_own { check.op } else { without_unreceipted_refund(check.op) };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
@@ -209,7 +210,7 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Stores a counter that changed and releases what was claimed for nothing.
+    /// Stores a counter if it has changed, and releases the weight that was claimed but not used.
     fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>) {
         let is_changed = counter.state != counter.stored;
         let shard = &mut *shards.guards[counter.guard];
@@ -228,13 +229,13 @@ impl MemoryStore {
             }
             (Location::Entry(_) | Location::Claimed | Location::NoRoom, _) => counter.stored_weight,
         };
-        // A peek, because only a take may be refused for want of room.
+        // `resize` gets a peek, because it may refuse a take for want of room.
         self.resize(counter.is_overflow, Op::Peek, counter.claimed_weight, weight);
     }
 }
 
-/// Undoes a rejected call except for its refunds, and charges its debts again. Verdicts and waits
-/// stay as they were decided.
+/// Undoes a rejected call, except for its refunds, and charges its debts again. Verdicts and waits
+/// do not change.
 fn undo_except_debts<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],
@@ -252,7 +253,7 @@ fn undo_except_debts<'a>(
         if counter.location == Location::NoRoom {
             continue;
         }
-        // A peek writes the clamp of a state from the far future.
+        // A peek changes the state only if it clamps a state from the far future.
         let op = if check.is_debt() { check.op } else { Op::Peek };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
@@ -261,8 +262,8 @@ fn undo_except_debts<'a>(
     }
 }
 
-/// Sets `available` and `reset_after` to what the whole call leaves: they change after a check was
-/// decided if several checks share a counter or the call was undone.
+/// Sets `available` and `reset_after` to their values after the whole call. They may have changed
+/// since a check was decided, if several checks share a counter or if the call was undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],
@@ -296,14 +297,14 @@ impl ShardSet {
         self.0[shard / 64] |= 1 << (shard % 64);
     }
 
-    /// How many shards of the set come before this one.
+    /// Returns the number of shards in the set that come before `shard`.
     fn rank(&self, shard: usize) -> usize {
         let whole: u32 = self.0[..shard / 64].iter().map(|word| word.count_ones()).sum();
         let below = self.0[shard / 64] & ((1 << (shard % 64)) - 1);
         (whole + below.count_ones()) as usize
     }
 
-    /// Every shard of the set, ascending.
+    /// Calls `visit` for every shard of the set, in ascending order.
     fn each(&self, mut visit: impl FnMut(usize)) {
         for (at, word) in self.0.iter().enumerate() {
             let mut rest = *word;

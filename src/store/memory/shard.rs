@@ -1,54 +1,57 @@
-//! One shard of the memory store: a slab of entries and an index from keys to slots of the slab.
+//! Shard of the memory store: a slab of entries, and an index from keys to slots of the slab.
 //!
-//! The index is a hash table of 4-byte slot numbers, and the slab grows by small chunks, so that
-//! growth never copies entries or doubles the memory. A hash table of entries would need between 55
-//! and 110 bytes per entry, and while it grows both the old and the new table.
+//! The index is a hash table of 4-byte slot numbers, and the slab grows by small chunks, so growth
+//! never copies entries and never doubles the memory. A hash table of entries would need between 55
+//! and 110 bytes per entry, and while it grows, both the old and the new table.
 //!
-//! Not here: locks, the bound over all shards, the meaning of a call.
+//! Not here: locks, the bound over all shards, the admission of calls.
 
 use hashbrown::HashTable;
 
 use crate::algorithm::{State, fixed_window};
 use crate::domain::Micros;
 
-/// Entries per chunk: 6 KiB, so that a shard's last chunk wastes less than a byte per key at a
-/// million keys.
+/// Entries per chunk of the slab: 6 KiB, so that the last chunk of each shard wastes less than a
+/// byte per key at one million keys.
 const CHUNK: usize = 128;
 
-/// Second half of the keys of overflow counters. Identities are keyed hashes; one in 2^64 ends in
-/// this number by chance.
+/// Second half of the key of every overflow counter. Identities are keyed hashes; one in 2^64 ends
+/// in this number by chance.
 const OVERFLOW: u64 = 0x7469_6465_6761_7465;
 
-/// How far a call's time may lie behind the latest one without counting as a step back of the clock:
-/// threads read the clock before they take the lock.
+/// Maximum distance by which the time of a call may lie behind the latest call without counting as
+/// a step back of the clock. Threads read the clock before they take the lock, so calls may be
+/// reordered.
 const REORDERED_MAX: Micros = Micros::SECOND;
 
-/// Key of an entry: the counter's identity as two words, so that an entry is aligned to 8 bytes.
+/// Key of an entry: the identity of a counter as two 64-bit words, so that an entry is aligned to 8
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryKey([u64; 2]);
 
 impl EntryKey {
-    /// Returns the key of a counter's own entry. The counter's tag is irrelevant: it chooses a
-    /// cluster slot and does not distinguish counters.
+    /// Returns the key of a counter's own entry. The tag of the counter is irrelevant here, because
+    /// it only chooses a slot of a Redis Cluster.
     pub(super) fn own(identity: u128) -> EntryKey {
         let low = identity & u128::from(u64::MAX);
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
-    /// Returns the key of a limit's overflow counter.
+    /// Returns the key of the overflow counter of a limit.
     pub(super) fn overflow(limit_id: u64) -> EntryKey {
         // Limit ids are small numbers; an odd factor (2^64 / golden ratio) spreads them over the
         // index without collisions.
         EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), OVERFLOW])
     }
 
-    /// Hash for the index. The identity is a keyed hash already, so nobody without the key can choose
-    /// colliding bits. The index uses this half, the choice of the shard the other one.
+    /// Returns the hash for the index. The identity is a keyed hash already, so nobody without the
+    /// hash key can choose colliding bits. This half serves the index; the other half chooses the
+    /// shard.
     fn hash(self) -> u64 {
         self.0[0]
     }
 
-    /// Returns the bits that choose the shard.
+    /// Returns the 64 bits whose lowest bits choose the shard.
     pub(super) fn shard_bits(self) -> u64 {
         self.0[1]
     }
@@ -58,23 +61,23 @@ impl EntryKey {
     }
 }
 
-/// Position of an entry in the slab; stable until the entry is removed.
+/// Position of an entry in the slab; does not change until the entry is removed.
 pub(super) type Slot = u32;
 
 #[derive(Clone)]
 struct Entry {
     key: EntryKey,
-    /// When the entry may be removed; `NEVER` for a vacant slot.
+    /// Time from which the entry may be removed; `NEVER` for a vacant slot.
     expires: Micros,
     state: State,
 }
 
-/// Bytes of an entry in the slab, without its share of the index (see `MemoryStore`).
+/// Size of an entry in the slab, in bytes, without its share of the index (see `MemoryStore`).
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Heap bytes of a state that count as one key: the size of an entry, so that `max_keys` bounds
-/// memory whatever the algorithms are.
+/// Heap bytes of a state that count as one key. Equal to the size of an entry, so that `max_keys`
+/// bounds memory regardless of the algorithms in use.
 const KEY_BYTES: usize = 48;
 
 const NEVER: Micros = Micros(u64::MAX);
@@ -84,47 +87,48 @@ const VACANT: Entry = Entry {
     state: State::FixedWindow(fixed_window::State { start: Micros::ZERO, count: 0 }),
 };
 
-/// One shard of the counters.
+/// Shard of the memory store: a slab of entries and an index over their keys.
 #[derive(Default)]
 pub(super) struct Shard {
     index: HashTable<Slot>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<Slot>,
-    /// Number of slots that were ever in use.
+    /// Number of slots that were ever in use, since the store was created.
     high: Slot,
-    /// Where the search for expired entries continues.
+    /// Slot at which the next search for expired entries starts.
     cursor: Slot,
-    /// Number of overflow counters.
+    /// Number of overflow counters in this shard.
     overflow: u32,
-    /// Heap bytes of all states.
+    /// Heap bytes of all states in this shard.
     heap: usize,
     /// Time of the latest call.
     latest: Micros,
 }
 
-/// Returns how many keys a state counts as: 1 for its entry and 1 for every [`KEY_BYTES`] on the
-/// heap.
+/// Returns the number of keys that a state counts as: 1 for its entry and 1 for every [`KEY_BYTES`]
+/// on the heap.
 pub(super) fn weight(state: &State) -> usize {
     1 + state.heap_bytes().div_ceil(KEY_BYTES)
 }
 
 impl Shard {
-    /// Returns the slot of a key's entry.
+    /// Returns the slot of the entry with this key.
     pub(super) fn find(&self, key: EntryKey) -> Option<Slot> {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Returns the slot of a limit's overflow counter. Most shards have no overflow counters.
+    /// Returns the slot of the overflow counter of a limit. Fast if the shard has no overflow
+    /// counters, as most shards do.
     pub(super) fn find_overflow(&self, limit_id: u64) -> Option<Slot> {
         if self.overflow == 0 { None } else { self.find(EntryKey::overflow(limit_id)) }
     }
 
-    /// Returns the state of an entry.
+    /// Returns the state in a slot.
     pub(super) fn state(&self, slot: Slot) -> &State {
         &self.entry(slot).state
     }
 
-    /// Replaces the state of an entry.
+    /// Replaces the state and the expiry time in a slot.
     pub(super) fn put(&mut self, slot: Slot, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
@@ -133,7 +137,7 @@ impl Shard {
         self.heap = self.heap + bytes - before.heap_bytes();
     }
 
-    /// Adds an entry. The key must not have one.
+    /// Adds an entry. The index must not contain its key yet.
     pub(super) fn insert(&mut self, key: EntryKey, state: State, expires: Micros) {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -146,8 +150,8 @@ impl Shard {
         self.index.insert_unique(key.hash(), slot, |slot| entry_of(chunks, *slot).key.hash());
     }
 
-    /// Checks the next `slots` slots, removes the expired entries that are not `in_use`, and returns
-    /// their weight.
+    /// Checks up to `slots` slots from the cursor on, removes their entries if they are expired and
+    /// not `in_use`, and returns the weight of the removed entries.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
@@ -166,7 +170,7 @@ impl Shard {
         removed
     }
 
-    /// Returns the number of slots that one round of `reclaim` checks.
+    /// Returns the number of slots that one full round of [`reclaim`](Self::reclaim) checks.
     pub(super) fn slots(&self) -> usize {
         self.high as usize
     }
@@ -178,13 +182,13 @@ impl Shard {
         }
     }
 
-    /// Returns the time of the latest call. Refunds have no time of their own and use this one; the
-    /// shard has not changed since.
+    /// Returns the time of the latest call. Refunds carry no time and use this one instead; the
+    /// shard has not changed since then.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }
 
-    /// Returns the heap bytes of the shard.
+    /// Returns the heap memory that the shard occupies, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.index.allocation_size()
             + self.chunks.len() * CHUNK * ENTRY_BYTES
