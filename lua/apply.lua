@@ -5,7 +5,8 @@
 --
 -- KEYS[i]  the counter of check i; the same counter may come twice. Refunds come first.
 -- ARGV[1]  now_us: see clock.lua
--- ARGV[2]  accounting: all_or_nothing or independent
+-- ARGV[2]  accounting: all_or_nothing, independent, or part (of an all_or_nothing call whose other checks
+--          are decided elsewhere)
 -- ARGV[3]  stride: number of values per check
 -- ARGV[4]  checks: MessagePack, for each check these values, then nils up to the stride:
 --   +1  letter: of the algorithm, as in the counter's key
@@ -16,11 +17,13 @@
 --
 -- State    as in each algorithm's file
 -- Reply    {now, clamped (number of counters from the far future), then six numbers for each check:
---          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry}.
+--          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry}; to a
+--          part also available and reset without the call's charges.
 --          {-1} if the server's clock is outside a calendar's windows; then no counter changed.
 -- Cost     TIME once, load and save of each counter; refused: no write
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
-local all_or_nothing, stride, args = ARGV[2] == 'all_or_nothing', ARGV[3] + 0, { cmsgpack.unpack(ARGV[4]) }
+local all_or_nothing, is_part, stride = ARGV[2] ~= 'independent', ARGV[2] == 'part', ARGV[3] + 0
+local width, args = is_part and 8 or 6, { cmsgpack.unpack(ARGV[4]) }
 local checks, algorithms = #KEYS, {}
 
 -- Within a call, a counter has two states. `certain` is its state if the call is rejected: the stored
@@ -49,7 +52,7 @@ for i = 1, checks do
 
   local passes, wait, charged, since, entry, write, far =
     algorithm.step(counter.admitted or counter.certain, op, cost, args, limit)
-  local r = 6 * i - 3
+  local r = width * (i - 1) + 3
   reply[r], reply[r + 1], reply[r + 2] = passes, wait, 0
   reply[r + 3], reply[r + 4], reply[r + 5] = charged, since, entry
   if role == 'quota' then
@@ -86,15 +89,18 @@ local charges = not all_or_nothing or not refused and (quota_passes or not quota
 reply[2] = clamped
 -- Reports come before writes, because some of them read stored values.
 for i = 1, checks do
-  local at, r, counter = (i - 1) * stride, 6 * i - 3, counters[KEYS[i]]
+  local at, r, counter = (i - 1) * stride, width * (i - 1) + 3, counters[KEYS[i]]
   local state = charges and counter.admitted or counter.certain
   local available, reset = algorithms[args[at + 1]].report(state, args, at + 4)
   reply[r], reply[r + 2] = reply[r] and available or -1 - available, reset
   if debts[i] and not charges then
     reply[r + 3], reply[r + 4], reply[r + 5] = unpack(debts[i])
   end
-  if reply[r + 3] == 0 or not (charges or debts[i]) then
+  if not (charges or debts[i]) or reply[r + 3] == 0 and reply[r + 5] == 0 then
     reply[r + 3], reply[r + 4], reply[r + 5] = 0, 0, 0
+  end
+  if is_part then
+    reply[r + 6], reply[r + 7] = algorithms[args[at + 1]].report(counter.certain, args, at + 4)
   end
 end
 for i = 1, checks do

@@ -10,7 +10,7 @@
 --   +1  letter: of the algorithm, as in the counter's key
 --   +2  hits
 --   +3  taken_at: time of the charge
---   +4  window: start of the window charged
+--   +4  window: start of the window charged, or former end of a renewed lease
 --   +5  entry: number of a log's take, or holder of slots
 --   +6  limit: the values listed in the algorithm's file
 --

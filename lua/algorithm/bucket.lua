@@ -90,12 +90,13 @@ end
 
 -- Returns the microseconds until `cost` hits pass: 0 or less if they pass now, nil if they never do.
 local function until_passes(ahead, rem, cost, limit, at)
-  local spare, rate = limit[at + 1] - cost, limit[at + 4]
+  local floor, rate = limit[at + 5], limit[at + 4]
+  -- The last of the hits also needs the floor before it.
+  local spare = limit[at + 1] - cost - (floor > 1 and floor - 1 or 0)
   if spare < 0 then
     return nil
   end
-  local kept = limit[at + 5] - cost
-  local room = (kept > 0 and spare - kept or spare) * limit[at + 3] - rem
+  local room = spare * limit[at + 3] - rem
   return ahead - (room - room % rate) / rate
 end
 

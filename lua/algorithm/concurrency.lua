@@ -195,15 +195,18 @@ local function step(state, op, cost, limit, at)
     return true, 0, 0, 0, 0, write, clamped
   end
   holder = op ~= 'peek' and (holder or NOBODY) or nil
-  local held = holder and slots_of(state, holder).count
+  local held = holder and slots_of(state, holder)
   local wait = until_free(state, cost, slots, holder)
   if wait ~= 0 or not holder then
     return wait == 0, wait or 0, 0, 0, 0, write, clamped
   end
   local since = math.max(newest - lease, now)
   write = with_slots(state, holder, cost, since + lease)
-  -- A renewal charges nothing, because its refund would free a slot that was in use before the call.
-  return true, 0, held > 0 and 0 or cost, since, 0, write, clamped
+  if held.count > 0 then
+    -- A renewal charges nothing. Its receipt restores the former lease (since) and hits (entry).
+    return true, 0, 0, held.ends, held.count, write, clamped
+  end
+  return true, 0, cost, since, 0, write, clamped
 end
 
 local function report(state, limit, at)
@@ -231,13 +234,16 @@ local function save(key, state)
   end
 end
 
--- Frees the receipt's slots, if they are still in use.
-local function refund(key, _, _, _, _, _, holder)
+-- Frees the receipt's slots, if they are still in use. A receipt with a window is of a renewal: restores
+-- the hits and the end of the lease before it, unless the lease was renewed again.
+local function refund(key, limit, at, hits, taken_at, former_end, holder)
   local state, err = load(key)
-  if not state or slots_of(state, holder).count == 0 then
+  local slots = state and slots_of(state, holder)
+  if not slots or slots.count == 0 or former_end > 0 and slots.ends ~= taken_at + limit[at + 2] then
     return false, err
   end
-  save(key, with_slots(state, holder, 0, 0))
+  local restores = former_end > now
+  save(key, with_slots(state, holder, restores and hits or 0, restores and former_end or 0))
   return true
 end
 

@@ -107,18 +107,22 @@ end
 
 -- Returns the credits that the pool must hold for a take of `credits`.
 local function needed(terms, own, credits)
-  local rest = credits - own[terms.class]
+  local mine = own[terms.class]
+  local rest = credits - mine
   if rest <= 0 then
     return 0
   end
-  local room = room_of(terms, own)
+  -- Each hit needs the floor before it, so the last one does after all the others.
+  local last = math.min(rest, terms.unit)
+  local mine_before_last = rest > terms.unit and 0 or mine % terms.unit
+  local room = math.max(room_of(terms, own) + mine - mine_before_last, 0)
   local size = terms.caps < terms.total and terms.total - terms.caps or room
   local part = div_floor(size, 100) * terms.floor + div_ceil(size % 100 * terms.floor, 100)
   local floor = div_ceil(part, terms.unit) * terms.unit
   if terms.caps >= terms.total then
     floor = math.min(floor, room)
   end
-  return math.max(rest, floor)
+  return rest - last + math.max(last, floor)
 end
 
 -- Returns the ticks until a refused take of `credits` passes; nil if it never does.

@@ -16,7 +16,8 @@
 //! ```text
 //! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and if rem ≥ l: ahead + 1, 0
 //! far        ahead > ⌊cap / l⌋ + 1 s: clamp to ahead, rem = ⌊cap / l⌋, cap mod l; store the clamp
-//! wait(c)    ahead − ⌊(C − max(c, floor)·u − rem) / l⌋ for c ≤ burst; passes iff ≤ 0
+//! needs(c)   c + max(floor, 1) − 1 hits: c hits pass iff c single hits would, one after another
+//! wait(c)    ahead − ⌊(C − needs(c)·u − rem) / l⌋ for needs(c) ≤ burst; passes iff ≤ 0
 //! charge     rem + c·u, carried into ahead by l
 //! available  ⌊(C − debt) / u⌋ + 1 − max(floor, 1), at least 0, and 0 if ahead > ⌊C / l⌋
 //! reset      ahead, + 1 if rem > 0
@@ -198,10 +199,12 @@ impl BucketCredits {
     /// Returns the microseconds until `cost` hits pass: 0 if they pass now, `None` if they never
     /// do.
     fn wait(&self, debt: Debt, cost: u64) -> Option<u64> {
-        if cost > self.burst {
+        // The last of the hits also needs the floor before it.
+        let needed = cost.saturating_add(self.floor.max(1) - 1);
+        if needed > self.burst {
             return None;
         }
-        let room = self.capacity - cost.max(self.floor) * self.unit;
+        let room = self.capacity - needed * self.unit;
         // `rem` is below `flow`, so one microsecond of refill always makes room for it.
         let wait = match room.checked_sub(debt.rem) {
             Some(room) => debt.ahead.saturating_sub(room / self.flow),

@@ -123,6 +123,7 @@ pub fn apply(
     };
     let mut wait = Some(Micros::ZERO);
     let mut taken = None;
+    let mut charged = Hits::ZERO;
     let mut write = clamped;
     match (op, holder) {
         (Op::Refund { .. }, None) => {}
@@ -140,18 +141,16 @@ pub fn apply(
             if wait == Some(Micros::ZERO) {
                 let newest = slots.slots.last().map_or(Micros::ZERO, |slot| slot.until);
                 let began = newest.saturating_sub(limit.lease).max(now);
-                let renewed = slots.slots.iter().any(|slot| slot.holder == holder);
+                let renewed = slots.slots.iter().find(|slot| slot.holder == holder).copied();
                 slots.set_slots(holder, cost.0, began.saturating_add(limit.lease));
                 write = true;
-                // A renewal charges nothing, because its refund would free a slot that was in use
-                // before the call.
-                let window = Micros::ZERO;
-                taken = (!renewed).then_some(ChargeRecord {
-                    hits: cost,
-                    at: began,
-                    window,
-                    entry: holder.0,
-                });
+                // A renewal charges nothing. Its receipt restores the former hits and lease.
+                let (hits, window) = match renewed {
+                    Some(slot) => (Hits(slot.hits.into()), slot.until),
+                    None => (cost, Micros::ZERO),
+                };
+                charged = if renewed.is_some() { Hits::ZERO } else { cost };
+                taken = Some(ChargeRecord { hits, at: began, window, entry: holder.0 });
             }
         }
     }
@@ -159,7 +158,7 @@ pub fn apply(
     Step {
         outcome: Outcome {
             verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
-            charged: taken.map_or(Hits::ZERO, |taken: ChargeRecord| taken.hits),
+            charged,
             available: Hits(limit.slots.0.saturating_sub(slots.in_flight())),
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: last.map_or(Micros::ZERO, |until| until.saturating_sub(now)),
@@ -170,13 +169,29 @@ pub fn apply(
     }
 }
 
-/// Frees the slots of a receipt and drops expired leases. Returns `None` if the slots are no longer
-/// in use.
-pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State> {
-    let live = |slot: &&Slot| slot.until > now;
-    state.slots.iter().filter(live).find(|slot| slot.holder.0 == taken.entry)?;
-    let others = state.slots.iter().filter(live).filter(|slot| slot.holder.0 != taken.entry);
-    Some(State { slots: others.copied().collect() })
+/// Undoes a take and drops expired leases: frees the slots of the receipt or, after a renewal,
+/// restores the holder's former hits and lease. Returns `None` if the slots are no longer in use, or
+/// if the lease was renewed again.
+pub fn refund(
+    state: &State,
+    limit: &Concurrency,
+    taken: &ChargeRecord,
+    now: Micros,
+) -> Option<State> {
+    let holder = Holder(taken.entry);
+    let mut slots: Vec<Slot> =
+        state.slots.iter().filter(|slot| slot.until > now).copied().collect();
+    let present = slots.iter().find(|slot| slot.holder == holder)?;
+    let is_renewal = taken.window > Micros::ZERO;
+    if is_renewal && present.until != taken.at.saturating_add(limit.lease) {
+        return None;
+    }
+    slots.retain(|slot| slot.holder != holder);
+    let mut after = State { slots };
+    if is_renewal && taken.window > now {
+        after.set_slots(holder, taken.hits.0, taken.window);
+    }
+    Some(after)
 }
 
 /// Returns the time at which the last lease ends; zero without slots.

@@ -14,11 +14,12 @@
 //! own i    cap share_i·B·W,    refilled with share_i·L credits per tick
 //! pool     refilled with the overflow of full own buckets and the part that no share claims;
 //!          never above room = total − Σ own
-//! passes   own ≥ c·u, or pool ≥ max(floor, c·u − own)
+//! passes   own ≥ c·u, or pool ≥ rest − last + max(floor, last), where rest = c·u − own and last =
+//!          min(rest, u): c hits pass iff c single hits would, one after another
 //! P        total − Σ cap or, if that is 0, the most that the pool can hold now: room
 //! floor    ⌈floor% of P⌉ in whole hits; if P is room, at most room
-//! wait     the first tick t at which pool + inflow(t) ≥ max(floor(t), c·u − own(t)); none unless
-//!          room(t) is as large, because the check then never passes without takes of others
+//! wait     the first tick at which the pool with its inflow would pass; none unless the room is as
+//!          large then, because the check never passes without takes of others
 //! refund   by a caller: all hits; by receipt: c·u − 100·L credits per tick since the charge; into
 //!          the own bucket first, the rest into the pool
 //! available  single hits that pass one after another

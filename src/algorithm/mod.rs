@@ -204,8 +204,10 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
         }
         Algorithm::Hybrid(classes) => hybrid::refund(state.as_hybrid()?, classes, taken, now)
             .map(|state| State::Hybrid(Box::new(state))),
-        Algorithm::Concurrency(_) => concurrency::refund(state.as_concurrency()?, taken, now)
-            .map(|state| State::Concurrency(Box::new(state))),
+        Algorithm::Concurrency(slots) => {
+            concurrency::refund(state.as_concurrency()?, slots, taken, now)
+                .map(|state| State::Concurrency(Box::new(state)))
+        }
     }
 }
 

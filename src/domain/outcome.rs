@@ -30,7 +30,7 @@ pub struct Outcome {
     pub retry_after: Option<Micros>,
     /// Time until the counter is unused, rounded up: the end of the window, or a full bucket.
     pub reset_after: Micros,
-    /// Record of the charge; `None` if `charged` is 0.
+    /// Record of the charge or of a renewed lease; `None` if the counter was not charged.
     pub taken: Option<ChargeRecord>,
 }
 
@@ -72,11 +72,12 @@ impl Outcome {
 /// Record of a charge to one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeRecord {
-    /// Hits charged; at least 1.
+    /// Hits charged; at least 1. For a renewed lease: the hits that its holder had before.
     pub hits: Hits,
     /// Time of the charge, by the store's clock.
     pub at: Micros,
-    /// Start of the window that was charged; zero for algorithms without windows.
+    /// Start of the window that was charged. For a renewed lease: when it would have ended. Zero for
+    /// other algorithms without windows.
     pub window: Micros,
     /// Entry of a sliding log or of a concurrency limit, or class of a hybrid limit; zero
     /// otherwise.
@@ -117,6 +118,8 @@ impl Receipt {
                 *outcome = outcome.refunded(check.limit.capacity());
             }
         }
+        // Of two charges to one counter, the later one is undone first.
+        receipts.reverse();
         receipts
     }
 }

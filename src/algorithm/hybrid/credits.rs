@@ -126,9 +126,10 @@ impl<'a> HybridCredits<'a> {
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// Returns the credits that the pool must hold before the class takes from it.
-    fn floor(&self, own: &[u64]) -> u64 {
-        let room = self.room(own);
+    /// Returns the credits that the pool must hold before the class takes from it, when the class's own
+    /// bucket holds `mine`.
+    fn floor(&self, own: &[u64], mine: u64) -> u64 {
+        let room = self.room(own).saturating_add(own[self.limit.class]).saturating_sub(mine);
         let caps: u64 = self.classes().map(|class| self.cap(class)).sum();
         let size = if caps < self.total { self.total - caps } else { room };
         let percent = u64::from(self.limit.floor_percent);
@@ -140,10 +141,15 @@ impl<'a> HybridCredits<'a> {
     /// Returns the credits that the pool must hold for a take of `credits`; 0 if the own bucket
     /// suffices.
     fn pool_needed(&self, own: &[u64], credits: u64) -> u64 {
-        match credits.saturating_sub(own[self.limit.class]) {
-            0 => 0,
-            rest => rest.max(self.floor(own)),
+        let mine = own[self.limit.class];
+        let rest = credits.saturating_sub(mine);
+        if rest == 0 {
+            return 0;
         }
+        // Each hit needs the floor before it, so the last one does after all the others.
+        let last = rest.min(self.unit);
+        let mine_before_last = if rest > self.unit { 0 } else { mine % self.unit };
+        rest - last + last.max(self.floor(own, mine_before_last))
     }
 
     /// Returns the state after a take of `credits`, or `None` if the take is refused.

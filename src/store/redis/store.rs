@@ -17,7 +17,7 @@ use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
-use super::script::reply::{ReplyError, ScriptReply};
+use super::script::reply::{CounterStatus, ReplyError, ScriptReply};
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
@@ -140,16 +140,18 @@ impl<T: Transport> RedisStore<T> {
     /// Decides a call with one script call per slot, in one or two round trips.
     async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Vec<Answer> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
+        let mut uncharged = Uncharged::from_elem(None, call.checks.len());
         self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
         let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
         match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
-            None => self.send_groups(call, &groups, &mut answers).await,
+            None => self.send_groups(call, &groups, &mut answers, &mut uncharged).await,
             Some(first) => {
                 self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
-                self.send_groups(call, &groups[first..=first], &mut answers).await;
+                let alone = &groups[first..=first];
+                self.send_groups(call, alone, &mut answers, &mut uncharged).await;
                 let has_ended = multi_slot::ends_call(call.checks, &groups[first], &mut answers);
                 let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
-                self.send_groups(call, &others, &mut answers).await;
+                self.send_groups(call, &others, &mut answers, &mut uncharged).await;
             }
         }
         for (check, answer) in call.checks.iter().zip(&answers) {
@@ -160,7 +162,7 @@ impl<T: Transport> RedisStore<T> {
         if call.accounting == Accounting::AllOrNothing
             && multi_slot::is_rejected(call.checks, &answers)
         {
-            let receipts = Receipt::of_rejected_call(call.checks, &mut answers);
+            let receipts = refund_answers(call.checks, &mut answers, &uncharged);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.refund_calls(&receipts, self.now(call)) {
                 self.transport.post(item);
@@ -169,26 +171,50 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Sends one script call per group and stores the decoded answers.
-    async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut [Answer]) {
+    /// Sends one script call per group, and stores the decoded answers and each counter's status
+    /// without the call's charges.
+    async fn send_groups(
+        &self,
+        call: &Call<'_>,
+        groups: &[SlotGroup],
+        answers: &mut [Answer],
+        uncharged: &mut Uncharged,
+    ) {
         type Checks<'a> = SmallVec<[Check<'a>; 8]>;
         let sent = |at: &usize| multi_slot::sent_check(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Checks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
         let now = self.now(call);
-        let items: ScriptCalls = parts
-            .iter()
-            .map(|part| self.encoder.call(part, call.accounting, now, call.now))
-            .collect();
+        let encode = |part: &Checks<'_>| match call.accounting {
+            Accounting::AllOrNothing => self.encoder.part(part, now, call.now),
+            Accounting::Independent => self.encoder.call(part, call.accounting, now, call.now),
+        };
+        let items: ScriptCalls = parts.iter().map(encode).collect();
         if items.is_empty() {
             return;
         }
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let mut replies = self.transport.send_until(items, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
-            let read = self.decode_reply(replies.next(), part, call.accounting);
-            for (at, answer) in group.checks.iter().zip(read) {
-                answers[*at] = answer;
+            let is_part = call.accounting == Accounting::AllOrNothing;
+            let decode = |reply: &Value| match is_part {
+                true => ScriptReply::decode_part(reply, part),
+                false => ScriptReply::decode(reply, part, call.accounting),
+            };
+            match self.checked_reply(replies.next(), decode) {
+                Ok(decoded) => {
+                    for (at, outcome) in group.checks.iter().zip(decoded.outcomes) {
+                        answers[*at] = Answer::Decided(outcome);
+                    }
+                    for (at, status) in group.checks.iter().zip(decoded.uncharged) {
+                        uncharged[*at] = Some(status);
+                    }
+                }
+                Err(executed) => {
+                    for at in &group.checks {
+                        answers[*at] = Answer::Unanswered { executed };
+                    }
+                }
             }
         }
     }
@@ -200,22 +226,36 @@ impl<T: Transport> RedisStore<T> {
         checks: &[Check<'_>],
         accounting: Accounting,
     ) -> Vec<Answer> {
-        let executed = match reply {
-            Some(Ok(value)) => match ScriptReply::decode(&value, checks, accounting) {
-                Ok(decoded) => {
-                    self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
-                    return decoded.outcomes.into_iter().map(Answer::Decided).collect();
-                }
-                Err(ReplyError::NoWindow) => ExecutionStatus::NotExecuted,
-                Err(_) => {
-                    self.stats.unreadable.fetch_add(1, Ordering::Relaxed);
-                    ExecutionStatus::Unknown
-                }
-            },
-            Some(Err(error)) => error.executed,
-            None => ExecutionStatus::Unknown,
+        let decode = |reply: &Value| ScriptReply::decode(reply, checks, accounting);
+        match self.checked_reply(reply, decode) {
+            Ok(decoded) => decoded.outcomes.into_iter().map(Answer::Decided).collect(),
+            Err(executed) => vec![Answer::Unanswered { executed }; checks.len()],
+        }
+    }
+
+    /// Returns a decoded reply, or whether its call was executed. Counts clamps and unreadable
+    /// replies.
+    fn checked_reply(
+        &self,
+        reply: Option<Result<Value, SendError>>,
+        decode: impl FnOnce(&Value) -> Result<ScriptReply, ReplyError>,
+    ) -> Result<ScriptReply, ExecutionStatus> {
+        let value = match reply {
+            Some(Ok(value)) => value,
+            Some(Err(error)) => return Err(error.executed),
+            None => return Err(ExecutionStatus::Unknown),
         };
-        vec![Answer::Unanswered { executed }; checks.len()]
+        match decode(&value) {
+            Ok(decoded) => {
+                self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
+                Ok(decoded)
+            }
+            Err(ReplyError::NoWindow) => Err(ExecutionStatus::NotExecuted),
+            Err(_) => {
+                self.stats.unreadable.fetch_add(1, Ordering::Relaxed);
+                Err(ExecutionStatus::Unknown)
+            }
+        }
     }
 
     /// Returns the script calls that refund these receipts, one per cluster slot.
@@ -236,6 +276,24 @@ impl<T: Transport> RedisStore<T> {
         }
         by_slot.iter().map(|(_, receipts)| self.encoder.refund(receipts, now)).collect()
     }
+}
+
+/// Status of each check's counter without the call's charges, where a slot reported it.
+type Uncharged = SmallVec<[Option<CounterStatus>; 8]>;
+
+/// Turns the answers of a rejected call into those after the refund, and returns the receipts.
+fn refund_answers(
+    checks: &[Check<'_>],
+    answers: &mut [Answer],
+    uncharged: &Uncharged,
+) -> Vec<Receipt> {
+    let receipts = Receipt::of_rejected_call(checks, answers);
+    for (answer, status) in answers.iter_mut().zip(uncharged) {
+        if let (Answer::Decided(outcome), Some(status)) = (answer, status) {
+            (outcome.available, outcome.reset_after) = (status.available, status.reset_after);
+        }
+    }
+    receipts
 }
 
 impl<T: Transport> Store for RedisStore<T> {

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Accounting, Hits, Limit, Micros, Op};
+use tidegate::domain::{
+    Accounting, Check, Hits, Holder, Limit, Micros, Op, Outcome, Receipt, Unit,
+};
 use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
+use tidegate::store::redis::script::reply::ScriptReply;
 
 use super::window_and_buckets;
 use crate::support::limits::*;
@@ -15,6 +18,60 @@ const SLACK_MS: i64 = 2;
 
 async fn ends_at_ms(bench: &Bench, key: &[u8]) -> i64 {
     bench.command(&[b"PEXPIRETIME", key]).await
+}
+
+/// The server's clock, in microseconds.
+async fn time(bench: &Bench) -> Micros {
+    let (seconds, micros): (u64, u64) = bench.command(&[b"TIME"]).await;
+    Micros(seconds * SECOND + micros)
+}
+
+/// Decides a call in production's way, and holds the first check's expiry to its answer: the key
+/// ends when the answer says that the counter is unused.
+async fn decide_and_compare(bench: &Bench, checks: &[Check<'_>]) -> Outcome {
+    let before = time(bench).await;
+    let call = bench.encoder.call(checks, Accounting::AllOrNothing, None, before);
+    let reply = bench.plain.run(&call).await.unwrap();
+    let after = time(bench).await;
+    let decoded = ScriptReply::decode(&reply, checks, Accounting::AllOrNothing).unwrap();
+    let outcome = decoded.outcomes[0];
+    let ends = ends_at_ms(bench, &bench.text(&checks[0])).await;
+    let bound = |now: Micros| i64::try_from((now.0 + outcome.reset_after.0) / 1_000).unwrap();
+    let allowed = bound(before)..=bound(after) + 1 + SLACK_MS;
+    assert!(allowed.contains(&ends), "{ends} is outside {allowed:?}: {checks:?}");
+    outcome
+}
+
+fn held(check: Check<'_>, holder: u128) -> Check<'_> {
+    Check { holder: Some(Holder(holder)), ..check }
+}
+
+#[tokio::test]
+async fn every_counter_expires_when_its_answer_says_that_it_is_unused() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    let beside = bucket(1_000, HOUR);
+    let limits = [
+        window(10, HOUR),
+        calendar(10, Unit::Day, "UTC"),
+        sliding_window(10, HOUR),
+        sliding_log(10, HOUR),
+        bucket(10, HOUR),
+        credits(10, 7, HOUR),
+        hybrid(10, 7, HOUR, &[30, 20], 0),
+        slots(10, HOUR),
+    ];
+    for (n, limit) in (1..).zip(&limits) {
+        let (key, other) = (key(n), key(100 + n));
+        decide_and_compare(&bench, &[held(take(key, limit, 3), 1)]).await;
+        decide_and_compare(&bench, &[held(take(key, limit, 2), 2)]).await;
+        decide_and_compare(&bench, &[held(refund(key, limit, 1), 2)]).await;
+        let another = take(other, &beside, 1);
+        let taken = decide_and_compare(&bench, &[held(take(key, limit, 2), 3), another]).await;
+        let taken = taken.taken.expect("charged");
+        let receipt = Receipt { key, limit: Arc::clone(limit), taken };
+        bench.plain.run(&bench.encoder.refund(&[receipt], None)).await.unwrap();
+        decide_and_compare(&bench, &[peek(key, limit)]).await;
+    }
 }
 
 #[tokio::test]

@@ -281,3 +281,84 @@ async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
     let error = plain.run(&apart).await.unwrap_err();
     assert_eq!(error.code(), Some("CROSSSLOT"), "{error}");
 }
+
+/// Limits of every algorithm, with room for a few hits.
+fn every_limit() -> Vec<Arc<Limit>> {
+    vec![
+        window(10, HOUR),
+        calendar(10, tidegate::domain::Unit::Day, "UTC"),
+        sliding_window(10, HOUR),
+        sliding_log(10, HOUR),
+        bucket(10, MINUTE),
+        credits(10, 7, HOUR),
+        floored(&bucket(10, MINUTE), 6),
+        floored(&credits(10, 7, HOUR), 9),
+        hybrid(10, 7, HOUR, &[30, 20], 1),
+        slots(10, HOUR),
+    ]
+}
+
+fn held(check: Check<'_>, holder: u128) -> Check<'_> {
+    Check { holder: Some(tidegate::domain::Holder(holder)), ..check }
+}
+
+#[tokio::test]
+async fn the_status_of_a_refunded_check_is_that_of_before_and_of_after() {
+    for limit in every_limit().into_iter().flat_map(|limit| [always(&limit), limit]) {
+        for times in [1, 2] {
+            let cluster = Cluster::new().await;
+            let narrow = bucket(1, HOUR);
+            cluster.all(&[held(take(key(1), &limit, 1), 1)]).await;
+            let status = async || {
+                let answers = cluster.all(&[peek(key(1), &limit)]).await;
+                (outcome(&answers[0]).available, outcome(&answers[0]).reset_after)
+            };
+            let before = status().await;
+            let charges = [held(take(key(1), &limit, 2), 2), held(take(key(1), &limit, 1), 3)];
+            let checks = [&charges[..times], &[take(key(2), &narrow, 2)]].concat();
+            let answers = cluster.all(&checks).await;
+            assert_eq!(outcome(&answers[times]).verdict, Verdict::Refuse);
+            let refunded = cluster.store.stats().refunded.load(Ordering::Relaxed);
+            cluster.refunded(u32::from(refunded > 0)).await;
+            let after = status().await;
+            let is_debt = checks[0].is_debt();
+            assert_eq!(before == after, !is_debt, "{limit:?}: {before:?} {after:?}");
+            for answer in &answers[..times] {
+                let told = (outcome(answer).available, outcome(answer).reset_after);
+                assert_eq!(told, after, "{limit:?}, {times} times");
+                assert_eq!(outcome(answer).charged > Hits::ZERO, is_debt);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refused_renewal_leaves_the_slots_in_flight_as_they_were() {
+    let cluster = Cluster::new().await;
+    let (slots, narrow) = (slots(5, HOUR), bucket(1, HOUR));
+    cluster.all(&[held(take(key(1), &slots, 4), 1)]).await;
+    for times in [1, 2] {
+        let renewals = [held(take(key(1), &slots, 1), 1), held(take(key(1), &slots, 2), 1)];
+        let checks = [&renewals[..times], &[take(key(2), &narrow, 2)]].concat();
+        let answers = cluster.all(&checks).await;
+        assert_eq!(outcome(&answers[times]).verdict, Verdict::Refuse);
+        cluster.refunded(1).await;
+        assert_eq!(cluster.left(key(1), &slots).await, 1, "four are in flight");
+    }
+}
+
+#[tokio::test]
+async fn a_quota_check_that_refuses_in_one_slot_does_not_undo_the_others_there() {
+    let cluster = Cluster::new().await;
+    let (wide, narrow) = (window(100, HOUR), window(1, HOUR));
+    cluster.all(&[take(tagged(2, 7), &narrow, 1)]).await;
+    let checks = [
+        take(tagged(1, 7), &wide, 1),
+        with_role(Role::Quota, take(tagged(2, 7), &narrow, 1)),
+        with_role(Role::Quota, take(tagged(3, 8), &wide, 1)),
+    ];
+    let answers = cluster.all(&checks).await;
+    assert_eq!(outcome(&answers[1]).verdict, Verdict::Refuse);
+    assert_eq!(outcome(&answers[0]).charged, Hits(1), "the quota in the other slot passes");
+    assert_eq!(cluster.left(tagged(1, 7), &wide).await, 99);
+}

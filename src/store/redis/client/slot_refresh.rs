@@ -72,19 +72,21 @@ async fn refresh(
         let membership = query_membership(context, &node).await;
         let Some(owners) = query_owners(context, &node).await else { continue };
         let update = cluster.upgrade()?.update_table(&owners, membership.clone(), false);
-        let warning = match update {
+        let limiter = &context.log_limiter;
+        match update {
             TableUpdate::Replaced | TableUpdate::Unchanged => return Some(update),
             TableUpdate::Older => {
                 is_present_alive = true;
-                "a cluster node returned an older slot table"
+                if let Some(suppressed) = limiter.admit("older table", &node) {
+                    tracing::warn!(%node, suppressed, "a cluster node returned an older slot table");
+                }
             }
             TableUpdate::OtherCluster => {
                 other_cluster = other_cluster.or(Some((owners, membership)));
-                "a node belongs to another Redis cluster"
+                if let Some(suppressed) = limiter.admit("other cluster", &node) {
+                    tracing::warn!(%node, suppressed, "a node belongs to another Redis cluster");
+                }
             }
-        };
-        if let Some(suppressed) = context.log_limiter.admit(warning, &node) {
-            tracing::warn!(%node, suppressed, "{warning}");
         }
     }
     let cluster = cluster.upgrade()?;

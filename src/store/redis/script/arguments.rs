@@ -60,6 +60,27 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
+        let word = match accounting {
+            Accounting::AllOrNothing => "all_or_nothing",
+            Accounting::Independent => "independent",
+        };
+        self.encode(checks, accounting, word, now, clock)
+    }
+
+    /// Encodes the script call that decides `checks`, which are one part of an all-or-nothing call.
+    /// The reply is for [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
+    pub fn part(&self, checks: &[Check<'_>], now: Option<Micros>, clock: Micros) -> ScriptCall {
+        self.encode(checks, Accounting::AllOrNothing, "part", now, clock)
+    }
+
+    fn encode(
+        &self,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        word: &str,
+        now: Option<Micros>,
+        clock: Micros,
+    ) -> ScriptCall {
         let selection = Selection::of(checks);
         let script = match selection {
             Selection::Single(FastPath::FixedWindow(..)) => &self.scripts.single_fixed_window,
@@ -82,10 +103,7 @@ impl Encoder {
                 command.arg(pack_multi(order, accounting).as_slice());
             }
             Selection::Apply => {
-                command.arg(match accounting {
-                    Accounting::AllOrNothing => "all_or_nothing",
-                    Accounting::Independent => "independent",
-                });
+                command.arg(word);
                 add_lists(&mut command, order.map(|check| pack_check(check, clock)));
             }
         }
@@ -213,7 +231,7 @@ impl BucketNumbers {
     fn of(check: &Check<'_>, bucket: &Bucket, cost: u64) -> BucketNumbers {
         let credits = BucketCredits::of(bucket, check.limit.charge);
         let need = if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
-        let kept = credits.floor.saturating_sub(cost.max(1)) * credits.unit;
+        let kept = credits.floor.saturating_sub(1) * credits.unit;
         BucketNumbers { credits, need, kept }
     }
 }

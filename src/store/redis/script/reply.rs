@@ -26,6 +26,8 @@ const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
 /// Count of numbers per check in a reply of `apply.lua`.
 const OUTCOME_NUMBERS: usize = 6;
+/// Count of numbers per check in a reply of `apply.lua` to a part of a call.
+const PART_NUMBERS: usize = OUTCOME_NUMBERS + 2;
 
 /// Error for a reply that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,18 @@ pub struct ScriptReply {
     /// Number of counters with a state from the far future, which were clamped to full. The clock
     /// stepped back, or the state was corrupt.
     pub clamped: u64,
+    /// Status of each check's counter without the call's charges, in the order of the checks. Empty
+    /// unless the call is a part.
+    pub uncharged: Vec<CounterStatus>,
+}
+
+/// Status of a counter, as an outcome reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterStatus {
+    /// Single hits that could be taken next.
+    pub available: Hits,
+    /// Time until the counter is unused.
+    pub reset_after: Micros,
 }
 
 impl ScriptReply {
@@ -64,18 +78,37 @@ impl ScriptReply {
         checks: &[Check<'_>],
         accounting: Accounting,
     ) -> Result<ScriptReply, ReplyError> {
+        ScriptReply::decode_reply(reply, checks, accounting, false)
+    }
+
+    /// Decodes the reply to a call encoded by [`Encoder::part`](super::arguments::Encoder::part) for
+    /// the same checks.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`] if no script can send this reply for these checks.
+    pub fn decode_part(reply: &Value, checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
+        ScriptReply::decode_reply(reply, checks, Accounting::AllOrNothing, true)
+    }
+
+    fn decode_reply(
+        reply: &Value,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        is_part: bool,
+    ) -> Result<ScriptReply, ReplyError> {
         match (Selection::of(checks), reply, checks) {
             (_, Value::ServerError(_), _) => Err(ReplyError::Error),
             (Selection::Single(path), Value::BulkString(line), [check]) => {
-                single_reply(line, check, path)
+                single_reply(line, check, path, is_part)
             }
             (Selection::Multi, Value::Array(numbers), _) => {
-                multi_reply(numbers, checks, accounting)
+                multi_reply(numbers, checks, accounting, is_part)
             }
             (Selection::Apply, Value::Array(numbers), _) if *numbers == NO_WINDOW => {
                 Err(ReplyError::NoWindow)
             }
-            (Selection::Apply, Value::Array(numbers), _) => apply_reply(numbers, checks),
+            (Selection::Apply, Value::Array(numbers), _) => apply_reply(numbers, checks, is_part),
             (Selection::Single(_) | Selection::Multi | Selection::Apply, _, _) => {
                 Err(ReplyError::Shape)
             }
@@ -88,6 +121,7 @@ fn single_reply(
     line: &[u8],
     check: &Check<'_>,
     path: FastPath<'_>,
+    is_part: bool,
 ) -> Result<ScriptReply, ReplyError> {
     let mut numbers = SmallVec::<[i64; 8]>::new();
     for word in line.split(|byte| *byte == b' ') {
@@ -120,7 +154,9 @@ fn single_reply(
     };
     let outcome = outcome_of_state(&state, check, passes, now)?;
     let clamped = u64::try_from(clamped).map_err(|_| ReplyError::Number)?;
-    Ok(ScriptReply { outcomes: vec![outcome], clamped })
+    let uncharged =
+        is_part.then(|| uncharged_status(&state, check, &outcome, now)).into_iter().collect();
+    Ok(ScriptReply { outcomes: vec![outcome], clamped, uncharged })
 }
 
 /// Decodes the reply of `multi_check.lua`, which answers the counters' states.
@@ -128,6 +164,7 @@ fn multi_reply(
     reply: &[Value],
     checks: &[Check<'_>],
     accounting: Accounting,
+    is_part: bool,
 ) -> Result<ScriptReply, ReplyError> {
     let mut numbers = numbers_of(reply);
     let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
@@ -166,34 +203,67 @@ fn multi_reply(
     if accounting == Accounting::AllOrNothing && !admission.is_admitted() {
         for ((check, (.., state)), outcome) in checks.iter().zip(&found).zip(&mut outcomes) {
             if outcome.taken.is_some() && !check.is_debt() {
-                let left = algorithm::apply(Some(state), check.limit, Op::Peek, now).outcome;
-                let Outcome { available, reset_after, .. } = left;
+                let CounterStatus { available, reset_after } =
+                    uncharged_status(state, check, outcome, now);
                 let (charged, taken) = (Hits::ZERO, None);
                 *outcome = Outcome { charged, taken, available, reset_after, ..*outcome };
             }
         }
     }
-    Ok(ScriptReply { outcomes, clamped })
+    let uncharged = if is_part {
+        let each = checks.iter().zip(&found).zip(&outcomes);
+        each.map(|((check, (.., state)), outcome)| uncharged_status(state, check, outcome, now))
+            .collect()
+    } else {
+        Vec::new()
+    };
+    Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
-/// Decodes the reply of `apply.lua`, which answers six numbers per check.
-fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
+/// Returns the status that a counter has if the call is rejected. `state` is its state before.
+fn uncharged_status(
+    state: &State,
+    check: &Check<'_>,
+    outcome: &Outcome,
+    now: Micros,
+) -> CounterStatus {
+    let Outcome { available, reset_after, .. } = match check.applies_when_rejected() {
+        true => *outcome,
+        false => algorithm::apply(Some(state), check.limit, Op::Peek, now).outcome,
+    };
+    CounterStatus { available, reset_after }
+}
+
+/// Decodes the reply of `apply.lua`, which answers six numbers per check, and eight to a part.
+fn apply_reply(
+    reply: &[Value],
+    checks: &[Check<'_>],
+    is_part: bool,
+) -> Result<ScriptReply, ReplyError> {
     let mut numbers = numbers_of(reply);
     let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
-    let mut each = SmallVec::<[(usize, Outcome); 8]>::new();
+    let mut each = SmallVec::<[(usize, Outcome, Option<CounterStatus>); 8]>::new();
     for at in Selection::Apply.order(checks) {
-        let mut six = [0; OUTCOME_NUMBERS];
-        for number in &mut six {
+        let mut eight = [0; PART_NUMBERS];
+        let sent = if is_part { PART_NUMBERS } else { OUTCOME_NUMBERS };
+        for number in &mut eight[..sent] {
             *number = next(&mut numbers)?;
         }
-        each.push((at, outcome_of_numbers(six, &checks[at], now)?));
+        let [six @ .., available, reset] = eight;
+        let outcome = outcome_of_numbers(six, &checks[at], now)?;
+        let (available, reset_after) = (Hits(count(available)?), micros(reset)?);
+        if available > checks[at].limit.capacity() {
+            return Err(ReplyError::Number);
+        }
+        each.push((at, outcome, is_part.then_some(CounterStatus { available, reset_after })));
     }
     if numbers.next().is_some() {
         return Err(ReplyError::Length);
     }
-    each.sort_unstable_by_key(|(at, _)| *at);
-    let outcomes = each.into_iter().map(|(_, outcome)| outcome).collect();
-    Ok(ScriptReply { outcomes, clamped })
+    each.sort_unstable_by_key(|(at, ..)| *at);
+    let uncharged = each.iter().filter_map(|(.., status)| *status).collect();
+    let outcomes = each.into_iter().map(|(_, outcome, _)| outcome).collect();
+    Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
 /// Converts a check's six numbers to its outcome: available (−1 − available if refused), wait (0
@@ -213,14 +283,22 @@ fn outcome_of_numbers(
     if available > check.limit.capacity().0 || !plausible || passes && wait > 0 {
         return Err(ReplyError::Number);
     }
-    let entry = u128::from(count(entry)?);
+    let (entry, reset) = (count(entry)?, micros(reset)?);
+    let mut hits = charged;
     let (at, window, entry) = match &check.limit.algorithm {
         Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => (now, since, 0),
-        Algorithm::Concurrency(_) => {
-            (since, Micros::ZERO, check.holder.map_or(0, |Holder(bits)| bits))
+        Algorithm::Concurrency(slots) => {
+            let holder = check.holder.map_or(0, |Holder(bits)| bits);
+            if charged == Hits::ZERO && entry > 0 {
+                // A renewed lease: its former hits and end. The new lease is the newest.
+                hits = Hits(entry);
+                (now.saturating_add(reset).saturating_sub(slots.lease), since, holder)
+            } else {
+                (since, Micros::ZERO, holder)
+            }
         }
         Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) | Algorithm::Bucket(_) => {
-            (since, Micros::ZERO, entry)
+            (since, Micros::ZERO, u128::from(entry))
         }
     };
     Ok(Outcome {
@@ -228,8 +306,8 @@ fn outcome_of_numbers(
         charged,
         available: Hits(available),
         retry_after: (wait > 0).then_some(Micros(wait)),
-        reset_after: micros(reset)?,
-        taken: (charged > Hits::ZERO).then_some(ChargeRecord { hits: charged, at, window, entry }),
+        reset_after: reset,
+        taken: (hits > Hits::ZERO).then_some(ChargeRecord { hits, at, window, entry }),
     })
 }
 
