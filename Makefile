@@ -108,8 +108,15 @@ $(VENV)/.k6: load/k6/requirements.txt
 	@touch $@
 
 # PROOF_SHARE is the percentage of repetitions.
+# The store's contract, the races, and each fault once also run on newer servers, where they can be had.
 proof: tools ## run races, random traces, and floods at full length
 	TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release
+	@for directory in $$(.ci/redis-versions); do \
+		export PATH="$$directory:$$PATH"; redis-server --version; \
+		TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release --test it -- \
+			store_contract:: race:: lua:: || exit; \
+		$(CARGO) test --locked --release --test faults || exit; \
+	done
 
 # One fault at a time, the medians of five runs: half an hour. TO=load/results/faults.md saves the table.
 faults: tools ## cause every fault under full load, and print a table of the results
