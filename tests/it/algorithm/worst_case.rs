@@ -190,7 +190,7 @@ proptest! {
             let Algorithm::Bucket(bucket) = &mut counter.limit.algorithm else { unreachable!() };
             bucket.floor = Hits(floor.min(burst));
             let outcome = counter.take(cost, now);
-            let needed = cost.max(floor.min(burst));
+            let needed = cost + floor.min(burst).max(1) - 1;
             prop_assert_eq!(outcome.verdict == Verdict::Pass, there >= needed);
             if outcome.verdict == Verdict::Pass {
                 admitted.push((now, cost));

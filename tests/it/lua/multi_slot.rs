@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, Hits, Limit, Micros, Outcome, Role, Verdict,
+    Accounting, Algorithm, Answer, Call, Check, Hits, Limit, Micros, Outcome, Role, Verdict,
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
@@ -308,6 +308,8 @@ async fn the_status_of_a_refunded_check_is_that_of_before_and_of_after() {
         for times in [1, 2] {
             let cluster = Cluster::new().await;
             let narrow = bucket(1, HOUR);
+            // A receipt of a hybrid class does not know which hits came from the pool.
+            let is_exact = !matches!(limit.algorithm, Algorithm::Hybrid(_));
             cluster.all(&[held(take(key(1), &limit, 1), 1)]).await;
             let status = async || {
                 let answers = cluster.all(&[peek(key(1), &limit)]).await;
@@ -322,10 +324,12 @@ async fn the_status_of_a_refunded_check_is_that_of_before_and_of_after() {
             cluster.refunded(u32::from(refunded > 0)).await;
             let after = status().await;
             let is_debt = checks[0].is_debt();
-            assert_eq!(before == after, !is_debt, "{limit:?}: {before:?} {after:?}");
+            assert_eq!(before.0 == after.0, !is_debt, "{limit:?}: {before:?} {after:?}");
+            let expected = if is_debt { after } else { before };
+            assert!(expected == after || !is_exact, "{limit:?}: {before:?} {after:?}");
             for answer in &answers[..times] {
                 let told = (outcome(answer).available, outcome(answer).reset_after);
-                assert_eq!(told, after, "{limit:?}, {times} times");
+                assert_eq!(told, expected, "{limit:?}, {times} times");
                 assert_eq!(outcome(answer).charged > Hits::ZERO, is_debt);
             }
         }
@@ -338,11 +342,14 @@ async fn a_refused_renewal_leaves_the_slots_in_flight_as_they_were() {
     let (slots, narrow) = (slots(5, HOUR), bucket(1, HOUR));
     cluster.all(&[held(take(key(1), &slots, 4), 1)]).await;
     for times in [1, 2] {
+        let before = cluster.store.stats().refunded.load(Ordering::Relaxed);
         let renewals = [held(take(key(1), &slots, 1), 1), held(take(key(1), &slots, 2), 1)];
         let checks = [&renewals[..times], &[take(key(2), &narrow, 2)]].concat();
         let answers = cluster.all(&checks).await;
         assert_eq!(outcome(&answers[times]).verdict, Verdict::Refuse);
-        cluster.refunded(1).await;
+        let refunded = cluster.store.stats().refunded.load(Ordering::Relaxed) > before;
+        cluster.refunded(u32::from(refunded)).await;
+        assert!(refunded || times > 1, "nothing was known of the first call's counters");
         assert_eq!(cluster.left(key(1), &slots).await, 1, "four are in flight");
     }
 }

@@ -85,5 +85,12 @@ pub fn sane(outcome: &Outcome) -> bool {
     let refused = outcome.verdict == Verdict::Refuse;
     (refused || outcome.retry_after.is_none())
         && outcome.retry_after.is_none_or(|wait| wait > Micros::ZERO)
-        && (outcome.charged == Hits::ZERO) == outcome.taken.is_none()
+        && match outcome.taken {
+            None => outcome.charged == Hits::ZERO,
+            // A renewed lease charges nothing and has a receipt that restores the former one.
+            Some(taken) => {
+                outcome.charged == taken.hits
+                    || outcome.charged == Hits::ZERO && taken.window > Micros::ZERO
+            }
+        }
 }
