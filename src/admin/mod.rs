@@ -12,7 +12,9 @@ mod live_page_routes;
 mod public_routes;
 mod query;
 
-pub use action_routes::{ActionHandler, AdminAction, AdminHandlers, CounterHandler, TokenSource};
+pub use action_routes::{
+    ActionHandler, AdminAction, AdminHandlers, CounterHandler, OperatorToken, TokenSource,
+};
 pub use browser_guard::AllowedHosts;
 pub use debug_routes::{DebugHandlers, ExplainQuery, debug_routes};
 pub use http_server::{HttpLimits, serve};

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::exit_codes::Failure;
 use super::files_and_env::read_secret_file;
+use super::policy_file_tracker::PolicyFileTracker;
 use super::policy_files::{Fingerprint, PolicyFiles};
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
@@ -50,9 +51,11 @@ impl PolicyLoader {
         Ok(PolicyLoader { files: PolicyFiles::new(settings)?, options, secret })
     }
 
-    /// Reads and compiles the policy files, numbering rules from `first`.
-    pub(super) fn load(&self, first: RuleId) -> Result<LoadedPolicy, Failure> {
-        self.compile(&self.files.read()?, first)
+    /// Reads and compiles the policy files, numbering rules from `first`. Returns a tracker of the
+    /// files for the following reloads, too.
+    pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, PolicyFileTracker), Failure> {
+        let tracker = PolicyFileTracker::new(self.files.read()?);
+        Ok((self.compile(&tracker.sources(), first)?, tracker))
     }
 
     /// Compiles files that are already in memory, numbering rules from `first`.
@@ -91,7 +94,8 @@ pub(super) fn load_at(
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     sources.flags.insert("policy".to_owned(), paths.join(","));
     let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
-    Ok((PolicyLoader::new(&settings)?.load(RuleId(0))?, settings))
+    let (loaded, _) = PolicyLoader::new(&settings)?.load(RuleId(0))?;
+    Ok((loaded, settings))
 }
 
 /// Returns the JSON Schema of policy files.

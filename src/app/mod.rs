@@ -6,10 +6,13 @@ mod files_and_env;
 mod rlimit;
 
 mod load_policy;
+mod policy_file_tracker;
 mod policy_files;
 mod policy_reload;
+mod watcher_thread;
 
 mod serve;
+mod signals;
 mod wiring;
 
 mod admin_actions;

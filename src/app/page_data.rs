@@ -38,7 +38,7 @@ pub(super) fn live_page_handlers(
     LivePageHandlers {
         policy: Arc::new(move |query| {
             let (decider, overrides) = &policy_parts;
-            let overrides = overrides.list(Clock::System.now());
+            let overrides = overrides.list(Clock::System.monotonic());
             to_json(&list_rules(&decider.policy(), &overrides, query))
         }),
         top: Arc::new(move || {

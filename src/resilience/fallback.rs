@@ -160,7 +160,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Returns the remote store's answers, or the reason why it was not asked.
     async fn ask(&self, call: &Call<'_>) -> Result<Answers, FallbackReason> {
-        if self.store_override.is_disabled(call.now) {
+        if self.store_override.is_disabled() {
             return Err(FallbackReason::Rehearsed);
         }
         // Holds the permit until the answer arrives or the caller stops waiting.

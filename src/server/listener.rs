@@ -73,6 +73,15 @@ pub struct ListenSettings {
     pub tls: Option<Tls>,
 }
 
+/// How a shutdown begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// Calls and new connections are served for the drain delay, so that load balancers notice.
+    AfterDelay,
+    /// Connections are told to leave at once.
+    AtOnce,
+}
+
 /// Result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
@@ -133,7 +142,7 @@ impl Listener {
     }
 
     /// Serves until `shutdown` resolves, then drains. First, health reports NOT_SERVING while calls
-    /// are answered as before for the drain delay. Then accepting stops, every connection gets a
+    /// are answered as before for the drain delay, unless `shutdown` resolves to [`Drain::AtOnce`]. Then accepting stops, every connection gets a
     /// GOAWAY, and calls in flight finish. At the hard limit, measured from `shutdown`, all
     /// remaining connections are closed.
     ///
@@ -143,7 +152,7 @@ impl Listener {
     pub async fn serve<D: Decide>(
         self,
         router: Router<D>,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = Drain>,
     ) -> Result<DrainReport, WireError> {
         let Listener { settings, bound, workers, stats } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
@@ -162,13 +171,17 @@ impl Listener {
         let mut hard_limit = {
             let accepting = future::join_all(bound.iter().map(|bound| acceptor.run(bound)));
             tokio::pin!(accepting);
-            tokio::select! {
-                _ = &mut accepting => {}
-                () = shutdown => {}
-            }
+            let drain = tokio::select! {
+                _ = &mut accepting => Drain::AfterDelay,
+                drain = shutdown => drain,
+            };
+            let delay = match drain {
+                Drain::AfterDelay => limits.drain_delay,
+                Drain::AtOnce => Duration::ZERO,
+            };
             router.health().shut_down();
             let hard_limit = Box::pin(time::sleep(limits.hard_limit));
-            let _ = time::timeout(limits.drain_delay, accepting).await;
+            let _ = time::timeout(delay, accepting).await;
             hard_limit
         };
         drop(bound);

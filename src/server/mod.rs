@@ -28,7 +28,7 @@ mod workers;
 pub use authz::{EVERY_DOMAIN, Grant, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
-pub use listener::{Address, DrainReport, ListenSettings, Listener};
+pub use listener::{Address, Drain, DrainReport, ListenSettings, Listener};
 pub use rls_service::{DEADLINE_MIN, Decide, RateLimit, SERVICE_NAME};
 pub use router::Router;
 pub use server_limits::ServerLimits;

@@ -66,7 +66,7 @@ pub struct RedisSettings {
     pub user: Option<String>,
     /// Password; empty if Redis needs none.
     pub password: SecretText,
-    /// File with `password` or `user:password`, read again for every new connection.
+    /// File with `password` or `user:password`, read again every second.
     pub password_file: Option<PathBuf>,
     /// User name for the sentinels; `None` uses their default user.
     pub sentinel_user: Option<String>,

@@ -136,9 +136,8 @@ settings! {
     debug_port "debug-port": u16 = "6070", number(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token for changes on the debug port; without it, the port is read-only.
     debug_token_file "debug-token-file": Option<PathBuf> = "", path, Plain, [];
-    /// Values of rejected keys on the debug port: shortened (24 bytes) or hashed (the counter
-    /// only).
-    top_values "top-values": TopValues = "shortened", TopValues::read, Plain, [];
+    /// Values of rejected keys on the debug port: hashed (the counter only) or shortened (24 bytes).
+    top_values "top-values": TopValues = "hashed", TopValues::read, Plain, [];
     /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus": bool = "false", flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
@@ -225,7 +224,7 @@ settings! {
     redis_socket_type "redis-socket-type": String = "", text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Password of Redis, or user:password.
     redis_auth "redis-auth": SecretText = "", secret, Hidden, ["REDIS_AUTH"];
-    /// File with the Redis password, or user:password; read again for every new connection.
+    /// File with the Redis password, or user:password; read again every second.
     redis_auth_file "redis-auth-file": Option<PathBuf> = "", path, Plain, [];
     /// Password of the sentinels, or user:password.
     redis_sentinel_auth "redis-sentinel-auth": SecretText = "", secret, Hidden, ["REDIS_SENTINEL_AUTH"];

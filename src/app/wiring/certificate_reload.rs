@@ -6,11 +6,12 @@
 //! two polls read the same contents, because a writer may have replaced the certificate but not yet
 //! the key.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use crate::app::exit_codes::Failure;
 use crate::app::read_pem_file;
+use crate::app::watcher_thread::WatcherSignals;
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
@@ -55,10 +56,14 @@ impl CertificateReloader {
         self.tls.clone()
     }
 
-    /// Polls the files at the `--policy-poll` interval until `stop` is set.
-    pub(crate) fn run(mut self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) {
+    /// Polls the files at the `--policy-poll` interval until `signals` say stop.
+    pub(crate) fn run(mut self, signals: &WatcherSignals) {
+        while !signals.is_stopped() {
             thread::park_timeout(self.settings.policy_poll);
+            if signals.take_reload() {
+                // Two polls, because a change takes effect at the second poll that finds it.
+                self.poll();
+            }
             self.poll();
         }
     }

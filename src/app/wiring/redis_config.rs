@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::app::exit_codes::Failure;
 use crate::app::files_and_env::read_secret_file;
+use crate::app::watcher_thread::WatchedValue;
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
@@ -59,7 +60,7 @@ pub(crate) fn redis_config(
         addresses,
         auth: auth(settings)?,
         tls: settings.tls.as_ref().map(tls).transpose()?,
-        tls_reloader: settings.tls.clone().map(tls_reloader),
+        tls_reloader: settings.tls.clone().map(tls_reloader).transpose()?,
         db: i64::from(settings.database),
         prefix,
         meta: format!("{FORMAT} {}", secret.fingerprint()),
@@ -96,35 +97,30 @@ fn fixed(password: &SecretText) -> Password {
     }
 }
 
-/// Returns the Redis credentials. A password file is read again for every new connection, so that
-/// the password can be rotated; its user name is read only once, at startup.
+/// Returns the Redis credentials. A thread reads a password file again every second, so that the
+/// password can be rotated and a file system that hangs delays no connection. The file's user name is
+/// read only once, at startup.
 fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
         return Ok(Auth { user: settings.user.clone(), password: fixed(&settings.password) });
     };
     let (user, _) = parse_login(&read_secret_file(&path)?);
-    let read = move || match read_secret_file(&path) {
-        Ok(text) => Some(parse_login(&text).1.reveal().to_owned()),
-        Err(error) => {
-            tracing::error!(%error, "cannot read the Redis password file");
-            None
-        }
-    };
+    let read = move || Ok(parse_login(&read_secret_file(&path)?).1.reveal().to_owned());
+    let on_failure =
+        |error: &Failure| tracing::error!(%error, "cannot read the Redis password file");
+    let password = WatchedValue::start("redis-password", read, on_failure)?;
     Ok(Auth {
         user: user.or_else(|| settings.user.clone()),
-        password: Password::Reloaded(Arc::new(read)),
+        password: Password::Reloaded(Arc::new(move || password.get())),
     })
 }
 
-/// Returns a function that reads the Redis certificate files again. Each failure is logged.
-fn tls_reloader(settings: RedisTls) -> TlsReloader {
-    TlsReloader::new(move || match tls(&settings) {
-        Ok(tls) => Some(tls),
-        Err(error) => {
-            tracing::error!(%error, "cannot read the Redis certificates");
-            None
-        }
-    })
+/// Returns a source of the Redis certificates, which a thread reads again every second.
+fn tls_reloader(settings: RedisTls) -> Result<TlsReloader, Failure> {
+    let on_failure =
+        |error: &Failure| tracing::error!(%error, "cannot read the Redis certificates");
+    let latest = WatchedValue::start("redis-tls", move || tls(&settings), on_failure)?;
+    Ok(TlsReloader::new(move || latest.get()))
 }
 
 fn tls(settings: &RedisTls) -> Result<Tls, Failure> {

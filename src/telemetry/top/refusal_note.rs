@@ -7,10 +7,10 @@ use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValueDisplay {
     /// First 24 bytes of each value.
-    #[default]
     Shortened,
     /// No values, only the keyed hash that identifies the counter. `tidegate explain` prints the
     /// hash of a known descriptor.
+    #[default]
     Hashed,
 }
 
