@@ -27,10 +27,11 @@ use crate::domain::{
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
-/// `limit_remaining` in the status of an unlimited rule.
+/// Value of `limit_remaining` in the status of an unlimited rule. Statuses of limits report at most
+/// one less.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
-/// Global modes, which apply to all rules.
+/// Modes set for the whole process, which apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modes {
     /// Whether to answer OK regardless of the decision. Limits are charged as usual.
@@ -43,7 +44,7 @@ pub struct Modes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// Decides requests under the current policy.
+/// Decides requests under the active policy.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
@@ -71,7 +72,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.policy.store(policy);
     }
 
-    /// Returns the store of all counters.
+    /// Returns the store that holds the counters.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -135,8 +136,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }
 
-    /// Generates a holder for concurrency checks whose caller named none. All checks of the call
-    /// share the generated holder.
+    /// Generates a slot holder if the request has concurrency checks and names no holder. All
+    /// checks of the call share the generated holder.
     fn assign_holder(
         &self,
         policy: &Policy,
@@ -179,8 +180,8 @@ fn matched_rule<'p>(found: &DescriptorMatch<'p>) -> Option<&'p Rule> {
 /// Sets the roles of quota checks. In global quota mode, every descriptor is a quota descriptor.
 ///
 /// If a quota descriptor cannot refuse (it is shadowed, unlimited, replaced or, in global quota
-/// mode, unmatched), the quota group always passes, so the checks of the others become shadow
-/// checks.
+/// mode, unmatched), the quota group always passes, so the checks of the other quota descriptors
+/// become shadow checks.
 fn assign_quota_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Modes) {
     let is_quota = |found: &DescriptorMatch<'_>| {
         modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)

@@ -21,9 +21,10 @@ use tokio::sync::{Semaphore, oneshot, watch};
 /// Connection and request limits of one HTTP port.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Maximum number of open connections. A further connection replaces the oldest one.
+    /// Maximum number of open connections. Beyond it, each new connection closes the oldest one.
     pub connections: usize,
-    /// Timeout for receiving the request headers, and for an idle connection.
+    /// Timeout for receiving the headers of a request. An idle connection is closed after the same
+    /// time.
     pub head_timeout: Duration,
     /// Timeout for handling a request, including receiving its body.
     pub request_timeout: Duration,
@@ -98,8 +99,8 @@ pub async fn serve(
 struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
 impl OpenConnections {
-    /// Registers a connection. The returned receiver resolves when the connection must close to
-    /// make room for a new one.
+    /// Adds a connection. The returned receiver resolves when the connection must close to make
+    /// room for a newer one.
     fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= connections.saturating_mul(2) {
             self.0.retain(|connection| !connection.is_closed());

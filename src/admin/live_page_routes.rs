@@ -14,11 +14,11 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, bad_request, page};
 
-/// Default of `most` on `/policy`: more rules than any policy has, so that tools which compare two
-/// policies get all of them.
+/// Number of rules that `/policy` lists without `most`, and the maximum of `most`. No policy has as
+/// many, so by default tools that compare two policies see every rule.
 const RULES_MAX: u64 = 10_000_000;
 
-/// Maximum value of `hits` on `/try`, the same as in a gRPC request.
+/// Maximum value of `hits` on `/try`: `hits_addend` is a 32-bit field in Envoy's protocol.
 const HITS_MAX: u64 = u32::MAX as u64;
 
 /// Query parameters of `/policy`.
@@ -47,11 +47,11 @@ pub type TryHandler = Arc<dyn Fn(TryQuery) -> BoxFuture<'static, TextResult> + S
 /// Handlers of the live page's routes. Each returns JSON.
 #[derive(Clone)]
 pub struct LivePageHandlers {
-    /// Lists the rules of the active policy.
+    /// Lists the rules of the active policy that match a search.
     pub policy: Arc<dyn Fn(&PolicyQuery) -> String + Send + Sync>,
     /// Lists the keys with the most rejections.
     pub top: PageHandler,
-    /// Reports current rates, latency percentiles and the state of the store.
+    /// Reports current rates, latency percentiles and the state of the store, as of the call.
     pub now: PageHandler,
     /// Predicts the answer to the request in a `/try` query.
     pub try_request: TryHandler,

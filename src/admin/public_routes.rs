@@ -26,7 +26,7 @@ pub struct JsonResponse {
     pub body: String,
 }
 
-/// Function that decides the JSON request in a `/json` body.
+/// Function that decides the rate limit request in the body of a `/json` call.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
 
 /// Handlers of the HTTP port's routes.
@@ -36,7 +36,7 @@ pub struct PublicHandlers {
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// Metrics page.
+    /// Renderer of the metrics page, `/metrics`.
     pub scrape: Arc<Scrape>,
     /// Decides `/json` requests; `None` if `/json` is disabled.
     pub json: Option<JsonHandler>,

@@ -11,8 +11,8 @@ impl<'a> Query<'a> {
     ///
     /// # Errors
     ///
-    /// Returns `usage` if a name is in neither list, or if one of `single` is repeated. Otherwise a
-    /// misspelled `for` would set an override that never expires.
+    /// Returns `usage` if a name is in neither list, or if one of `single` is repeated. A
+    /// misspelled `for`, if ignored, would set an override that never expires.
     pub(super) fn parse(
         query: Option<&'a str>,
         single: &[&str],
@@ -32,7 +32,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Returns the value of a parameter; `None` if absent or empty.
+    /// Returns the value of a parameter; `None` if the parameter is absent or empty.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.all(name).next().filter(|value| !value.is_empty())
     }
@@ -42,7 +42,8 @@ impl<'a> Query<'a> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| &**value)
     }
 
-    /// Parses a parameter as a whole number from 0 to `max`. Returns `default` if absent.
+    /// Parses a parameter as an integer from 0 to `max`. Returns `default` if the parameter is
+    /// absent.
     pub(super) fn number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
         let Some(text) = self.value(name) else { return Ok(default) };
         match text.parse() {

@@ -17,7 +17,8 @@ pub(super) struct LogLevelControl {
 #[derive(Clone, Copy, Debug)]
 struct CurrentLevel {
     level: Verbosity,
-    /// Time at which the configured level is restored; `None` if never.
+    /// Time at which the configured level is restored; `None` keeps the level until the next
+    /// change.
     until: Option<Micros>,
 }
 
@@ -46,7 +47,8 @@ impl LogLevelControl {
         }
     }
 
-    /// Describes the current log level and its remaining lifetime, on one line.
+    /// Describes the current log level and, if an operator changed it, when the change expires.
+    /// Returns one line.
     pub(super) fn describe(&self, now: Micros) -> String {
         let CurrentLevel { level, until } = *self.current();
         match until {

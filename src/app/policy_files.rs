@@ -34,7 +34,7 @@ pub(super) struct PolicyFiles {
     bytes_max: usize,
 }
 
-/// Error finding or reading policy files.
+/// Error while finding or reading policy files.
 #[derive(Debug)]
 pub enum PolicyFileError {
     /// No setting names a policy.
@@ -58,13 +58,13 @@ pub enum PolicyFileError {
         /// Whether only files named `.yaml` or `.yml` count as policy files.
         yaml_only: bool,
     },
-    /// A policy file, or all policy files together, exceed the configured size.
+    /// A policy file alone, or all policy files together, exceed the configured size.
     TooLarge {
         /// File that exceeds the limit.
         path: PathBuf,
         /// Configured limit, in bytes.
         bytes_max: usize,
-        /// Name of the setting: `policy-file-size` or `policy-size`.
+        /// Name of the setting that was exceeded: `policy-file-size` or `policy-size`.
         setting: &'static str,
     },
     /// The directories contain more than 10,000 files or are nested more than 16 deep.
@@ -112,7 +112,8 @@ impl fmt::Display for PolicyFileError {
 impl error::Error for PolicyFileError {}
 
 impl PolicyFiles {
-    /// Takes the paths from `--policy`, else from `--runtime-root` and its subdirectories.
+    /// Reads the configured paths: `--policy`, or without it `--runtime-root` and its
+    /// subdirectories.
     ///
     /// # Errors
     ///
@@ -241,7 +242,8 @@ impl PolicyFiles {
     }
 }
 
-/// Hash of the path, inode, size and times of every policy file. It detects changes cheaply.
+/// Hash of the path, inode, size and times of every policy file. Detects changes without reading
+/// the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MetadataStamp(blake3::Hash);
 
@@ -250,7 +252,7 @@ pub(super) struct MetadataStamp(blake3::Hash);
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
-    /// Hashes the names and contents of `files`, in order.
+    /// Hashes the names and contents of `files`, which must be in policy order.
     pub(super) fn of(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {

@@ -17,12 +17,12 @@ use crate::domain::RuleId;
 use crate::policy::{Diagnostic, Policy};
 use crate::telemetry::{RuleName, Telemetry};
 
-/// Number of polls that read the file contents after the metadata changed. One is not enough: a
-/// second write within the timestamp resolution of the file system leaves the metadata unchanged.
+/// Number of polls that read the file contents after the metadata changed. One read is not enough:
+/// a second write within the timestamp resolution of the file system leaves the metadata unchanged.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Maximum number of diagnostics logged per load; one more line gives the number of the others. A
-/// thousand lines about one mistake would bury everything else.
+/// Maximum number of diagnostics logged per load; one more line gives the number of those omitted.
+/// A thousand lines about one mistake would bury everything else.
 const LOGGED_MAX: usize = 20;
 
 /// Polls the policy files and compiles them when they change.
@@ -31,12 +31,12 @@ pub(super) struct PolicyReloader {
     telemetry: Arc<Telemetry>,
     poll_interval: Duration,
     stamp: Option<MetadataStamp>,
-    /// Fingerprint of the files that were compiled last, whether they were valid or not.
+    /// Fingerprint of the files compiled last, valid or not.
     last_read: Fingerprint,
     /// Fingerprint of the active policy's files.
     in_force: Fingerprint,
     reads_left: u32,
-    /// Number that the first rule of the next policy gets.
+    /// Id of the next policy's first rule.
     next_rule: RuleId,
     /// Whether the last poll failed to read the files and logged the error.
     unreadable: bool,
@@ -154,14 +154,14 @@ impl PolicyReloader {
     }
 }
 
-/// Returns the number that follows a policy's last rule, if its first rule has the number `first`.
+/// Returns the id that follows a policy's last rule, given the id of its first rule.
 fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
     // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
     // two consecutive policies never overlap.
     RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
 }
 
-/// Returns the names that the rules have in metrics, ordered by rule number.
+/// Returns the names of the rules in metrics, ordered by rule id.
 pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
     policy
         .rules()

@@ -12,8 +12,8 @@ use super::wiring::store_setup::ServiceDecider;
 use crate::domain::Micros;
 use crate::policy::{Policy, RuleOverride};
 
-/// Maximum number of active overrides. Each slows down policy changes a little, and nobody can keep
-/// track of more.
+/// Maximum number of active overrides. Each one slows down policy reloads slightly, and operators
+/// cannot keep track of more.
 const OVERRIDES_MAX: usize = 64;
 
 /// Active overrides of this process, applied on top of the loaded policy.
@@ -25,7 +25,7 @@ pub(super) struct RuntimeOverrides {
 
 #[derive(Debug)]
 struct OverrideState {
-    /// Policy as compiled from the files, without overrides.
+    /// Policy as compiled from its files, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
 }
@@ -61,8 +61,8 @@ impl RuntimeOverrides {
     ///
     /// # Errors
     ///
-    /// Returns a message for the operator if the policy has no such target, the value does not suit
-    /// it, or 64 overrides are active.
+    /// Returns a message for the operator if the policy has no such target, the override does not
+    /// apply to the target, or 64 overrides are active.
     pub(super) fn set(
         &self,
         target: &str,
@@ -105,7 +105,7 @@ impl RuntimeOverrides {
         self.activate(&state);
     }
 
-    /// Lists the active overrides.
+    /// Lists the active overrides, with their lifetimes as of `now`.
     pub(super) fn list(&self, now: Micros) -> Vec<OverrideView> {
         let view = |active: &ActiveOverride| OverrideView {
             target: active.target.clone(),

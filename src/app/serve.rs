@@ -152,7 +152,7 @@ async fn run(
     Ok(())
 }
 
-/// Creates the metrics counters, with one set for each rule of the loaded policy.
+/// Creates the process's counters for metrics, with one set for each rule of the loaded policy.
 fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry> {
     let values = match settings.top_values {
         TopValues::Shortened => ValueDisplay::Shortened,
@@ -277,8 +277,8 @@ async fn sweep(
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics, twenty times a second
-/// so that the buffer can be small.
+/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
+/// second, so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

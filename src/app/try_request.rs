@@ -33,7 +33,7 @@ struct TryResponse<'a> {
 #[derive(Serialize)]
 struct DescriptorPrediction<'a> {
     code: &'static str,
-    /// Path of the matching rule.
+    /// Path of the rule that the descriptor matches; `None` if no rule matches.
     rule: Option<&'a str>,
     remaining: Option<u32>,
     explanation: String,

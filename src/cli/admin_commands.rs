@@ -59,7 +59,7 @@ impl Reset {
 pub(super) struct Switch {
     #[command(flatten)]
     port: DebugPort,
-    /// A domain, or a rule's path as /rlconfig lists it; `all` with `undo`
+    /// A domain, or a rule's path as listed by /rlconfig; with `undo`, also `all`
     target: String,
     /// shadow, allow, deny, a percentage such as 20%, or undo
     to: String,

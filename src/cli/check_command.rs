@@ -20,7 +20,8 @@ pub(super) struct Check {
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
-    /// List pairs of limits that one call can use, with their place on a Redis Cluster
+    /// List pairs of limits that one call can check, and whether Redis Cluster stores both in one
+    /// hash slot
     #[arg(long)]
     cluster: bool,
     #[command(flatten)]

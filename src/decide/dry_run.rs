@@ -14,7 +14,7 @@ use crate::domain::{
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// Result of a dry run.
+/// Predicted decision on a request, with the state of each limit that it would check.
 #[derive(Clone, Debug)]
 pub struct DryRun<'p> {
     /// Predicted decision.
@@ -23,14 +23,14 @@ pub struct DryRun<'p> {
     pub limits: Vec<Vec<DryRunLimit<'p>>>,
 }
 
-/// Limit that a dry run checked.
+/// Limit that a dry run checked, with its state before the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DryRunLimit<'p> {
     /// Name of the limit; empty if the limit is unnamed.
     pub name: &'p str,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Cost of the request, in hits.
+    /// Hits that the request would charge to the limit.
     pub cost: Hits,
     /// Hits available now; `None` if the store did not answer.
     pub available: Option<Hits>,
@@ -104,7 +104,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns the hits that the passing checks take from a counter.
+/// Returns the hits that the passing checks charge to a counter.
 fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
     let takes = checks.iter().zip(answers).filter(|(check, answer)| {
         check.key == counter && !check.is_refund() && answer.verdict() == Some(Verdict::Pass)
@@ -112,8 +112,8 @@ fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> 
     Hits(takes.fold(0, |sum, (check, _)| sum.saturating_add(check.cost().0)))
 }
 
-/// Predicts the outcome of a check from a peek, if earlier checks of the call have taken `before`
-/// hits.
+/// Predicts the outcome of a check from a peek, given that earlier checks of the call charge
+/// `before` hits to the same counter.
 fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
     // The floor must be left before a call, not after it, so one call can take more than

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Answer, Check, Hits, Holder, HolderToken};
 use crate::policy::Policy;
 
-/// Holder that was generated for one call.
+/// Slot holder generated for a call that names none.
 pub(super) struct GeneratedHolder {
     pub(super) token: HolderToken,
     pub(super) holder: Holder,
 }
 
 impl GeneratedHolder {
-    /// Returns whether any of the checks charged a slot to this holder.
+    /// Returns whether any of the checks acquired a slot for this holder.
     pub(super) fn took_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
         checks.iter().zip(answers).any(|(check, answer)| {
             check.holder == Some(self.holder)

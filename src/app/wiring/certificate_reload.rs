@@ -19,9 +19,9 @@ use crate::settings::{DomainGrant, Settings};
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// Contents that were last activated or rejected.
+    /// Contents that were last activated or, if they were invalid, rejected.
     handled: FileState,
-    /// Contents at the last poll.
+    /// Contents at the last poll. New contents are activated only if two polls in a row find them.
     last: FileState,
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct OtlpExporters {
     metrics: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// Export statistics of metrics and of traces. They exist even if a signal is not exported, so that
-/// their series do not appear late.
+/// Export statistics of metrics and of traces. They exist even for a signal that is not exported,
+/// so that their series exist from the start.
 pub(crate) struct SignalStats {
     pub(crate) metrics: Arc<ExportStats>,
     pub(crate) traces: Arc<ExportStats>,

@@ -22,8 +22,8 @@ use crate::store::redis::client::config::{
 };
 use crate::store::redis::keys::Prefix;
 
-/// Version of the keys and states that this build writes to Redis. Replicas with different versions
-/// do not share counters.
+/// Version of the key and state formats that this build writes to Redis. Replicas with different
+/// versions do not share counters.
 const FORMAT: &str = "tg1";
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, next to
@@ -73,7 +73,8 @@ pub(crate) fn redis_config(
     })
 }
 
-/// Returns a monotonic clock for the circuit breakers; its zero is the time of this call.
+/// Returns a monotonic clock for the circuit breakers. Its time is zero when this function is
+/// called.
 fn monotonic_clock() -> MonotonicClock {
     let began = Clock::System.monotonic();
     MonotonicClock::new(move || {

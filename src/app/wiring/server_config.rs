@@ -13,7 +13,7 @@ use crate::wire::{
 };
 
 /// Time reserved within `--hard-limit` for the steps after the gRPC drain: closing the HTTP ports
-/// and exiting. At most a tenth of the hard limit.
+/// and exiting. If the hard limit is short, a tenth of it.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Returns the configuration of the gRPC listener. Resolves the address to listen on.

@@ -43,7 +43,7 @@ pub(super) struct CallTimes {
     phases: Vec<Phase>,
     random: Random,
     now_s: f64,
-    /// Integral of the rate that remains until the next call, in calls.
+    /// Work remaining until the next call: the integral of the call rate over time, in calls.
     remaining: f64,
     burst_left: u64,
 }

@@ -7,7 +7,7 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, TimeSlice};
 
-/// Width of the chart in pixels, the same as a text column on GitHub.
+/// Width of the chart in pixels, about that of a text column on GitHub.
 const WIDTH: f64 = 840.0;
 const PANEL: f64 = 96.0;
 const LEFT: f64 = 56.0;
@@ -27,7 +27,7 @@ struct Panel {
     width: f64,
     slice_s: f64,
     slices: usize,
-    /// Tries per second at the upper edge of the panel. All panels of a chart have the same scale.
+    /// Tries per second at the top of the panel. All panels of a chart share this scale.
     rate_max: f64,
 }
 

@@ -63,7 +63,7 @@ fn head(before: &[&str], after: &[&str]) -> Vec<String> {
     [before, &COLUMNS, after].concat().iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Formats the result columns of a group. Waits are measured for admitted calls, from the first
+/// Formats the result columns of a group. For admitted calls, waits are measured from the first
 /// try.
 fn cells(group: &GroupResult) -> [String; 8] {
     let seconds = |s: f64| format!("{s:.1} s");

@@ -20,7 +20,7 @@ pub struct CallResult {
 /// Results of one group of callers.
 #[derive(Debug, Clone, Default)]
 pub struct GroupResult {
-    /// Name of the group.
+    /// Name of the group in the scenario file.
     pub name: String,
     /// Number of calls. A call counts once, regardless of its retries.
     pub offered: u64,
@@ -35,7 +35,7 @@ pub struct GroupResult {
     /// Waits of calls that were refused and later admitted, from the first try to the admitted one,
     /// in seconds, ascending.
     pub waits_s: Vec<f64>,
-    /// Numbers of admitted and refused tries per time slice.
+    /// Admitted and refused tries per time slice, in chronological order.
     pub slices: Vec<TimeSlice>,
 }
 
@@ -56,7 +56,7 @@ impl GroupResult {
     }
 }
 
-/// Numbers of tries within one time slice.
+/// Admitted and refused tries within one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimeSlice {
     /// Number of admitted tries.
