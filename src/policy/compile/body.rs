@@ -13,7 +13,8 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 
 const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 
-/// Reads a `body`.
+/// Reads a `body`: its text and content type. A body with a JSON content type must be valid JSON
+/// once its placeholders are filled in.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -62,8 +63,8 @@ fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Erro
     }
 }
 
-/// Returns the first `{word}` that is not a known placeholder. Braces around anything but a word
-/// are plain text, so JSON needs no escaping.
+/// Returns the first `{word}` that is not a known placeholder. Braces around anything other than a
+/// single word are plain text, so JSON needs no escaping.
 fn unknown_placeholder(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(from, _)| {
         let rest = &text[from + 1..];

@@ -27,7 +27,7 @@ pub(crate) struct DividedBucket<'a> {
     pub(crate) bucket: &'a Bucket,
 }
 
-/// Returns one limit per class, in class order. Classes that share a counter share a `limit_id`.
+/// Compiles one limit per class, in class order. Classes that share a counter share a `limit_id`.
 ///
 /// Extends `identity` with the method.
 pub(crate) fn class_limits(
@@ -59,7 +59,7 @@ pub(crate) fn class_limits(
 }
 
 impl DividedBucket<'_> {
-    /// Returns the same bucket with the class's floor, rounded up to a whole hit.
+    /// Returns the shared bucket with the class's floor, rounded up to a whole hit.
     fn shared(&self, class: &RawClass) -> (Algorithm, Rate) {
         let burst = self.bucket.burst;
         let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));
@@ -68,7 +68,8 @@ impl DividedBucket<'_> {
         (Algorithm::Bucket(bucket), self.raw.rate)
     }
 
-    /// Returns a separate bucket: capacity rounded down to a whole hit, refill rate exact.
+    /// Returns a bucket for this class alone. Its capacity is rounded down to a whole hit; its
+    /// refill rate is exact.
     fn separate(&self, class: &RawClass) -> Result<(Algorithm, Rate), BoundsError> {
         let (window, charge) = (self.raw.rate.window(), self.raw.charge);
         if let (Some(burst), Some(requests)) = (class.burst, class.requests) {
@@ -87,7 +88,7 @@ impl DividedBucket<'_> {
         Ok((Algorithm::Bucket(bucket), self.displayed_rate(share)))
     }
 
-    /// Returns a hybrid limit: a guaranteed share plus a common pool.
+    /// Returns a hybrid limit: a guaranteed share for this class plus a pool for all classes.
     fn hybrid(
         &self,
         class: &RawClass,
@@ -110,7 +111,7 @@ impl DividedBucket<'_> {
         Ok((Algorithm::Hybrid(hybrid), self.displayed_rate(u64::from(class.share.unwrap_or(0)))))
     }
 
-    /// Rate of a class as shown in response statuses: rounded down, at least 1.
+    /// Returns the rate of a class as responses show it, rounded down but at least 1.
     fn displayed_rate(&self, share: u64) -> Rate {
         let requests = u64::from(self.raw.rate.requests_per_unit) * share / HUNDRED_PERCENT;
         Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw.rate }
@@ -121,7 +122,7 @@ fn saturate_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Greatest common divisor by Euclid's algorithm; 1 if both are 0.
+/// Returns the greatest common divisor, by Euclid's algorithm; 1 if both numbers are 0.
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a.max(1) } else { greatest_common_divisor(b, a % b) }
 }

@@ -35,7 +35,8 @@ use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
 use crate::domain::{Accounting, OnStoreFailure};
 
-/// Compiled policy: domains, warnings, and cluster colocation.
+/// Result of compiling policy files: domains, warnings, and the colocation of limits on Redis
+/// Cluster.
 #[derive(Debug)]
 pub struct Compiled {
     /// Domains, in order of first mention when files are sorted by name.
@@ -43,9 +44,9 @@ pub struct Compiled {
     /// Warnings about valid but probably mistaken configuration, by file, then by position.
     pub warnings: Vec<Diagnostic>,
     /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
-    /// one slot.
+    /// the same hash slot.
     pub colocation: Vec<LimitPair>,
-    /// Hash of the options and of all files, names included.
+    /// Hash of the options and of the names and contents of all files.
     pub fingerprint: u64,
 }
 
@@ -163,11 +164,11 @@ fn fingerprint(sources: &[&Source], options: &Options) -> u64 {
 /// Compiled domain with the origins of its first-level nodes.
 struct MergedDomain {
     spec: DomainSpec,
-    /// File and position in that file's list, per first-level node.
+    /// File index of each first-level node, and the node's position in that file's `descriptors`.
     origins: Vec<(usize, usize)>,
 }
 
-/// Policy file while it is read.
+/// Policy file whose domain-wide settings have been read, with the cursor to read its descriptors.
 struct PolicyFile<'d> {
     reader: Reader<'d>,
     fields: Option<Fields<'d>>,
@@ -303,8 +304,8 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
     }
 }
 
-/// Returns the value that the files of a group give to `key`, and reports files that differ. Files
-/// that omit the key do not conflict.
+/// Returns the value of `key` that the files of a group agree on, and reports files that differ.
+/// Files that omit the key do not conflict.
 fn agreed_value<T: Clone + PartialEq>(
     files: &mut [PolicyFile<'_>],
     group: &[usize],

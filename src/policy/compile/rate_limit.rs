@@ -14,7 +14,7 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target, quoted
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// Compiled `rate_limit` or entry of `rate_limits`; `limit` is `None` if it is unlimited.
+/// Compiled `rate_limit`, or compiled entry of `rate_limits`. `limit` is `None` for `unlimited`.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     pub(crate) unlimited: bool,
@@ -38,7 +38,7 @@ const COUNTING_KEYS: [Key; 11] = [
     keywords::TIERS,
 ];
 
-/// Reads a `rate_limit` or an entry of `rate_limits`.
+/// Reads a `rate_limit` or an entry of `rate_limits`. Reports keys that conflict.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -219,7 +219,7 @@ fn read_raw_limit<'d>(
     })
 }
 
-/// Reports a key that has no meaning for concurrency.
+/// Reports a key that is meaningless for concurrency limits.
 fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
     let message = format!(
         "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
@@ -228,7 +228,7 @@ fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorRepo
     reader.report_key(key, DiagnosticKind::Conflict, message)
 }
 
-/// Reads `align` and `time_zone`.
+/// Reads `align` and `time_zone`. Returns `None` unless windows are aligned to the calendar.
 fn calendar<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -275,7 +275,8 @@ fn calendar<'d>(
     }
 }
 
-/// Reads `per` as sorted positions on the path.
+/// Reads `per`, a list of keys, as their sorted positions on the path. Returns `None` if `per` is
+/// absent.
 fn per<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -312,7 +313,7 @@ fn per<'d>(
     reported.map_or(Ok(Some(positions.into())), Err)
 }
 
-/// Reads `on_store_failure` of a limit or a domain.
+/// Reads `on_store_failure` of a limit or a domain; `None` if absent.
 pub(crate) fn on_store_failure<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

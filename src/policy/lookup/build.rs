@@ -28,9 +28,9 @@ impl Policy {
         Policy::build_numbered(domains, secret, RuleId(0))
     }
 
-    /// Builds the lookup tree with consecutive rule ids from `first` on. A process never reuses
-    /// ids, so that calls in progress during a reload cannot be attributed to a rule of the new
-    /// policy.
+    /// Builds the lookup tree. Rules get consecutive ids, starting with `first`. A process never
+    /// reuses ids, so that calls in progress during a reload cannot be attributed to a rule of the
+    /// new policy.
     pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
         let mut arranger = TreeBuilder { first: first.0, ..TreeBuilder::default() };
         for domain in &domains {
@@ -56,9 +56,10 @@ impl Policy {
 struct TreeBuilder {
     tree: DescriptorTree,
     rules: Vec<Rule>,
-    /// Id of the first rule.
+    /// Id of the first rule of the policy.
     first: u32,
-    /// Limit names that appear in a rule's `replaces`. Other limits are never replaced.
+    /// Ids of the limit names that appear in some rule's `replaces`. Limits with other names are
+    /// never replaced.
     replaced: HashMap<Box<str>, NameId>,
 }
 
@@ -102,7 +103,7 @@ impl TreeBuilder {
         self.level(&spec, root, spec.nodes.iter());
     }
 
-    /// Adds the subtrees below a node, in file order.
+    /// Adds the nodes and rules below a node, in file order.
     fn level<'s>(
         &mut self,
         domain: &DomainSpec,

@@ -71,7 +71,7 @@ impl Policy {
         })
     }
 
-    /// Returns the domain of a rule of this policy.
+    /// Returns the name of the domain of a rule of this policy.
     pub fn domain_name(&self, rule: &Rule) -> &str {
         let mut at = rule.node;
         while let Some(parent) = self.tree.node(at).parent {
@@ -81,7 +81,7 @@ impl Policy {
     }
 }
 
-/// Formats a limit for the listing, without the rule's path.
+/// Formats a limit for the listing; the caller adds the rule's path.
 pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     let limit = &spec.limit;
     let unit = limit.rate.unit.map_or("unknown", |unit| unit.as_str()).to_ascii_uppercase();
@@ -108,7 +108,7 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     text
 }
 
-/// Appends the algorithm and its numbers. Appends nothing for `fixed_window` without calendar
+/// Appends the algorithm and its parameters. Appends nothing for `fixed_window` without calendar
 /// windows.
 fn algorithm(text: &mut String, limit: &Limit) {
     // Writing into a string cannot fail.

@@ -11,7 +11,7 @@ use super::yaml::{self, Node, Problem, Span, Tree, Value};
 use crate::policy::compile::spec::SourceLocation;
 use crate::policy::source::{Options, Source};
 
-/// Policy file whose YAML could be parsed.
+/// Policy file whose YAML has been parsed.
 #[derive(Debug)]
 pub(crate) struct Document<'s> {
     file: Arc<str>,
@@ -25,8 +25,8 @@ impl<'s> Document<'s> {
     ///
     /// # Errors
     ///
-    /// The diagnostic that stopped parsing: the file is not UTF-8, too large, nested too deeply,
-    /// not YAML, empty, or a file of another program.
+    /// Returns the diagnostic that stopped parsing: the file is not UTF-8, too large, nested too
+    /// deeply, not YAML, empty, or input for another program.
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,

@@ -93,7 +93,8 @@ fn shape(of: Shape) -> Value {
     }
 }
 
-/// Returns a regular expression for a word in any case: `[dD][aA][yY]` for `day`.
+/// Returns a regular expression that matches a word in upper, lower or mixed case: `[dD][aA][yY]`
+/// for `day`.
 fn case_insensitive_regex(word: &str) -> String {
     word.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect()
 }

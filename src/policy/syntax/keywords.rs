@@ -61,7 +61,7 @@ impl Level {
         KEYS.iter().filter(move |key| key.level == self)
     }
 
-    /// Returns the key with a name, if it is allowed at this level.
+    /// Returns the key called `name` if it is allowed at this level.
     pub(crate) fn key(self, name: &str) -> Option<&'static Key> {
         self.keys().find(|key| key.name == name)
     }
@@ -77,7 +77,7 @@ pub(crate) enum Shape {
         bytes_max: usize,
     },
     Bool,
-    /// Whole number from `least` to `most`, both included.
+    /// Whole number from `least` to `most`, inclusive.
     Number {
         least: u64,
         most: u64,
@@ -87,9 +87,9 @@ pub(crate) enum Shape {
         words: &'static [&'static str],
         any_case: bool,
     },
-    /// List of names.
+    /// List of names, each like `Name`.
     Names,
-    /// List of maps with the keys of this level.
+    /// List of maps whose keys belong to this level.
     List(Level),
     Map(Level),
     /// Map with arbitrary keys, whose values are maps with the keys of this level.
@@ -123,14 +123,14 @@ pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 /// Maximum length of a response body, in bytes. The body is sent with every refusal.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
-/// Maximum number for any key. envoyproxy/ratelimit rejects larger integers, and the range of every
-/// algorithm is smaller.
+/// Maximum of a number that has no smaller bound. envoyproxy/ratelimit rejects larger integers, and
+/// the range of every algorithm is smaller.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.
 const WIRE_NUMBER_MAX: u64 = u32::MAX as u64;
 
-/// Maximum window, in seconds.
+/// Maximum length of a window, in seconds.
 const SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
 
 const fn text(bytes_max: usize) -> Shape {
@@ -272,7 +272,7 @@ keys! {
         "Text of the body. {name} and {retry_after_seconds} are replaced.";
 }
 
-/// Returns the levels at which a key with that name is allowed.
+/// Returns the levels at which a key called `name` is allowed.
 pub(crate) fn levels_of(name: &str) -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(move |level| level.key(name).is_some())
 }
