@@ -4,11 +4,11 @@
 
 use super::value_types::{ValueError, text};
 
-/// Domain, and the certificate names of the callers that may use it.
+/// Domain, with the certificate names of the callers that may use it.
 pub type DomainGrant = (String, Vec<String>);
 
-/// Parses `domain=name,name; domain=name`. The domain `*` stands for all domains. An empty setting
-/// lets all callers use all domains.
+/// Parses `domain=name,name; domain=name`. The domain `*` stands for all domains. Empty text allows
+/// all callers to use all domains.
 pub(super) fn grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
     let error = |reason: &str| {
         Err(format!(

@@ -15,7 +15,7 @@ use super::table::TABLE;
 pub struct Notice {
     /// Name of the flag or variable, as the operator gave it.
     pub name: String,
-    /// Description of the effect or risk.
+    /// Effect or risk of the setting.
     pub text: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Environment variable of envoyproxy/ratelimit that has no effect in Tidegate.
+/// Environment variable of envoyproxy/ratelimit that Tidegate ignores.
 struct IgnoredVariable {
     /// Name of the variable; a trailing `*` matches any suffix.
     name: &'static str,

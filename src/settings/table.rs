@@ -29,7 +29,7 @@ pub enum Redaction {
     Hidden,
 }
 
-/// Row of the settings table: everything known about one setting except its parser.
+/// Row of the settings table, with everything known about one setting except its parser.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRow {
     /// Name of the field in [`Settings`].
@@ -38,7 +38,7 @@ pub struct SettingRow {
     pub name: &'static str,
     /// Default value, as text.
     pub default: &'static str,
-    /// How to display the value, for example masked.
+    /// How to display the value, for example with the password masked.
     pub redaction: Redaction,
     /// Environment variables of envoyproxy/ratelimit or OpenTelemetry that also set this value.
     pub compat_names: &'static [&'static str],
@@ -95,21 +95,21 @@ macro_rules! settings {
     };
 }
 
-/// A day in milliseconds.
+/// One day in milliseconds.
 const DAY_MS: u64 = 86_400_000;
 
 settings! {
     /// Policy files and directories, separated by commas.
     policy "policy": Vec<PathBuf> = "", paths, Plain, [];
-    /// How often policy files are checked for changes.
+    /// Interval at which policy files are checked for changes.
     policy_poll "policy-poll": Duration = "1s", duration(50, 3_600_000), Plain, [];
-    /// Largest size of a policy file.
+    /// Maximum size of one policy file.
     policy_file_size "policy-file-size": usize = "16MiB", bytes(1_024, 1 << 30), Plain, [];
-    /// Largest size of all policy files together.
+    /// Maximum total size of all policy files.
     policy_size "policy-size": usize = "64MiB", bytes(1_024, 4 << 30), Plain, [];
     /// Allow several files for one domain.
     merge_domain_config "merge-domain-config": bool = "false", flag, Plain, ["MERGE_DOMAIN_CONFIG"];
-    /// Root of the policy in envoyproxy/ratelimit, used without --policy.
+    /// Root directory of the policy in envoyproxy/ratelimit; ignored if --policy is set.
     runtime_root "runtime-root": Option<PathBuf> = "", path, Plain, ["RUNTIME_ROOT"];
     /// Directory below --runtime-root.
     runtime_subdirectory "runtime-subdirectory": String = "", text, Plain, ["RUNTIME_SUBDIRECTORY"];
@@ -160,48 +160,51 @@ settings! {
     grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name required in client certificates.
     grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
-    /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); empty: all.
+    /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); if empty, all may
+    /// use all.
     grpc_client_domains "grpc-client-domains": Vec<DomainGrant> = "", grants, Plain, [];
 
-    /// Worker threads for gRPC; 0: one per core of the machine or container.
+    /// Worker threads for gRPC; 0 starts one per core of the machine or container.
     threads "threads": usize = "0", number(0, 1_024), Plain, [];
-    /// Largest number of open gRPC connections; further ones are closed at once.
+    /// Maximum number of open gRPC connections; further connections are closed immediately.
     connections "connections": usize = "10000", number(1, 1_000_000), Plain, [];
-    /// Largest number of calls in flight per gRPC connection; the client queues further ones.
+    /// Maximum number of calls in flight per gRPC connection; the client queues further calls.
     streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
     /// HTTP/2 flow control window of a gRPC connection.
     connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
-    /// Largest header list of a gRPC call; with tracing, clients can lengthen it (tracestate).
+    /// Maximum size of the headers of a gRPC call; with tracing, clients can lengthen them
+    /// (tracestate).
     header_size "header-size": u32 = "64KiB", bytes(1_024, 1 << 20), Plain, [];
-    /// Largest number of calls that a client may reset before they are processed; beyond it, the
+    /// Maximum number of calls that a client may reset before they are processed; beyond it, the
     /// connection is closed.
     pending_resets "pending-resets": usize = "1024", number(20, 1_000_000), Plain, [];
-    /// Largest number of streams per connection that are reset because of client errors.
+    /// Maximum number of streams per connection that are reset because of client errors.
     local_error_resets "local-error-resets": usize = "1024", number(20, 1_000_000), Plain, [];
     /// Timeout of a TLS handshake.
     handshake_timeout "handshake-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
     /// Timeout for a new connection to start HTTP/2.
     preface_timeout "preface-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
-    /// Interval of HTTP/2 keepalive pings; 0s: never.
+    /// Interval of HTTP/2 keepalive pings; 0s disables them.
     keepalive_interval "keepalive-interval": Duration = "30s", duration(0, 3_600_000), Plain, [];
-    /// Timeout of a keepalive ping.
+    /// Timeout for the reply to a keepalive ping.
     keepalive_timeout "keepalive-timeout": Duration = "10s", duration(10, 600_000), Plain, [];
-    /// Age at which a gRPC client is asked to reconnect, to spread load; 0s: never.
+    /// Age of a gRPC connection at which its client is asked to reconnect, to spread load; 0s
+    /// disables this.
     grpc_max_connection_age "grpc-max-connection-age": Duration = "24h", duration(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
     /// Time between SIGTERM (health turns NOT_SERVING) and closing connections.
     drain_delay "drain-delay": Duration = "5s", duration(0, 600_000), Plain, [];
-    /// Longest time between SIGTERM and exit.
+    /// Maximum time between SIGTERM and exit.
     hard_limit "hard-limit": Duration = "25s", duration(100, 3_600_000), Plain, [];
 
     /// Store of the counters: auto (redis if --redis-url is set, else memory), memory, redis.
     store "store": StoreKind = "auto", StoreKind::read, Plain, [];
-    /// Largest number of counters in memory.
+    /// Maximum number of counters in memory.
     max_keys "max-keys": usize = "1000000", number(1_024, 1_000_000_000), Plain, [];
-    /// Secret for the hash in counter keys; the same on every replica.
+    /// Secret key of the hash in counter keys; must be the same on every replica.
     key_secret "key-secret": SecretText = "", secret, Hidden, [];
     /// File with the key secret.
     key_secret_file "key-secret-file": Option<PathBuf> = "", path, Plain, [];
-    /// Time budget of Redis per call.
+    /// Maximum time that a call waits for Redis.
     store_budget "store-budget": Duration = "6ms", duration(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store": bool = "false", flag, Plain, [];
@@ -221,7 +224,7 @@ settings! {
     redis_url "redis-url": SecretText = "", secret_line, Address, ["REDIS_URL"];
     /// single, sentinel (redis-url: master name, then sentinels), or cluster (redis-url: nodes).
     redis_type "redis-type": RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
-    /// tcp or unix; empty: according to --redis-url.
+    /// Network of --redis-url, tcp or unix; if empty, it follows from the address.
     redis_socket_type "redis-socket-type": String = "", text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Password of Redis, or user:password.
     redis_auth "redis-auth": SecretText = "", secret, Hidden, ["REDIS_AUTH"];
@@ -231,17 +234,17 @@ settings! {
     redis_sentinel_auth "redis-sentinel-auth": SecretText = "", secret, Hidden, ["REDIS_SENTINEL_AUTH"];
     /// Connect to Redis with TLS.
     redis_tls "redis-tls": bool = "false", flag, Plain, ["REDIS_TLS"];
-    /// CA of the certificate of Redis, PEM; empty: those of the system.
+    /// CA of the Redis server's certificate, PEM; if empty, the system's CAs are used.
     redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CACERT"];
     /// Client certificate for Redis, PEM.
     redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_CERT"];
     /// Private key of the Redis client certificate, PEM.
     redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_KEY"];
-    /// Accept a certificate of Redis for another host name.
+    /// Accept a Redis server certificate that was issued for another host name.
     redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
-    /// Connections to each Redis server; calls share them, so a few are enough.
+    /// Number of connections to each Redis server; calls share them, so a few are enough.
     redis_pool_size "redis-pool-size": usize = "2", number(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
-    /// Timeout for connecting to Redis (for calls: --store-budget).
+    /// Timeout for connecting to Redis; --store-budget limits calls.
     redis_timeout "redis-timeout": Duration = "1s", duration(10, 60_000), Plain, ["REDIS_TIMEOUT"];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll": Duration = "10s", duration(0, 3_600_000), Plain, [];
@@ -250,9 +253,9 @@ settings! {
     shadow_mode "shadow-mode": bool = "false", flag, Plain, ["SHADOW_MODE"];
     /// Treat every descriptor as a quota descriptor.
     quota_mode "quota-mode": bool = "false", flag, Plain, ["QUOTA_MODE"];
-    /// Fraction of a limit above which hits count as near the limit.
+    /// Fraction of a limit above which hits count as near the limit, 0 to 1.
     near_limit_ratio "near-limit-ratio": f64 = "0.8", ratio, Plain, ["NEAR_LIMIT_RATIO"];
-    /// Limit headers: none, ratelimit, x-ratelimit, both.
+    /// Family of rate limit headers to send: none, ratelimit, x-ratelimit, both.
     headers "headers": HeaderFamily = "none", HeaderFamily::read, Plain, [];
     /// Send limit headers under the names in --limit-limit-header, --limit-remaining-header and
     /// --limit-reset-header.
@@ -265,18 +268,20 @@ settings! {
     limit_reset_header "limit-reset-header": String = "RateLimit-Reset", text, Plain, ["LIMIT_RESET_HEADER"];
     /// Format of the reset header: seconds (from now) or unix (since 1970).
     header_reset "header-reset": ResetForm = "seconds", ResetForm::read, Plain, [];
-    /// Retry-After on rejections: off, seconds, date.
+    /// Format of Retry-After on rejections: off, seconds, date.
     retry_after "retry-after": RetryAfterForm = "seconds", RetryAfterForm::read, Plain, [];
     /// Lengthen Retry-After at random by up to this percentage, to spread retries.
     retry_after_spread "retry-after-spread": u8 = "0", number(0, 100), Plain, [];
-    /// Header with the name of the exceeded limit on rejections; empty: no such header.
+    /// Header for the name of the exceeded limit, sent with rejections; if empty, no header is
+    /// sent.
     limit_name_header "limit-name-header": String = "", text, Plain, [];
     /// Send a JSON body with rejections for which the policy has none.
     refusal_body "refusal-body": bool = "false", flag, Plain, [];
     /// Add dynamic metadata in the format of envoyproxy/ratelimit.
     response_dynamic_metadata "response-dynamic-metadata": bool = "false", flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
-    /// OTLP collector for metrics and traces, such as http://collector:4317; empty: none.
+    /// OTLP collector for metrics and traces, such as http://collector:4317; if empty, there is no
+    /// default collector.
     otlp_endpoint "otlp-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
     /// OTLP collector for metrics, if different from --otlp-endpoint.
     otlp_metrics_endpoint "otlp-metrics-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
@@ -284,32 +289,32 @@ settings! {
     otlp_traces_endpoint "otlp-traces-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
     /// Headers for OTLP requests: name=value, separated by commas.
     otlp_headers "otlp-headers": SecretText = "", secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
-    /// CA of the collectors' certificates, PEM; empty: those of the system.
+    /// CA of the collectors' certificates, PEM; if empty, the system's CAs are used.
     otlp_certificate "otlp-certificate": Option<PathBuf> = "", path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
-    /// Only grpc is supported; with any other value nothing is sent.
+    /// OTLP protocol; only grpc is supported, and with any other value nothing is sent.
     otlp_protocol "otlp-protocol": String = "grpc", text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL"];
     /// Timeout of OTLP requests; a number without a unit is in milliseconds.
     otlp_timeout "otlp-timeout": Duration = "10s", duration_or_millis(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
     /// Interval of metric exports; a number without a unit is in milliseconds.
     otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", duration_or_millis(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
-    /// Export metrics by OTLP (otlp) or not (none); /metrics works in any case.
+    /// Metrics exporter, otlp or none; /metrics works with either.
     metrics_exporter "metrics-exporter": bool = "otlp", exporter, Plain, ["OTEL_METRICS_EXPORTER"];
-    /// Export traces by OTLP (otlp) or not (none).
+    /// Traces exporter, otlp or none.
     traces_exporter "traces-exporter": bool = "otlp", exporter, Plain, ["OTEL_TRACES_EXPORTER"];
-    /// Which calls are traced; by default the caller's trace context decides, and --traces-ratio
-    /// without one.
+    /// Which calls are traced; by default, the caller's trace context decides, and without one
+    /// --traces-ratio.
     traces_sampler "traces-sampler": TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
-    /// Fraction of traced calls.
+    /// Fraction of calls that are traced, 0 to 1.
     traces_ratio "traces-ratio": f64 = "0.01", ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
     /// Service name in metrics and traces.
     service_name "service-name": String = "tidegate", text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
     /// Resource attributes: name=value, separated by commas.
     resource_attributes "resource-attributes": String = "", text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
-    /// Turn OTLP off.
+    /// Disable OTLP export.
     otel_sdk_disabled "otel-sdk-disabled": bool = "false", flag, Plain, ["OTEL_SDK_DISABLED"];
     /// Count and time decisions; false only serves to measure the cost.
     metrics "metrics": bool = "true", flag, Plain, [];
-    /// Lowest log level: off, error, warn, info, debug, trace.
+    /// Least severe level that is logged: off, error, warn, info, debug, trace.
     log_level "log-level": LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
     /// Log format: text or json.
     log_format "log-format": LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];

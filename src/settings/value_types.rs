@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Error message that describes which values a setting accepts.
+/// Description of the values that a setting accepts, used as an error message.
 pub(super) type ValueError = String;
 
 /// Secret text that is hidden in logs, errors and `--print-settings`.
@@ -57,31 +57,31 @@ macro_rules! words {
 }
 
 words! {
-    /// Switch that can also be determined by other settings.
+    /// On/off setting that can depend on other settings.
     OnOff {
-        /// Determined by other settings.
+        /// Depends on other settings.
         "auto" Auto,
         /// Enabled.
         "on" On,
         /// Disabled.
         "off" Off,
     }
-    /// Store that keeps the counters.
+    /// Store of the counters.
     StoreKind {
-        /// Redis if `--redis-url` is set, else memory.
+        /// Redis if `--redis-url` is set, otherwise memory.
         "auto" Auto,
         /// Memory of this process.
         "memory" Memory,
         /// Redis, shared by all replicas.
         "redis" Redis,
     }
-    /// Redis topology.
+    /// Topology of Redis.
     RedisType {
         /// Single Redis server.
         "single" Single,
-        /// Replicated Redis whose sentinels report the master.
+        /// Replicated Redis, where the sentinels report which server is the master.
         "sentinel" Sentinel,
-        /// Redis Cluster.
+        /// Redis Cluster, sharded over several servers.
         "cluster" Cluster,
     }
     /// Family of rate limit headers added to responses.
@@ -95,7 +95,7 @@ words! {
         /// `RateLimit-*` and `X-RateLimit-*` headers.
         "both" Both,
     }
-    /// Format of the reset header.
+    /// Format of the header with the reset time.
     ResetForm {
         /// Seconds until the reset.
         "seconds" Seconds,
@@ -133,15 +133,15 @@ words! {
         "panic" Panic,
         /// Same as `error`.
         "fatal" Fatal,
-        /// Logs failures.
+        /// Logs failures only.
         "error" Error,
-        /// Also logs problems that need attention.
+        /// Logs failures and problems that need attention.
         "warning" Warning,
         /// Same as `warning`.
         "warn" Warn,
-        /// Also logs normal events.
+        /// Logs failures, problems and normal events.
         "info" Info,
-        /// Also logs details that help to find a cause.
+        /// Logs everything, including details that help to find a cause.
         "debug" Debug,
         /// Same as `debug`.
         "trace" Trace,
@@ -179,7 +179,7 @@ pub(super) fn secret(input: &str) -> Result<SecretText, ValueError> {
     Ok(SecretText::from(input))
 }
 
-/// Parses secret text, rejecting control characters.
+/// Parses a secret, rejecting control characters.
 pub(super) fn secret_line(input: &str) -> Result<SecretText, ValueError> {
     text(input).map(|text| SecretText::from(text.as_str()))
 }
@@ -275,7 +275,8 @@ fn check_bounds<T: TryFrom<u64>>(
         .ok_or_else(|| format!("must be from {shown_min} to {shown_max}"))
 }
 
-/// Parses a duration in Go's format, such as `1h30m` or `0`. Returns milliseconds, rounded down.
+/// Parses a duration in Go's format, such as `1h30m` or `0`, and rounds it down to milliseconds.
+/// Returns `None` if it is malformed.
 fn millis(input: &str) -> Option<u64> {
     if input == "0" {
         return Some(0);
@@ -310,7 +311,7 @@ fn millis(input: &str) -> Option<u64> {
     (!input.is_empty()).then_some(sum_ns / 1_000_000)
 }
 
-/// Parses the prefix of Redis keys. Rejects characters that could change the hash tag.
+/// Parses the prefix of Redis keys. Rejects characters that could change a key's hash tag.
 pub(super) fn key_prefix(input: &str) -> Result<String, ValueError> {
     let bad = |c: char| c == '{' || c == '}' || c.is_whitespace() || c.is_control();
     if input.len() > 64 {

@@ -27,11 +27,11 @@ use crate::domain::{
 /// last.
 const WORKERS_MAX: usize = 256;
 
-/// Process-wide counters, as incremented by one worker thread.
+/// Process-wide counters, incremented by one worker thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounters {
-    /// Number of decisions, by code and source.
+    /// Number of decisions, by code (OK, OVER_LIMIT), then by source.
     decided: [[AtomicU64; SOURCE_COUNT]; 2],
     shadowed: AtomicU64,
     domain_not_found: AtomicU64,
@@ -62,14 +62,14 @@ pub struct Telemetry {
     enabled: bool,
     near_ratio: f64,
     tables: ArcSwap<RuleTables>,
-    /// Counters of all request overrides together, because callers choose how many different
-    /// overrides there are.
+    /// Counters of all request overrides together. Per-override counters would be unbounded,
+    /// because callers choose the overrides.
     pub(super) overrides: RuleCounters,
     workers: Box<[WorkerCounters]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
-    /// Whether the last attempt to load the policy files succeeded, or the files match the active
-    /// policy again.
+    /// Whether the last attempt to load the policy files succeeded. Also true once the files match
+    /// the active policy again.
     last_load_succeeded: AtomicBool,
     /// Time of the last successful load, in microseconds since the Unix epoch.
     last_load_us: AtomicU64,
@@ -138,9 +138,9 @@ impl Telemetry {
         Telemetry { top: Top::new(values), ..self }
     }
 
-    /// Records a successful load of a policy. Its rules are numbered from `first`; a rule that
-    /// existed before under the same name keeps its counts. Call this before the policy decides its
-    /// first call.
+    /// Records a successful load of a policy. Its rules have consecutive ids, starting with
+    /// `first`. A rule that keeps its name keeps its counts. Call this before the policy decides
+    /// its first call.
     pub fn policy_loaded(
         &self,
         first: RuleId,

@@ -13,7 +13,7 @@ use super::metric::{
 use super::rule_counters::{CODES, CountsByCode, RuleName, SOURCES};
 use crate::domain::RpcOutcome;
 
-/// Metric family with a series per rule, and the function that reads its value.
+/// Metric family with one series per rule, and the function that reads a series' value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
 const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
@@ -49,7 +49,7 @@ const DECISION_SECONDS: MetricFamily =
     histogram("decision", "Time from receiving a call to its response")
         .in_unit(MetricUnit::Seconds);
 
-/// Metric family of the whole process, and the function that reads its value.
+/// Metric family without labels for the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
 const TOTALS: [ProcessMetric; 7] = [

@@ -52,19 +52,19 @@ impl AllMetrics {
     }
 }
 
-/// Renderer of the metrics page.
+/// Renderer of the metrics page, in both text formats.
 #[derive(Debug)]
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// Creates a page with these metrics. All names start with `tidegate_`.
+    /// Creates a page with these metrics. All their names start with `tidegate_`.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
         registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(OwnMetrics(metrics)));
         Scrape(registry)
     }
 
-    /// Adds the decision counters under the names of envoyproxy/ratelimit.
+    /// Adds the decision counters under the metric names of envoyproxy/ratelimit.
     #[must_use]
     pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
         self.0.register_collector(Box::new(CompatMetrics(telemetry)));

@@ -15,7 +15,7 @@ use super::metric::{
 /// Microseconds per second. Metric values are in microseconds, but Prometheus expects seconds.
 const MICROS: f64 = 1e6;
 
-/// Metric sink for the Prometheus encoder.
+/// Metric sink that writes to the Prometheus encoder.
 pub(super) struct PrometheusWriter<'a, 'e>(pub(super) &'a mut DescriptorEncoder<'e>);
 
 struct LabelSet<'a>(&'a Labels<'a>);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::counters::Telemetry;
 use super::rule_counters::RuleName;
 
-/// Counts since the process started.
+/// Decision counts since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Number of admitted calls.
@@ -20,13 +20,14 @@ pub struct Snapshot {
 /// Hits of one rule since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
-    /// Requested hits.
+    /// Requested hits, whether admitted or rejected.
     pub asked: u64,
-    /// Hits over the limit.
+    /// Hits over the limit, whether the limit is enforced or in shadow mode.
     pub refused: u64,
 }
 
-/// Percentiles of the time from receiving a call to sending its response.
+/// Percentiles, since the process started, of the time from receiving a call to sending its
+/// response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// Median.

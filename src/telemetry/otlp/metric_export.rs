@@ -28,8 +28,8 @@ use crate::telemetry::metric::{
 };
 use crate::telemetry::prometheus::{AllMetrics, PREFIX};
 
-/// Maximum number of data points per message. 5,000 take about 1 MB, a quarter of the message size
-/// that collectors accept by default.
+/// Maximum number of data points per message. A message with 5,000 points takes about 1 MB, a
+/// quarter of what collectors accept by default.
 const POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS: f64 = 1e6;

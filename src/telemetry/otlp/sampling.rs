@@ -7,14 +7,15 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use crate::domain::TraceParent;
 
-/// Rule that decides which calls are traced.
+/// Head sampling rule, which decides which calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Whether the sampling decision in the caller's trace context takes precedence.
     parent_based: bool,
-    /// Upper bound for the random number of a sampled call; a share of 2⁶⁴.
+    /// A call is sampled if its 64-bit random number is below this threshold, the sampling ratio
+    /// times 2⁶⁴.
     threshold: u64,
-    /// Whether all calls are sampled, regardless of `threshold`.
+    /// Whether all calls are sampled. Then `threshold` does not apply.
     all: bool,
 }
 

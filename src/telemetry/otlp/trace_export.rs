@@ -25,12 +25,13 @@ use crate::domain::{
     Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
-/// gRPC service in span attributes, by OpenTelemetry's conventions for RPC spans.
+/// Name of the gRPC service in span attributes, following OpenTelemetry's conventions for RPC
+/// spans.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const METHOD: &str = "ShouldRateLimit";
-/// Name of a decision's span: the gRPC service and method.
+/// Name of the span of a decision: the gRPC service and method.
 const DECISION: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Name of the span of a call to a Redis node: the Redis command.
+/// Name of the span of a call to a Redis node: the Redis command that the call sends.
 const NODE_CALL: &str = "EVALSHA";
 
 /// Timeout for exporting the remaining spans at shutdown.

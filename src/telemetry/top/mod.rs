@@ -22,8 +22,8 @@ use crate::domain::{Micros, RefusalEvent, RuleId};
 pub use self::refusal_note::ValueDisplay;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
-/// Capacity of the channel in notes: a little over a megabyte. At 20 drains per second, it suffices
-/// for 160,000 rejections per second.
+/// Capacity of the channel from the request path to the statistics, in notes. It takes a little
+/// over 1 MB and, at 20 drains per second, suffices for 160,000 rejections per second.
 const NOTES_MAX: usize = 8_192;
 
 /// Interval at which [`Top::drain`] must be called.
@@ -33,10 +33,10 @@ pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 /// how many keys an attacker sends. A further limit replaces the one that has been idle longest.
 const LIMITS_MAX: usize = 64;
 
-/// Time without rejections after which a limit's sketch may be replaced, 10 s.
+/// Minimum time without rejections before a limit's sketch may be replaced, 10 s.
 const IDLE_MIN: Micros = Micros::from_secs(10);
 
-/// Domain, rule and name of a limit in listings.
+/// Domain, rule and name that identify a limit in listings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitName {
     /// Domain of the limit.
@@ -47,8 +47,8 @@ pub struct LimitName {
     pub limit: Box<str>,
 }
 
-/// Function that returns the name of the limit at a position within a rule. It returns `None` if
-/// the active policy has no such rule, because the number belongs to an earlier policy.
+/// Function that returns the name of the limit at a position within a rule. Returns `None` if the
+/// active policy has no such rule, because the rule's id belongs to an earlier policy.
 pub type ResolveLimit<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
 
 /// Statistics of the most rejected keys.
@@ -68,7 +68,7 @@ struct TopLimits {
     unplaced: u64,
 }
 
-/// Number of a rule, and the position of a limit within the rule; `None` for a request override.
+/// Id of a rule, and the position of a limit within the rule; `None` for request overrides.
 type LimitId = Option<(RuleId, u16)>;
 
 struct LimitEntry {
@@ -114,7 +114,8 @@ impl Top {
         }
     }
 
-    /// Moves notes from the channel into the sketches. Must not be called on the request path.
+    /// Moves notes from the channel into the sketches. Takes a lock, so it must not be called on
+    /// the request path.
     pub fn drain(&self, now: Micros, resolve: ResolveLimit<'_>) {
         let limits = &mut *self.lock();
         // Drain at most one full channel, so that rejections which arrive faster than they are
