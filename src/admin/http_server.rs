@@ -68,7 +68,7 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stopped(&mut stop) => break,
+            () = wait_for_stop(&mut stop) => break,
         };
         let Ok((stream, _)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -83,7 +83,7 @@ pub async fn serve(
         let (routes, stop) = (routes.clone(), stop.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = connection(stream, routes, limits.head_timeout, stop) => {}
+                () = serve_connection(stream, routes, limits.head_timeout, stop) => {}
                 _ = evicted => {}
             }
             drop(slot);
@@ -115,7 +115,7 @@ impl OpenConnections {
     }
 }
 
-async fn connection(
+async fn serve_connection(
     stream: TcpStream,
     routes: Router,
     head_timeout: Duration,
@@ -134,7 +134,7 @@ async fn connection(
     // Ignore connection errors: a client that disconnects needs no log line.
     let _ = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stopped(&mut stop) => {
+        () = wait_for_stop(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -142,7 +142,7 @@ async fn connection(
 }
 
 /// Waits until `stop` is true or its sender is dropped.
-async fn stopped(stop: &mut watch::Receiver<bool>) {
+async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

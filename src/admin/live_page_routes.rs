@@ -85,7 +85,7 @@ pub(super) fn live_page_routes(handlers: LivePageHandlers) -> Router {
 fn parse_policy_query(query: Option<&str>) -> Result<PolicyQuery, String> {
     let usage = "usage: search=TEXT&most=NUMBER, both optional";
     let query = Query::parse(query, &["search", "most"], &[], usage)?;
-    let rules_max = query.number("most", RULES_MAX, RULES_MAX)?;
+    let rules_max = query.parse_number("most", RULES_MAX, RULES_MAX)?;
     Ok(PolicyQuery {
         search: query.value("search").map(str::to_owned),
         rules_max: usize::try_from(rules_max).unwrap_or(usize::MAX),
@@ -95,7 +95,7 @@ fn parse_policy_query(query: Option<&str>) -> Result<PolicyQuery, String> {
 fn parse_try_query(query: Option<&str>) -> Result<TryQuery, String> {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2 (repeatable), optionally &hits=N";
     let query = Query::parse(query, &["domain", "hits"], &["descriptor"], usage)?;
-    let hits = query.number("hits", 1, HITS_MAX)?;
+    let hits = query.parse_number("hits", 1, HITS_MAX)?;
     let descriptors: Vec<String> = query.all("descriptor").map(str::to_owned).collect();
     match query.value("domain") {
         Some(domain) if !descriptors.is_empty() => {
@@ -109,7 +109,7 @@ fn json_or_bad_request(result: TextResult) -> Response {
     result.map_or_else(|reason| bad_request(&reason), json)
 }
 
-fn json(body: String) -> Response {
+fn json_response(body: String) -> Response {
     ([(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 

@@ -44,7 +44,7 @@ impl<'a> Query<'a> {
 
     /// Parses a parameter as an integer from 0 to `max`. Returns `default` if the parameter is
     /// absent.
-    pub(super) fn number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
+    pub(super) fn parse_number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
         let Some(text) = self.value(name) else { return Ok(default) };
         match text.parse() {
             Ok(number) if number <= max => Ok(number),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_number_has_a_default_and_a_maximum() {
-        let number = |text| parse(text).unwrap().number("n", 7, 10);
+        let number = |text| parse(text).unwrap().parse_number("n", 7, 10);
         assert_eq!((number(""), number("n=10")), (Ok(7), Ok(10)));
         for bad in ["n=11", "n=-1", "n=x", "n=99999999999999999999"] {
             assert!(number(bad).is_err(), "{bad}");

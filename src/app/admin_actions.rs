@@ -45,10 +45,10 @@ pub(super) fn admin_handlers(
         let decider = Arc::clone(decider);
         move |domain: String, descriptor: String| {
             let decider = Arc::clone(&decider);
-            async move { counters(&decider, &domain, &descriptor, reset).await }
+            async move { inspect_or_reset(&decider, &domain, &descriptor, reset).await }
         }
     };
-    let (counter, reset) = (counters(false), counters(true));
+    let (counter, reset) = (inspect_or_reset(false), inspect_or_reset(true));
     let service = (Arc::clone(decider), Arc::clone(overrides), Arc::clone(log_level));
     let listed = (Arc::clone(decider), Arc::clone(overrides));
     let level = Arc::clone(log_level);
@@ -71,7 +71,7 @@ fn run(
     match action {
         AdminAction::SetOverride { target, to, lasts } => {
             let value = RuleOverride::read(&to).map_err(|error| error.to_string())?;
-            overrides.set(&target, value, expiry(lasts))?;
+            overrides.set(&target, value, expires_at(lasts))?;
             Ok(format!("{target}: {value}; in this replica, until restart or reload\n"))
         }
         AdminAction::RemoveOverrides { target } => {
@@ -79,7 +79,7 @@ fn run(
         }
         AdminAction::DisableStore { lasts } => {
             let redis = decider.store().redis().ok_or("this service does not use Redis")?;
-            redis.store_override().disable(expiry(lasts));
+            redis.store_override().disable(expires_at(lasts));
             tracing::warn!(seconds = lasts.map(|lasts| lasts.as_secs()), "Redis disabled by hand");
             Ok("acting as if Redis were unavailable, in this replica\n".to_owned())
         }
@@ -92,13 +92,13 @@ fn run(
         AdminAction::SetLogLevel { level, lasts } => {
             let level =
                 Verbosity::parse(&level).ok_or("levels are off, error, warn, info and debug")?;
-            log_level.set(level, expiry(lasts));
+            log_level.set(level, expires_at(lasts));
             Ok(log_level.describe(Clock::System.now()))
         }
     }
 }
 
-fn expiry(lasts: Option<Duration>) -> Option<Micros> {
+fn expires_at(lasts: Option<Duration>) -> Option<Micros> {
     lasts.map(|lasts| Clock::System.now().saturating_add(Micros::from_secs(lasts.as_secs())))
 }
 
@@ -114,7 +114,7 @@ fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> Str
     text
 }
 
-async fn counters(
+async fn inspect_or_reset(
     decider: &ServiceDecider,
     domain: &str,
     descriptor: &str,

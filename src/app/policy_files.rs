@@ -225,7 +225,7 @@ impl PolicyFiles {
     /// # Errors
     ///
     /// Returns an error for the first file or directory whose metadata cannot be read.
-    pub(super) fn stamp(&self) -> Result<MetadataStamp, PolicyFileError> {
+    pub(super) fn hash_metadata(&self) -> Result<MetadataStamp, PolicyFileError> {
         let mut hasher = blake3::Hasher::new();
         for (path, metadata) in self.find()? {
             let path = path.as_os_str().as_encoded_bytes();

@@ -73,7 +73,7 @@ impl PolicyReloader {
     }
 
     fn poll(&mut self, replace: &dyn Fn(Arc<Policy>)) {
-        let stamp = match self.loader.files.stamp() {
+        let stamp = match self.loader.files.hash_metadata() {
             Ok(stamp) => stamp,
             Err(error) => return self.report_unreadable(&error.into()),
         };
@@ -94,7 +94,7 @@ impl PolicyReloader {
         };
         self.unreadable = false;
         // If a file changed while the files were being read, old and new contents may be mixed.
-        if !self.loader.files.stamp().is_ok_and(|after| after == stamp) {
+        if !self.loader.files.hash_metadata().is_ok_and(|after| after == stamp) {
             self.stamp = None;
             return;
         }
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::settings::{Settings, Sources};
-    use crate::telemetry::{AllMetrics, Scrape};
+    use crate::telemetry::{AllMetrics, MetricsPage};
 
     const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
     const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
@@ -228,7 +228,7 @@ mod tests {
     fn poll_until_read(reload: &mut PolicyReloader) -> [u64; 3] {
         (0..=READS_AFTER_CHANGE + 1).for_each(|_| reload.poll(&|_| {}));
         let metrics = AllMetrics::new(Arc::clone(&reload.telemetry), Vec::new());
-        let text = Scrape::new(Arc::new(metrics)).text().unwrap();
+        let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
         ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
             let begin = format!("tidegate_config_{name} ");
             text.lines().find_map(|line| line.strip_prefix(&begin)).unwrap().parse().unwrap()

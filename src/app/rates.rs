@@ -58,7 +58,7 @@ impl RateSampler {
     /// Returns the current rates. Calls `read` for a new snapshot unless the last one is recent
     /// enough.
     pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> CurrentRates {
-        let mut last = self.last();
+        let mut last = self.lock_last();
         let age = last.snapshot.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
         if age.is_some_and(|age| age < REUSE_MAX) {
             return last.rates.clone();
@@ -66,7 +66,7 @@ impl RateSampler {
         let snapshot = read();
         last.rates = match (&last.snapshot, age) {
             (Some((_, before)), Some(age)) if age < SNAPSHOT_INTERVAL_MAX => {
-                rates(before, &snapshot, age)
+                compute_rates(before, &snapshot, age)
             }
             _ => CurrentRates::default(),
         };
@@ -74,14 +74,14 @@ impl RateSampler {
         last.rates.clone()
     }
 
-    fn last(&self) -> MutexGuard<'_, LastSample> {
+    fn lock_last(&self) -> MutexGuard<'_, LastSample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Computes the rates between two snapshots that are `distance` apart. A rule missing from `before`
 /// counts from zero.
-fn rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
+fn compute_rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
     // The casts are exact: counts within 15 seconds are far below 2^52.
     let seconds = distance.0 as f64 / 1e6;
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;

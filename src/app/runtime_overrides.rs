@@ -70,7 +70,7 @@ impl RuntimeOverrides {
         until: Option<Micros>,
     ) -> Result<(), String> {
         let mut state = self.state();
-        state.loaded.accepts(target, value).map_err(|error| error.to_string())?;
+        state.loaded.check_override(target, value).map_err(|error| error.to_string())?;
         state.active.retain(|active| active.target != target);
         if state.active.len() >= OVERRIDES_MAX {
             return Err(format!("{OVERRIDES_MAX} switches are set already; undo some first"));

@@ -27,7 +27,7 @@ use super::wiring::store_setup::{AnyStore, ServiceDecider};
 use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::admin::{self, AllowedHosts, HttpLimits};
 use crate::clock::Clock;
-use crate::decide::{Decider, Modes};
+use crate::decide::{Decider, GlobalModes};
 use crate::domain::RuleId;
 use crate::server::{Health, Listener, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings, TopValues};
@@ -94,7 +94,7 @@ async fn run(
 
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
-    let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
+    let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
     let store = AnyStore::open(settings, &loader.secret, listener.worker_handles())?;
     let reloader =
         PolicyReloader::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
@@ -115,7 +115,7 @@ async fn run(
         connection_stats: listener.connection_stats(),
         tls_counters: tls.map(|tls| tls.counters()),
     };
-    let (scrape, exporters) = wiring.metrics()?;
+    let (scrape, exporters) = wiring.start_metrics()?;
     log_addresses(&listener, &http, &debug, prometheus.as_ref());
     let (stop_http, http_stops) = watch::channel(false);
     let limits = HttpLimits::default();

@@ -24,7 +24,7 @@ struct DebugPort {
 impl DebugPort {
     fn post(&self, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
         let token_file = &self.debug_token_file;
-        terminal::out(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
+        terminal::print(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
     }
 }
 

@@ -82,9 +82,9 @@ impl Ask {
             for _ in 0..self.repeat {
                 let response = client.ask(&request).await.map_err(failed)?;
                 if self.json {
-                    terminal::out(&format!("{}\n", response.json))?;
+                    terminal::print(&format!("{}\n", response.json))?;
                 } else {
-                    terminal::out(&self.format_response(&response))?;
+                    terminal::print(&self.format_response(&response))?;
                 }
             }
             Ok(())

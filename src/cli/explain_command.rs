@@ -41,6 +41,6 @@ impl Explain {
             hits: self.hits,
         };
         let sources = self.settings.own_sources(environment)?;
-        terminal::out(&app::explain(&self.policy, sources, &request)?)
+        terminal::print(&app::explain(&self.policy, sources, &request)?)
     }
 }

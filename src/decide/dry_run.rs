@@ -70,7 +70,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
         let available_now: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
         for at in 0..checks.each.len().min(answers.each.len()) {
-            let before = hits_taken(&checks.each[..at], &answers.each, checks.each[at].key);
+            let before = hits_charged(&checks.each[..at], &answers.each, checks.each[at].key);
             if let Answer::Decided(outcome) = &mut answers.each[at] {
                 let Outcome { verdict, retry_after, .. } =
                     outcome_from_peek(outcome, &checks.each[at], before);
@@ -80,7 +80,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let decision = combine(&matches, &checks, &answers, self.modes)?;
         let charges = matches.accounting == Accounting::Independent || is_admitted(&decision);
         for (at, now) in available_now.iter().enumerate() {
-            let all = hits_taken(&checks.each, &answers.each, checks.each[at].key);
+            let all = hits_charged(&checks.each, &answers.each, checks.each[at].key);
             if let (Answer::Decided(outcome), Some(now)) = (&mut answers.each[at], now) {
                 let charged = if charges { all } else { Hits::ZERO };
                 outcome.available = Hits(now.0.saturating_sub(charged.0));
@@ -105,7 +105,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 }
 
 /// Returns the hits that the passing checks charge to a counter.
-fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
+fn hits_charged(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
     let takes = checks.iter().zip(answers).filter(|(check, answer)| {
         check.key == counter && !check.is_refund() && answer.verdict() == Some(Verdict::Pass)
     });

@@ -17,7 +17,7 @@ pub(super) struct GeneratedHolder {
 
 impl GeneratedHolder {
     /// Returns whether any of the checks acquired a slot for this holder.
-    pub(super) fn took_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
+    pub(super) fn acquired_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
         checks.iter().zip(answers).any(|(check, answer)| {
             check.holder == Some(self.holder)
                 && answer.outcome().is_some_and(|outcome| outcome.charged > Hits::ZERO)

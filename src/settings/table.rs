@@ -13,9 +13,9 @@ use super::otlp_settings::{TraceSampler, exporter};
 use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::value_types::{
-    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, TopValues, address, bytes, duration, duration_or_millis, flag, host, key_prefix,
-    number, path, paths, ratio, secret, secret_line, text,
+    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetSetting, RetryAfterSetting,
+    SecretText, StoreKind, TopValues, address, bytes, duration, duration_or_millis, flag, host,
+    key_prefix, number, path, paths, ratio, secret, secret_line, text,
 };
 
 /// How to display a setting's value in `--print-settings` and in errors.
@@ -267,9 +267,9 @@ settings! {
     /// Name of the header with the time of the reset.
     limit_reset_header "limit-reset-header": String = "RateLimit-Reset", text, Plain, ["LIMIT_RESET_HEADER"];
     /// Format of the reset header: seconds (from now) or unix (since 1970).
-    header_reset "header-reset": ResetForm = "seconds", ResetForm::read, Plain, [];
+    header_reset "header-reset": ResetSetting = "seconds", ResetSetting::read, Plain, [];
     /// Format of Retry-After on rejections: off, seconds, date.
-    retry_after "retry-after": RetryAfterForm = "seconds", RetryAfterForm::read, Plain, [];
+    retry_after "retry-after": RetryAfterSetting = "seconds", RetryAfterSetting::read, Plain, [];
     /// Lengthen Retry-After at random by up to this percentage, to spread retries.
     retry_after_spread "retry-after-spread": u8 = "0", number(0, 100), Plain, [];
     /// Header for the name of the exceeded limit, sent with rejections; if empty, no header is

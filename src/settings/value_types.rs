@@ -96,14 +96,14 @@ words! {
         "both" Both,
     }
     /// Format of the header with the reset time.
-    ResetForm {
+    ResetSetting {
         /// Seconds until the reset.
         "seconds" Seconds,
         /// Time of the reset, in seconds since the Unix epoch.
         "unix" Unix,
     }
     /// Format of the `Retry-After` header.
-    RetryAfterForm {
+    RetryAfterSetting {
         /// No `Retry-After` header.
         "off" Off,
         /// Whole seconds, at least 1.

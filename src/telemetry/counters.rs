@@ -17,7 +17,7 @@ use super::refusal_log::RefusalLog;
 use super::rule_counters::{
     CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
 };
-use super::top::{Top, ValueDisplay};
+use super::top::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
     RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
@@ -75,7 +75,7 @@ pub struct Telemetry {
     last_load_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
     refusal_log: RefusalLog,
-    top: Top,
+    top: TopRefusals,
 }
 
 /// Number of threads that have used worker counters. Workers are few and live as long as the
@@ -93,7 +93,7 @@ impl Telemetry {
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
             enabled: true,
-            top: Top::new(ValueDisplay::default()),
+            top: TopRefusals::new(ValueDisplay::default()),
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
@@ -135,7 +135,7 @@ impl Telemetry {
     /// Sets how `/top` displays the descriptor values of rejected keys.
     #[must_use]
     pub fn with_value_display(self, values: ValueDisplay) -> Self {
-        Telemetry { top: Top::new(values), ..self }
+        Telemetry { top: TopRefusals::new(values), ..self }
     }
 
     /// Records a successful load of a policy. Its rules have consecutive ids, starting with
@@ -169,7 +169,7 @@ impl Telemetry {
     }
 
     /// Returns the statistics of the most rejected keys.
-    pub fn top(&self) -> &Top {
+    pub fn top(&self) -> &TopRefusals {
         &self.top
     }
 

@@ -10,7 +10,8 @@ use crate::app::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::settings::{OtlpSettings, Settings};
 use crate::telemetry::otlp::{
-    ExportStats, MetricsExporter, OtlpError, OtlpTarget, Sampling, ServiceIdentity, TraceExporter,
+    ExportStats, MetricsExporter, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity,
+    TraceExporter,
 };
 use crate::telemetry::{AllMetrics, Telemetry};
 
@@ -60,7 +61,7 @@ impl OtlpExporters {
             attributes: otlp.attributes.clone(),
         };
         if let Some(endpoint) = &otlp.traces_endpoint {
-            let sampling = Sampling::new(otlp.parent_based, otlp.sample_ratio);
+            let sampling = SamplingRule::new(otlp.parent_based, otlp.sample_ratio);
             let target = target(&otlp, endpoint)?;
             let traces = TraceExporter::open(&target, &identity, sampling, &stats.traces);
             telemetry.set_trace_exporter(traces.map_err(unusable)?);

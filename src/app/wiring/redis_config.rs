@@ -24,7 +24,7 @@ use crate::store::redis::keys::Prefix;
 
 /// Version of the key and state formats that this build writes to Redis. Replicas with different
 /// versions do not share counters.
-const FORMAT: &str = "tg1";
+const STATE_FORMAT: &str = "tg1";
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, next to
 /// their callers.
@@ -45,7 +45,7 @@ pub(crate) fn redis_config(
         RedisTopology::Sentinel { master, sentinels } => {
             let auth = Auth {
                 user: settings.sentinel_user.clone(),
-                password: fixed(&settings.sentinel_password),
+                password: fixed_password(&settings.sentinel_password),
             };
             let topology = config::TopologyConfig::Sentinel { master: master.clone(), auth };
             (topology, sentinels.iter().map(address).collect())
@@ -62,7 +62,7 @@ pub(crate) fn redis_config(
         tls_reloader: settings.tls.clone().map(tls_reloader),
         db: i64::from(settings.database),
         prefix,
-        meta: format!("{FORMAT} {}", secret.fingerprint()),
+        meta: format!("{STATE_FORMAT} {}", secret.fingerprint()),
         connections_per_node: settings.connections,
         connect_timeout: settings.connect_timeout,
         // At least twice the budget of a call, so that a slow call does not close the connection.
@@ -90,7 +90,7 @@ fn address(configured: &RedisAddress) -> Address {
     }
 }
 
-fn fixed(password: &SecretText) -> Password {
+fn fixed_password(password: &SecretText) -> Password {
     match password.is_empty() {
         true => Password::None,
         false => Password::Fixed(password.reveal().to_owned()),
@@ -101,7 +101,10 @@ fn fixed(password: &SecretText) -> Password {
 /// the password can be rotated; its user name is read only once, at startup.
 fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
-        return Ok(Auth { user: settings.user.clone(), password: fixed(&settings.password) });
+        return Ok(Auth {
+            user: settings.user.clone(),
+            password: fixed_password(&settings.password),
+        });
     };
     let (user, _) = parse_login(&read_secret_file(&path)?);
     let read = move || match read_secret_file(&path) {
@@ -119,7 +122,7 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
 
 /// Returns a function that reads the Redis certificate files again. Each failure is logged.
 fn tls_reloader(settings: RedisTls) -> TlsReloader {
-    TlsReloader::new(move || match tls(&settings) {
+    TlsReloader::new(move || match read_tls(&settings) {
         Ok(tls) => Some(tls),
         Err(error) => {
             tracing::error!(%error, "cannot read the Redis certificates");
@@ -128,7 +131,7 @@ fn tls_reloader(settings: RedisTls) -> TlsReloader {
     })
 }
 
-fn tls(settings: &RedisTls) -> Result<Tls, Failure> {
+fn read_tls(settings: &RedisTls) -> Result<Tls, Failure> {
     let pem = |path: &Path| crate::app::read_pem_file(path);
     let client = match &settings.client {
         Some((chain, key)) => Some((pem(chain)?, pem(key)?)),

@@ -37,21 +37,21 @@ pub struct LimitPair {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Colocation {
     /// Both counters are in the same hash slot.
-    Joined,
+    SameSlot,
     /// A `hash_tag` of one or more of these entries would put both counters in the same hash slot.
-    JoinableBy(Vec<String>),
+    ColocatableBy(Vec<String>),
     /// The counter keys have no entry in common, so no `hash_tag` can put both counters in the same
     /// hash slot.
-    NotJoinable,
+    NotColocatable,
 }
 
 impl fmt::Display for LimitPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} and {}: ", self.one, self.other)?;
         match &self.colocation {
-            Colocation::Joined => f.write_str("joined"),
-            Colocation::JoinableBy(keys) => write!(f, "joinable by {}", keys.join(" or ")),
-            Colocation::NotJoinable => f.write_str("not joinable"),
+            Colocation::SameSlot => f.write_str("joined"),
+            Colocation::ColocatableBy(keys) => write!(f, "joinable by {}", keys.join(" or ")),
+            Colocation::NotColocatable => f.write_str("not joinable"),
         }
     }
 }
@@ -180,11 +180,11 @@ fn colocation(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>)
         .map(|(key, _)| *key)
         .collect();
     if !hash_tag.is_empty() && hash_tag.iter().all(|key| common.contains(&&**key)) {
-        Colocation::Joined
+        Colocation::SameSlot
     } else if common.is_empty() {
-        Colocation::NotJoinable
+        Colocation::NotColocatable
     } else {
-        Colocation::JoinableBy(common.into_iter().map(str::to_owned).collect())
+        Colocation::ColocatableBy(common.into_iter().map(str::to_owned).collect())
     }
 }
 

@@ -325,12 +325,12 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
 fn check_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);
     let pairs: Vec<_> = colocation::pairs(&linter.domain.hash_tag, &limits).collect();
-    if pairs.iter().any(|(.., colocation)| *colocation == Colocation::Joined) {
+    if pairs.iter().any(|(.., colocation)| *colocation == Colocation::SameSlot) {
         return;
     }
     let mut warned = HashSet::new();
     for (one, other, colocation) in pairs {
-        let Colocation::JoinableBy(keys) = colocation else { continue };
+        let Colocation::ColocatableBy(keys) = colocation else { continue };
         if !warned.insert(other) {
             continue;
         }

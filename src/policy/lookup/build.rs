@@ -25,13 +25,13 @@ impl Policy {
     ///
     /// Takes time and memory linear in the size of the policy. Never fails.
     pub fn build(domains: Vec<DomainSpec>, secret: Secret) -> Policy {
-        Policy::build_numbered(domains, secret, RuleId(0))
+        Policy::build_with_first_id(domains, secret, RuleId(0))
     }
 
     /// Builds the lookup tree. Rules get consecutive ids, starting with `first`. A process never
     /// reuses ids, so that calls in progress during a reload cannot be attributed to a rule of the
     /// new policy.
-    pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
+    pub fn build_with_first_id(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
         let mut arranger = TreeBuilder { first: first.0, ..TreeBuilder::default() };
         for domain in &domains {
             arranger.collect_replaced(&domain.nodes);

@@ -54,7 +54,7 @@ pub struct Matches<'p> {
 
 impl Matches<'_> {
     /// Returns whether the policy has the request's domain.
-    pub fn domain_known(&self) -> bool {
+    pub fn has_domain(&self) -> bool {
         self.domain.is_some()
     }
 }

@@ -110,13 +110,13 @@ impl Policy {
     /// # Errors
     ///
     /// [`RuleOverrideError::UnknownTarget`], [`RuleOverrideError::NoLimitToDeny`].
-    pub fn accepts(
+    pub fn check_override(
         &self,
         target: &str,
         rule_override: RuleOverride,
     ) -> Result<(), RuleOverrideError> {
         let mut targeted = self.rules.iter().filter(|rule| self.targets(rule, target)).peekable();
-        if targeted.peek().is_none() && !self.knows(target) {
+        if targeted.peek().is_none() && !self.has_domain(target) {
             return Err(RuleOverrideError::UnknownTarget(target.to_owned()));
         }
         if rule_override == RuleOverride::Deny && targeted.all(|rule| rule.limits.is_empty()) {

@@ -187,7 +187,7 @@ impl Policy {
     }
 
     /// Returns whether the policy has a domain with this name.
-    pub fn knows(&self, domain: &str) -> bool {
+    pub fn has_domain(&self, domain: &str) -> bool {
         self.tree.domain(domain).is_some()
     }
 

@@ -8,7 +8,7 @@ mod sampling;
 mod trace_export;
 
 pub use self::metric_export::MetricsExporter;
-pub use self::sampling::Sampling;
+pub use self::sampling::SamplingRule;
 pub use self::trace_export::TraceExporter;
 
 use std::fmt;

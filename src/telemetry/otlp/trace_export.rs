@@ -20,7 +20,7 @@ use opentelemetry_sdk::trace::{
     SpanExporter as ExportsSpans,
 };
 
-use super::{ExportStats, OtlpError, OtlpTarget, Sampling, ServiceIdentity};
+use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity};
 use crate::domain::{
     Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
@@ -39,7 +39,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exporter of the spans of sampled calls.
 pub struct TraceExporter {
-    sampling: Sampling,
+    sampling: SamplingRule,
     tracer: SdkTracer,
     provider: SdkTracerProvider,
 }
@@ -54,7 +54,7 @@ impl TraceExporter {
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
-        sampling: Sampling,
+        sampling: SamplingRule,
         stats: &Arc<ExportStats>,
     ) -> Result<TraceExporter, OtlpError> {
         let exporter = SpanExporter::builder()

@@ -26,7 +26,7 @@ pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 /// over 1 MB and, at 20 drains per second, suffices for 160,000 rejections per second.
 const NOTES_MAX: usize = 8_192;
 
-/// Interval at which [`Top::drain`] must be called.
+/// Interval at which [`TopRefusals::drain`] must be called.
 pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum number of limits with a sketch. All sketches together take less than 20 MB, no matter
@@ -52,7 +52,7 @@ pub struct LimitName {
 pub type ResolveLimit<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
 
 /// Statistics of the most rejected keys.
-pub struct Top {
+pub struct TopRefusals {
     values: ValueDisplay,
     notes: SyncSender<RefusalNote>,
     dropped: AtomicU64,
@@ -79,21 +79,21 @@ struct LimitEntry {
     windows: KeyWindows,
 }
 
-impl fmt::Debug for Top {
+impl fmt::Debug for TopRefusals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Top").field("values", &self.values).finish_non_exhaustive()
+        f.debug_struct("TopRefusals").field("values", &self.values).finish_non_exhaustive()
     }
 }
 
 /// Name under which request overrides are listed.
 const OVERRIDES: &str = "(override)";
 
-impl Top {
+impl TopRefusals {
     /// Creates empty statistics. `values` determines how the descriptor values of keys are
     /// displayed.
     pub fn new(values: ValueDisplay) -> Self {
         let (sender, receiver) = sync_channel(NOTES_MAX);
-        Top {
+        TopRefusals {
             values,
             notes: sender,
             dropped: AtomicU64::new(0),
