@@ -61,8 +61,8 @@ pub struct LivePageHandlers {
 pub(super) fn live_page_routes(handlers: LivePageHandlers) -> Router {
     let LivePageHandlers { policy, top, now, try_request } = handlers;
     Router::new()
-        .route("/top", page(top, json))
-        .route("/now", page(now, json))
+        .route("/top", page(top, json_response))
+        .route("/now", page(now, json_response))
         .route(
             "/policy",
             get(move |RawQuery(query): RawQuery| async move {
@@ -106,7 +106,7 @@ fn parse_try_query(query: Option<&str>) -> Result<TryQuery, String> {
 }
 
 fn json_or_bad_request(result: TextResult) -> Response {
-    result.map_or_else(|reason| bad_request(&reason), json)
+    result.map_or_else(|reason| bad_request(&reason), json_response)
 }
 
 fn json_response(body: String) -> Response {

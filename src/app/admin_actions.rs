@@ -48,7 +48,7 @@ pub(super) fn admin_handlers(
             async move { inspect_or_reset(&decider, &domain, &descriptor, reset).await }
         }
     };
-    let (counter, reset) = (inspect_or_reset(false), inspect_or_reset(true));
+    let (counter, reset) = (counters(false), counters(true));
     let service = (Arc::clone(decider), Arc::clone(overrides), Arc::clone(log_level));
     let listed = (Arc::clone(decider), Arc::clone(overrides));
     let level = Arc::clone(log_level);

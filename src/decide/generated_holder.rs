@@ -36,7 +36,7 @@ pub(super) struct HolderGenerator {
 impl HolderGenerator {
     pub(super) fn generate(&self, policy: &Policy) -> GeneratedHolder {
         let token = self.token();
-        GeneratedHolder { token, holder: policy.holder(token.as_str().as_bytes()) }
+        GeneratedHolder { token, holder: policy.hash_holder(token.as_str().as_bytes()) }
     }
 
     fn token(&self) -> HolderToken {

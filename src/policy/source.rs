@@ -3,7 +3,7 @@
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
-use super::syntax::excerpt::Lines;
+use super::syntax::excerpt::LineIndex;
 use super::syntax::yaml::{BYTES_MAX, Span};
 
 /// Name and content of one policy file.
@@ -84,7 +84,7 @@ impl Source {
         );
         let span = end_position(&text[..at]);
         let mut error = error(span, DiagnosticKind::Encoding, message);
-        error.excerpt = Lines::new(text).excerpt(span);
+        error.excerpt = LineIndex::new(text).excerpt(span);
         Err(error)
     }
 }

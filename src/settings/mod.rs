@@ -15,7 +15,7 @@ mod table;
 mod value_types;
 
 pub use domain_grants::DomainGrant;
-pub use notices::{Notice, notices};
+pub use notices::{Notice, find_notices};
 pub use otlp_settings::{OtlpSettings, TraceSampler};
 pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, parse_login};

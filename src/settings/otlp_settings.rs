@@ -84,7 +84,7 @@ impl TraceSampler {
 }
 
 /// Parses an exporter name. Returns true for `otlp`, false for `none`.
-pub(super) fn exporter(text: &str) -> Result<bool, ValueError> {
+pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
         "none" => Ok(false),

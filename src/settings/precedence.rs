@@ -154,7 +154,10 @@ pub(super) fn parse<T>(
 }
 
 /// Returns an error for every unknown name in the settings file.
-pub(super) fn unknown_names(table: &'static [SettingRow], file: &TextMap) -> Vec<SettingError> {
+pub(super) fn find_unknown_names(
+    table: &'static [SettingRow],
+    file: &TextMap,
+) -> Vec<SettingError> {
     file.keys()
         .filter(|name| !table.iter().any(|row| row.name == name.as_str()))
         .map(|name| SettingError::Unknown {
@@ -166,7 +169,7 @@ pub(super) fn unknown_names(table: &'static [SettingRow], file: &TextMap) -> Vec
 
 /// Returns an error for every envoyproxy/ratelimit variable in the environment that Tidegate would
 /// silently interpret differently.
-pub(super) fn unsupported(environment: &TextMap) -> Vec<SettingError> {
+pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
     let differs = |name: &str, supported: &str| {
         environment
             .get(name)
@@ -274,7 +277,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_in_the_file_gets_a_suggestion() {
-        let errors = unknown_names(TABLE, &texts(&[("grpc_port", "1"), ("nonsense", "1")]));
+        let errors = find_unknown_names(TABLE, &texts(&[("grpc_port", "1"), ("nonsense", "1")]));
         assert_eq!(errors.len(), 2);
         assert!(errors[0].to_string().contains("did you mean \"grpc-port\""), "{}", errors[0]);
     }

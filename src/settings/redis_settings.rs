@@ -87,7 +87,7 @@ pub struct RedisSettings {
 }
 
 /// One parsed address of the `--redis-url` list.
-struct Url {
+struct ParsedRedisUrl {
     address: RedisAddress,
     user: Option<String>,
     password: Option<String>,
@@ -132,7 +132,7 @@ impl Settings {
         };
         let port = if master.is_some() { SENTINEL_PORT } else { REDIS_PORT };
         let unix = self.redis_socket_type.eq_ignore_ascii_case("unix");
-        let urls: Vec<Url> = items
+        let urls: Vec<ParsedRedisUrl> = items
             .iter()
             .map(|item| parse_url(item, port, unix))
             .collect::<Result<_, _>>()
@@ -145,7 +145,7 @@ impl Settings {
         })
     }
 
-    fn assemble(&self, master: Option<String>, urls: Vec<Url>) -> Option<RedisSettings> {
+    fn assemble(&self, master: Option<String>, urls: Vec<ParsedRedisUrl>) -> Option<RedisSettings> {
         let first = urls.first()?;
         let (database, tls) = (first.database, self.redis_tls || first.tls);
         let (mut user, mut password) = parse_login(self.redis_auth.reveal());
@@ -202,8 +202,9 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
 }
 
 /// Parses one Redis address. Errors do not quote the address, because it may contain a password.
-fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
-    let bare = |address, tls| Url { address, user: None, password: None, database: 0, tls };
+fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl, String> {
+    let bare =
+        |address, tls| ParsedRedisUrl { address, user: None, password: None, database: 0, tls };
     let (scheme, rest) = item.split_once("://").unwrap_or(("", item));
     let tls = match scheme {
         "" if unix || rest.starts_with('/') => {
@@ -241,7 +242,7 @@ fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
             return Err("credentials in an address must be user:password@ or :password@".to_owned());
         }
     };
-    Ok(Url { address, user, password, database, tls })
+    Ok(ParsedRedisUrl { address, user, password, database, tls })
 }
 
 fn host_and_port(text: &str, default_port: u16) -> Option<RedisAddress> {

@@ -86,7 +86,7 @@ impl Collector for CompatMetrics {
 }
 
 fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
-    let tables = telemetry.tables();
+    let tables = telemetry.rule_tables();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
     for (rule, counters) in &tables.present.by_name {
         let [key1, key2] = key_labels(&rule.domain, &rule.path);
@@ -101,7 +101,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
             })
         })?;
     }
-    let totals = telemetry.totals();
+    let totals = telemetry.sum_workers();
     let calls = totals.outcomes.iter().sum();
     sink.family(&REQUESTS, &mut |emit| emit(&METHOD, MetricValue::Number(calls)))?;
     let durations = || MetricValue::Histogram(totals.durations.clone());

@@ -173,11 +173,11 @@ impl Telemetry {
         &self.top
     }
 
-    pub(super) fn tables(&self) -> Arc<RuleTables> {
+    pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
         self.tables.load_full()
     }
 
-    pub(super) fn totals(&self) -> ProcessTotals {
+    pub(super) fn sum_workers(&self) -> ProcessTotals {
         let mut totals = ProcessTotals {
             decided: CountsByCode::default(),
             shadowed: 0,
@@ -205,7 +205,7 @@ impl Telemetry {
     }
 
     /// Returns this thread's counters, and whether no other thread writes to them.
-    fn worker(&self) -> (&WorkerCounters, bool) {
+    fn worker_counters(&self) -> (&WorkerCounters, bool) {
         let worker = WORKER.get().unwrap_or_else(|| {
             let next = WORKER_COUNT.fetch_add(1, Ordering::Relaxed);
             WORKER.set(Some(next));
@@ -232,7 +232,7 @@ impl Observer for Telemetry {
     }
 
     fn release_without_holder(&self) {
-        let (worker, exclusive) = self.worker();
+        let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.releases_without_holder, 1, exclusive);
     }
 
@@ -246,7 +246,7 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let (worker, exclusive) = self.worker();
+        let (worker, exclusive) = self.worker_counters();
         let refused = usize::from(decision.code == Code::OverLimit);
         add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
         if decision.code == Code::OverLimit {
@@ -268,7 +268,7 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let (worker, exclusive) = self.worker();
+        let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.outcomes[outcome as usize], 1, exclusive);
         worker.durations.record_duration_with(took, exclusive);
     }
@@ -318,7 +318,12 @@ mod tests {
     }
 
     fn total(telemetry: &Telemetry, path: &str) -> Option<u64> {
-        telemetry.tables().present.by_name.get(&name(path)).map(|counters| counters.hits().total)
+        telemetry
+            .rule_tables()
+            .present
+            .by_name
+            .get(&name(path))
+            .map(|counters| counters.hits().total)
     }
 
     #[test]
@@ -346,7 +351,7 @@ mod tests {
                 });
             }
         });
-        let totals = telemetry.totals();
+        let totals = telemetry.sum_workers();
         assert_eq!(totals.outcomes[RpcOutcome::Decided as usize], threads * EACH);
         assert_eq!(
             (totals.durations.count(), totals.durations.sum),

@@ -111,8 +111,8 @@ impl Telemetry {
     /// Returns the first error of the sink.
     pub(super) fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         self.emit_rules(sink)?;
-        emit_totals(&self.totals(), sink)?;
-        let tables = self.tables();
+        emit_totals(&self.sum_workers(), sink)?;
+        let tables = self.rule_tables();
         let fingerprint = tables.present.fingerprint.as_str();
         sink.family(&POLICY, &mut |emit| {
             emit(&[("fingerprint", fingerprint)], MetricValue::Number(1))
@@ -122,7 +122,7 @@ impl Telemetry {
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let tables = self.tables();
+        let tables = self.rule_tables();
         let request_overrides = RuleName { domain: "".into(), path: OVERRIDES.into() };
         let counters = || {
             let named = tables.present.by_name.iter().map(|(name, counters)| (name, &**counters));

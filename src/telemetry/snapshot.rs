@@ -41,8 +41,8 @@ pub struct Latency {
 impl Telemetry {
     /// Returns all counts since the process started.
     pub fn snapshot(&self) -> Snapshot {
-        let totals = self.totals();
-        let tables = self.tables();
+        let totals = self.sum_workers();
+        let tables = self.rule_tables();
         let rules = tables.present.by_name.iter().map(|(name, counters)| {
             let hits = counters.hits();
             (name.clone(), RuleSnapshot { asked: hits.total, refused: hits.over })
@@ -56,7 +56,7 @@ impl Telemetry {
 
     /// Returns latency percentiles since the process started; `None` before the first call.
     pub fn latency(&self) -> Option<Latency> {
-        let durations = self.totals().durations;
+        let durations = self.sum_workers().durations;
         let percentile = |share| durations.quantile(share).map(Duration::from_micros);
         Some(Latency { p50: percentile(0.5)?, p99: percentile(0.99)?, p999: percentile(0.999)? })
     }

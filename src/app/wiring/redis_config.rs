@@ -58,7 +58,7 @@ pub(crate) fn redis_config(
         topology,
         addresses,
         auth: auth(settings)?,
-        tls: settings.tls.as_ref().map(tls).transpose()?,
+        tls: settings.tls.as_ref().map(read_tls).transpose()?,
         tls_reloader: settings.tls.clone().map(tls_reloader),
         db: i64::from(settings.database),
         prefix,

@@ -19,8 +19,8 @@ pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<Arc<Body>, ErrorReported> {
-    let content_type = content_type(reader, fields);
-    let text = text(reader, fields);
+    let content_type = read_content_type(reader, fields);
+    let text = read_text(reader, fields);
     let (content_type, text) = (content_type?, text?);
     if is_json(&content_type) && !is_valid_json(&text) {
         let message = format!(
@@ -32,7 +32,10 @@ pub(crate) fn read<'d>(
     Ok(Arc::new(Body { content_type: content_type.into(), text: text.into() }))
 }
 
-fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
+fn read_content_type<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<String, ErrorReported> {
     let Some(content_type) = reader.text(fields, &CONTENT_TYPE)? else {
         return Ok(DEFAULT_CONTENT_TYPE.to_owned());
     };
@@ -48,7 +51,7 @@ fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Stri
     Err(reader.report_key(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
 }
 
-fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
+fn read_text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
     let Some(text) = reader.text(fields, &BODY_TEXT)? else {
         let message = "a body needs `text`".to_owned();
         return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));

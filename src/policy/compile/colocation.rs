@@ -154,7 +154,7 @@ fn walk<'a>(
 
 /// Returns the pairs of limits that one request can hit, as indices into `limits`, with their
 /// colocation; at most [`PAIRS_MAX`].
-pub(crate) fn pairs<'a>(
+pub(crate) fn find_pairs<'a>(
     hash_tag: &[Box<str>],
     limits: &'a [LimitSite<'a>],
 ) -> impl Iterator<Item = (usize, usize, Colocation)> {
@@ -162,11 +162,15 @@ pub(crate) fn pairs<'a>(
         limits[..later].iter().enumerate().map(move |(earlier, one)| (earlier, later, one, other))
     });
     all.filter(|(.., one, other)| one.at == other.at || one.keys != other.keys)
-        .map(|(earlier, later, one, other)| (earlier, later, colocation(hash_tag, one, other)))
+        .map(|(earlier, later, one, other)| (earlier, later, find_colocation(hash_tag, one, other)))
         .take(PAIRS_MAX)
 }
 
-fn colocation(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>) -> Colocation {
+fn find_colocation(
+    hash_tag: &[Box<str>],
+    one: &LimitSite<'_>,
+    other: &LimitSite<'_>,
+) -> Colocation {
     let common: Vec<&str> = one
         .key_entries
         .iter()
@@ -191,7 +195,7 @@ fn colocation(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>)
 /// Returns the pairs of limits of a domain that one request can hit; at most [`PAIRS_MAX`].
 pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
     let limits = limit_sites(domain);
-    pairs(&domain.hash_tag, &limits)
+    find_pairs(&domain.hash_tag, &limits)
         .map(|(one, other, colocation)| LimitPair {
             one: limits[one].label.clone(),
             other: limits[other].label.clone(),

@@ -170,7 +170,7 @@ impl RawLimit {
     ///
     /// Numbers conflict or are out of range.
     pub(crate) fn compile(&self, limit_id: u64) -> Result<Limit, BoundsError> {
-        let limit = self.with_algorithm(self.algorithm()?, self.rate, limit_id);
+        let limit = self.with_algorithm(self.compile_algorithm()?, self.rate, limit_id);
         self.check_cost(&limit)?;
         Ok(limit)
     }
@@ -191,7 +191,7 @@ impl RawLimit {
         Ok(())
     }
 
-    fn algorithm(&self) -> Result<Algorithm, BoundsError> {
+    fn compile_algorithm(&self) -> Result<Algorithm, BoundsError> {
         let Rate { requests_per_unit, unit, .. } = self.rate;
         let unit = unit.unwrap_or(Unit::Second);
         let (hits, length) = (Hits(requests_per_unit.into()), self.rate.window());
@@ -235,12 +235,12 @@ impl RawLimit {
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
-                Algorithm::Bucket(bucket(hits.0, length, self.burst, self.charge)?)
+                Algorithm::Bucket(compile_bucket(hits.0, length, self.burst, self.charge)?)
             }
             AlgorithmName::LeakyBucket => {
                 // A leaky bucket paces requests, so its default burst is 1.
                 let burst = self.burst.or((hits.0 > 0).then_some(1));
-                let bucket = bucket(hits.0, length, burst, self.charge)?;
+                let bucket = compile_bucket(hits.0, length, burst, self.charge)?;
                 Algorithm::Bucket(Bucket { leaky: true, ..bucket })
             }
         })
@@ -248,7 +248,7 @@ impl RawLimit {
 }
 
 /// Compiles a bucket with capacity `burst` (default: `hits`) that refills `hits` per `window`.
-pub(crate) fn bucket(
+pub(crate) fn compile_bucket(
     hits: u64,
     window: Micros,
     burst: Option<u64>,

@@ -24,7 +24,7 @@ use self::colocation::LimitPair;
 use self::descriptor::value_text;
 use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
-use self::rate_limit::on_store_failure;
+use self::rate_limit::read_on_store_failure;
 use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
 use super::lookup::matcher::CHECKS_MAX;
 use super::source::{Options, Source};
@@ -100,7 +100,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
             .collect(),
         domains: domains.drain(..).map(|domain| domain.spec).collect(),
         warnings: sort_by_position(warnings),
-        fingerprint: fingerprint(&sources, options),
+        fingerprint: hash_sources(&sources, options),
     })
 }
 
@@ -152,7 +152,7 @@ fn sort_by_position(mut errors: Vec<Diagnostic>) -> Vec<Diagnostic> {
     errors
 }
 
-fn fingerprint(sources: &[&Source], options: &Options) -> u64 {
+fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
     let merge = [u8::from(options.merge_domains)];
     let mut parts: Vec<&[u8]> = vec![&merge];
     for source in sources {
@@ -241,7 +241,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
             _ => Accounting::AllOrNothing,
         }),
         hash_tag: reader.names(&fields, &keywords::HASH_TAG).ok().flatten(),
-        on_store_failure: on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
+        on_store_failure: read_on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
             .ok()
             .flatten(),
         body: reader.map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, class_limits};
+use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, compile_class_limits};
 use super::limit_context::{LimitContext, report_bounds_error};
 use super::limit_numbers::{AlgorithmName, RawLimit};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
@@ -37,15 +37,15 @@ pub(crate) fn read<'d>(
     let bucket = check_placement(reader, fields, context, raw, whole)?;
     let whole = DividedBucket { raw, bucket };
     let read = reader.map(fields, &keywords::TIERS, |reader, fields| {
-        let method = method(reader, fields);
-        let classes = classes(reader, fields);
+        let method = read_method(reader, fields);
+        let classes = read_classes(reader, fields);
         let (method, classes) = (method?, classes?);
         check_classes(reader, method, &classes, &whole)?;
-        let default = default_class(reader, fields, &classes, bucket.burst.0)?;
+        let default = read_default_class(reader, fields, &classes, bucket.burst.0)?;
         Ok((method, classes, default))
     })?;
     let Some((method, classes, default)) = read else { return Ok(None) };
-    let limits = class_limits(method, &classes, &whole, identity);
+    let limits = compile_class_limits(method, &classes, &whole, identity);
     let limits = limits.map_err(|error| report_bounds_error(reader, fields, error))?;
     let classes = classes
         .into_iter()
@@ -92,7 +92,10 @@ fn check_placement<'d, 'l>(
     Ok(bucket)
 }
 
-fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod, ErrorReported> {
+fn read_method<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<TierMethod, ErrorReported> {
     match reader.one_of(fields, &keywords::METHOD)? {
         Some("separate") => Ok(TierMethod::Separate),
         Some("hybrid") => Ok(TierMethod::Hybrid),
@@ -104,7 +107,7 @@ fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod
     }
 }
 
-fn classes<'d>(
+fn read_classes<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<Vec<RawClass>, ErrorReported> {
@@ -280,7 +283,7 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
 
 /// Reads `default`, the class of unlisted values. If the key is absent, returns the class with the
 /// highest floor; ties go to the smallest share, then to the last class.
-fn default_class<'d>(
+fn read_default_class<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     classes: &[RawClass],

@@ -20,7 +20,7 @@ const CHECKS: [fn(&mut Linter<'_>); 5] = [
     check_unreachable_siblings,
     check_replaces,
     check_absent_entries,
-    check_slots,
+    check_hash_slots,
 ];
 
 /// Maximum number of entries per descriptor. Decoding rejects longer descriptors, so a deeper rule
@@ -87,7 +87,7 @@ struct NodePath<'a> {
 
 impl<'a> Linter<'a> {
     /// Calls `visit` for every node, parents first.
-    fn each(&mut self, mut visit: impl FnMut(&mut Self, &NodePath<'a>, &'a NodeSpec)) {
+    fn visit_nodes(&mut self, mut visit: impl FnMut(&mut Self, &NodePath<'a>, &'a NodeSpec)) {
         let mut node_path = NodePath { at: Vec::new(), nodes: Vec::new() };
         let domain = self.domain;
         self.walk(&domain.nodes, &mut node_path, &mut visit);
@@ -133,7 +133,7 @@ impl<'a> Linter<'a> {
 /// Warns about `*` and `:path` as keys, rules too deep to match, and limits with one counter for
 /// all callers.
 fn check_keys_and_depth(linter: &mut Linter<'_>) {
-    linter.each(|linter, node_path, node| {
+    linter.visit_nodes(|linter, node_path, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
             linter.warn(&node_path.at, |p| p.key("key"), DiagnosticKind::StarInKey, message);
@@ -192,7 +192,7 @@ fn varies_by_client(node: &NodeSpec) -> bool {
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_unreachable_on_level(linter, &domain.nodes, &[]);
-    linter.each(|linter, node_path, node| {
+    linter.visit_nodes(|linter, node_path, node| {
         check_unreachable_on_level(linter, &node.children, &node_path.at)
     });
 }
@@ -266,12 +266,12 @@ fn pattern_covers(pattern: &str, text: &str) -> bool {
 /// Warns about `replaces` entries that name no limit of the domain.
 fn check_replaces(linter: &mut Linter<'_>) {
     let mut names: HashSet<&str> = HashSet::new();
-    linter.each(|_, _, node| {
+    linter.visit_nodes(|_, _, node| {
         let Some(rule) = &node.rule else { return };
         names.extend(rule.name.as_deref());
         names.extend(rule.limits.iter().filter_map(|limit| limit.name.as_deref()));
     });
-    linter.each(|linter, node_path, node| {
+    linter.visit_nodes(|linter, node_path, node| {
         let replaced = node.rule.iter().flat_map(|rule| rule.replaces.iter()).enumerate();
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
             let message = format!("no limit of this domain has the name {}", quoted(name));
@@ -288,7 +288,7 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
     let mut is_safe = false;
     let mut keys: HashSet<&str> = HashSet::new();
     let mut found: Vec<(Vec<usize>, &str)> = Vec::new();
-    linter.each(|_, node_path, node| {
+    linter.visit_nodes(|_, node_path, node| {
         if node.rule.as_ref().is_none_or(|rule| rule.limits.is_empty()) {
             return;
         }
@@ -322,9 +322,9 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
 /// There is no warning for limits that no `hash_tag` can join, because the only fix would be to
 /// drop a limit. There is also no warning if `hash_tag` already colocates some limits: a different
 /// tag would separate them. `tidegate check --cluster` lists both cases.
-fn check_slots(linter: &mut Linter<'_>) {
+fn check_hash_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);
-    let pairs: Vec<_> = colocation::pairs(&linter.domain.hash_tag, &limits).collect();
+    let pairs: Vec<_> = colocation::find_pairs(&linter.domain.hash_tag, &limits).collect();
     if pairs.iter().any(|(.., colocation)| *colocation == Colocation::SameSlot) {
         return;
     }

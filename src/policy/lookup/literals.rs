@@ -27,7 +27,7 @@ pub(crate) struct Occurrence {
 impl LiteralSet {
     /// Builds the automaton. Returns `None` if it needs more than 2^31 states; a policy of 64 MiB
     /// needs fewer.
-    pub(crate) fn new(numbering: LiteralNumbers, anchored: Anchored) -> Option<LiteralSet> {
+    pub(crate) fn new(numbering: LiteralIds, anchored: Anchored) -> Option<LiteralSet> {
         let mut literals: Vec<(Vec<u8>, u32)> = numbering.ids.into_iter().collect();
         literals.sort_unstable_by_key(|(_, id)| *id);
         let texts = literals.iter().map(|(text, _)| text);
@@ -79,11 +79,11 @@ impl LiteralSet {
 
 /// Ids of distinct literals, consecutive in order of first use.
 #[derive(Debug, Default)]
-pub(crate) struct LiteralNumbers {
+pub(crate) struct LiteralIds {
     ids: HashMap<Vec<u8>, u32>,
 }
 
-impl LiteralNumbers {
+impl LiteralIds {
     /// Returns the id of a literal. A new literal gets the next id.
     pub(crate) fn intern(&mut self, literal: &[u8]) -> u32 {
         let next = self.ids.len() as u32;

@@ -171,8 +171,8 @@ impl Policy {
                         }
                         let entries = descriptor.entries;
                         let Some((limit, prefix)) = plan.select(spec, entries) else { continue };
-                        let key = self.key(&mut identity, prefix, plan, entries);
-                        let op = operation(descriptor, spec.cost);
+                        let key = self.counter_key(&mut identity, prefix, plan, entries);
+                        let op = requested_op(descriptor, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
                         checks.push(key, limit, op, role(rule), name);
                         self.set_holder(&mut checks, descriptor);
@@ -184,7 +184,7 @@ impl Policy {
                     {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
-                        checks.push(key, limit, operation(descriptor, 1), Role::Required, "");
+                        checks.push(key, limit, requested_op(descriptor, 1), Role::Required, "");
                     }
                 }
             }
@@ -194,7 +194,7 @@ impl Policy {
     }
 
     /// Returns the counter key of a limit for a descriptor that matched the limit's rule.
-    pub(crate) fn key(
+    pub(crate) fn counter_key(
         &self,
         identity: &mut Identity,
         prefix: &[u8],
@@ -217,12 +217,12 @@ impl Policy {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
         {
-            check.holder = Some(self.holder(text));
+            check.holder = Some(self.hash_holder(text));
         }
     }
 
     /// Hashes the name of a slot holder, either from the request or generated.
-    pub fn holder(&self, text: &[u8]) -> Holder {
+    pub fn hash_holder(&self, text: &[u8]) -> Holder {
         counter_key::holder(&self.secret, text)
     }
 
@@ -323,7 +323,7 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
 
 /// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund, because a
 /// peek could refuse.
-fn operation(descriptor: &Descriptor<'_>, cost: u64) -> Op {
+fn requested_op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     let cost = Hits(descriptor.hits.0.saturating_mul(cost));
     match (descriptor.refund, cost) {
         (true, cost) => Op::Refund { cost },

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use aho_corasick::Anchored;
 use memchr::memmem;
 
-use super::literals::{LiteralNumbers, LiteralSet, Occurrence};
+use super::literals::{LiteralIds, LiteralSet, Occurrence};
 
 /// Maximum number of sibling patterns that are tried one by one. Up to this number, an index would
 /// not be faster and would need more memory.
@@ -112,12 +112,14 @@ impl Patterns {
         let mut best = if self.ends_with_any { none - 1 } else { none } as u32;
         if let Some(LiteralIndex { literals, patterns }) = &index.prefix {
             literals.each_prefix(value.iter(), |literal| {
-                best = self.earlier(&patterns[literal], best, |pattern| pattern.matches(value));
+                best = self
+                    .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
         }
         if let Some(LiteralIndex { literals, patterns }) = &index.suffix {
             literals.each_prefix(value.iter().rev(), |literal| {
-                best = self.earlier(&patterns[literal], best, |pattern| pattern.matches(value));
+                best = self
+                    .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
         }
         if let Some(inner) = &index.inner {
@@ -128,7 +130,12 @@ impl Patterns {
 
     /// Returns the first of the candidates before `best` that matches. If none does, returns
     /// `best`.
-    fn earlier(&self, candidates: &[u32], best: u32, matches: impl Fn(&Pattern) -> bool) -> u32 {
+    fn first_match_before(
+        &self,
+        candidates: &[u32],
+        best: u32,
+        matches: impl Fn(&Pattern) -> bool,
+    ) -> u32 {
         let mut before = candidates.iter().copied().take_while(|candidate| *candidate < best);
         before.find(|candidate| matches(&self.each[*candidate as usize])).unwrap_or(best)
     }
@@ -140,7 +147,9 @@ impl Patterns {
         positions.sort_unstable();
         for same_literal in positions.chunk_by(|a, b| a.literal == b.literal) {
             let candidates = &inner.patterns[same_literal[0].literal as usize];
-            best = self.earlier(candidates, best, |pattern| pattern.matches_at(&positions, value));
+            best = self.first_match_before(candidates, best, |pattern| {
+                pattern.matches_at(&positions, value)
+            });
         }
         if positions.capacity() <= POSITIONS_KEPT_MAX {
             POSITIONS.set(positions);
@@ -233,15 +242,15 @@ impl Index {
                 None => {}
             }
         }
-        let mut numbering = LiteralNumbers::default();
+        let mut numbering = LiteralIds::default();
         for (at, _) in &inner {
             let pattern = &mut patterns[*at as usize];
             pattern.inner_ids =
                 pattern.inner.iter().map(|literal| numbering.intern(literal)).collect();
         }
         Some(Index {
-            prefix: LiteralIndex::new(prefix, LiteralNumbers::default(), Anchored::Yes)?,
-            suffix: LiteralIndex::new(suffix, LiteralNumbers::default(), Anchored::Yes)?,
+            prefix: LiteralIndex::new(prefix, LiteralIds::default(), Anchored::Yes)?,
+            suffix: LiteralIndex::new(suffix, LiteralIds::default(), Anchored::Yes)?,
             inner: LiteralIndex::new(inner, numbering, Anchored::No)?,
         })
     }
@@ -267,7 +276,7 @@ impl LiteralIndex {
     /// if the automaton would be too large.
     fn new(
         chosen: Vec<(u32, Vec<u8>)>,
-        mut numbering: LiteralNumbers,
+        mut numbering: LiteralIds,
         anchored: Anchored,
     ) -> Option<Option<LiteralIndex>> {
         if chosen.is_empty() {

@@ -215,8 +215,8 @@ impl DescriptorTree {
         if self.node(parent).is_leaf {
             return None;
         }
-        let group = self.group(parent, entry.key)?;
-        if let Some(node) = self.exact(group, entry.value) {
+        let group = self.find_group(parent, entry.key)?;
+        if let Some(node) = self.find_exact(group, entry.value) {
             return Some((node, MatchKind::Exact));
         }
         let group = &self.groups[group as usize];
@@ -240,7 +240,7 @@ impl DescriptorTree {
         path
     }
 
-    pub(crate) fn group(&self, parent: NodeId, key: &[u8]) -> Option<u32> {
+    pub(crate) fn find_group(&self, parent: NodeId, key: &[u8]) -> Option<u32> {
         let is_wanted = |at: &u32| {
             let group = &self.groups[*at as usize];
             group.parent == parent && group.key.as_bytes() == key
@@ -248,7 +248,7 @@ impl DescriptorTree {
         self.group_of.find(self.hash_of(parent.0, key), is_wanted).copied()
     }
 
-    pub(crate) fn exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
+    pub(crate) fn find_exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
         if !self.groups[group as usize].has_exact {
             return None;
         }

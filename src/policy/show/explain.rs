@@ -152,7 +152,7 @@ impl Policy {
                 None => self.explain_miss(at, entry),
                 Some((_, MatchKind::Exact)) => StepResult::Exact,
                 Some((_, MatchKind::Default)) => StepResult::Default,
-                Some((node, MatchKind::Pattern(position))) => self.by_pattern(node, position),
+                Some((node, MatchKind::Pattern(position))) => self.explain_pattern(node, position),
             };
             steps.push(ExplainedStep {
                 key: display_bytes(entry.key),
@@ -171,7 +171,7 @@ impl Policy {
         }
     }
 
-    fn by_pattern(&self, node: NodeId, position: usize) -> StepResult {
+    fn explain_pattern(&self, node: NodeId, position: usize) -> StepResult {
         let node = self.tree.node(node);
         let text = match &node.value {
             ValueSpec::Pattern(text) | ValueSpec::Exact(text) => text.to_string(),
@@ -184,7 +184,7 @@ impl Policy {
         if self.tree.node(at).is_leaf {
             return StepResult::BelowALeaf;
         }
-        if self.tree.group(at, entry.key).is_some() {
+        if self.tree.find_group(at, entry.key).is_some() {
             return StepResult::NoSuchValue;
         }
         let siblings = self.tree.groups.iter().filter(|group| group.parent == at);
@@ -197,7 +197,7 @@ impl Policy {
         let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
             // A value without a consumer class is not limited, so there is no limit to show.
             let (limit, prefix) = plan.select(spec, entries)?;
-            let key = self.key(&mut identity, prefix, plan, entries);
+            let key = self.counter_key(&mut identity, prefix, plan, entries);
             let class = spec.tiers.as_ref().and_then(|tiers| {
                 let (class, _) = spec.class(entries.last()?.value)?;
                 Some(tiers.classes[class].name.to_string())
@@ -214,7 +214,7 @@ impl Policy {
                 class,
                 capacity: limit.capacity().0,
                 name: spec.name.as_deref().unwrap_or("").to_owned(),
-                listing: listing::line(rule, spec),
+                listing: listing::format_limit(rule, spec),
                 key: key_text(key),
                 identity: format!("{:032x}", key.identity),
                 counter: key,

@@ -56,7 +56,7 @@ fn column(span: Span) -> usize {
 
 /// Index of the lines of a file, built when the first diagnostic needs it.
 #[derive(Debug)]
-pub(crate) struct Lines<'s> {
+pub(crate) struct LineIndex<'s> {
     text: &'s str,
     offsets: OnceCell<Offsets>,
 }
@@ -92,9 +92,9 @@ impl Offsets {
     }
 }
 
-impl<'s> Lines<'s> {
+impl<'s> LineIndex<'s> {
     pub(crate) fn new(text: &'s str) -> Self {
-        Lines { text, offsets: OnceCell::new() }
+        LineIndex { text, offsets: OnceCell::new() }
     }
 
     /// Returns the source line of a span; `None` if the file has no such line.

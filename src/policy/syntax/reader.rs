@@ -9,7 +9,7 @@ use super::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, Target, quoted,
 };
 use super::document::Document;
-use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
+use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
 use super::scalar::Scalar;
 use super::suggestions::{type_name, unknown_key};
 use super::yaml::{Children, Node, Style, Value};
@@ -125,7 +125,7 @@ impl<'d> Reader<'d> {
         key: &Key,
         read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
-        let Shape::Map(level) = key.shape else { return Ok(None) };
+        let ValueType::Map(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             let fields = reader.check_map(level, value)?;
             read(reader, &fields).map(Some)
@@ -140,7 +140,7 @@ impl<'d> Reader<'d> {
         key: &Key,
         mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
     ) -> ReadResult<()> {
-        let Shape::MapOf(level) = key.shape else { return Ok(None) };
+        let ValueType::MapOf(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             let Value::Map(map) = value.value() else {
                 let message =
@@ -169,7 +169,7 @@ impl<'d> Reader<'d> {
         key: &Key,
         mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
     ) -> ReadResult<()> {
-        let Shape::List(level) = key.shape else { return Ok(None) };
+        let ValueType::List(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
                 reader.within(PathStep::Index(at), |reader| {
@@ -301,7 +301,7 @@ impl<'d> Reader<'d> {
             }
         };
         let (bytes_max, is_name) = match key.shape {
-            Shape::Text { bytes_max } => (bytes_max, false),
+            ValueType::Text { bytes_max } => (bytes_max, false),
             _ => (NAME_BYTES_MAX, true),
         };
         if text.len() > bytes_max {

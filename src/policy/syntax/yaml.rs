@@ -75,7 +75,7 @@ fn to_u32(number: usize) -> u32 {
 
 /// Error in a YAML file; does not contain the file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct YamlError {
     pub(crate) kind: DiagnosticKind,
     pub(crate) message: String,
     /// Path of the faulty node. For the tag of a key, the path of the map that has the key.
@@ -83,9 +83,9 @@ pub(crate) struct Problem {
     pub(crate) span: Span,
 }
 
-impl Problem {
+impl YamlError {
     fn new(kind: DiagnosticKind, message: impl Into<String>, span: Span) -> Self {
-        Problem { kind, message: message.into(), path: Path::default(), span }
+        YamlError { kind, message: message.into(), path: Path::default(), span }
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Tree {
     text: String,
     root: u32,
     /// Errors that did not stop parsing, at most [`DIAGNOSTICS_MAX`].
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<YamlError>,
 }
 
 /// Node of a parsed document.
@@ -256,7 +256,7 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// Returns an error if the text is not YAML, is empty, is nested too deeply, or its aliases expand
 /// too far.
-pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
+pub(crate) fn parse(text: &str) -> Result<Tree, YamlError> {
     let mut builder = Builder::default();
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
@@ -277,12 +277,12 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
         Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
         Some(_) | None => {
             let message = "the file is empty; a policy needs at least `domain: NAME`";
-            Err(Problem::new(DiagnosticKind::Empty, message, Span { width: 0, ..Span::at(1, 1) }))
+            Err(YamlError::new(DiagnosticKind::Empty, message, Span { width: 0, ..Span::at(1, 1) }))
         }
     }
 }
 
-fn syntax_error(text: &str, error: &ScanError) -> Problem {
+fn syntax_error(text: &str, error: &ScanError) -> YamlError {
     let (line, column) = (error.marker().line(), error.marker().col());
     if error.info() == PARSER_DEPTH_ERROR {
         return depth_error(Span::at(line, column + 1));
@@ -291,10 +291,10 @@ fn syntax_error(text: &str, error: &ScanError) -> Problem {
     let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
     if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
         let message = "a tab in the indentation; YAML allows only spaces";
-        return Problem::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
+        return YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
     }
     let message = format!("this is not YAML: {}", reword_error(error.info()));
-    Problem::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
+    YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
 }
 
 /// Rewords a parser error. Names the fix for common mistakes; otherwise moves the context to the
@@ -320,18 +320,18 @@ fn reword_error(info: &str) -> String {
     }
 }
 
-fn depth_error(span: Span) -> Problem {
+fn depth_error(span: Span) -> YamlError {
     let message =
         format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
-    Problem::new(DiagnosticKind::TooLarge, message, span)
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
 
-fn alias_error(span: Span) -> Problem {
+fn alias_error(span: Span) -> YamlError {
     let message = format!(
         "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
          out what is meant"
     );
-    Problem::new(DiagnosticKind::TooLarge, message, span)
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
 
 /// List or map whose end the parser has not reached.
@@ -364,7 +364,7 @@ impl Builder {
         &mut self,
         event: Event<'_>,
         span: &saphyr_parser::Span,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), YamlError> {
         match event {
             Event::SequenceStart(anchor, tag) => {
                 self.begin_collection(Kind::List, anchor, tag, span)
@@ -404,7 +404,7 @@ impl Builder {
         anchor: usize,
         tag: Option<Cow<'_, Tag>>,
         span: &saphyr_parser::Span,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), YamlError> {
         let span = Span::of(span, false);
         let own_tag = if kind == Kind::List { "!!seq" } else { "!!map" };
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
@@ -422,7 +422,7 @@ impl Builder {
         Ok(())
     }
 
-    fn end_collection(&mut self, end: Span) -> Result<(), Problem> {
+    fn end_collection(&mut self, end: Span) -> Result<(), YamlError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         let mut children = self.pending.split_off(open.children);
         if open.kind == Kind::Map {
@@ -441,7 +441,7 @@ impl Builder {
     }
 
     /// Adds a complete node to the innermost open list or map.
-    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), Problem> {
+    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), YamlError> {
         if anchor != 0 {
             self.anchors.insert(anchor, (id, nodes));
         }
@@ -570,7 +570,7 @@ impl Builder {
 
     fn report(&mut self, kind: DiagnosticKind, message: impl Into<String>, path: Path, span: Span) {
         if self.tree.problems.len() < DIAGNOSTICS_MAX {
-            self.tree.problems.push(Problem { path, ..Problem::new(kind, message, span) });
+            self.tree.problems.push(YamlError { path, ..YamlError::new(kind, message, span) });
         }
     }
 }

@@ -32,11 +32,14 @@ impl WindowShape {
 }
 
 /// Sliding window over the last ten seconds: ten buckets of 1 s.
-pub(super) const NOW: WindowShape = WindowShape { bucket: Micros::from_secs(1), buckets: 10 };
+pub(super) const LAST_TEN_SECONDS: WindowShape =
+    WindowShape { bucket: Micros::from_secs(1), buckets: 10 };
 /// Sliding window over the last hour: twelve buckets of 5 min.
-pub(super) const HOUR: WindowShape = WindowShape { bucket: Micros::from_secs(300), buckets: 12 };
+pub(super) const LAST_HOUR: WindowShape =
+    WindowShape { bucket: Micros::from_secs(300), buckets: 12 };
 /// Sliding window over the last 24 hours: twelve buckets of 2 h.
-pub(super) const DAY: WindowShape = WindowShape { bucket: Micros::from_secs(7_200), buckets: 12 };
+pub(super) const LAST_DAY: WindowShape =
+    WindowShape { bucket: Micros::from_secs(7_200), buckets: 12 };
 
 /// Sliding windows over the rejections of one limit: ten seconds, an hour, a day.
 #[derive(Debug)]
@@ -49,9 +52,9 @@ pub(super) struct KeyWindows {
 impl Default for KeyWindows {
     fn default() -> Self {
         KeyWindows {
-            now: KeyWindow::new(NOW),
-            hour: KeyWindow::new(HOUR),
-            day: KeyWindow::new(DAY),
+            now: KeyWindow::new(LAST_TEN_SECONDS),
+            hour: KeyWindow::new(LAST_HOUR),
+            day: KeyWindow::new(LAST_DAY),
         }
     }
 }

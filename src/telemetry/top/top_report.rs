@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use super::LimitEntry;
 use super::refusal_note::ValueDisplay;
-use super::space_saving::{DAY, HOUR, KeyWindow, KeyWindows, NOW, WindowShape};
+use super::space_saving::{
+    KeyWindow, KeyWindows, LAST_DAY, LAST_HOUR, LAST_TEN_SECONDS, WindowShape,
+};
 use crate::domain::Micros;
 
 /// Maximum number of keys listed per limit.
@@ -78,9 +80,9 @@ pub(super) fn report(
     TopReport {
         values: values.as_str(),
         not_noted,
-        now: window(NOW, |windows| &windows.now),
-        last_hour: window(HOUR, |windows| &windows.hour),
-        last_day: window(DAY, |windows| &windows.day),
+        now: window(LAST_TEN_SECONDS, |windows| &windows.now),
+        last_hour: window(LAST_HOUR, |windows| &windows.hour),
+        last_day: window(LAST_DAY, |windows| &windows.day),
     }
 }
 
