@@ -14,7 +14,7 @@ use axum::routing::{any, get};
 use futures_util::future::BoxFuture;
 
 use super::text_response;
-use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
+use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
 /// Response to a `/json` request.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct JsonResponse {
     pub body: String,
 }
 
-/// Function that decides the JSON request in a `/json` body.
+/// Function that decides the rate limit request in the body of a `/json` call.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
 
 /// Handlers of the HTTP port's routes.
@@ -36,8 +36,8 @@ pub struct PublicHandlers {
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// Metrics page.
-    pub scrape: Arc<Scrape>,
+    /// Renderer of the metrics page, `/metrics`.
+    pub scrape: Arc<MetricsPage>,
     /// Decides `/json` requests; `None` if `/json` is disabled.
     pub json: Option<JsonHandler>,
     /// Maximum size of a `/json` request body, in bytes.
@@ -71,15 +71,15 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         .route("/readyz", get(readyz))
         .merge(metrics_routes(handlers.scrape, "/metrics"));
     match handlers.json {
-        None => routes.route("/json", any(json_is_off)),
-        Some(handler) => routes.route("/json", any(move |body| json(handler, body))),
+        None => routes.route("/json", any(answer_json_disabled)),
+        Some(handler) => routes.route("/json", any(move |body| answer_json(handler, body))),
     }
     .layer(DefaultBodyLimit::max(handlers.body_bytes_max))
 }
 
 /// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
 /// Prometheus, and otherwise the older text format, which every tool can read.
-pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
+pub fn metrics_routes(scrape: Arc<MetricsPage>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap| {
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let (content_type, body) = match accept {
@@ -96,7 +96,7 @@ pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
     Router::new().route(path, get(metrics))
 }
 
-async fn json(handler: JsonHandler, body: Bytes) -> Response {
+async fn answer_json(handler: JsonHandler, body: Bytes) -> Response {
     let answer = handler(body).await;
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let decided = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status);
@@ -104,7 +104,7 @@ async fn json(handler: JsonHandler, body: Bytes) -> Response {
     (status, [(CONTENT_TYPE, kind)], answer.body).into_response()
 }
 
-async fn json_is_off() -> Response {
+async fn answer_json_disabled() -> Response {
     let reason = "/json is off because gRPC callers must show a certificate; --json on opens it\n";
     (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()
 }

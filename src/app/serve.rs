@@ -28,7 +28,7 @@ use super::wiring::store_setup::{AnyStore, ServiceDecider};
 use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::admin::{self, AllowedHosts, HttpLimits};
 use crate::clock::Clock;
-use crate::decide::{Decider, Modes};
+use crate::decide::{Decider, GlobalModes};
 use crate::domain::RuleId;
 use crate::server::{Health, Listener, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings, TopValues};
@@ -95,7 +95,7 @@ async fn run(
 
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
-    let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
+    let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
     let store = AnyStore::open(settings, &loader.secret, listener.worker_handles())?;
     let reloader = PolicyReloader::new(
         loader,
@@ -121,7 +121,7 @@ async fn run(
         connection_stats: listener.connection_stats(),
         tls_counters: tls.map(|tls| tls.counters()),
     };
-    let (scrape, exporters) = wiring.metrics()?;
+    let (scrape, exporters) = wiring.start_metrics()?;
     log_addresses(&listener, &http, &debug, prometheus.as_ref());
     let (stop_http, http_stops) = watch::channel(false);
     let limits = HttpLimits::default();
@@ -168,7 +168,7 @@ async fn run(
     Ok(())
 }
 
-/// Creates the metrics counters, with one set for each rule of the loaded policy.
+/// Creates the process's counters for metrics, with one set for each rule of the loaded policy.
 fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry> {
     let values = match settings.top_values {
         TopValues::Shortened => ValueDisplay::Shortened,
@@ -279,8 +279,8 @@ async fn sweep(
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics, twenty times a second
-/// so that the buffer can be small.
+/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
+/// second, so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

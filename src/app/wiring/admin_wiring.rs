@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::export_metrics;
-use crate::telemetry::{AllMetrics, Scrape, Telemetry};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry};
 use crate::wire::MESSAGE_BYTES_MAX;
 
 /// Components of the service that the HTTP ports expose.
@@ -35,7 +35,7 @@ impl AdminWiring<'_> {
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA is invalid.
-    pub(crate) fn metrics(&self) -> Result<(Arc<Scrape>, OtlpExporters), Failure> {
+    pub(crate) fn start_metrics(&self) -> Result<(Arc<MetricsPage>, OtlpExporters), Failure> {
         let stats = SignalStats::default();
         let mut metrics = store_metrics::sources(
             &self.decider,
@@ -45,7 +45,7 @@ impl AdminWiring<'_> {
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
-        let mut scrape = Scrape::new(Arc::clone(&metrics));
+        let mut scrape = MetricsPage::new(Arc::clone(&metrics));
         if settings.ratelimit_metric_names {
             scrape = scrape.with_ratelimit_names(Arc::clone(&self.telemetry));
         }
@@ -54,7 +54,7 @@ impl AdminWiring<'_> {
     }
 
     /// Returns the handlers of the HTTP port.
-    pub(crate) fn public_handlers(&self, scrape: &Arc<Scrape>) -> PublicHandlers {
+    pub(crate) fn public_handlers(&self, scrape: &Arc<MetricsPage>) -> PublicHandlers {
         let health = self.health.clone();
         let decider = Arc::clone(&self.decider);
         PublicHandlers {

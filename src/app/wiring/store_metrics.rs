@@ -83,8 +83,8 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
-/// Returns a source that emits a table of metrics. It emits nothing if `of` returns `None`, as it
-/// does for Redis metrics when counters are in memory.
+/// Returns a source that emits a table of metrics. It emits nothing if `of` returns `None`, for
+/// example for Redis metrics when counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     part: &Arc<P>,
     table: &'static [Metric<T>],
