@@ -42,7 +42,7 @@ use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Ref
 ///
 /// NTP slews offsets below 128 ms and steps larger ones. Clocks of Redis replicas are expected to
 /// differ by less than a second.
-pub const STEP_BACK_MAX: Micros = Micros::SECOND;
+pub const EXCESS_DEBT_MAX: Micros = Micros::SECOND;
 
 /// Upper bound of all credits: doubles, Lua's only number type, are exact below it.
 const CREDITS_MAX: u64 = 1 << 53;
@@ -89,7 +89,7 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let credits = BucketCredits::of(limit, charge);
+    let credits = BucketCredits::new(limit, charge);
     let (read, clamped) = credits.read(state, now);
     let mut debt = read;
     let mut charged = 0;
@@ -97,16 +97,16 @@ pub fn apply(
     match op {
         Op::Refund { cost } => {
             let refunded = cost.0.min(credits.cap_hits) * credits.unit;
-            debt = credits.lower(read, refunded / credits.flow, refunded % credits.flow);
+            debt = credits.subtract_time(read, refunded / credits.flow, refunded % credits.flow);
         }
         Op::Peek | Op::Take { cost: Hits::ZERO } => wait = credits.wait(read, 1),
         Op::Take { cost: Hits(cost) } => {
             wait = credits.wait(read, cost);
             if wait == Some(0) {
-                debt = credits.raise(read, cost * credits.unit);
+                debt = credits.add_debt(read, cost * credits.unit);
                 charged = cost;
             } else if charge == Charge::Always {
-                (debt, charged) = credits.raise_to_cap(read, cost);
+                (debt, charged) = credits.add_debt_to_cap(read, cost);
                 wait = credits.wait(debt, cost);
             }
         }
@@ -120,7 +120,7 @@ pub fn apply(
             charged: Hits(charged),
             available: Hits(credits.available(debt)),
             retry_after: wait.filter(|wait| *wait > 0).map(Micros),
-            reset_after: Micros(debt.ceil()),
+            reset_after: Micros(debt.ceil_micros()),
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
@@ -142,12 +142,13 @@ pub fn refund(
     taken: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
-    let credits = BucketCredits::of(limit, charge);
+    let credits = BucketCredits::new(limit, charge);
     let (read, clamped) = credits.read(Some(state), now);
     let refunded = taken.hits.0.min(credits.cap_hits) * credits.unit;
     let (whole, rem) = (refunded / credits.flow, refunded % credits.flow);
     let elapsed = now.saturating_sub(taken.at).0;
-    let debt = if elapsed > whole { read } else { credits.lower(read, whole - elapsed, rem) };
+    let debt =
+        if elapsed > whole { read } else { credits.subtract_time(read, whole - elapsed, rem) };
     (clamped || debt != read).then(|| debt.to_state(now))
 }
 
@@ -157,7 +158,7 @@ pub fn expires_at(state: State) -> Micros {
 }
 
 impl BucketCredits {
-    pub(crate) fn of(limit: &Bucket, charge: Charge) -> BucketCredits {
+    pub(crate) fn new(limit: &Bucket, charge: Charge) -> BucketCredits {
         let (unit, flow) = match limit.refill {
             Refill::Arrival { emission } => (emission.0, 1),
             Refill::Credits { hits, window } => (window.0, hits.0),
@@ -192,7 +193,7 @@ impl BucketCredits {
             debt = Debt { ahead: debt.ahead.saturating_add(1), rem: 0 };
         }
         let full = Debt { ahead: self.cap / self.flow, rem: self.cap % self.flow };
-        if debt.ahead > full.ahead + STEP_BACK_MAX.0 { (full, true) } else { (debt, false) }
+        if debt.ahead > full.ahead + EXCESS_DEBT_MAX.0 { (full, true) } else { (debt, false) }
     }
 
     /// Returns the microseconds until `cost` hits pass: 0 if they pass now, `None` if they never
@@ -211,25 +212,25 @@ impl BucketCredits {
     }
 
     /// Returns the debt plus `credits`.
-    fn raise(&self, debt: Debt, credits: u64) -> Debt {
+    fn add_debt(&self, debt: Debt, credits: u64) -> Debt {
         let rem = debt.rem.saturating_add(credits);
         Debt { ahead: debt.ahead.saturating_add(rem / self.flow), rem: rem % self.flow }
     }
 
     /// Raises the debt by `cost` hits, at most up to the cap. Returns the new debt and the hits
     /// charged, rounded down.
-    fn raise_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
+    fn add_debt_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
         if debt.ahead > self.cap / self.flow {
             return (debt, 0);
         }
         let owed = debt.ahead * self.flow + debt.rem;
         let room = self.cap.saturating_sub(owed);
         let credits = (cost.min(self.cap_hits) * self.unit).min(room);
-        (self.raise(debt, credits), credits / self.unit)
+        (self.add_debt(debt, credits), credits / self.unit)
     }
 
     /// Returns the debt minus `whole` microseconds and `rem / flow` of another, at least 0.
-    fn lower(&self, debt: Debt, whole: u64, rem: u64) -> Debt {
+    fn subtract_time(&self, debt: Debt, whole: u64, rem: u64) -> Debt {
         let (borrow, left) =
             if debt.rem >= rem { (0, debt.rem - rem) } else { (1, debt.rem + self.flow - rem) };
         match debt.ahead.checked_sub(whole + borrow) {
@@ -251,7 +252,7 @@ impl BucketCredits {
 
 impl Debt {
     /// Returns the debt in whole microseconds, rounded up.
-    fn ceil(self) -> u64 {
+    fn ceil_micros(self) -> u64 {
         self.ahead.saturating_add(u64::from(self.rem > 0))
     }
 

@@ -51,8 +51,8 @@ pub fn apply(
     now: Micros,
 ) -> Step<State> {
     let hits = limit.hits.0.min(u64::from(u32::MAX));
-    let cap = cap(hits, charge);
-    let view = view(state, limit, hits, cap, now);
+    let cap = count_max(hits, charge);
+    let view = view_at(state, limit, hits, cap, now);
     let mut count = view.count;
     let mut write = view.clamped;
     let mut passes = true;
@@ -109,11 +109,17 @@ pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
 
 /// Returns the end of the counter's window.
 pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
-    span(&limit.window, state.start).end
+    window_at(&limit.window, state.start).end
 }
 
-fn view(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Micros) -> WindowView {
-    let present = span(&limit.window, now);
+fn view_at(
+    state: Option<State>,
+    limit: &FixedWindow,
+    hits: u64,
+    cap: u64,
+    now: Micros,
+) -> WindowView {
+    let present = window_at(&limit.window, now);
     let mut view = WindowView {
         start: present.start,
         end: present.end,
@@ -132,7 +138,7 @@ fn view(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
     } else if state.start >= present.start {
         view.start = state.start;
         if state.start != present.start {
-            view.end = span(&limit.window, state.start).end;
+            view.end = window_at(&limit.window, state.start).end;
         }
         view.count = count.min(cap);
         view.exists = true;
@@ -142,7 +148,7 @@ fn view(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
 }
 
 /// Returns the largest count that a window stores, in hits.
-pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
+pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
         Charge::Always => u64::from(u32::MAX),
@@ -151,7 +157,7 @@ pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
 
 /// Returns the bounds of the window that contains `at`. A zero length, which no policy can have,
 /// counts as 1 µs, to avoid a division by zero.
-pub(crate) fn span(window: &Window, at: Micros) -> WindowBounds {
+pub(crate) fn window_at(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {
             let length = length.0.max(1);

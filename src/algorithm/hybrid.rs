@@ -39,7 +39,7 @@ mod credits;
 use std::sync::Arc;
 
 pub(crate) use self::credits::HybridCredits;
-use self::credits::PARTS;
+use self::credits::SHARES_TOTAL_PERCENT;
 use super::Step;
 use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 
@@ -62,7 +62,7 @@ impl State {
 
 /// Applies an operation of the limit's class and returns its outcome and new state.
 pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step<State> {
-    let credits = HybridCredits::of(limit);
+    let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
     let (read, stepped_back) = credits.read(state, at);
     let mut after = None;
@@ -113,11 +113,11 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
 /// Refunds the hits of a receipt, minus the hits that may have refilled since the charge. Returns
 /// the new state, or `None` if nothing is left to refund.
 pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
-    let credits = HybridCredits::of(limit);
+    let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
     let (read, _) = credits.read(Some(state), at);
     let elapsed = at.saturating_sub(taken.at.0 / credits.tick);
-    let refilled = elapsed.saturating_mul(PARTS.saturating_mul(limit.hits.0));
+    let refilled = elapsed.saturating_mul(SHARES_TOTAL_PERCENT.saturating_mul(limit.hits.0));
     let charged = taken.hits.0.min(credits.burst) * credits.unit;
     let back = charged.checked_sub(refilled).filter(|back| *back > 0)?;
     Some(credits.refund(&read, limit.class, back))
@@ -125,7 +125,7 @@ pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) 
 
 /// Returns the time at which all own buckets and the pool are full again.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
-    let credits = HybridCredits::of(limit);
+    let credits = HybridCredits::new(limit);
     if state.own.len() != limit.shares.len() {
         return Micros::ZERO;
     }

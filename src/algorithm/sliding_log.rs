@@ -26,14 +26,14 @@ use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog,
 /// Stored takes of a log, oldest first. Some may have expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    takes: VecDeque<Take>,
+    takes: VecDeque<LogEntry>,
     /// Number that the next take gets.
     next: u64,
 }
 
 /// Charge of one or more hits at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Take {
+struct LogEntry {
     at: Micros,
     /// Number that identifies the take in its receipt.
     entry: u64,
@@ -57,11 +57,11 @@ impl State {
 
     /// Returns the size of the heap allocation in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.takes.capacity() * size_of::<Take>()
+        self.takes.capacity() * size_of::<LogEntry>()
     }
 
     /// Returns the number of expired takes, which are the first ones in the list.
-    fn expired_takes(&self, limit: &SlidingLog, now: Micros) -> usize {
+    fn expired_count(&self, limit: &SlidingLog, now: Micros) -> usize {
         let clock = self.takes.back().map_or(now, |take| take.at.max(now));
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
     }
@@ -70,7 +70,7 @@ impl State {
     /// the far future was clamped.
     fn unexpired(&self, limit: &SlidingLog, now: Micros) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
-        let expired = self.expired_takes(limit, now);
+        let expired = self.expired_count(limit, now);
         let mut takes = VecDeque::with_capacity(self.takes.len() - expired + 1);
         takes.extend(self.takes.iter().skip(expired));
         // An empty log is equivalent to a missing one, whose numbers start at 0.
@@ -163,7 +163,7 @@ impl State {
         let entry = self.next;
         self.next += 1;
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
-        self.takes.push_back(Take { at, entry, hits });
+        self.takes.push_back(LogEntry { at, entry, hits });
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
     }
 
@@ -198,9 +198,9 @@ pub fn refund(
     // The time is compared, too, because an empty log restarts its numbers at 0.
     let is_charged_take =
         |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
-    let expired = state.expired_takes(limit, now);
+    let expired = state.expired_count(limit, now);
     let at = state.takes.range(expired..).position(is_charged_take)?;
-    let mut takes: VecDeque<Take> = state.takes.range(expired..).copied().collect();
+    let mut takes: VecDeque<LogEntry> = state.takes.range(expired..).copied().collect();
     takes.remove(at);
     Some(State { takes, next: state.next })
 }

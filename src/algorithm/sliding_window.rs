@@ -60,7 +60,7 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let view = view(state, limit, charge, now);
+    let view = view_at(state, limit, charge, now);
     let mut after = view;
     let mut wait = Some(Micros::ZERO);
     let mut charged = 0;
@@ -127,7 +127,7 @@ pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
     state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))
 }
 
-fn view(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> WindowView {
+fn view_at(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> WindowView {
     let length = limit.length.0.max(1);
     let begins = Micros(now.0 - now.0 % length);
     let mut view = WindowView {

@@ -41,7 +41,7 @@ struct Verdicts {
 impl Admission {
     /// Combines the roles of a call's checks with the store's answers. A check that was not asked
     /// or not answered is undecided.
-    pub fn of(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
+    pub fn from_answers(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }
 

@@ -124,7 +124,7 @@ impl Check<'_> {
     ///
     /// Always false for concurrency and hybrid limits, which cannot record debt; the policy
     /// compiler rejects `charge: always` for both.
-    pub fn is_debt(&self) -> bool {
+    pub fn charges_always(&self) -> bool {
         let keeps_debt = match self.limit.algorithm {
             Algorithm::FixedWindow(_)
             | Algorithm::SlidingWindow(_)
@@ -140,7 +140,7 @@ impl Check<'_> {
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
     /// True for refunds and debts.
     pub fn applies_when_rejected(&self) -> bool {
-        self.is_refund() || self.is_debt()
+        self.is_refund() || self.charges_always()
     }
 }
 

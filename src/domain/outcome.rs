@@ -97,7 +97,7 @@ pub struct Receipt {
 
 impl Receipt {
     /// Returns the receipt for a check, or `None` if the check charged nothing.
-    pub fn of(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {
+    pub fn for_check(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {
         outcome.taken.map(|taken| Receipt { key: check.key, limit: Arc::clone(check.limit), taken })
     }
 
@@ -105,14 +105,14 @@ impl Receipt {
     /// to what they will be after the refund. Debts stay charged.
     ///
     /// The answers must come from the store that will execute the refund.
-    pub fn of_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
+    pub fn for_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         for (check, answer) in checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
             if check.applies_when_rejected() {
                 continue;
             }
-            if let Some(receipt) = Receipt::of(check, outcome) {
+            if let Some(receipt) = Receipt::for_check(check, outcome) {
                 receipts.push(receipt);
                 *outcome = outcome.refunded(check.limit.capacity());
             }

@@ -12,9 +12,9 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Default budget of a call. A healthy Redis answers within 1 ms. Envoy waits 20 ms by default, so
 /// a budget of 6 ms leaves enough time for the fallback.
-pub const BUDGET: Duration = Duration::from_millis(6);
+pub const BUDGET_DEFAULT: Duration = Duration::from_millis(6);
 /// Part of the caller's deadline that is reserved for sending the response.
-pub const MARGIN: Duration = Duration::from_millis(2);
+pub const RESPONSE_MARGIN: Duration = Duration::from_millis(2);
 
 /// Wrapper that bounds how long a call waits for a store.
 ///
@@ -29,7 +29,7 @@ pub struct Deadline<S> {
 
 impl<S: Store> Deadline<S> {
     /// Creates the wrapper. A call waits for `store` for at most `budget`, and no longer than
-    /// [`MARGIN`] before its own deadline.
+    /// [`RESPONSE_MARGIN`] before its own deadline.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
@@ -47,7 +47,7 @@ impl<S: Store> Deadline<S> {
     fn budget(&self, now: Instant, deadline: Option<Instant>) -> Duration {
         let Some(deadline) = deadline else { return self.budget };
         let left = deadline.saturating_duration_since(now);
-        self.budget.min(left.saturating_sub(MARGIN))
+        self.budget.min(left.saturating_sub(RESPONSE_MARGIN))
     }
 
     fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {

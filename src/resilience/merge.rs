@@ -22,7 +22,7 @@ use crate::domain::{
 
 /// Value of `retry_after` for a check that is denied because the store is unavailable. The store is
 /// probed several times per second.
-const RETRY_AFTER: Micros = Micros::SECOND;
+const DENY_RETRY_AFTER: Micros = Micros::SECOND;
 
 /// Checks to decide on the local store: the position in the call and the role on the local store.
 /// Inline for four checks, as in the matcher.
@@ -52,7 +52,7 @@ pub(super) fn merge(
     };
     let all_or_nothing = call.accounting == Accounting::AllOrNothing;
     let refund = |answers: &mut [Answer]| match call.accounting {
-        Accounting::AllOrNothing => Receipt::of_rejected_call(call.checks, answers),
+        Accounting::AllOrNothing => Receipt::for_rejected_call(call.checks, answers),
         Accounting::Independent => Vec::new(),
     };
     let mut each = call.checks.iter().zip(&*answers);
@@ -70,7 +70,7 @@ pub(super) fn merge(
                 *answer = Answer::Decided(Outcome::pass(check.limit.capacity()));
             }
             OnStoreFailure::Deny if !check.is_refund() => {
-                *answer = Answer::Decided(Outcome::refuse_for(RETRY_AFTER));
+                *answer = Answer::Decided(Outcome::refuse_for(DENY_RETRY_AFTER));
             }
             // This can only be a shadow check, whose answer has no effect.
             OnStoreFailure::Error if !check.is_refund() => {}
@@ -83,7 +83,7 @@ pub(super) fn merge(
             }
         }
     }
-    if all_or_nothing && Admission::of(call.checks, answers).is_rejected() {
+    if all_or_nothing && Admission::from_answers(call.checks, answers).is_rejected() {
         local_checks.retain(|(at, _)| call.checks[*at].applies_when_rejected());
     }
     let quota_passes = call.checks.iter().zip(&*answers).any(|(check, answer)| {
@@ -101,7 +101,7 @@ pub(super) fn merge(
             answers[*at] = answer;
         }
     }
-    let admitted = !Admission::of(call.checks, answers).is_rejected();
+    let admitted = !Admission::from_answers(call.checks, answers).is_rejected();
     let receipts = if admitted { Vec::new() } else { refund(answers) };
     MergeResult::Decided { admitted, receipts }
 }

@@ -33,12 +33,12 @@ const TTL_MAX: Micros = Micros::SECOND;
 /// store call, because on a busy machine the answer may take longer than that.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Number of sets of [`WAYS`] entries: 4,096 entries, half a megabyte. Only keys that are refused
+/// Number of sets of [`ENTRIES_PER_SET`] entries: 4,096 entries, half a megabyte. Only keys that are refused
 /// again within a second benefit from the cache, and an evicted key only asks the store once more.
-const SETS: usize = 512;
+const SET_COUNT: usize = 512;
 
 /// Number of entries per set. A lookup compares all of them.
-const WAYS: usize = 8;
+const ENTRIES_PER_SET: usize = 8;
 
 /// Wrapper that caches the refusals of a store.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub struct RefusalCacheStats {
 struct CacheSet {
     /// Time at which the last entry expires; zero if the set never had an entry.
     until: AtomicU64,
-    refusals: Mutex<SmallVec<[CachedRefusal; WAYS]>>,
+    refusals: Mutex<SmallVec<[CachedRefusal; ENTRIES_PER_SET]>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,7 @@ impl<S: Store> RefusalCache<S> {
     /// Wraps a store. `splits` says whether the store splits calls whose counters have different
     /// tags (Redis Cluster); the refusals of such calls are not cached.
     pub fn new(inner: S, splits: bool) -> Self {
-        let sets = (0..SETS).map(|_| CacheSet::default()).collect();
+        let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
         RefusalCache { inner, splits, enabled: true, sets, stats: RefusalCacheStats::default() }
     }
 
@@ -121,7 +121,7 @@ impl<S: Store> RefusalCache<S> {
 
     fn set(&self, key: &CounterKey) -> &CacheSet {
         // The identity is a hash, so its lowest bits choose the set.
-        &self.sets[(key.identity as usize) % SETS]
+        &self.sets[(key.identity as usize) % SET_COUNT]
     }
 
     /// Removes the entries of one counter.
@@ -140,7 +140,7 @@ impl<S: Store> RefusalCache<S> {
         if set.until.load(Ordering::Relaxed) <= now.0 {
             return None;
         }
-        let key = RefusalKey::of(check)?;
+        let key = RefusalKey::for_check(check)?;
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = refusals.iter_mut().find(|refusal| refusal.key == key)?;
         // If the clock has stepped back behind the time of the refusal, ask the store.
@@ -158,7 +158,9 @@ impl<S: Store> RefusalCache<S> {
     }
 
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
-        let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::of(check)) else { return };
+        let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
+            return;
+        };
         if !self.enabled {
             return;
         }
@@ -178,8 +180,8 @@ impl<S: Store> RefusalCache<S> {
         let set = self.set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         refusals.retain(|refusal| refusal.key != key && refusal.expires > now);
-        if refusals.len() == WAYS {
-            let oldest = (0..WAYS).min_by_key(|at| refusals[*at].until);
+        if refusals.len() == ENTRIES_PER_SET {
+            let oldest = (0..ENTRIES_PER_SET).min_by_key(|at| refusals[*at].until);
             refusals.swap_remove(oldest.unwrap_or(0));
         }
         refusals.push(refusal);
@@ -189,7 +191,7 @@ impl<S: Store> RefusalCache<S> {
     /// Updates the cache with answers of the store: inserts refusals, and removes the entries of
     /// counters that were charged, because their waits have become longer.
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
-        let is_split = self.splits && !share_a_tag(call.checks);
+        let is_split = self.splits && !have_same_tag(call.checks);
         for (check, answer) in call.checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
             if outcome.charged > Hits::ZERO {
@@ -225,7 +227,7 @@ impl<S: Store> RefusalCache<S> {
 
 impl RefusalKey {
     /// Returns the key for a check, or `None` if refusals of the check are never cached.
-    fn of(check: &Check<'_>) -> Option<RefusalKey> {
+    fn for_check(check: &Check<'_>) -> Option<RefusalKey> {
         let Op::Take { cost: cost @ Hits(1..) } = check.op else { return None };
         if check.limit.charge == Charge::Always || check.holder.is_some() {
             return None;
@@ -262,7 +264,7 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
 
 /// Returns whether all checks have the same tag, so that a store which splits calls by tag sends
 /// them in one call.
-fn share_a_tag(checks: &[Check<'_>]) -> bool {
+fn have_same_tag(checks: &[Check<'_>]) -> bool {
     let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
 }
@@ -311,7 +313,7 @@ impl<S: Store> Store for RefusalCache<S> {
         }
         // A refused check charges nothing, so the store can decide the other checks without it.
         let is_rejected = call.accounting == Accounting::AllOrNothing
-            && Admission::of(call.checks, &each).is_rejected();
+            && Admission::from_answers(call.checks, &each).is_rejected();
         let positions: SmallVec<[usize; 8]> = (0..call.checks.len())
             .filter(|at| each[*at] == Answer::NotAsked)
             .filter(|at| !is_rejected || call.checks[*at].applies_when_rejected())

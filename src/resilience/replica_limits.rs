@@ -14,7 +14,7 @@ use crate::domain::{
 
 /// Number of shares in the table: 64 KiB of pointers. A share that is missing is computed anew,
 /// which costs an allocation; that happens for request overrides and for policies with more limits.
-const SHARES_MAX: usize = 8_192;
+const TABLE_SIZE: usize = 8_192;
 
 /// Limit with this replica's share of it.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl ReplicaLimits {
     pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
         let unused = Arc::new(unused_limit());
         let empty = Arc::new(ShareEntry { whole: Arc::clone(&unused), share: unused });
-        let slots = if fraction.is_whole() { 0 } else { SHARES_MAX };
+        let slots = if fraction.is_whole() { 0 } else { TABLE_SIZE };
         ReplicaLimits {
             fraction,
             slots: (0..slots).map(|_| ArcSwap::new(Arc::clone(&empty))).collect(),
@@ -71,7 +71,7 @@ impl ReplicaLimits {
         // Allocations are at least 16 bytes apart. The odd factor spreads addresses over the table.
         let address = Arc::as_ptr(limit) as usize as u64 >> 4;
         let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let slot = &self.slots[spread as usize % SHARES_MAX];
+        let slot = &self.slots[spread as usize % TABLE_SIZE];
         let entry = slot.load();
         if Arc::ptr_eq(&entry.whole, limit) {
             return ReplicaLimit::Share(entry);

@@ -45,9 +45,9 @@ const ENCODE_BUFFER_BYTES: usize = 512;
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Content type of gRPC requests and responses.
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Header with the caller's deadline, a static so that its name is not validated on every call.
-static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Returns the HTTP error for a request that is not a gRPC call: 405 if it is not a POST, 415 if
 /// its content type is neither `application/grpc` nor `application/grpc+ENCODING`.
@@ -66,7 +66,7 @@ pub(crate) fn reject_as_http<B>(request: &Request<B>) -> Option<Response<Body>> 
 
 fn is_grpc(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
-    match content_type.as_bytes().strip_prefix(GRPC.as_bytes()) {
+    match content_type.as_bytes().strip_prefix(GRPC_CONTENT_TYPE.as_bytes()) {
         Some([]) => true,
         // `application/grpc+proto` and `application/grpc;…`, but not `application/grpc-web`.
         Some([next, ..]) => matches!(next, b'+' | b';' | b' '),
@@ -227,7 +227,7 @@ impl Decoder for OneMessageDecoder {
 /// Returns the time from now until the caller's deadline; `None` if the `grpc-timeout` header is
 /// missing or malformed.
 pub(crate) fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
+    let text = headers.get(&GRPC_TIMEOUT_HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // The protocol allows at most eight digits, so nothing below overflows.
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {

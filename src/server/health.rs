@@ -79,7 +79,7 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-fn response_for(state: HealthState) -> HealthCheckResponse {
+fn response_for_state(state: HealthState) -> HealthCheckResponse {
     response(match state {
         HealthState::Serving => ServingStatus::Serving,
         HealthState::NotServing | HealthState::ShutDown => ServingStatus::NotServing,
@@ -104,7 +104,7 @@ async fn next_message(
             if (now, sent) == (HealthState::ShutDown, Some(HealthState::NotServing)) {
                 return None;
             }
-            Some((Ok(response_for(now)), WatchState::Known { state, sent: Some(now) }))
+            Some((Ok(response_for_state(now)), WatchState::Known { state, sent: Some(now) }))
         }
         WatchState::Unknown { state, sent: false } => {
             let unknown = response(ServingStatus::ServiceUnknown);
@@ -126,7 +126,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Ok(Response::new(response_for(*self.state.borrow())))
+            Ok(Response::new(response_for_state(*self.state.borrow())))
         } else {
             Err(Status::not_found("no service of that name"))
         }

@@ -37,7 +37,7 @@ const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Listen backlog of the TCP sockets. After a restart, every worker thread of every Envoy
 /// reconnects at once; a client whose connection does not fit retries a second later.
-const BACKLOG: i32 = 4_096;
+const LISTEN_BACKLOG: i32 = 4_096;
 
 /// Timeout for the worker threads to exit after the hard limit of a shutdown.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -196,7 +196,7 @@ fn bind(address: &Address) -> io::Result<BoundSocket> {
             // second server on the same port still fails.
             socket.set_reuse_address(true)?;
             socket.bind(&(*address).into())?;
-            socket.listen(BACKLOG)?;
+            socket.listen(LISTEN_BACKLOG)?;
             socket.set_nonblocking(true)?;
             Ok(BoundSocket::Tcp(socket.into()))
         }

@@ -34,7 +34,7 @@ use crate::wire::traceparent;
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// HTTP path of the only method of the rate limit service.
-pub(crate) const SHOULD_RATE_LIMIT: &str =
+pub(crate) const SHOULD_RATE_LIMIT_PATH: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Shortest deadline that a decision can meet, because decoding, deciding, and encoding take about
@@ -126,7 +126,7 @@ impl<D: Decide> RateLimit<D> {
                 Box::pin(current_trace::scope(Arc::clone(trace), answer)).await
             }
         };
-        let outcome = outcome_of(&answered);
+        let outcome = classify_outcome(&answered);
         observer.on_response(outcome, self.clock.monotonic() - began);
         if let Some(trace) = &trace {
             observer.on_trace(trace, outcome);
@@ -140,7 +140,7 @@ impl<D: Decide> RateLimit<D> {
         if !observer.tracing_enabled() {
             return None;
         }
-        let parent = traceparent::parent(headers);
+        let parent = traceparent::parse_header(headers);
         observer.should_sample(parent.as_ref()).then(|| {
             let clock = self.clock.clone();
             Arc::new(Trace::begin(parent, move || clock.now()))
@@ -234,7 +234,7 @@ impl<D: Decide> RateLimit<D> {
 }
 
 /// Classifies the result of a call for the metrics.
-fn outcome_of(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
+fn classify_outcome(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,
         Err(Code::DeadlineExceeded) => RpcOutcome::Late,

@@ -15,8 +15,8 @@ use tower_service::Service as _;
 use super::authz::Caller;
 use super::framing;
 use super::health::Health;
-use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT};
-use crate::wire::messages::DESCRIPTORS;
+use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
+use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
 /// Services of the gRPC port.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl<D: Decide> Router<D> {
         let mut tonic_services = Routes::new(health.service());
         let reflection = || {
             tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         // Loading cannot fail, because the descriptors come from the build (a test calls
@@ -68,7 +68,7 @@ impl<D: Decide> Router<D> {
         if let Some(rejection) = framing::reject_as_http(&request) {
             return rejection;
         }
-        if request.uri().path() != SHOULD_RATE_LIMIT {
+        if request.uri().path() != SHOULD_RATE_LIMIT_PATH {
             return match self.tonic_services.clone().call(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},

@@ -15,7 +15,7 @@ use super::messages::{
     rate_limit_response as wire,
 };
 use super::proto_json;
-use super::struct_json::struct_json;
+use super::struct_json::struct_to_json;
 use crate::domain::{Override, Unit};
 
 /// Connection settings of the client.
@@ -150,10 +150,10 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`WireError::Refused`] with the status if the call fails.
-    pub async fn ask(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
-        let answer = self.service.should_rate_limit(encode(request)).await;
+    pub async fn send(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
+        let answer = self.service.should_rate_limit(encode_request(request)).await;
         answer
-            .map(|answer| response(&answer.into_inner()))
+            .map(|answer| decode_response(&answer.into_inner()))
             .map_err(|status| WireError::Refused { status: Box::new(status) })
     }
 }
@@ -172,7 +172,7 @@ impl ClientTls {
     }
 }
 
-fn encode(request: &CallRequest) -> RateLimitRequest {
+fn encode_request(request: &CallRequest) -> RateLimitRequest {
     RateLimitRequest {
         domain: request.domain.clone().into(),
         descriptors: request.descriptors.iter().map(descriptor).collect(),
@@ -180,7 +180,7 @@ fn encode(request: &CallRequest) -> RateLimitRequest {
     }
 }
 
-fn descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
+fn encode_descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
     let entry = |(key, value): &(Vec<u8>, Vec<u8>)| Entry {
         key: key.clone().into(),
         value: value.clone().into(),
@@ -189,7 +189,7 @@ fn descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
         entries: call.entries.iter().map(entry).collect(),
         limit: call.limit.map(|limit| RateLimitOverride {
             requests_per_unit: limit.requests_per_unit,
-            unit: unit(limit.unit).into(),
+            unit: to_wire_unit(limit.unit).into(),
             unit_multiplier: Some(limit.unit_multiplier),
         }),
         hits_addend: call.hits,
@@ -199,7 +199,7 @@ fn descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
 
 /// Converts a unit. WEEK becomes UNKNOWN, which the server rejects, because request overrides per
 /// week do not exist.
-fn unit(unit: Unit) -> RateLimitUnit {
+fn to_wire_unit(unit: Unit) -> RateLimitUnit {
     match unit {
         Unit::Second => RateLimitUnit::Second,
         Unit::Minute => RateLimitUnit::Minute,
@@ -211,7 +211,7 @@ fn unit(unit: Unit) -> RateLimitUnit {
     }
 }
 
-fn response(answer: &RateLimitResponse) -> CallResponse {
+fn decode_response(answer: &RateLimitResponse) -> CallResponse {
     let header = |header: &HeaderValue| (header.key.clone(), header.value.clone());
     CallResponse {
         refused: answer.overall_code() == wire::Code::OverLimit,
@@ -220,11 +220,11 @@ fn response(answer: &RateLimitResponse) -> CallResponse {
         headers: answer.response_headers_to_add.iter().map(header).collect(),
         body: answer.raw_body.clone(),
         metadata: answer.dynamic_metadata.as_ref().map(struct_json),
-        json: proto_json::response(answer),
+        json: proto_json::decode_response(answer),
     }
 }
 
-fn status(status: &wire::DescriptorStatus) -> ResponseStatus {
+fn decode_status(status: &wire::DescriptorStatus) -> ResponseStatus {
     ResponseStatus {
         refused: status.code() == wire::Code::OverLimit,
         limit: status.current_limit.as_ref().map(|limit| ResponseLimit {

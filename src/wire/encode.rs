@@ -10,7 +10,7 @@ use super::decode::DecodedRequest;
 use super::messages::{RateLimitResponse, rate_limit_response as wire};
 use super::response_config::ResponseConfig;
 use super::response_headers;
-use super::response_headers::Wait;
+use super::response_headers::RetryWait;
 use super::{dynamic_metadata, refusal_body};
 use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
 use crate::policy::Policy;
@@ -39,7 +39,7 @@ impl ResponseInput<'_, '_> {
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
             let limited_by = decision.limited_by.as_ref();
-            Wait::of_refusal(limited_by, self.response_config, self.now, self.random)
+            RetryWait::of_refusal(limited_by, self.response_config, self.now, self.random)
         } else {
             None
         };

@@ -18,7 +18,7 @@ use super::messages::{
     HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
     rate_limit_response as wire,
 };
-use super::struct_json::struct_json;
+use super::struct_json::struct_to_json;
 
 /// Response of `/json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,7 +223,7 @@ pub(crate) fn response(response: &RateLimitResponse) -> Value {
     put(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
     put(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
     if let Some(metadata) = &response.dynamic_metadata {
-        put(&mut object, "dynamicMetadata", struct_json(metadata));
+        put(&mut object, "dynamicMetadata", struct_to_json(metadata));
     }
     Value::Object(object)
 }

@@ -88,10 +88,10 @@ pub struct ResponseConfig {
 }
 
 /// Name of the header with the wait of a refused caller.
-pub(crate) const RETRY_AFTER: &str = "Retry-After";
+pub(crate) const RETRY_AFTER_HEADER: &str = "Retry-After";
 
 /// Hop-by-hop headers of RFC 9110, section 7.6.1, and of older practice.
-const HOP_BY_HOP: [&str; 9] = [
+const HOP_BY_HOP_HEADERS: [&str; 9] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -105,7 +105,7 @@ const HOP_BY_HOP: [&str; 9] = [
 
 /// Headers that describe or address a message. Envoy would append our value to its own, for example
 /// `content-length: 225,3`.
-const FRAMING: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
+const FRAMING_HEADERS: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
 impl ResponseConfig {
     /// Validates the settings.
@@ -163,10 +163,10 @@ fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
         return Err(HeaderNameError::Pseudo);
     }
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::NotAName)?;
-    if HOP_BY_HOP.contains(&name.as_str()) {
+    if HOP_BY_HOP_HEADERS.contains(&name.as_str()) {
         return Err(HeaderNameError::HopByHop);
     }
-    if FRAMING.contains(&name.as_str()) {
+    if FRAMING_HEADERS.contains(&name.as_str()) {
         return Err(HeaderNameError::Framing);
     }
     Ok(name)

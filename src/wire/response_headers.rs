@@ -6,7 +6,7 @@
 use jiff::fmt::rfc2822::DateTimePrinter;
 
 use super::messages::HeaderValue;
-use super::response_config::{RETRY_AFTER, ResetFormat, ResponseConfig, RetryAfterFormat};
+use super::response_config::{RETRY_AFTER_HEADER, ResetFormat, ResponseConfig, RetryAfterFormat};
 use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
 
 /// Maximum size in bytes of the header that names the limit, percent-encoding included. A limit
@@ -15,14 +15,14 @@ const NAME_VALUE_BYTES_MAX: usize = 255;
 
 /// Wait of a refused caller, jitter included, as a duration and as a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(super) struct RetryWait {
     /// Wait in seconds, rounded up, at least 1.
     pub(super) seconds: u64,
     /// Time at which a retry can pass.
     until: Micros,
 }
 
-impl Wait {
+impl RetryWait {
     /// Returns the wait of a refusal plus the configured jitter; `None` if waiting does not help.
     /// `random` is uniformly distributed.
     pub(super) fn of_refusal(
@@ -30,19 +30,19 @@ impl Wait {
         response_config: &ResponseConfig,
         now: Micros,
         random: u64,
-    ) -> Option<Wait> {
+    ) -> Option<RetryWait> {
         let wait = limited_by?.retry_after?;
         let most = u128::from(wait.0) * u128::from(response_config.retry_spread_percent) / 100;
         let extra = (most * u128::from(random)) >> 64;
         let wait = wait.saturating_add(Micros(u64::try_from(extra).unwrap_or(u64::MAX)));
-        Some(Wait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
+        Some(RetryWait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
     }
 }
 
 /// Appends the response headers of `decision` to `into`.
 pub(super) fn append(
     decision: &Decision<'_>,
-    wait: Option<Wait>,
+    wait: Option<RetryWait>,
     response_config: &ResponseConfig,
     now: Micros,
     into: &mut Vec<HeaderValue>,
@@ -56,9 +56,9 @@ pub(super) fn append(
         return;
     }
     if let (Some(how), Some(wait)) = (response_config.retry_after, wait)
-        && let Some(value) = retry_after(how, wait)
+        && let Some(value) = format_retry_after(how, wait)
     {
-        into.push(header(RETRY_AFTER, value));
+        into.push(header(RETRY_AFTER_HEADER, value));
     }
     if let (Some(name), Some(limited_by)) = (&response_config.limited_by, &decision.limited_by) {
         into.push(header(name, percent_encode(limit_name(limited_by))));
@@ -102,7 +102,7 @@ fn append_limit_headers(
 }
 
 /// Formats the value of `Retry-After`; `None` for a date after the year 9999.
-fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
+fn format_retry_after(how: RetryAfterFormat, wait: RetryWait) -> Option<String> {
     match how {
         RetryAfterFormat::Seconds => Some(wait.seconds.to_string()),
         RetryAfterFormat::HttpDate => {

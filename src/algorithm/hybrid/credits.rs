@@ -8,7 +8,7 @@ use super::State;
 use crate::domain::{Hits, Hybrid, Micros};
 
 /// Parts of a whole share: shares are percentages.
-pub(super) const PARTS: u64 = 100;
+pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
 /// Upper bound of all credits. Sums of up to four times as many are still exact as doubles in Lua.
 const CREDITS_MAX: u64 = 1 << 51;
@@ -27,9 +27,10 @@ pub(crate) struct HybridCredits<'a> {
 }
 
 impl<'a> HybridCredits<'a> {
-    pub(crate) fn of(limit: &'a Hybrid) -> HybridCredits<'a> {
+    pub(crate) fn new(limit: &'a Hybrid) -> HybridCredits<'a> {
         let tick = tick(limit.window);
-        let unit = PARTS * (limit.window.0 / tick).clamp(1, CREDITS_MAX / PARTS);
+        let unit = SHARES_TOTAL_PERCENT
+            * (limit.window.0 / tick).clamp(1, CREDITS_MAX / SHARES_TOTAL_PERCENT);
         // The policy's bounds keep every limit below this clamp.
         let burst = limit.burst.0.min(CREDITS_MAX / unit);
         HybridCredits { limit, tick, unit, burst, total: unit * burst }
@@ -40,24 +41,24 @@ impl<'a> HybridCredits<'a> {
     }
 
     /// Returns the capacity of a class's own bucket.
-    fn cap(&self, class: usize) -> u64 {
-        self.total / PARTS * u64::from(self.limit.shares[class])
+    fn class_capacity(&self, class: usize) -> u64 {
+        self.total / SHARES_TOTAL_PERCENT * u64::from(self.limit.shares[class])
     }
 
     /// Returns the credits per tick that a class's own bucket receives.
-    fn flow(&self, class: usize) -> u64 {
+    fn class_flow(&self, class: usize) -> u64 {
         u64::from(self.limit.shares[class]).saturating_mul(self.limit.hits.0)
     }
 
     /// Returns the credits per tick that no share claims; they flow into the pool.
     fn spare_flow(&self) -> u64 {
         let shares: u64 = self.limit.shares.iter().map(|share| u64::from(*share)).sum();
-        PARTS.saturating_sub(shares).saturating_mul(self.limit.hits.0)
+        SHARES_TOTAL_PERCENT.saturating_sub(shares).saturating_mul(self.limit.hits.0)
     }
 
     /// Returns the state with everything full.
-    fn full(&self, at: u64) -> State {
-        let own: Arc<[u64]> = self.classes().map(|class| self.cap(class)).collect();
+    fn full_state(&self, at: u64) -> State {
+        let own: Arc<[u64]> = self.classes().map(|class| self.class_capacity(class)).collect();
         let pool = self.total.saturating_sub(own.iter().sum());
         State { last: at, pool, own }
     }
@@ -75,8 +76,8 @@ impl<'a> HybridCredits<'a> {
         let own = self
             .classes()
             .map(|class| {
-                let (had, cap) = (state.own[class], self.cap(class));
-                let wants = had + self.inflow(self.flow(class), ticks);
+                let (had, cap) = (state.own[class], self.class_capacity(class));
+                let wants = had + self.inflow(self.class_flow(class), ticks);
                 pool = pool.min(self.total) + wants.saturating_sub(cap);
                 wants.min(cap)
             })
@@ -87,12 +88,12 @@ impl<'a> HybridCredits<'a> {
     /// Returns the state after `ticks` without takes.
     fn refill(&self, state: &State, ticks: u64) -> State {
         let (own, pool) = self.refill_unbounded(state, ticks);
-        let pool = pool.min(self.room(&own));
+        let pool = pool.min(self.pool_capacity(&own));
         State { last: state.last.saturating_add(ticks), pool, own }
     }
 
     /// Returns the most credits that the pool may hold.
-    fn room(&self, own: &[u64]) -> u64 {
+    fn pool_capacity(&self, own: &[u64]) -> u64 {
         self.total.saturating_sub(own.iter().sum())
     }
 
@@ -100,12 +101,12 @@ impl<'a> HybridCredits<'a> {
     /// classes than the limit counts as full.
     pub(super) fn read(&self, state: Option<&State>, at: u64) -> (State, bool) {
         let Some(state) = state.filter(|state| state.own.len() == self.limit.shares.len()) else {
-            return (self.full(at), false);
+            return (self.full_state(at), false);
         };
         let fitting = State {
             last: state.last,
             pool: state.pool.min(self.total),
-            own: (0..state.own.len()).map(|c| state.own[c].min(self.cap(c))).collect(),
+            own: (0..state.own.len()).map(|c| state.own[c].min(self.class_capacity(c))).collect(),
         };
         // Further ahead than everything takes to fill: written by a wrong clock.
         if state.last > at.saturating_add(self.ticks_to_full()).saturating_add(1) {
@@ -119,7 +120,7 @@ impl<'a> HybridCredits<'a> {
     fn ticks_to_full(&self) -> u64 {
         let slowest = self
             .classes()
-            .map(|class| self.flow(class))
+            .map(|class| self.class_flow(class))
             .chain([self.spare_flow()])
             .filter(|flow| *flow > 0)
             .min();
@@ -127,12 +128,13 @@ impl<'a> HybridCredits<'a> {
     }
 
     /// Returns the credits that the pool must hold before the class takes from it.
-    fn floor(&self, own: &[u64]) -> u64 {
-        let room = self.room(own);
-        let caps: u64 = self.classes().map(|class| self.cap(class)).sum();
+    fn pool_floor(&self, own: &[u64]) -> u64 {
+        let room = self.pool_capacity(own);
+        let caps: u64 = self.classes().map(|class| self.class_capacity(class)).sum();
         let size = if caps < self.total { self.total - caps } else { room };
         let percent = u64::from(self.limit.floor_percent);
-        let part = size / PARTS * percent + (size % PARTS * percent).div_ceil(PARTS);
+        let part = size / SHARES_TOTAL_PERCENT * percent
+            + (size % SHARES_TOTAL_PERCENT * percent).div_ceil(SHARES_TOTAL_PERCENT);
         let whole = part.div_ceil(self.unit) * self.unit;
         if caps < self.total { whole } else { whole.min(room) }
     }
@@ -142,7 +144,7 @@ impl<'a> HybridCredits<'a> {
     fn pool_needed(&self, own: &[u64], credits: u64) -> u64 {
         match credits.saturating_sub(own[self.limit.class]) {
             0 => 0,
-            rest => rest.max(self.floor(own)),
+            rest => rest.max(self.pool_floor(own)),
         }
     }
 
@@ -201,25 +203,25 @@ impl<'a> HybridCredits<'a> {
     /// pool, never above their capacities.
     pub(super) fn refund(&self, state: &State, class: usize, credits: u64) -> State {
         let mut own = state.own.to_vec();
-        let to_own = credits.min(self.cap(class).saturating_sub(own[class]));
+        let to_own = credits.min(self.class_capacity(class).saturating_sub(own[class]));
         own[class] += to_own;
-        let pool = (state.pool + credits - to_own).min(self.room(&own));
+        let pool = (state.pool + credits - to_own).min(self.pool_capacity(&own));
         State { last: state.last, pool, own: own.into() }
     }
 
     /// Returns the ticks until all own buckets and the total are full.
     pub(super) fn ticks_until_full(&self, state: &State) -> u64 {
-        let full = self.full(state.last);
+        let full = self.full_state(state.last);
         let ticks_of_class = |nth: usize| {
             let lacks = full.own[nth].saturating_sub(state.own[nth]);
-            if lacks == 0 { 0 } else { lacks.div_ceil(self.flow(nth).max(1)) }
+            if lacks == 0 { 0 } else { lacks.div_ceil(self.class_flow(nth).max(1)) }
         };
         let own = (0..state.own.len()).map(ticks_of_class).max().unwrap_or(0);
         let held: u64 = state.pool + state.own.iter().sum::<u64>();
         let all = self
             .total
             .saturating_sub(held)
-            .div_ceil(PARTS.saturating_mul(self.limit.hits.0.max(1)));
+            .div_ceil(SHARES_TOTAL_PERCENT.saturating_mul(self.limit.hits.0.max(1)));
         own.max(all)
     }
 }

@@ -53,7 +53,7 @@ const OVERFLOW_DIVISOR: usize = 16;
 
 /// Maximum number of entries reserved for overflow counters: one for each of 256 limits in each of
 /// 256 shards, 4 MiB.
-const OVERFLOW_MAX: usize = 65_536;
+const OVERFLOW_ENTRIES_MAX: usize = 65_536;
 
 /// Slots checked for expired entries at every insertion. More than one, so that entries are
 /// reclaimed faster than they are added.
@@ -64,7 +64,7 @@ const RECLAIM_SLOTS_FULL: usize = 32;
 
 /// Maximum number of other shards that are searched for expired entries if the own shard has none.
 /// A shard is skipped if another thread holds its lock.
-const RECLAIM_SHARDS: usize = 4;
+const RECLAIM_SHARDS_MAX: usize = 4;
 
 /// Slots that a sweep checks while it holds a lock once. Takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
@@ -131,7 +131,7 @@ impl MemoryStore {
             Some(log) => (1_usize << log).min(SHARDS_MAX),
             None => 1,
         };
-        let overflow = (max_keys / OVERFLOW_DIVISOR).clamp(1, OVERFLOW_MAX);
+        let overflow = (max_keys / OVERFLOW_DIVISOR).clamp(1, OVERFLOW_ENTRIES_MAX);
         MemoryStore {
             shards: (0..shards).map(|_| PaddedShard::default()).collect(),
             own_max: (max_keys - overflow) as u64,
@@ -173,7 +173,7 @@ impl MemoryStore {
                 break;
             }
             let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let slots = self.lock(at).slots().min(left);
+            let slots = self.lock(at).slot_count().min(left);
             for done in (0..slots).step_by(SWEEP_SLOTS) {
                 let slots = SWEEP_SLOTS.min(slots - done);
                 let freed = self.lock(at).reclaim(now, slots, |_| false);
@@ -243,7 +243,7 @@ impl MemoryStore {
             return;
         }
         let mut freed = shard.reclaim(now, RECLAIM_SLOTS_FULL, &in_use);
-        for _ in 0..RECLAIM_SHARDS {
+        for _ in 0..RECLAIM_SHARDS_MAX {
             if freed > 0 {
                 break;
             }
@@ -257,7 +257,7 @@ impl MemoryStore {
     }
 
     /// Updates the statistics after a step of an algorithm.
-    fn count(&self, step: &algorithm::Step, check: &Check<'_>) {
+    fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
         }
@@ -272,17 +272,17 @@ impl MemoryStore {
     /// Decides a call of one check. No undo is needed: a single check that passes is charged
     /// regardless of its role and the accounting of the call.
     fn decide_alone(&self, check: &Check<'_>, now: Micros) -> Outcome {
-        let key = EntryKey::own(check.key.identity);
+        let key = EntryKey::for_counter(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
         shard.set_latest(now);
         if let Some(slot) = shard.find(key) {
             let state = Some(shard.state(slot));
             let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
-            self.count(&step, check);
+            self.record_stats(&step, check);
             if let Some(state) = step.write {
                 if !self.resize(false, check.op, weight(shard.state(slot)), weight(&state)) {
-                    return self.no_room(check.limit, now);
+                    return self.refuse_for_room(check.limit, now);
                 }
                 let expires = algorithm::expires_at(&state, check.limit);
                 shard.put(slot, state, expires);
@@ -294,7 +294,7 @@ impl MemoryStore {
         let op = if overflow.is_some() { without_unreceipted_refund(check.op) } else { check.op };
         let state = overflow.map(|slot| shard.state(slot));
         let step = algorithm::apply_for(state, check.limit, op, check.holder, now);
-        self.count(&step, check);
+        self.record_stats(&step, check);
         let Some(state) = step.write else { return step.outcome };
         let expires = algorithm::expires_at(&state, check.limit);
         let weight = shard::weight(&state);
@@ -307,18 +307,18 @@ impl MemoryStore {
             None => self.claim(true, weight),
         };
         if !has_room {
-            return self.no_room(check.limit, now);
+            return self.refuse_for_room(check.limit, now);
         }
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         match overflow {
             Some(slot) => shard.put(slot, state, expires),
-            None => shard.insert(EntryKey::overflow(check.limit.limit_id), state, expires),
+            None => shard.insert(EntryKey::for_overflow(check.limit.limit_id), state, expires),
         }
         step.outcome
     }
 
     /// Returns the refusal of a key for which there is no room, not even in an overflow counter.
-    fn no_room(&self, limit: &Limit, now: Micros) -> Outcome {
+    fn refuse_for_room(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
@@ -326,7 +326,7 @@ impl MemoryStore {
     }
 
     fn refund_one(&self, receipt: &Receipt) {
-        let key = EntryKey::own(receipt.key.identity);
+        let key = EntryKey::for_counter(receipt.key.identity);
         let mut shard = self.lock(self.shard_of(key));
         let found = shard.find(key).or_else(|| shard.find_overflow(receipt.limit.limit_id));
         let Some(slot) = found else { return };

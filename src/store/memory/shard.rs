@@ -13,16 +13,16 @@ use crate::domain::Micros;
 
 /// Entries per chunk of the slab: 6 KiB, so that the last chunk of each shard wastes less than a
 /// byte per key at one million keys.
-const CHUNK: usize = 128;
+const ENTRIES_PER_CHUNK: usize = 128;
 
 /// Second half of the key of every overflow counter. Identities are keyed hashes; one in 2^64 ends
 /// in this number by chance.
-const OVERFLOW: u64 = 0x7469_6465_6761_7465;
+const OVERFLOW_MARKER: u64 = 0x7469_6465_6761_7465;
 
 /// Maximum distance by which the time of a call may lie behind the latest call without counting as
 /// a step back of the clock. Threads read the clock before they take the lock, so calls may be
 /// reordered.
-const REORDERED_MAX: Micros = Micros::SECOND;
+const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the identity of a counter as two 64-bit words, so that an entry is aligned to 8
 /// bytes.
@@ -32,16 +32,16 @@ pub(super) struct EntryKey([u64; 2]);
 impl EntryKey {
     /// Returns the key of a counter's own entry. The tag of the counter is irrelevant here, because
     /// it only chooses a slot of a Redis Cluster.
-    pub(super) fn own(identity: u128) -> EntryKey {
+    pub(super) fn for_counter(identity: u128) -> EntryKey {
         let low = identity & u128::from(u64::MAX);
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
     /// Returns the key of the overflow counter of a limit.
-    pub(super) fn overflow(limit_id: u64) -> EntryKey {
+    pub(super) fn for_overflow(limit_id: u64) -> EntryKey {
         // Limit ids are small numbers; an odd factor (2^64 / golden ratio) spreads them over the
         // index without collisions.
-        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), OVERFLOW])
+        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), OVERFLOW_MARKER])
     }
 
     /// Returns the hash for the index. The identity is a keyed hash already, so nobody without the
@@ -57,7 +57,7 @@ impl EntryKey {
     }
 
     fn is_overflow(self) -> bool {
-        self.0[1] == OVERFLOW
+        self.0[1] == OVERFLOW_MARKER
     }
 }
 
@@ -120,7 +120,7 @@ impl Shard {
     /// Returns the slot of the overflow counter of a limit. Fast if the shard has no overflow
     /// counters, as most shards do.
     pub(super) fn find_overflow(&self, limit_id: u64) -> Option<Slot> {
-        if self.overflow == 0 { None } else { self.find(EntryKey::overflow(limit_id)) }
+        if self.overflow == 0 { None } else { self.find(EntryKey::for_overflow(limit_id)) }
     }
 
     /// Returns the state in a slot.
@@ -133,7 +133,7 @@ impl Shard {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
         let before = std::mem::replace(&mut entry.state, state);
-        entry.expires = before_never(expires);
+        entry.expires = clamp_below_never(expires);
         self.heap = self.heap + bytes - before.heap_bytes();
     }
 
@@ -144,7 +144,7 @@ impl Shard {
             None => self.grow(),
         };
         self.heap += state.heap_bytes();
-        *self.entry_mut(slot) = Entry { key, expires: before_never(expires), state };
+        *self.entry_mut(slot) = Entry { key, expires: clamp_below_never(expires), state };
         self.overflow += u32::from(key.is_overflow());
         let chunks = &self.chunks;
         self.index.insert_unique(key.hash(), slot, |slot| entry_of(chunks, *slot).key.hash());
@@ -171,13 +171,13 @@ impl Shard {
     }
 
     /// Returns the number of slots that one full round of [`reclaim`](Self::reclaim) checks.
-    pub(super) fn slots(&self) -> usize {
+    pub(super) fn slot_count(&self) -> usize {
         self.high as usize
     }
 
     /// Records the time of a call.
     pub(super) fn set_latest(&mut self, now: Micros) {
-        if now > self.latest || now.saturating_add(REORDERED_MAX) < self.latest {
+        if now > self.latest || now.saturating_add(REORDERING_MAX) < self.latest {
             self.latest = now;
         }
     }
@@ -189,9 +189,9 @@ impl Shard {
     }
 
     /// Returns the heap memory that the shard occupies, in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn occupied_bytes(&self) -> usize {
         self.index.allocation_size()
-            + self.chunks.len() * CHUNK * ENTRY_BYTES
+            + self.chunks.len() * ENTRIES_PER_CHUNK * ENTRY_BYTES
             + self.chunks.capacity() * size_of::<Box<[Entry]>>()
             + self.free.capacity() * size_of::<Slot>()
             + self.heap
@@ -209,8 +209,8 @@ impl Shard {
 
     fn grow(&mut self) -> Slot {
         let slot = self.high;
-        if slot as usize == self.chunks.len() * CHUNK {
-            self.chunks.push(vec![VACANT; CHUNK].into_boxed_slice());
+        if slot as usize == self.chunks.len() * ENTRIES_PER_CHUNK {
+            self.chunks.push(vec![VACANT; ENTRIES_PER_CHUNK].into_boxed_slice());
         }
         self.high += 1;
         slot
@@ -221,14 +221,14 @@ impl Shard {
     }
 
     fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
-        &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+        &mut self.chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
     }
 }
 
 fn entry_of(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
-    &chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    &chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
 }
 
-fn before_never(expires: Micros) -> Micros {
+fn clamp_below_never(expires: Micros) -> Micros {
     expires.min(Micros(NEVER.0 - 1))
 }

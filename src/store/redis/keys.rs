@@ -130,13 +130,13 @@ pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
 }
 
 /// Returns the cluster slot of a counter's key.
-pub fn slot(key: &CounterKey) -> u16 {
+pub fn counter_slot(key: &CounterKey) -> u16 {
     crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
 }
 
 /// Returns the cluster slot of any key, as Redis computes it: the hash of the text between the
 /// first `{` and the next `}`, or of the whole key if there is no such text.
-pub fn slot_of_text(key: &[u8]) -> u16 {
+pub fn key_slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
         let close = rest.iter().position(|byte| *byte == b'}')?;
@@ -187,12 +187,12 @@ mod tests {
     fn slots_are_those_of_redis() {
         // 0x31C3 is the check value of CRC16/XMODEM; the others are CLUSTER KEYSLOT's answers.
         assert_eq!(crc16(b"123456789"), 0x31C3);
-        assert_eq!(slot_of_text(b"rl:{a}"), 15_495);
-        assert_eq!(slot_of_text(b"a"), 15_495);
-        assert_eq!(slot_of_text(b"rl:{}{a}"), 519);
-        assert_eq!(slot_of_text(b"rl:{{a}}"), 10_276);
-        assert_eq!(slot_of_text(b"foo"), 12_182);
-        assert_eq!(slot_of_text(b""), 0);
+        assert_eq!(key_slot(b"rl:{a}"), 15_495);
+        assert_eq!(key_slot(b"a"), 15_495);
+        assert_eq!(key_slot(b"rl:{}{a}"), 519);
+        assert_eq!(key_slot(b"rl:{{a}}"), 10_276);
+        assert_eq!(key_slot(b"foo"), 12_182);
+        assert_eq!(key_slot(b""), 0);
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub(super) fn ends_call(checks: &[Check<'_>], first: &SlotGroup, answers: &mut [
 
 /// Whether the answers that have arrived reject the call.
 pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
-    Admission::of(checks, answers).is_rejected()
+    Admission::from_answers(checks, answers).is_rejected()
 }
 
 /// Returns the groups to send after the group `first`: all others or, if the call has ended, only
@@ -248,7 +248,7 @@ mod tests {
         let groups = group_by_slot(&checks, slot_by_tens);
         assert_eq!(numbers(&other_groups(&checks, groups.clone(), 2, false)), [vec![0], vec![1]]);
         assert_eq!(numbers(&other_groups(&checks, groups, 2, true)), [vec![1]]);
-        let receipts = Receipt::of_rejected_call(&checks, &mut answers);
+        let receipts = Receipt::for_rejected_call(&checks, &mut answers);
         assert_eq!(receipts.len(), 1);
         assert_eq!(receipts[0].key, checks[0].key);
         assert_eq!(answers[0], decided(Verdict::Pass, 0, 5));

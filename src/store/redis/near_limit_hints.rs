@@ -12,14 +12,14 @@ use crate::domain::{Check, Micros, Outcome, Verdict};
 
 /// Number of table entries, 16 bytes each. Every multi-slot call records its counters, so that an
 /// overwritten hint soon returns.
-const ENTRIES: usize = 4_096;
+const HINT_COUNT: usize = 4_096;
 
 /// How long a counter counts as near its limit after a refusal, in milliseconds.
 const REFUSED_FOR_MS: u32 = 1_000;
 
 /// Factor for "near": a counter is near its limit if fewer hits than this times the cost are
 /// available.
-const NEAR_TIMES: u64 = 10;
+const NEAR_COSTS: u64 = 10;
 
 /// Fixed-size table of counters with the available hits when last seen and the latest refusal.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(super) type Nearness = u64;
 
 impl NearLimitHints {
     pub(super) fn new() -> NearLimitHints {
-        NearLimitHints { entries: (0..ENTRIES).map(|_| Hint::default()).collect() }
+        NearLimitHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
     }
 
     /// Records the outcome of a check as the hint for its counter.
@@ -49,7 +49,7 @@ impl NearLimitHints {
         let (counter, hint) = self.entry(check);
         let available = outcome.available.0.min(u64::from(u32::MAX));
         let refused = match outcome.verdict {
-            Verdict::Refuse => u64::from(millis(now).max(1)),
+            Verdict::Refuse => u64::from(millis_u32(now).max(1)),
             Verdict::Pass => 0,
         };
         hint.counter.store(counter, Ordering::Relaxed);
@@ -66,19 +66,19 @@ impl NearLimitHints {
         let cost = check.hits_needed().0;
         let seen = hint.last_seen.load(Ordering::Relaxed);
         let (available, refused) = (seen >> 32, seen as u32);
-        if refused != 0 && millis(now).wrapping_sub(refused) < REFUSED_FOR_MS {
+        if refused != 0 && millis_u32(now).wrapping_sub(refused) < REFUSED_FOR_MS {
             return Some(0);
         }
-        (available < cost.saturating_mul(NEAR_TIMES)).then(|| 1 + available / cost)
+        (available < cost.saturating_mul(NEAR_COSTS)).then(|| 1 + available / cost)
     }
 
     fn entry(&self, check: &Check<'_>) -> (u64, &Hint) {
         let counter = (check.key.identity as u64).max(1);
-        (counter, &self.entries[counter as usize % ENTRIES])
+        (counter, &self.entries[counter as usize % HINT_COUNT])
     }
 }
 
 /// Returns the time in milliseconds, truncated to 32 bits.
-fn millis(now: Micros) -> u32 {
+fn millis_u32(now: Micros) -> u32 {
     (now.0 / 1_000) as u32
 }

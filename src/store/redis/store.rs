@@ -132,7 +132,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call with one script call.
     async fn single_slot(&self, call: &Call<'_>) -> Vec<Answer> {
-        let item = self.encoder.call(call.checks, call.accounting, self.now(call), call.now);
+        let item = self.encoder.encode_call(call.checks, call.accounting, self.now(call), call.now);
         let reply = self.transport.send(smallvec![item]).await.pop();
         self.decode_reply(reply, call.checks, call.accounting)
     }
@@ -160,10 +160,10 @@ impl<T: Transport> RedisStore<T> {
         if call.accounting == Accounting::AllOrNothing
             && multi_slot::is_rejected(call.checks, &answers)
         {
-            let receipts = Receipt::of_rejected_call(call.checks, &mut answers);
+            let receipts = Receipt::for_rejected_call(call.checks, &mut answers);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.refund_calls(&receipts, self.now(call)) {
-                self.transport.post(item);
+                self.transport.send_in_background(item);
             }
         }
         answers
@@ -178,7 +178,7 @@ impl<T: Transport> RedisStore<T> {
         let now = self.now(call);
         let items: ScriptCalls = parts
             .iter()
-            .map(|part| self.encoder.call(part, call.accounting, now, call.now))
+            .map(|part| self.encoder.encode_call(part, call.accounting, now, call.now))
             .collect();
         if items.is_empty() {
             return;
@@ -224,17 +224,17 @@ impl<T: Transport> RedisStore<T> {
             return ScriptCalls::new();
         }
         if !self.transport.is_cluster() {
-            return smallvec![self.encoder.refund(receipts, now)];
+            return smallvec![self.encoder.encode_refund(receipts, now)];
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
         for receipt in receipts {
-            let slot = keys::slot(&receipt.key);
+            let slot = keys::counter_slot(&receipt.key);
             match by_slot.iter_mut().find(|(at, _)| *at == slot) {
                 Some((_, receipts)) => receipts.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }
-        by_slot.iter().map(|(_, receipts)| self.encoder.refund(receipts, now)).collect()
+        by_slot.iter().map(|(_, receipts)| self.encoder.encode_refund(receipts, now)).collect()
     }
 }
 
@@ -243,7 +243,8 @@ impl<T: Transport> Store for RedisStore<T> {
         let each = if !self.transport.is_cluster() {
             self.single_slot(call).await
         } else {
-            let groups = multi_slot::group_by_slot(call.checks, |check| keys::slot(&check.key));
+            let groups =
+                multi_slot::group_by_slot(call.checks, |check| keys::counter_slot(&check.key));
             if groups.len() < 2 {
                 self.single_slot(call).await
             } else {

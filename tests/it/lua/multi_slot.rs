@@ -273,11 +273,11 @@ async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
         limits.iter().enumerate().map(|(n, limit)| take(key(n as u64), limit, 1)).collect()
     };
     let joined =
-        encoder.call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)), START);
-    assert_eq!(joined.slot, Some(slot(&tagged(0, 7))));
+        encoder.encode_call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+    assert_eq!(joined.slot, Some(counter_slot(&tagged(0, 7))));
     plain.run(&joined).await.unwrap();
     let apart =
-        encoder.call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+        encoder.encode_call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)), START);
     let error = plain.run(&apart).await.unwrap_err();
     assert_eq!(error.code(), Some("CROSSSLOT"), "{error}");
 }

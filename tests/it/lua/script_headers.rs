@@ -6,14 +6,18 @@ use tidegate::domain::{
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
-use tidegate::store::redis::script::library::{FILES, PRODUCTION, STRICT};
+use tidegate::store::redis::script::library::{LUA_FILES, PRODUCTION, STRICT};
 use tidegate::store::redis::script::msgpack::Packed;
 
 use crate::support::limits::*;
 use crate::support::redis_server::Server;
 
 fn file(path: &str) -> &'static str {
-    FILES.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("{path} is bundled")).1
+    LUA_FILES
+        .iter()
+        .find(|(name, _)| *name == path)
+        .unwrap_or_else(|| panic!("{path} is bundled"))
+        .1
 }
 
 fn header(path: &str) -> impl Iterator<Item = &'static str> {
@@ -261,7 +265,7 @@ fn a_receipt_is_sent_with_what_the_header_names() {
 
 #[test]
 fn every_file_says_its_purpose_and_every_script_its_keys_arguments_state_reply_and_cost() {
-    for (path, text) in FILES {
+    for (path, text) in LUA_FILES {
         let header: Vec<&str> = header(path).collect();
         assert_eq!(header[0], "#!lua", "{path}");
         assert!(header[1].starts_with("-- "), "{path}");
@@ -317,7 +321,7 @@ fn every_letter_of_a_key_names_an_algorithm() {
 
 #[test]
 fn no_script_turns_a_number_into_text_on_its_own() {
-    for (path, text) in FILES {
+    for (path, text) in LUA_FILES {
         for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
             assert!(!line.contains("tostring"), "{path}: {line}");
             let rounds =

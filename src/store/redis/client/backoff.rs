@@ -41,11 +41,11 @@ impl Backoff {
             return None;
         }
         if self.denied {
-            return Some(jittered(WAIT_DENIED));
+            return Some(with_jitter(WAIT_DENIED));
         }
         // 20 ms × 2^10 exceeds `WAIT_MAX`.
         let grown = WAIT_MIN.saturating_mul(1 << (self.failures - 1).min(10));
-        Some(jittered(grown.min(WAIT_MAX)))
+        Some(with_jitter(grown.min(WAIT_MAX)))
     }
 
     /// Records a failed attempt. `denied`: the server denied the login.
@@ -65,7 +65,7 @@ impl Backoff {
 }
 
 /// Returns a random duration between half of `wait` and `wait`.
-pub(crate) fn jittered(wait: Duration) -> Duration {
+pub(crate) fn with_jitter(wait: Duration) -> Duration {
     let random = u32::try_from(random()).unwrap_or(0);
     wait / 2 + (wait / 2).saturating_mul(random) / 1024
 }

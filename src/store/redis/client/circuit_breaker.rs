@@ -1,35 +1,35 @@
 //! State machine of a circuit breaker. While the breaker of a node is open, no call is sent to the
 //! node, so no caller waits for a node that does not respond.
 //!
-//! - *Closed*: every call is sent. It opens when half of at least [`CALLS_MIN`] calls failed within
-//!   [`WINDOW`], or when [`TIMEOUTS_MAX`] calls in a row had no reply in time.
+//! - *Closed*: every call is sent. It opens when half of at least [`WINDOW_CALLS_MIN`] calls failed within
+//!   [`WINDOW_LENGTH`], or when [`TIMEOUTS_MAX`] calls in a row had no reply in time.
 //! - *Open*: nothing is sent until the first probe, a real call, is due.
-//! - *Half-open*: one probe every 100 to 500 ms. After [`PROBES_MIN`] successful ones it closes and
-//!   ramps up, from a tenth of the calls to all of them within [`RAMP`]; a failed one reopens it.
+//! - *Half-open*: one probe every 100 to 500 ms. After [`PROBE_SUCCESSES_MIN`] successful ones it closes and
+//!   ramps up, from a tenth of the calls to all of them within [`RAMP_LENGTH`]; a failed one reopens it.
 //!
 //! Not here: clocks and randomness (arguments), which results count as failures (`node_breaker`).
 
 use crate::domain::Micros;
 
 /// Least number of calls in a window for the failure rate to open the breaker.
-const CALLS_MIN: u64 = 20;
+const WINDOW_CALLS_MIN: u64 = 20;
 /// Length of the window in which calls and failures are counted.
-const WINDOW: Micros = Micros::SECOND;
+const WINDOW_LENGTH: Micros = Micros::SECOND;
 /// Number of consecutive timeouts that opens the breaker. At 1,000 calls a second, a dead node is
 /// detected 5 ms after the first timeout.
 const TIMEOUTS_MAX: u32 = 5;
-/// Shortest time between probes. A random time up to `PROBE_INTERVAL_SPREAD` is added, so that a
+/// Shortest time between probes. A random time up to `PROBE_INTERVAL_SPREAD_US` is added, so that a
 /// hundred processes whose breakers opened together do not probe the node at the same moment.
 const PROBE_INTERVAL_MIN: Micros = Micros(100_000);
 /// Largest random addition to the time between probes, in microseconds.
-const PROBE_INTERVAL_SPREAD: u64 = 400_000;
+const PROBE_INTERVAL_SPREAD_US: u64 = 400_000;
 /// Number of consecutive successful probes that closes the breaker.
-const PROBES_MIN: u32 = 3;
+const PROBE_SUCCESSES_MIN: u32 = 3;
 /// Time after closing until all calls are sent again.
-const RAMP: Micros = Micros::SECOND;
+const RAMP_LENGTH: Micros = Micros::SECOND;
 /// Share of calls sent at the start of the ramp, in thousandths.
-const RAMP_START: u64 = 100;
-const RAMP_SCALE: u64 = 1_000;
+const RAMP_START_PERMILLE: u64 = 100;
+const RAMP_PERMILLE: u64 = 1_000;
 /// Exclusive upper bound of the random numbers passed to the breaker.
 pub(crate) const RANDOM_MAX: u64 = 1_024;
 
@@ -92,7 +92,7 @@ pub(crate) struct CircuitBreaker {
 #[derive(Clone, Copy, Debug)]
 struct Ramp {
     start: Micros,
-    /// Grows by the current share with every call; a call is sent when it reaches [`RAMP_SCALE`].
+    /// Grows by the current share with every call; a call is sent when it reaches [`RAMP_PERMILLE`].
     credit: u64,
 }
 
@@ -146,13 +146,14 @@ impl CircuitBreaker {
     fn admit_on_ramp(&mut self, now: Micros) -> bool {
         let Some(ramp) = &mut self.ramp else { return true };
         let elapsed = now.saturating_sub(ramp.start);
-        if elapsed >= RAMP {
+        if elapsed >= RAMP_LENGTH {
             self.ramp = None;
             return true;
         }
-        ramp.credit += RAMP_START + (RAMP_SCALE - RAMP_START) * elapsed.0 / RAMP.0;
-        let admitted = ramp.credit >= RAMP_SCALE;
-        ramp.credit -= if admitted { RAMP_SCALE } else { 0 };
+        ramp.credit +=
+            RAMP_START_PERMILLE + (RAMP_PERMILLE - RAMP_START_PERMILLE) * elapsed.0 / RAMP_LENGTH.0;
+        let admitted = ramp.credit >= RAMP_PERMILLE;
+        ramp.credit -= if admitted { RAMP_PERMILLE } else { 0 };
         admitted
     }
 
@@ -169,7 +170,7 @@ impl CircuitBreaker {
             }
             BreakerState::HalfOpen => {
                 self.probes += 1;
-                if self.probes >= PROBES_MIN {
+                if self.probes >= PROBE_SUCCESSES_MIN {
                     *self = CircuitBreaker {
                         epoch: self.epoch.wrapping_add(1),
                         window_start: now,
@@ -199,7 +200,7 @@ impl CircuitBreaker {
                 self.calls += 1;
                 self.failures += 1;
                 self.timeouts += u32::from(failure == CallFailure::NoReply);
-                let half = self.calls >= CALLS_MIN && self.failures * 2 >= self.calls;
+                let half = self.calls >= WINDOW_CALLS_MIN && self.failures * 2 >= self.calls;
                 if half || self.timeouts >= TIMEOUTS_MAX {
                     self.open(now, random);
                 }
@@ -219,14 +220,14 @@ impl CircuitBreaker {
     }
 
     fn roll_window(&mut self, now: Micros) {
-        if now.saturating_sub(self.window_start) >= WINDOW {
+        if now.saturating_sub(self.window_start) >= WINDOW_LENGTH {
             (self.window_start, self.calls, self.failures) = (now, 0, 0);
         }
     }
 }
 
 fn next_probe(now: Micros, random: u64) -> Micros {
-    let spread = PROBE_INTERVAL_SPREAD * random.min(RANDOM_MAX) / RANDOM_MAX;
+    let spread = PROBE_INTERVAL_SPREAD_US * random.min(RANDOM_MAX) / RANDOM_MAX;
     Micros(now.0 + PROBE_INTERVAL_MIN.0 + spread)
 }
 

@@ -14,7 +14,7 @@ use redis::Value;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::backoff::jittered;
+use super::backoff::with_jitter;
 use super::config::Address;
 use super::dialer::ClientContext;
 use super::error_reply::Redirect;
@@ -27,9 +27,9 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKin
 /// meanwhile a second. More than three mean that the nodes disagree.
 const REDIRECTS_MAX: u32 = 3;
 /// Retries of a call after TRYAGAIN, at most.
-const RETRIES_MAX: u32 = 5;
+const TRYAGAIN_RETRIES_MAX: u32 = 5;
 /// Longest wait before a retry after TRYAGAIN; the shortest is half of it.
-const RETRY_WAIT: Duration = Duration::from_millis(4);
+const TRYAGAIN_WAIT_MAX: Duration = Duration::from_millis(4);
 
 /// Redis Cluster client: the known nodes and the slot table.
 #[derive(Debug)]
@@ -107,8 +107,9 @@ impl Cluster {
                 CommandReply::Redirect(redirect, call) => {
                     if let Some(from) = table.node(owner) {
                         let from = Arc::clone(from);
-                        redirected
-                            .push(async move { (at, self.follow(from, redirect, call).await) });
+                        redirected.push(async move {
+                            (at, self.follow_redirects(from, redirect, call).await)
+                        });
                     }
                     // Placeholder, replaced below unless the deadline comes first.
                     Err(SendError::LOST)
@@ -133,16 +134,16 @@ impl Cluster {
 
     /// Sends a script call without waiting for its reply. The call is dropped if no node is known
     /// for its slot.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         let table = self.table.load();
         match table.node(table.owner(call.slot)) {
-            Some(node) => node.post(call),
+            Some(node) => node.send_in_background(call),
             None => self.refresh_needed.notify_one(),
         }
     }
 
     /// Follows the redirections of a script call that did not run, and returns its final reply.
-    async fn follow(
+    async fn follow_redirects(
         &self,
         mut node: Arc<Node>,
         mut redirect: Redirect,
@@ -167,10 +168,10 @@ impl Cluster {
                 }
                 Redirect::TryAgain => {
                     retries += 1;
-                    tokio::time::sleep(jittered(RETRY_WAIT)).await;
+                    tokio::time::sleep(with_jitter(TRYAGAIN_WAIT_MAX)).await;
                 }
             }
-            if redirects > REDIRECTS_MAX || retries > RETRIES_MAX {
+            if redirects > REDIRECTS_MAX || retries > TRYAGAIN_RETRIES_MAX {
                 return Err(SendError::not_executed(SendErrorKind::Moving));
             }
             match node.send_one(call, asking).wait().await {

@@ -102,11 +102,13 @@ impl Connection {
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<PooledConnection> {
         loop {
             if let Some(wait) = backoff.next_wait() {
-                reject_during(&mut self.queue, &self.stats, tokio::time::sleep(wait)).await?;
+                reject_commands_until(&mut self.queue, &self.stats, tokio::time::sleep(wait))
+                    .await?;
             }
             // Discard a notification that an earlier connection left behind.
             let _ = self.dialer.disconnected.notified().now_or_never();
-            match reject_during(&mut self.queue, &self.stats, self.dialer.connect()).await? {
+            match reject_commands_until(&mut self.queue, &self.stats, self.dialer.connect()).await?
+            {
                 Ok(connection) => return Some(connection),
                 Err(error) => {
                     self.stats.connect_failures.add(1);
@@ -264,7 +266,7 @@ impl Connection {
                 at += 1;
                 continue;
             };
-            let reply = ErrorReply::of(&error, self.dialer.address());
+            let reply = ErrorReply::classify(&error, self.dialer.address());
             demoted |= error.code() == "READONLY";
             let command = || pipeline.cmd_iter().nth(at).cloned();
             pending.extend(self.handle_error(reply, in_flight, command));
@@ -326,7 +328,7 @@ impl Connection {
 
 /// Waits for `work` and rejects commands that are queued meanwhile. Returns `None` if the node is
 /// dropped.
-async fn reject_during<W: Future>(
+async fn reject_commands_until<W: Future>(
     queue: &mut mpsc::Receiver<Batch>,
     stats: &NodeStats,
     work: W,

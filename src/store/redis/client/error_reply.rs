@@ -33,7 +33,7 @@ pub enum Redirect {
 impl ErrorReply {
     /// Classifies an error reply from `node`. A redirection without a host refers to the host of
     /// `node`.
-    pub fn of(error: &ServerError, node: &Address) -> ErrorReply {
+    pub fn classify(error: &ServerError, node: &Address) -> ErrorReply {
         let redirect = |make: fn(Address) -> Redirect| match target_address(error.details(), node) {
             Some(address) => ErrorReply::Redirect(make(address)),
             None => not_executed(SendErrorKind::Moving),
@@ -97,7 +97,7 @@ mod tests {
     fn classify(line: &str) -> ErrorReply {
         let node = Address::Tcp("10.0.0.1".into(), 6379);
         match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => ErrorReply::of(&error, &node),
+            Ok(Value::ServerError(error)) => ErrorReply::classify(&error, &node),
             other => panic!("{line} is parsed as {other:?}"),
         }
     }

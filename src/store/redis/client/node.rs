@@ -156,7 +156,7 @@ impl Node {
 
     /// Queues a script call without waiting for its reply. The call is dropped unless the circuit
     /// breaker is fully closed, because a call without a reply cannot serve as a probe.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| breaker.is_fully_closed()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
         } else {

@@ -78,7 +78,7 @@ impl NodeBreaker {
         } else {
             let mut breaker = self.lock();
             let epoch = breaker.admit(sent, random());
-            self.publish(&breaker);
+            self.update_atomics(&breaker);
             epoch?
         };
         Some(CallTracker { breaker: Arc::clone(self), epoch, sent, reported: false })
@@ -105,7 +105,7 @@ impl NodeBreaker {
             self.stats.breaker_open.sub(1);
             tracing::info!(node = self.address, "the circuit breaker closed");
         }
-        self.publish(&breaker);
+        self.update_atomics(&breaker);
     }
 
     fn record_failure(&self, epoch: BreakerEpoch, failure: CallFailure) {
@@ -124,11 +124,11 @@ impl NodeBreaker {
             tracing::warn!(node = self.address, ?failure, "the circuit breaker opened");
             self.refresh_needed.notify_one();
         }
-        self.publish(&breaker);
+        self.update_atomics(&breaker);
     }
 
     /// Updates the atomics that callers read without the lock. Called with the lock held.
-    fn publish(&self, breaker: &CircuitBreaker) {
+    fn update_atomics(&self, breaker: &CircuitBreaker) {
         self.epoch.store(breaker.epoch().0, Ordering::Relaxed);
         self.fully_closed.store(breaker.is_fully_closed(), Ordering::Relaxed);
     }

@@ -57,9 +57,9 @@ impl SingleMaster {
 
     /// Sends a script call without waiting for its reply. The call is dropped until a master is
     /// known.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if let Some(node) = &*self.node.load() {
-            node.post(call);
+            node.send_in_background(call);
         }
     }
 }

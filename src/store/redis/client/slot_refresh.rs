@@ -26,7 +26,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
         let Some(held) = cluster.upgrade() else { return };
         let (context, refresh_needed) =
             (Arc::clone(&held.context), Arc::clone(&held.refresh_needed));
-        let candidates = candidates(&held);
+        let candidates = refresh_candidates(&held);
         drop(held);
         let owners = query_owners(&context, candidates).await;
         let Some(held) = cluster.upgrade() else { return };
@@ -52,7 +52,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
 
 /// Returns the nodes to query, in order: the target of the last MOVED, nodes with an open
 /// connection, addresses from the settings, all other nodes.
-fn candidates(cluster: &Cluster) -> Vec<Address> {
+fn refresh_candidates(cluster: &Cluster) -> Vec<Address> {
     let nodes = cluster.nodes();
     let connected = nodes.iter().filter(|node| node.is_connected());
     let mut candidates: Vec<Address> = Vec::with_capacity(nodes.len() + 1);

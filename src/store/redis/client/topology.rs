@@ -20,7 +20,7 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
 /// Interval between the checks of [`RedisClient::until_connected`].
-const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+const CONNECTED_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Way to find the node of a key: always the same master, or the slot table of a cluster.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl RedisClient {
     /// tests; no request waits for a connection.
     pub async fn until_connected(&self) {
         while !self.is_connected() {
-            tokio::time::sleep(CHECK_INTERVAL).await;
+            tokio::time::sleep(CONNECTED_POLL_INTERVAL).await;
         }
     }
 
@@ -130,10 +130,10 @@ impl Transport for RedisClient {
         }
     }
 
-    fn post(&self, call: ScriptCall) {
+    fn send_in_background(&self, call: ScriptCall) {
         match &*self.topology {
-            Topology::SingleMaster(master) => master.post(call),
-            Topology::Cluster(cluster) => cluster.post(call),
+            Topology::SingleMaster(master) => master.send_in_background(call),
+            Topology::Cluster(cluster) => cluster.send_in_background(call),
         }
     }
 }

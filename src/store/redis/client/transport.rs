@@ -125,5 +125,5 @@ pub trait Transport: Send + Sync + 'static {
     /// Sends a script call in the background, at most once, without waiting for its reply. The call
     /// is dropped if the queue is full. Used for refunds: a lost refund only leaves a counter too
     /// high until its window ends.
-    fn post(&self, call: ScriptCall);
+    fn send_in_background(&self, call: ScriptCall);
 }

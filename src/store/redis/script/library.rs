@@ -30,7 +30,7 @@ macro_rules! lua {
 }
 
 /// Paths below `lua/` and unmodified contents of all Lua files.
-pub const FILES: &[(&str, &str)] = lua![
+pub const LUA_FILES: &[(&str, &str)] = lua![
     "single_fixed_window.lua",
     "single_bucket.lua",
     "single_sliding_window.lua",
@@ -109,7 +109,7 @@ pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG)
 /// by a function with that file's text. An unknown path stays as it is, and Redis refuses the
 /// script.
 fn bundle_file(path: &str) -> String {
-    let file = FILES.iter().find(|(name, _)| *name == path);
+    let file = LUA_FILES.iter().find(|(name, _)| *name == path);
     let (_, text) = file.copied().unwrap_or_default();
     let mut bundle = String::new();
     for line in text.strip_prefix(SHEBANG).unwrap_or(text).lines() {
@@ -125,7 +125,7 @@ fn bundle_file(path: &str) -> String {
 fn bundle_line(bundle: &mut String, line: &str) {
     let call = line.split_once("loadfile('");
     match call.and_then(|(before, call)| Some((before, call.split_once("')")?))) {
-        Some((before, (path, after))) if FILES.iter().any(|(name, _)| *name == path) => {
+        Some((before, (path, after))) if LUA_FILES.iter().any(|(name, _)| *name == path) => {
             bundle.push_str(before);
             bundle.push_str("(function(...)\n");
             bundle.push_str(&bundle_file(path));

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 /// Bytes kept on the stack: enough for ten checks of fixed windows, with three numbers of at most
 /// nine bytes each.
-const INLINE: usize = 288;
+const BYTES_INLINE: usize = 288;
 
 /// Longest text in bytes whose MessagePack header is one byte.
 const TEXT_BYTES_MAX: usize = 31;
@@ -22,21 +22,21 @@ const TEXT_BYTES_MAX: usize = 31;
 /// use tidegate::store::redis::script::msgpack::Packed;
 ///
 /// let mut packed = Packed::default();
-/// packed.number(1);
-/// packed.number(300);
-/// packed.text(b"take");
+/// packed.push_number(1);
+/// packed.push_number(300);
+/// packed.push_text(b"take");
 /// assert_eq!(packed.as_slice(), b"\x01\xce\0\0\x01\x2c\xa4take");
 /// assert_eq!(packed.len(), 3);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
-    bytes: SmallVec<[u8; INLINE]>,
+    bytes: SmallVec<[u8; BYTES_INLINE]>,
     values: usize,
 }
 
 impl Packed {
     /// Appends a number in 1, 5, or 9 bytes. Lua reads it as a double, which is exact below 2^53.
-    pub fn number(&mut self, number: u64) {
+    pub fn push_number(&mut self, number: u64) {
         self.values += 1;
         if let Ok(small @ ..0x80) = u8::try_from(number) {
             self.bytes.push(small);
@@ -50,14 +50,14 @@ impl Packed {
     }
 
     /// Appends several numbers.
-    pub fn numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
+    pub fn push_numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
-            self.number(number);
+            self.push_number(number);
         }
     }
 
     /// Appends a text; a text longer than 31 bytes is truncated.
-    pub fn text(&mut self, text: &[u8]) {
+    pub fn push_text(&mut self, text: &[u8]) {
         let text = &text[..text.len().min(TEXT_BYTES_MAX)];
         self.values += 1;
         self.bytes.push(0xa0 | text.len() as u8);
@@ -65,7 +65,7 @@ impl Packed {
     }
 
     /// Appends nil, for an optional value that is absent.
-    pub fn nil(&mut self) {
+    pub fn push_nil(&mut self) {
         self.values += 1;
         self.bytes.push(0xc0);
     }
@@ -73,7 +73,7 @@ impl Packed {
     /// Appends nils until the total number of values is `values`.
     pub fn pad_to(&mut self, values: usize) {
         while self.values < values {
-            self.nil();
+            self.push_nil();
         }
     }
 
