@@ -21,28 +21,32 @@ use crate::domain::{
     Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Verdict, Window, WindowBounds,
 };
 
-/// Hits counted in one window.
+/// Stored state of a fixed window: the number of hits charged in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Start of the window, aligned to its length or to the calendar.
+    /// Start of the window, aligned to a multiple of its length since the Unix epoch, or to the
+    /// calendar.
     pub start: Micros,
     /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: always`.
     pub count: u32,
 }
 
-/// Counter as seen at the time of an operation: the window it counts in, after clamping.
+/// Counter at the time of an operation: its current window and the hits in it, with a start in the
+/// far future clamped.
 struct WindowView {
     start: Micros,
     end: Micros,
     count: u64,
-    /// Whether the stored state belongs to this window.
+    /// Whether the stored state belongs to the current window. If not, the count starts at zero.
     exists: bool,
-    /// Whether the stored state was from the far future, so that its clamp must be stored.
+    /// Whether the stored window was too far in the future and was clamped. The clamped state must
+    /// then be stored.
     clamped: bool,
     stepped_back: bool,
 }
 
-/// Applies an operation to a fixed window and returns its outcome and new state.
+/// Applies an operation to a fixed window. Returns the outcome and, if the state changes, the new
+/// state.
 pub fn apply(
     state: Option<State>,
     limit: &FixedWindow,
@@ -98,8 +102,8 @@ pub fn apply(
     }
 }
 
-/// Subtracts the hits of a receipt from the window they were charged to. Returns `None` if the
-/// counter has moved on to another window.
+/// Subtracts the hits of a receipt from the window that they were charged to. Returns the new
+/// state, or `None` if the counter now counts another window.
 pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     (state.start == taken.window && state.count > 0).then(|| State {
         start: state.start,
@@ -107,7 +111,7 @@ pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     })
 }
 
-/// Returns the end of the counter's window.
+/// Returns the time at which the counter's window ends.
 pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
     window_at(&limit.window, state.start).end
 }
@@ -147,7 +151,8 @@ fn view_at(
     view
 }
 
-/// Returns the largest count that a window stores, in hits.
+/// Returns the largest count that a window stores, in hits: the limit, or more with `charge:
+/// always`, which also counts refused hits.
 pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
@@ -155,8 +160,8 @@ pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     }
 }
 
-/// Returns the bounds of the window that contains `at`. A zero length, which no policy can have,
-/// counts as 1 µs, to avoid a division by zero.
+/// Returns the window that contains `at`. To avoid a division by zero, treats a window length of
+/// zero, which no policy has, as 1 µs.
 pub(crate) fn window_at(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {

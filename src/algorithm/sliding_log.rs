@@ -23,30 +23,30 @@ use std::collections::VecDeque;
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog, Verdict};
 
-/// Stored takes of a log, oldest first. Some may have expired.
+/// Stored state of a sliding log: its entries, oldest first. Some may have expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     takes: VecDeque<LogEntry>,
-    /// Number that the next take gets.
+    /// Identifier of the next entry.
     next: u64,
 }
 
-/// Charge of one or more hits at one time.
+/// Entry of a sliding log: the hits charged by one take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LogEntry {
     at: Micros,
-    /// Number that identifies the take in its receipt.
+    /// Identifier of the entry, unique within the log. The receipt of the take contains it.
     entry: u64,
     hits: u32,
 }
 
 impl State {
-    /// Returns the number of stored takes, expired ones included.
+    /// Returns the number of stored entries, including expired ones.
     pub fn len(&self) -> usize {
         self.takes.len()
     }
 
-    /// Whether no takes are stored.
+    /// Returns whether the log has no entries, not even expired ones.
     pub fn is_empty(&self) -> bool {
         self.takes.is_empty()
     }
@@ -55,19 +55,19 @@ impl State {
         self.takes.iter().map(|take| u64::from(take.hits)).sum()
     }
 
-    /// Returns the size of the heap allocation in bytes.
+    /// Returns the heap memory of the entries, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.takes.capacity() * size_of::<LogEntry>()
     }
 
-    /// Returns the number of expired takes, which are the first ones in the list.
+    /// Returns the number of expired entries, which are at the front of the log.
     fn expired_count(&self, limit: &SlidingLog, now: Micros) -> usize {
         let clock = self.takes.back().map_or(now, |take| take.at.max(now));
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
     }
 
-    /// Returns the unexpired takes at `now`, with capacity for one more, and whether a take from
-    /// the far future was clamped.
+    /// Returns the entries that have not expired at `now`, with capacity for one more, and whether
+    /// an entry from the far future was clamped.
     fn unexpired(&self, limit: &SlidingLog, now: Micros) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
         let expired = self.expired_count(limit, now);
@@ -197,7 +197,7 @@ pub fn refund(
 ) -> Option<State> {
     // The time is compared, too, because an empty log restarts its numbers at 0.
     let is_charged_take =
-        |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
+        |take: &LogEntry| u128::from(take.entry) == taken.entry && take.at == taken.at;
     let expired = state.expired_count(limit, now);
     let at = state.takes.range(expired..).position(is_charged_take)?;
     let mut takes: VecDeque<LogEntry> = state.takes.range(expired..).copied().collect();

@@ -39,7 +39,7 @@ impl Calendar {
         Calendar { unit, zone: zone.into(), windows }
     }
 
-    /// Returns the length of a window: a day, week, month or year.
+    /// Returns the unit whose length each window has: day, week, month or year.
     pub fn unit(&self) -> Unit {
         self.unit
     }
@@ -65,7 +65,7 @@ impl Calendar {
     }
 }
 
-/// Compares unit and time zone. The windows follow from these two.
+/// Compares only unit and time zone, because these two determine the windows.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
         (self.unit, &self.zone) == (other.unit, &other.zone)

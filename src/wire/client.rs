@@ -175,7 +175,7 @@ impl ClientTls {
 fn encode_request(request: &CallRequest) -> RateLimitRequest {
     RateLimitRequest {
         domain: request.domain.clone().into(),
-        descriptors: request.descriptors.iter().map(descriptor).collect(),
+        descriptors: request.descriptors.iter().map(encode_descriptor).collect(),
         hits_addend: request.hits,
     }
 }
@@ -216,11 +216,11 @@ fn decode_response(answer: &RateLimitResponse) -> CallResponse {
     CallResponse {
         refused: answer.overall_code() == wire::Code::OverLimit,
         code: answer.overall_code().as_str_name(),
-        statuses: answer.statuses.iter().map(status).collect(),
+        statuses: answer.statuses.iter().map(decode_status).collect(),
         headers: answer.response_headers_to_add.iter().map(header).collect(),
         body: answer.raw_body.clone(),
-        metadata: answer.dynamic_metadata.as_ref().map(struct_json),
-        json: proto_json::decode_response(answer),
+        metadata: answer.dynamic_metadata.as_ref().map(struct_to_json),
+        json: proto_json::response(answer),
     }
 }
 

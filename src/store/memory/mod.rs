@@ -159,7 +159,7 @@ impl MemoryStore {
     /// Returns the memory that this store occupies, in bytes, as requested from the allocator.
     /// Locks one shard after another; for benchmarks and diagnostics.
     pub fn footprint(&self) -> usize {
-        let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).bytes()).sum();
+        let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).occupied_bytes()).sum();
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 

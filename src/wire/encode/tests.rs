@@ -184,7 +184,7 @@ fn every_refusal_says_in_metadata_which_limit_it_was() {
     let refused = decision(vec![refusing(5, Some(1_500_001))]);
     let metadata = |decision: &Decision<'_>| {
         let answer = answered(ResponseSettings::default(), decision, vec![], 0);
-        answer.dynamic_metadata.as_ref().map(struct_json)
+        answer.dynamic_metadata.as_ref().map(struct_to_json)
     };
     let expected =
         json!({"tidegate": {"limited_by": "per-ip", "retry_after_ms": 1501, "source": "memory"}});

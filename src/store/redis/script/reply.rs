@@ -264,7 +264,7 @@ fn window_state(
     now: Micros,
 ) -> Result<State, ReplyError> {
     let current = fixed_window::window_at(&limit.window, now);
-    let start = start.map_or(Ok(current.start), micros)?;
+    let start = start.map_or(Ok(current.start), parse_micros)?;
     if used > STORED_COUNT_MAX || start != current.start && start != current.end {
         return Err(ReplyError::Number);
     }
@@ -287,7 +287,7 @@ fn sliding_state(
 ) -> Result<State, ReplyError> {
     let length = limit.length.0.max(1);
     let current = Micros(now.0 - now.0 % length);
-    let start = start.map_or(Ok(current), micros)?;
+    let start = start.map_or(Ok(current), parse_micros)?;
     if start != current && start != current.saturating_add(Micros(length)) {
         return Err(ReplyError::Number);
     }
