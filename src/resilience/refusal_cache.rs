@@ -24,8 +24,7 @@ use crate::domain::{
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Maximum lifetime of an entry, and so the delay after which refunds by other processes take
-/// effect.
+/// Maximum lifetime of an entry. A refund by another process may take effect this much later here.
 const TTL_MAX: Micros = Micros::SECOND;
 
 /// Time for which an expired entry still refuses calls while a single call asks the store again.
@@ -33,8 +32,9 @@ const TTL_MAX: Micros = Micros::SECOND;
 /// store call, because on a busy machine the answer may take longer than that.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Number of sets of [`ENTRIES_PER_SET`] entries: 4,096 entries, half a megabyte. Only keys that are refused
-/// again within a second benefit from the cache, and an evicted key only asks the store once more.
+/// Number of sets, with [`ENTRIES_PER_SET`] entries each: 4,096 entries in half a megabyte. Only
+/// keys that are refused again within a second benefit from the cache, and evicting a key costs
+/// only one more call to the store.
 const SET_COUNT: usize = 512;
 
 /// Number of entries per set. A lookup compares all of them.
@@ -55,17 +55,18 @@ pub struct RefusalCache<S> {
 /// Statistics of a refusal cache. All values are totals since the start.
 #[derive(Debug, Default)]
 pub struct RefusalCacheStats {
-    /// Number of checks refused by the cache.
+    /// Number of checks refused from the cache.
     pub refused: AtomicU64,
     /// Number of calls answered without asking the store at all.
     pub calls_saved: AtomicU64,
 }
 
-/// Set of cached refusals. Uses a mutex, because an entry is a dozen words. The mutex is held for
-/// eight comparisons, and only while the set has live entries.
+/// Set of cached refusals. Behind a mutex, because an entry is a dozen words. A lookup takes the
+/// mutex only if the set has live entries, and holds it for eight comparisons.
 #[derive(Debug, Default)]
 struct CacheSet {
-    /// Time at which the last entry expires; zero if the set never had an entry.
+    /// Time at which the last entry expires, in microseconds since the Unix epoch; zero if the set
+    /// has never had an entry.
     until: AtomicU64,
     refusals: Mutex<SmallVec<[CachedRefusal; ENTRIES_PER_SET]>>,
 }
@@ -75,9 +76,10 @@ struct CachedRefusal {
     key: RefusalKey,
     /// Time of the refusal, by this process's clock.
     from: Micros,
-    /// Time from which one call may ask the store again.
+    /// Time at which the entry becomes stale, so that one call may ask the store again.
     until: Micros,
-    /// Whether a call is asking the store. Until `expires`, other calls are still refused.
+    /// Whether a call is asking the store about this stale entry. Other calls are still refused
+    /// meanwhile.
     is_revalidating: bool,
     expires: Micros,
     retry_at: Micros,
@@ -85,7 +87,7 @@ struct CachedRefusal {
     available: Hits,
 }
 
-/// Key of a cached refusal: the counter, the limit and the cost.
+/// Key of a cached refusal: the counter, the parameters of the limit and the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RefusalKey {
     counter: CounterKey,
@@ -133,8 +135,8 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Returns the cached refusal of a check. After an entry has expired, the first call gets
-    /// `None` and asks the store again; other calls still get the entry.
+    /// Returns the cached refusal of a check, or `None` if the store must be asked. For a stale
+    /// entry, the first call gets `None` and asks the store, and other calls still get the entry.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
         let set = self.set(&check.key);
         if set.until.load(Ordering::Relaxed) <= now.0 {
@@ -207,7 +209,8 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Asks the store for the checks at these positions and fills in its answers.
+    /// Sends the checks at `positions` to the store and stores its answers in `answers`. Returns
+    /// the component that decided them.
     async fn ask(&self, call: &Call<'_>, positions: &[usize], answers: &mut [Answer]) -> Source {
         if positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
@@ -236,8 +239,8 @@ impl RefusalKey {
     }
 }
 
-/// Returns numbers that distinguish the limits of one counter. `None` for concurrency limits,
-/// because any call may free a slot.
+/// Returns the parameters of the limit, which distinguish the limits that share a counter. Returns
+/// `None` for concurrency limits: their refusals are not cached, because any call may free a slot.
 fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     Some(match &limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
@@ -262,8 +265,8 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     })
 }
 
-/// Returns whether all checks have the same tag, so that a store which splits calls by tag sends
-/// them in one call.
+/// Returns whether all checks have the same hash tag, so that a Redis Cluster decides them in one
+/// script call.
 fn have_same_tag(checks: &[Check<'_>]) -> bool {
     let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))

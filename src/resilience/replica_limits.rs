@@ -12,14 +12,15 @@ use crate::domain::{
     Window,
 };
 
-/// Number of shares in the table: 64 KiB of pointers. A share that is missing is computed anew,
-/// which costs an allocation; that happens for request overrides and for policies with more limits.
+/// Number of slots in the table: 64 KiB of pointers. If the table lacks a share, computing it takes
+/// an allocation. That happens for request overrides, and for policies with more limits than slots.
 const TABLE_SIZE: usize = 8_192;
 
-/// Limit with this replica's share of it.
+/// Table entry: a limit and this replica's share of it.
 #[derive(Debug)]
 pub(super) struct ShareEntry {
-    /// Key of the entry. Owned, so that no other limit can be allocated at its address.
+    /// Unscaled limit, whose address is the key of the entry. Owned, so that no other limit can be
+    /// allocated at this address.
     whole: Arc<Limit>,
     share: Arc<Limit>,
 }
@@ -43,8 +44,8 @@ impl ReplicaLimit<'_> {
     }
 }
 
-/// Hash table from the address of a limit to this replica's share of it. On a collision, the new
-/// entry replaces the old one.
+/// Hash table that maps the address of a limit to this replica's share of the limit. On a
+/// collision, the new entry replaces the old one.
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
     fraction: Fraction,
@@ -83,7 +84,8 @@ impl ReplicaLimits {
     }
 }
 
-/// Returns a limit for empty slots. No lookup finds it, because nobody else has its address.
+/// Returns a placeholder limit for empty slots. No lookup finds it, because no check refers to its
+/// address.
 fn unused_limit() -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {

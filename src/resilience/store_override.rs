@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Switch that disables the remote store. A single atomic, read once per call.
+/// Switch with which an operator disables the remote store. A single atomic, read once per call.
 #[derive(Debug, Default)]
 pub struct StoreOverride {
-    /// End of the override, in microseconds since the Unix epoch; zero if the store is enabled,
-    /// `u64::MAX` if there is no end.
+    /// Time at which the store is enabled again, in microseconds since the Unix epoch; zero if it
+    /// is enabled, `u64::MAX` if it stays disabled.
     until: AtomicU64,
 }
 
@@ -21,7 +21,7 @@ impl StoreOverride {
         self.until.store(until.map_or(u64::MAX, |until| until.0), Ordering::Relaxed);
     }
 
-    /// Enables the store again.
+    /// Enables the remote store, so that calls are sent to it again.
     pub fn enable(&self) {
         self.until.store(0, Ordering::Relaxed);
     }

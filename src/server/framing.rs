@@ -30,7 +30,8 @@ use tonic::{Code, Status};
 
 use crate::wire::decode::{DecodeError, MESSAGE_BYTES_MAX};
 
-/// Bytes before each message: one for the compression flag, four for the length.
+/// Length of the gRPC message prefix in bytes: one byte for the compression flag, four for the
+/// message length.
 const PREFIX_BYTES: usize = 5;
 
 /// Initial size of the buffer that a request is decoded from, in bytes. A message of four
@@ -41,12 +42,14 @@ const DECODE_BUFFER_BYTES: usize = 1024;
 /// bytes.
 const ENCODE_BUFFER_BYTES: usize = 512;
 
-/// Bytes of a message stream that tonic buffers before it sends. Has no effect on a single message.
+/// Number of bytes after which tonic sends its buffer of a message stream. Has no effect on a
+/// single message.
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Content type of gRPC requests and responses.
 const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Header with the caller's deadline, a static so that its name is not validated on every call.
+/// Name of the header with the caller's timeout. A static, so that the name is not validated on
+/// every call.
 static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Returns the HTTP error for a request that is not a gRPC call: 405 if it is not a POST, 415 if
@@ -147,7 +150,7 @@ where
     status.into_http()
 }
 
-/// Adapter from a closure to a method that tonic can call; records whether it was called.
+/// Adapter from a closure to a unary tonic method. Records whether tonic called it.
 struct UnaryMethod<'a, F> {
     method: F,
     called: &'a mut bool,
@@ -186,7 +189,7 @@ impl Codec for BytesCodec {
     }
 }
 
-/// Encoder that copies an encoded message.
+/// Encoder that copies messages, which are already encoded, into the response.
 struct BytesEncoder;
 
 impl Encoder for BytesEncoder {
@@ -203,7 +206,7 @@ impl Encoder for BytesEncoder {
     }
 }
 
-/// Decoder that rejects a second message, because tonic would ignore it.
+/// Decoder that rejects a second message in a unary call, which tonic would ignore.
 struct OneMessageDecoder {
     decoded: bool,
 }

@@ -18,7 +18,7 @@ use super::health::Health;
 use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
-/// Services of the gRPC port.
+/// Router of the gRPC port, which passes each request to one of its services.
 #[derive(Debug)]
 pub struct Router<D> {
     rate_limit: Arc<RateLimit<D>>,
@@ -58,7 +58,7 @@ impl<D: Decide> Router<D> {
         Router { rate_limit, health, tonic_services: tonic_services.prepare() }
     }
 
-    /// Returns the status that the health service reports.
+    /// Returns the health status, which the health service reports.
     pub fn health(&self) -> &Health {
         &self.health
     }

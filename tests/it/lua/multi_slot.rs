@@ -10,7 +10,7 @@ use tidegate::domain::{
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
-use tidegate::store::redis::keys::{Prefix, slot};
+use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::store::TimeSource;
@@ -40,7 +40,7 @@ impl Transport for Sliced {
         self.plain.send(items).await
     }
 
-    fn post(&self, item: ScriptCall) {
+    fn send_in_background(&self, item: ScriptCall) {
         let (plain, posted) = (self.plain.clone(), Arc::clone(&self.posted));
         tokio::spawn(async move {
             plain.run(&item).await.unwrap();
