@@ -21,6 +21,6 @@ pub struct ConnectionStats {
     pub handshakes_failed: AtomicU64,
     /// Number of connections closed because the client did not send the HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
-    /// Number of connections that ended with a protocol error or were lost.
+    /// Number of connections that ended with a protocol error or an I/O error.
     pub connections_broken: AtomicU64,
 }

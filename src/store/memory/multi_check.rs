@@ -14,23 +14,23 @@ use super::{MemoryStore, SHARDS_MAX, without_unreceipted_refund};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of working counters kept on the stack. Calls of more checks (up to 128) are rare and
-/// allocate once.
+/// Number of working counters kept on the stack. Calls with more checks (up to 128) are rare, and
+/// allocate.
 const COUNTERS_INLINE: usize = 16;
 
 const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
 
-/// Set of the shards that a call needs, one bit per shard.
+/// Bit set of the shards that a call needs.
 #[derive(Default)]
 struct ShardSet([u64; SHARD_SET_WORDS]);
 
-/// Locked shards of a call.
+/// Lock guards of the shards that a call needs.
 struct LockedShards<'a> {
     set: ShardSet,
     guards: SmallVec<[MutexGuard<'a, Shard>; COUNTERS_INLINE]>,
 }
 
-/// Location of a counter in the store.
+/// Where a counter is stored, or whether it can be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
     /// The counter is stored in the entry at this slot.
@@ -41,31 +41,31 @@ enum Location {
     NoRoom,
 }
 
-/// Working copy of a counter. All checks of the call on that counter use this copy.
+/// Working copy of a counter, shared by all checks of the call on that counter.
 struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
     location: Location,
     /// Whether this is an overflow counter, which several keys share.
     is_overflow: bool,
-    /// Weight of the entry in the store; 0 if there is none.
+    /// Weight of the counter's entry in the store, in keys; 0 if there is none.
     stored_weight: usize,
-    /// Weight that is claimed from the capacity of the store for this counter.
+    /// Weight, in keys, that this counter has claimed from the capacity of the store.
     claimed_weight: usize,
-    /// State in the store before the call.
+    /// State before the call, as stored; `None` for a new counter.
     stored: Option<State>,
     /// State after the refunds of the call, which apply even if the call is rejected.
     after_refunds: Option<State>,
     /// State after the checks that have been decided so far.
     state: Option<State>,
-    /// Limit of the check that changed the state last.
+    /// Limit of the check that changed the state last; determines when the entry expires.
     limit: &'a Limit,
 }
 
 type WorkingCounters<'a> = SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>;
 
 impl MemoryStore {
-    /// Decides the checks of a call and returns one answer for each.
+    /// Decides a call with several checks. Returns one answer per check, in order.
     pub(super) fn decide_all(
         &self,
         checks: &[Check<'_>],
@@ -115,8 +115,8 @@ impl MemoryStore {
         LockedShards { set, guards }
     }
 
-    /// Returns the position of the working counter for a check. Loads the counter if no earlier
-    /// check of the call has done so.
+    /// Returns the index of the working counter for a check. Loads the counter unless an earlier
+    /// check of the call has already done so.
     fn load<'a>(
         &self,
         check: &Check<'a>,
@@ -234,8 +234,8 @@ impl MemoryStore {
     }
 }
 
-/// Undoes a rejected call, except for its refunds, and charges its debts again. Verdicts and waits
-/// do not change.
+/// Undoes the charges of a rejected call. Refunds and takes with `charge: always` remain; for the
+/// latter, charges the hits again. Verdicts and waits do not change.
 fn undo_except_debts<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],
@@ -262,8 +262,8 @@ fn undo_except_debts<'a>(
     }
 }
 
-/// Sets `available` and `reset_after` to their values after the whole call. They may have changed
-/// since a check was decided, if several checks share a counter or if the call was undone.
+/// Updates `available` and `reset_after` of each outcome to their values after the whole call. They
+/// change after a check is decided if several checks share a counter or if the call is undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::circuit_breaker::RANDOM_MAX;
 
-/// Wait after the first failure, doubled with each further failure. A restarted server is reached
-/// within 100 ms of its start.
+/// Wait after the first failure. It doubles with each further failure. With 20 ms, a restarted
+/// server is reached within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Longest wait after a failure other than a denied login. A recovering Redis easily handles a
 /// hundred processes that each connect once a second.
@@ -31,7 +31,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the wait before the next attempt; `None`: connect immediately. Call once per
+    /// Returns the wait before the next attempt, or `None` to connect immediately. Call it once per
     /// attempt.
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
         if std::mem::replace(&mut self.unproven, true) {
@@ -48,7 +48,7 @@ impl Backoff {
         Some(with_jitter(grown.min(WAIT_MAX)))
     }
 
-    /// Records a failed attempt. `denied`: the server denied the login.
+    /// Records a failed attempt. `denied` tells whether the server denied the login.
     pub(crate) fn record_failure(&mut self, denied: bool) {
         self.denied = denied;
     }
@@ -58,7 +58,7 @@ impl Backoff {
         *self = Backoff::default();
     }
 
-    /// Whether the previous attempt failed too.
+    /// Returns whether the previous attempt also failed.
     pub(crate) fn is_repeated(&self) -> bool {
         self.failures > 0
     }
@@ -70,7 +70,8 @@ pub(crate) fn with_jitter(wait: Duration) -> Duration {
     wait / 2 + (wait / 2).saturating_mul(random) / 1024
 }
 
-/// Returns a random number below [`RANDOM_MAX`](super::circuit_breaker::RANDOM_MAX).
+/// Returns a uniformly distributed random number below
+/// [`RANDOM_MAX`](super::circuit_breaker::RANDOM_MAX).
 pub(crate) fn random() -> u64 {
     // `RandomState` has random keys. It is the only source of randomness in the standard library,
     // and good enough for jitter.

@@ -11,9 +11,9 @@
 
 use crate::domain::Micros;
 
-/// Least number of calls in a window for the failure rate to open the breaker.
+/// Minimum number of calls in a window before their failure rate can open the breaker.
 const WINDOW_CALLS_MIN: u64 = 20;
-/// Length of the window in which calls and failures are counted.
+/// Length of the window over which the failure rate is computed.
 const WINDOW_LENGTH: Micros = Micros::SECOND;
 /// Number of consecutive timeouts that opens the breaker. At 1,000 calls a second, a dead node is
 /// detected 5 ms after the first timeout.
@@ -25,31 +25,31 @@ const PROBE_INTERVAL_MIN: Micros = Micros(100_000);
 const PROBE_INTERVAL_SPREAD_US: u64 = 400_000;
 /// Number of consecutive successful probes that closes the breaker.
 const PROBE_SUCCESSES_MIN: u32 = 3;
-/// Time after closing until all calls are sent again.
+/// Time from the closing of the breaker until it sends all calls again.
 const RAMP_LENGTH: Micros = Micros::SECOND;
-/// Share of calls sent at the start of the ramp, in thousandths.
+/// Proportion of calls sent at the start of the ramp, in thousandths.
 const RAMP_START_PERMILLE: u64 = 100;
 const RAMP_PERMILLE: u64 = 1_000;
 /// Exclusive upper bound of the random numbers passed to the breaker.
 pub(crate) const RANDOM_MAX: u64 = 1_024;
 
-/// The state of a circuit breaker.
+/// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Calls are sent.
+    /// Calls are sent to the node.
     Closed,
     /// Calls are rejected.
     Open,
-    /// Calls are rejected, except for probes.
+    /// Calls are rejected, except for the probes that test whether the node has recovered.
     HalfOpen,
 }
 
 impl BreakerState {
-    /// All states, in the order of the metrics.
+    /// Every variant, in the order in which metrics list them.
     pub const ALL: [BreakerState; 3] =
         [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
 
-    /// Returns the state's name in metrics.
+    /// Returns the name of the state, as used in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -69,11 +69,12 @@ pub(crate) struct BreakerEpoch(pub(crate) u32);
 pub(crate) enum CallFailure {
     /// The call timed out, or its connection was lost.
     NoReply,
-    /// The node answered that it cannot serve calls.
+    /// The node replied with an error, such as LOADING, that means it cannot serve calls.
     ErrorReply,
 }
 
-/// Circuit breaker of one node, without clock or locks.
+/// State machine of a node's circuit breaker. Reads no clock and takes no locks;
+/// [`NodeBreaker`](super::node_breaker::NodeBreaker) does.
 #[derive(Clone, Debug)]
 pub(crate) struct CircuitBreaker {
     state: BreakerState,
@@ -88,11 +89,12 @@ pub(crate) struct CircuitBreaker {
     ramp: Option<Ramp>,
 }
 
-/// Gradual return to full traffic after the breaker closed.
+/// Gradual return to full traffic after the breaker has closed.
 #[derive(Clone, Copy, Debug)]
 struct Ramp {
     start: Micros,
-    /// Grows by the current share with every call; a call is sent when it reaches [`RAMP_PERMILLE`].
+    /// Sum, in thousandths, of the proportions of calls to send. When it reaches [`RAMP_PERMILLE`],
+    /// a call is sent.
     credit: u64,
 }
 
@@ -113,22 +115,23 @@ impl Default for CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// Returns the current state.
+    /// Returns the state of the breaker.
     pub(crate) fn state(&self) -> BreakerState {
         self.state
     }
 
-    /// Whether the breaker is closed and sends every call, so the ramp is over.
+    /// Returns whether the breaker is closed and the ramp is over, so that every call is sent.
     pub(crate) fn is_fully_closed(&self) -> bool {
         self.state == BreakerState::Closed && self.ramp.is_none()
     }
 
-    /// Returns the current epoch.
+    /// Returns the epoch, in which new calls are admitted.
     pub(crate) fn epoch(&self) -> BreakerEpoch {
         BreakerEpoch(self.epoch)
     }
 
-    /// Returns the current epoch if a call may be sent. `random` is below [`RANDOM_MAX`].
+    /// Admits or rejects a call. Returns the current epoch if the call may be sent, otherwise
+    /// `None`. `random` must be below [`RANDOM_MAX`].
     pub(crate) fn admit(&mut self, now: Micros, random: u64) -> Option<BreakerEpoch> {
         match self.state {
             BreakerState::Closed => self.admit_on_ramp(now).then_some(self.epoch()),
@@ -157,7 +160,7 @@ impl CircuitBreaker {
         admitted
     }
 
-    /// Records `count` successful calls that were admitted in `epoch`.
+    /// Records that `count` calls admitted in `epoch` have succeeded.
     pub(crate) fn record_success(&mut self, epoch: BreakerEpoch, count: u64, now: Micros) {
         if epoch != self.epoch() || count == 0 {
             return;
@@ -183,7 +186,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records a failed call that was admitted in `epoch`.
+    /// Records that a call admitted in `epoch` has failed.
     pub(crate) fn record_failure(
         &mut self,
         epoch: BreakerEpoch,
