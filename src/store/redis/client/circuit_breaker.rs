@@ -38,7 +38,7 @@ pub(crate) const RANDOM_MAX: u64 = 1_024;
 pub enum BreakerState {
     /// Calls are sent to the node.
     Closed,
-    /// Calls are rejected.
+    /// Calls are rejected without being sent.
     Open,
     /// Calls are rejected, except for the probes that test whether the node has recovered.
     HalfOpen,
