@@ -18,12 +18,12 @@ use super::proto_json;
 use super::struct_json::struct_to_json;
 use crate::domain::{Override, Unit};
 
-/// Connection settings of the client.
+/// Settings of a client connection.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSettings {
     /// Address of the server, as `HOST:PORT`.
     pub target: String,
-    /// Timeout for connecting and for each call; `None` waits forever.
+    /// Timeout for connecting and for each call; `None` means no timeout.
     pub timeout: Option<Duration>,
     /// TLS settings; `None` means plaintext.
     pub tls: Option<ClientTls>,
@@ -32,11 +32,12 @@ pub struct ClientSettings {
 /// TLS settings of the client, with certificates and keys as PEM text.
 #[derive(Clone, Default)]
 pub struct ClientTls {
-    /// CA certificates that the server's certificate is verified against.
+    /// CA certificates against which the server's certificate is verified.
     pub authority: Vec<u8>,
-    /// Certificate and private key of the client.
+    /// Certificate and private key of the client; `None` if the client presents no certificate.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// Name that the server's certificate must carry; `None` expects the host of the target.
+    /// DNS name or IP address that the server's certificate must contain; `None` means the host of
+    /// the target.
     pub server_name: Option<String>,
 }
 
@@ -49,7 +50,7 @@ impl std::fmt::Debug for ClientTls {
 /// Rate limit call to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {
-    /// Domain of the policy.
+    /// Policy domain of the request.
     pub domain: String,
     /// Descriptors, in the order in which the server answers them.
     pub descriptors: Vec<CallDescriptor>,
@@ -60,13 +61,13 @@ pub struct CallRequest {
 /// Descriptor of a [`CallRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallDescriptor {
-    /// Entries as pairs of key and value, which may hold any bytes.
+    /// Entries as pairs of key and value, both of which may contain any bytes.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Hits of this descriptor; `Some(0)` only checks the limit, `None` uses the hits of the call.
+    /// Hits of this descriptor. `Some(0)` only checks the limit; `None` means the hits of the call.
     pub hits: Option<u64>,
     /// Whether to refund the hits instead of charging them.
     pub refund: bool,
-    /// Limit to apply instead of the one in the policy.
+    /// Request override, which replaces the limit of the policy; `None` for none.
     pub limit: Option<Override>,
 }
 
@@ -81,9 +82,9 @@ pub struct CallResponse {
     pub statuses: Vec<ResponseStatus>,
     /// Names and values of the response headers.
     pub headers: Vec<(String, String)>,
-    /// Body of a refusal; empty if there is none.
+    /// HTTP body for the rejected request; empty if the response has none.
     pub body: Vec<u8>,
-    /// Dynamic metadata; `None` if the response has none.
+    /// Dynamic metadata of the response as JSON; `None` if it has none.
     pub metadata: Option<Value>,
     /// Complete response as proto-JSON.
     pub json: Value,
@@ -94,22 +95,23 @@ pub struct CallResponse {
 pub struct ResponseStatus {
     /// Whether the code is OVER_LIMIT.
     pub refused: bool,
-    /// Limit that applied; `None` if no rule matched.
+    /// Limit that the server reports for the descriptor; `None` if it reports none, for example
+    /// because no rule matched.
     pub limit: Option<ResponseLimit>,
-    /// Remaining hits.
+    /// Number of hits still available in the window.
     pub remaining: u32,
     /// Seconds until the limit is unused again; on a refusal, until a retry can pass.
     pub reset_seconds: Option<u64>,
 }
 
-/// Limit that applied to a descriptor.
+/// Limit that the server reports for a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseLimit {
     /// Name of the limit; empty if it has none.
     pub name: String,
     /// Hits per window.
     pub requests_per_unit: u32,
-    /// Name of the unit, such as `MINUTE`.
+    /// Name of the time unit, such as `MINUTE`.
     pub unit: &'static str,
     /// Number of units in a window, at least 1.
     pub unit_multiplier: u32,
@@ -149,7 +151,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::Refused`] with the status if the call fails.
+    /// Returns [`WireError::Refused`] with the gRPC status if the call fails.
     pub async fn send(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
         let answer = self.service.should_rate_limit(encode_request(request)).await;
         answer
@@ -197,8 +199,8 @@ fn encode_descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
     }
 }
 
-/// Converts a unit. WEEK becomes UNKNOWN, which the server rejects, because request overrides per
-/// week do not exist.
+/// Converts a unit to its protobuf value. A week becomes UNKNOWN, which the server rejects, because
+/// a request override cannot be per week.
 fn to_wire_unit(unit: Unit) -> RateLimitUnit {
     match unit {
         Unit::Second => RateLimitUnit::Second,

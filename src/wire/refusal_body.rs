@@ -5,22 +5,22 @@
 
 use super::messages::HeaderValue;
 use super::response_config::ResponseConfig;
-use super::response_headers::{RetryWait, header, limit_name, percent_encode};
+use super::response_headers::{RetryWait, build_header, limit_name, percent_encode};
 use crate::domain::LimitedBy;
 use crate::policy::Rule;
 
-/// Maximum size of a body in bytes, with its placeholders filled in. Envoy buffers the body of
-/// every refusal, and attackers cause many refusals.
+/// Maximum size of a response body in bytes, after its placeholders are filled in. Bounded because
+/// Envoy buffers the body of every rejected request, and an attack causes many of them.
 pub const BODY_BYTES_MAX: usize = 1024;
 
-/// Content type of the default body.
+/// Content type of the default response body.
 const DEFAULT_CONTENT_TYPE: &str = "application/json";
-/// Text of the default body.
+/// Text of the default response body, with placeholders.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Placeholder for the name of the refusing limit.
+/// Placeholder for the name of the limit that rejected the request.
 const NAME_PLACEHOLDER: &str = "{name}";
-/// Placeholder for the wait in whole seconds.
+/// Placeholder for the time until a retry may pass, in whole seconds.
 const SECONDS_PLACEHOLDER: &str = "{retry_after_seconds}";
 
 /// Builds the body and its content-type header. Returns `None` if no text is configured, or if the
@@ -41,11 +41,11 @@ pub(super) fn build(
         .into_iter()
         .map(|name| fill_placeholders(text, name, wait))
         .find(|body| body.len() <= BODY_BYTES_MAX)?;
-    Some((body, header("content-type", percent_encode(content_type))))
+    Some((body, build_header("content-type", percent_encode(content_type))))
 }
 
-/// Fills the placeholders of `text`: `name` is JSON-escaped, and a `wait` of `None` becomes `null`.
-/// A single pass, so that a placeholder inside `name` is not expanded.
+/// Replaces the placeholders in `text`. JSON-escapes `name`, and writes `null` if `wait` is `None`.
+/// Makes a single pass, so that a placeholder inside `name` is not expanded.
 fn fill_placeholders(text: &str, name: &str, wait: Option<RetryWait>) -> String {
     let mut body = String::with_capacity(text.len() + name.len());
     let mut rest = text;

@@ -6,7 +6,7 @@ use prost_types::Struct;
 use prost_types::value::Kind;
 use serde_json::{Map, Value};
 
-/// Converts a struct to a JSON object.
+/// Converts a `google.protobuf.Struct` to a JSON object.
 pub(super) fn struct_to_json(from: &Struct) -> Value {
     let members = from.fields.iter();
     Value::Object(
@@ -25,10 +25,10 @@ fn kind_to_json(value: &prost_types::Value) -> Value {
     }
 }
 
-/// Converts a number, without a fraction if it is an integer, as proto-JSON prints it.
+/// Converts a double to a JSON number. An integer gets no decimal point, as in proto-JSON.
 #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
 fn number_to_json(number: f64) -> Value {
-    /// 2^53: larger doubles cannot hold every integer.
+    /// 2^53, up to which a double represents every integer exactly.
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() <= EXACT_MAX {
         Value::from(number as i64)

@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderName};
 
 use crate::domain::TraceParent;
 
-/// Header name, a static so that it is not validated on every call.
+/// Name of the `traceparent` header. A static, so that the name is not validated on every call.
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Returns the parent span of a call. Ignores a malformed header, as the W3C specification
-/// requires.
+/// Parses the `traceparent` header. Returns `None` if it is missing or malformed, because the W3C
+/// specification requires to ignore a malformed header.
 pub(crate) fn parse_header(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }

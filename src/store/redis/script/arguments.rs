@@ -24,20 +24,22 @@ use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
 use crate::store::redis::keys::{Prefix, letter};
 
-/// Largest hit count of a window.
+/// Largest hit count that a window stores.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// Most hits in a sliding log or slots in a concurrency limit. An entry stores its hits in three
-/// bytes, and this is a quarter of what they hold; the policy allows 10,000.
+/// Maximum number of hits in a sliding log, or of slots in a concurrency limit, that the scripts
+/// support. An entry stores its hits in three bytes, and this is a quarter of their range. The
+/// policy allows only 10,000.
 const ENTRIES_MAX: u64 = 1 << 22;
 
-/// Unit in which the scripts number calendar windows, in microseconds.
+/// Unit in which the scripts number calendar windows: one second, in microseconds.
 const CALENDAR_UNIT_US: u64 = 1_000_000;
 
-/// Bytes to reserve per check: a key of 29 to 117 bytes and four to six numbers of up to 16 digits.
+/// Number of bytes to reserve per check for its encoded key and arguments: a key of 29 to 117
+/// bytes, and four to six numbers of up to 16 digits.
 const BYTES_PER_CHECK: usize = 160;
 
-/// Encoder of script calls: holds the key prefix and the scripts.
+/// Encoder that turns checks and receipts into script calls.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     prefix: Prefix,
@@ -46,12 +48,14 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Creates an encoder. If `is_cluster`, each call names its cluster slot.
+    /// Creates an encoder of calls to `scripts`. If `is_cluster`, each call contains the hash slot
+    /// of its keys.
     pub fn new(prefix: Prefix, scripts: &'static Scripts, is_cluster: bool) -> Encoder {
         Encoder { prefix, scripts, is_cluster }
     }
 
-    /// Encodes the script call that decides `checks`. On a cluster all keys must be in one slot.
+    /// Encodes the script call that decides `checks`. On a cluster, all keys must be in one hash
+    /// slot.
     ///
     /// `now` is `None` in production, where the scripts read the server's clock. `clock` is this
     /// process's time; it selects the calendar windows to send.
@@ -96,7 +100,8 @@ impl Encoder {
         self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
-    /// Encodes the script call that refunds `receipts`. On a cluster all keys must be in one slot.
+    /// Encodes the script call that refunds `receipts`. On a cluster, all keys must be in one hash
+    /// slot.
     pub fn encode_refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
         let mut command = evalsha(script, receipts.len());
@@ -135,7 +140,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
     };
 }
 
-/// Returns the scripts' name of a check's operation.
+/// Returns the name of a check's operation in the scripts.
 fn op_name(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek => "peek",
@@ -145,7 +150,7 @@ fn op_name(check: &Check<'_>) -> &'static str {
     }
 }
 
-/// Returns the scripts' name of a role.
+/// Returns the name of a role in the scripts.
 fn role_name(role: Role) -> &'static str {
     match role {
         Role::Required => "required",
@@ -154,8 +159,9 @@ fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// Returns the hits to take, refund, or test for, capped where a larger number has the same effect.
-fn cost(check: &Check<'_>) -> u64 {
+/// Returns the hits to charge, refund or peek for. Caps them at a number beyond which more hits
+/// have no further effect, so that the scripts' arithmetic stays exact.
+fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();
     let limit = check.limit;
@@ -174,7 +180,7 @@ fn cost(check: &Check<'_>) -> u64 {
 /// Appends the arguments of a `single_*.lua` script.
 fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
     let op = op_name(check);
-    let (cost, is_take) = (cost(check), op == "take");
+    let (cost, is_take) = (capped_cost(check), op == "take");
     match path {
         FastPath::FixedWindow(window, length) => {
             let hits = window.hits.0.min(COUNT_MAX);
@@ -208,12 +214,13 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
     }
 }
 
-/// Bucket check in credits, for the fast paths.
+/// Arguments of the fast-path scripts for the check of a bucket, in credits.
 struct BucketArguments {
     credits: BucketCredits,
-    /// Credits to take; capacity + 1 if the cost exceeds the burst.
+    /// Credits to charge; one more than the capacity if the cost exceeds the burst, so that the
+    /// check never passes.
     need: u64,
-    /// Credits that must remain after the take because of the floor.
+    /// Credits that must remain after the charge, because of the floor of the consumer class.
     kept: u64,
 }
 
@@ -226,7 +233,7 @@ impl BucketArguments {
     }
 }
 
-/// Packs the numbers for `multi_check.lua`; `checks` must be in the order of its keys.
+/// Packs the arguments of `multi_check.lua`. `checks` must be in the order of the script's keys.
 fn pack_multi<'a>(
     checks: impl Iterator<Item = &'a Check<'a>> + Clone,
     accounting: Accounting,
@@ -239,7 +246,7 @@ fn pack_multi<'a>(
     let all_or_nothing = u64::from(accounting == Accounting::AllOrNothing);
     packed.push_numbers([all_or_nothing, of(MultiKind::Window), of(MultiKind::Arrival), special]);
     for (place, check) in (1..).zip(checks) {
-        let cost = cost(check);
+        let cost = capped_cost(check);
         let (cap, bucket) = match FastPath::for_check(check) {
             Some(FastPath::FixedWindow(window, length)) => {
                 let hits = window.hits.0.min(COUNT_MAX);
@@ -270,7 +277,8 @@ fn pack_multi<'a>(
     packed
 }
 
-/// Appends two arguments: the longest length of `lists`, and all lists padded to it.
+/// Appends two arguments: the length of the longest list, and all lists, each padded to that
+/// length.
 fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     let lists: SmallVec<[Packed; 2]> = lists.collect();
     let stride = lists.iter().map(Packed::len).max().unwrap_or(0);
@@ -282,18 +290,18 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     command.arg(stride).arg(all.as_slice());
 }
 
-/// Packs a check for `apply.lua`.
+/// Packs a check as `apply.lua` expects it.
 fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.push_text(&[letter(&check.limit.algorithm)]);
     packed.push_text(op_name(check).as_bytes());
     packed.push_text(role_name(check.role).as_bytes());
-    packed.push_number(cost(check));
+    packed.push_number(capped_cost(check));
     pack_limit(&mut packed, check.limit, check.holder, clock);
     packed
 }
 
-/// Packs a receipt for `refund.lua`.
+/// Packs a receipt as `refund.lua` expects it.
 fn pack_receipt(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
@@ -315,7 +323,8 @@ fn pack_receipt(receipt: &Receipt) -> Packed {
     packed
 }
 
-/// Packs a limit's numbers in the order of the header of the algorithm's file in `lua/algorithm`.
+/// Packs the parameters of a limit, in the order documented in the header of the algorithm's file
+/// in `lua/algorithm`.
 fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock: Micros) {
     let charge = limit.charge;
     match &limit.algorithm {

@@ -9,14 +9,14 @@
 
 use smallvec::SmallVec;
 
-/// Bytes kept on the stack: enough for ten checks of fixed windows, with three numbers of at most
-/// nine bytes each.
+/// Number of bytes kept on the stack: enough for ten checks of fixed windows, each with three
+/// numbers of at most nine bytes.
 const BYTES_INLINE: usize = 288;
 
-/// Longest text in bytes whose MessagePack header is one byte.
+/// Maximum length of a text in bytes: the longest whose MessagePack header is one byte.
 const TEXT_BYTES_MAX: usize = 31;
 
-/// MessagePack values, packed one after another.
+/// Sequence of MessagePack values, encoded one after another.
 ///
 /// ```
 /// use tidegate::store::redis::script::msgpack::Packed;
@@ -56,7 +56,7 @@ impl Packed {
         }
     }
 
-    /// Appends a text; a text longer than 31 bytes is truncated.
+    /// Appends a text, truncated to [`TEXT_BYTES_MAX`] bytes.
     pub fn push_text(&mut self, text: &[u8]) {
         let text = &text[..text.len().min(TEXT_BYTES_MAX)];
         self.values += 1;
@@ -64,7 +64,7 @@ impl Packed {
         self.bytes.extend_from_slice(text);
     }
 
-    /// Appends nil, for an optional value that is absent.
+    /// Appends nil, which stands for an absent optional value.
     pub fn push_nil(&mut self) {
         self.values += 1;
         self.bytes.push(0xc0);
@@ -88,7 +88,7 @@ impl Packed {
         self.values
     }
 
-    /// Whether there are no values.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.values == 0
     }

@@ -21,34 +21,36 @@ use crate::domain::{
 /// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
 const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
-/// Largest count of a stored fixed window, which has ten decimal digits.
+/// Largest hit count that a reply for a fixed window can contain, because scripts store it in at
+/// most ten decimal digits.
 const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
-/// Count of numbers per check in a reply of `apply.lua`.
+/// Number of integers per check in a reply of `apply.lua`.
 const NUMBERS_PER_OUTCOME: usize = 6;
 
-/// Error for a reply that cannot be decoded.
+/// Reason why a script reply cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// Error reply from the server or the script.
+    /// The server or the script replied with an error.
     Error,
-    /// Reply of another type than the script sends.
+    /// The reply has a different RESP type than the script returns.
     Shape,
-    /// Too few or too many numbers for the checks.
+    /// The reply has too few or too many numbers for the checks.
     Length,
-    /// Value that is not a number, or a number that no script can send.
+    /// The reply contains a value that is not a number, or a number that no script returns.
     Number,
-    /// The server's clock is outside the calendar windows in the call. No counter changed.
+    /// The server's clock is outside the calendar windows that the call contained. No counter has
+    /// changed.
     NoWindow,
 }
 
-/// Decoded reply of a script: one outcome per check.
+/// Decoded reply of a script that decides a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
     /// One outcome per check, in the order of the checks.
     pub outcomes: Vec<Outcome>,
-    /// Number of counters with a state from the far future, which were clamped to full. The clock
-    /// stepped back, or the state was corrupt.
+    /// Number of counters with a state from the far future, which the script clamped to a full
+    /// counter. Either the clock has stepped back, or the state was corrupt.
     pub clamped: u64,
 }
 
@@ -58,7 +60,7 @@ impl ScriptReply {
     ///
     /// # Errors
     ///
-    /// [`ReplyError`] if no script can send this reply for these checks.
+    /// Returns a [`ReplyError`] if no script returns such a reply for these checks.
     pub fn decode(
         reply: &Value,
         checks: &[Check<'_>],
@@ -85,7 +87,8 @@ impl ScriptReply {
     }
 }
 
-/// Decodes the reply of a `single_*.lua` script, a line of numbers.
+/// Decodes the reply of a `single_*.lua` script: one line of numbers that describe the counter's
+/// state.
 fn decode_single(
     line: &[u8],
     check: &Check<'_>,
@@ -125,7 +128,8 @@ fn decode_single(
     Ok(ScriptReply { outcomes: vec![outcome], clamped })
 }
 
-/// Decodes the reply of `multi_check.lua`, which answers the counters' states.
+/// Decodes the reply of `multi_check.lua`, which contains the verdict and the counter's state for
+/// each check.
 fn decode_multi(
     reply: &[Value],
     checks: &[Check<'_>],
@@ -179,7 +183,7 @@ fn decode_multi(
     Ok(ScriptReply { outcomes, clamped })
 }
 
-/// Decodes the reply of `apply.lua`, which answers six numbers per check.
+/// Decodes the reply of `apply.lua`, which contains six numbers per check.
 fn decode_apply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
     let mut numbers = parse_numbers(reply);
     let (now, clamped) =
@@ -255,8 +259,8 @@ fn outcome_from_state(
     Ok(step.outcome)
 }
 
-/// Returns the state of the current window or, if the clock stepped back, of the next window, which
-/// then starts at `start`.
+/// Returns the state of a fixed window: of the current window or, if the clock has stepped back, of
+/// the later window that starts at `start`.
 fn window_state(
     limit: &FixedWindow,
     used: u64,
@@ -309,7 +313,8 @@ fn next_number(
     numbers.next().unwrap_or(Err(ReplyError::Length))
 }
 
-/// Splits a number into the verdict and the value; refusals are encoded as −1 − value.
+/// Splits a number into the verdict (true for a pass) and the value. Refusals are encoded as −1 −
+/// value.
 fn split_verdict(number: i64) -> Result<(bool, u64), ReplyError> {
     let passes = number >= 0;
     Ok((passes, parse_count(if passes { number } else { -1 - number })?))

@@ -7,7 +7,7 @@ use crate::domain::{
     SlidingWindow, Window,
 };
 
-/// Script that decides a call.
+/// Selection of the script that decides a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ScriptSelection<'a> {
     /// A `single_*.lua` script: one check of an algorithm that has such a script.
@@ -18,10 +18,11 @@ pub(crate) enum ScriptSelection<'a> {
     Apply,
 }
 
-/// Limit of an algorithm that has a fast-path script, which answers the counter's state.
+/// Limit of an algorithm that has a fast-path script. Such a script returns the counter's state,
+/// from which the outcome is computed here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FastPath<'a> {
-    /// Fixed window aligned to the epoch, with its length, at least 1 µs.
+    /// Fixed window that is aligned to the epoch, and its length, at least 1 µs.
     FixedWindow(&'a FixedWindow, Micros),
     /// Token or leaky bucket.
     Bucket(&'a Bucket),
@@ -45,7 +46,7 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide it.
+    /// Returns how `multi_check.lua` decides a check of this limit, or `None` if it cannot.
     fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
         match self {
             FastPath::FixedWindow(..) => Some(MultiKind::Window),
@@ -56,7 +57,7 @@ impl<'a> FastPath<'a> {
     }
 }
 
-/// Kind of a check in `multi_check.lua`, in the order in which the script gets them.
+/// Kinds of checks that `multi_check.lua` decides, in the order in which it expects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MultiKind {
     Window,
@@ -84,7 +85,7 @@ impl<'a> ScriptSelection<'a> {
         }
     }
 
-    /// Returns the indices of the checks in the order in which the script gets and answers them.
+    /// Returns the indices of the checks in the order in which the script expects and answers them.
     pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
         let place = move |check: &Check<'_>| match self {
             ScriptSelection::Single(_) => 0,
@@ -95,13 +96,13 @@ impl<'a> ScriptSelection<'a> {
     }
 }
 
-/// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide it.
+/// Returns how `multi_check.lua` decides a check, or `None` if it cannot.
 pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
     FastPath::for_check(check).and_then(|path| path.multi_kind(check))
 }
 
-/// Whether the check's limit is a bucket in credit form, whose debt may include a fraction of a
-/// microsecond.
+/// Returns whether the check's limit is a bucket with [`Refill::Credits`], whose debt may include a
+/// fraction of a microsecond.
 pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     matches!(
         &check.limit.algorithm,
@@ -109,8 +110,8 @@ pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     )
 }
 
-/// Whether `multi_check.lua` gets extra numbers for the check: it is anything but a required take,
-/// or its limit has a floor.
+/// Returns whether `multi_check.lua` needs additional arguments for the check. It does unless the
+/// check is a required take under a limit without a floor.
 pub(crate) fn needs_extra_numbers(check: &Check<'_>, accounting: Accounting) -> bool {
     let plain = match check.op {
         Op::Take { cost } => cost > Hits::ZERO && !check.charges_always(),
