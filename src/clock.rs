@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// Wall clock for tests, which stands still until it is set.
+/// Wall clock for tests, which stands still until the test sets it. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 

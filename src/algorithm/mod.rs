@@ -92,7 +92,7 @@ impl State {
 
 const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
 
-/// Result of one operation on one counter.
+/// Result of applying one operation to one counter: the outcome and the state to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<S = State> {
     /// Outcome of the operation. Its `available` and `reset_after` describe the counter after the

@@ -86,7 +86,8 @@ impl State {
         (state, clamped)
     }
 
-    /// Returns the time until `cost` hits pass: zero if they pass now, `None` if they never do.
+    /// Returns the time until a take of `cost` hits passes: zero if it passes now, `None` if it
+    /// never does.
     fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
         limit.hits.0.checked_sub(cost)?;
         let mut hits = self.hits();
@@ -104,7 +105,8 @@ impl State {
     }
 }
 
-/// Applies an operation to a sliding log and returns its outcome and new state.
+/// Applies an operation to a sliding log. Returns the outcome and, if the state changes, the new
+/// state.
 pub fn apply(
     state: Option<&State>,
     limit: &SlidingLog,
@@ -205,7 +207,7 @@ pub fn refund(
     Some(State { takes, next: state.next })
 }
 
-/// Returns the time at which the newest take expires; zero for an empty log.
+/// Returns the time at which the newest entry expires, or zero for an empty log.
 pub fn expires_at(state: &State, limit: &SlidingLog) -> Micros {
     state.takes.back().map_or(Micros::ZERO, |take| take.at.saturating_add(limit.length))
 }

@@ -36,9 +36,9 @@ pub struct State {
     /// Start of the current window, aligned to a multiple of the window length since the Unix
     /// epoch.
     pub start: Micros,
-    /// Hits charged in the previous window.
+    /// Hits charged in the window before `start`.
     pub prev: u32,
-    /// Hits charged in the current window.
+    /// Hits charged in the window that begins at `start`.
     pub cur: u32,
 }
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::{Micros, Unit};
 
-/// Start and end of a rate limit window.
+/// Start (inclusive) and end (exclusive) of a rate limit window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBounds {
-    /// First microsecond of the window.
+    /// First microsecond of the window, since the Unix epoch.
     pub start: Micros,
-    /// First microsecond after the window; always later than `start`.
+    /// First microsecond after the window, since the Unix epoch; always later than `start`.
     pub end: Micros,
 }
 
@@ -44,7 +44,7 @@ impl Calendar {
         self.unit
     }
 
-    /// Returns the time zone's IANA name.
+    /// Returns the IANA name of the time zone, such as `Europe/Berlin`.
     pub fn zone(&self) -> &str {
         &self.zone
     }

@@ -19,10 +19,10 @@ pub struct CounterKey {
     pub tag: Option<u128>,
 }
 
-/// Operation of a check on its counter.
+/// Operation that a check applies to its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Charge the hits if they are available.
+    /// Charge the hits if enough are available.
     Take {
         /// Hits to charge: the request's hits times the rule's `cost`; at least 1.
         cost: Hits,
@@ -40,12 +40,12 @@ pub enum Op {
 /// Role of a check in the admission of its call; see [`Admission`](super::Admission).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The check must pass.
+    /// The call is admitted only if this check passes.
     #[default]
     Required,
     /// At least one of the call's quota checks must pass, not necessarily this one.
     Quota,
-    /// The check has no effect on admission.
+    /// The check is decided and counted, but has no effect on admission.
     Shadow,
 }
 
@@ -115,7 +115,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether the check refunds hits.
+    /// Returns whether the operation is a refund.
     pub fn is_refund(&self) -> bool {
         matches!(self.op, Op::Refund { .. })
     }

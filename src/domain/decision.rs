@@ -58,7 +58,7 @@ pub struct Status<'p> {
     pub quota: bool,
 }
 
-/// Limit that rejected the request.
+/// Limit that rejected the request, with the time until a retry may pass.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitedBy<'p> {
     /// Name of the limit or, if it has none, the path of the rule in the policy.
@@ -76,7 +76,7 @@ pub struct Decision<'p> {
     pub code: Code,
     /// One status per descriptor, in the order of the request.
     ///
-    /// A `Vec`, because `domain` has no dependencies.
+    /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
     /// If the request was rejected, the refusing limit with the longest wait. A limit that no wait
     /// satisfies counts as the longest; on a tie, the first in the order of the request wins.
@@ -109,7 +109,7 @@ pub struct CheckEvent {
     pub admitted: bool,
     /// Whether the check refunds its hits rather than charging them.
     pub is_refund: bool,
-    /// Component that decided the check.
+    /// Component that decided the check: a store, the refusal cache, or the policy alone.
     pub source: Source,
 }
 
@@ -165,8 +165,7 @@ pub struct RefusalEvent<'a> {
 pub trait Observer: Send + Sync + 'static {
     /// Called once per check that a store has decided.
     fn on_check(&self, event: &CheckEvent);
-    /// Called for each check that refused, shadow checks included, before
-    /// [`on_check`](Self::on_check).
+    /// Called once per refused check, including shadow checks, before [`on_check`](Self::on_check).
     fn on_refusal(&self, _: &RefusalEvent<'_>) {}
     /// Called when a request tries to release a concurrency slot without naming the holder, which
     /// has no effect.

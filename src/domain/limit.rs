@@ -118,7 +118,7 @@ pub enum Algorithm {
     /// Records the time of every take, so that the limit holds exactly in every interval of the
     /// window's length.
     SlidingLog(SlidingLog),
-    /// Token bucket or leaky bucket, which differ only in name.
+    /// Token bucket or leaky bucket, which are the same algorithm under two names.
     Bucket(Bucket),
     /// One bucket per consumer class, and a common pool from which a class may borrow.
     Hybrid(Hybrid),
@@ -131,11 +131,11 @@ pub enum Algorithm {
 pub struct FixedWindow {
     /// Hits per window, at most `u32::MAX`; 0 refuses everything.
     pub hits: Hits,
-    /// Length and alignment of the windows.
+    /// Length of the windows, and whether they are aligned to the Unix epoch or the calendar.
     pub window: Window,
 }
 
-/// Length and alignment of windows.
+/// Length and alignment of a fixed window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
     /// Windows of a fixed length, at least one second, aligned to the Unix epoch.
@@ -203,7 +203,7 @@ pub struct Hybrid {
     pub window: Micros,
     /// Guaranteed share of each class in `burst` and `hits`, in per cent; at most 100 in total.
     pub shares: std::sync::Arc<[u32]>,
-    /// Index of this class in `shares`.
+    /// Index in `shares` of the consumer class that this limit applies to.
     pub class: usize,
     /// Minimum fill level of the pool, in per cent of its capacity and rounded up to a whole hit,
     /// at which this class may still take hits from the pool.

@@ -76,7 +76,7 @@ impl Outcome {
 pub struct ChargeRecord {
     /// Hits charged; at least 1.
     pub hits: Hits,
-    /// Time of the charge, by the store's clock.
+    /// Time of the charge by the store's clock, in microseconds since the Unix epoch.
     pub at: Micros,
     /// Start of the window that was charged; zero for algorithms without windows.
     pub window: Micros,
@@ -138,9 +138,9 @@ pub enum Answer {
     Decided(Outcome),
     /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
-    /// The store did not answer in time.
+    /// The store did not answer within the budget of the call.
     Unanswered {
-        /// Whether the store may have executed the check.
+        /// Whether the store may still have executed the check, so that its hits may be charged.
         executed: ExecutionStatus,
     },
 }
@@ -160,7 +160,7 @@ impl Answer {
     }
 }
 
-/// Component that decided a call.
+/// Component that decided a call: a store, the refusal cache, or the policy alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The memory store, if it is the configured store.
@@ -191,7 +191,7 @@ impl Source {
     }
 }
 
-/// Answers of a store to a call.
+/// Answers of a store to all checks of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     /// One answer per check, in the order of the call.

@@ -10,7 +10,7 @@ use super::{Hits, Unit};
 /// requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Policy domain; not empty.
+    /// Domain of the policy to apply; not empty.
     pub domain: &'a str,
     /// Descriptors in the order of the caller; at least one. The response has one status for each.
     pub descriptors: &'a [Descriptor<'a>],
@@ -37,9 +37,9 @@ pub struct Descriptor<'a> {
 /// request headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Key, such as `remote_address`; not empty.
+    /// Key of the entry, such as `remote_address`; not empty.
     pub key: &'a [u8],
-    /// Value, such as `192.0.2.1`; may be empty.
+    /// Value of the entry, such as `192.0.2.1`; may be empty.
     pub value: &'a [u8],
 }
 
@@ -49,7 +49,7 @@ pub struct Entry<'a> {
 pub struct Override {
     /// Hits per window; 0 refuses everything.
     pub requests_per_unit: u32,
-    /// Time unit of the window.
+    /// Time unit in which the window is given, such as `Unit::Minute`.
     pub unit: Unit,
     /// Number of units in a window; at least 1.
     pub unit_multiplier: u32,

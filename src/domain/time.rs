@@ -29,12 +29,12 @@ impl Micros {
         Micros(seconds.saturating_mul(1_000_000))
     }
 
-    /// Converts to whole seconds, rounded up.
+    /// Converts a duration or a time to whole seconds, rounded up.
     pub const fn ceil_secs(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Converts to whole milliseconds, rounded up.
+    /// Converts a duration or a time to whole milliseconds, rounded up.
     pub const fn ceil_millis(self) -> u64 {
         self.0.div_ceil(1_000)
     }

@@ -38,7 +38,7 @@ use crate::store::{LocalStore, Store};
 /// counters count too many hits until they refill.
 const REFUNDS_MAX: usize = 1_024;
 
-/// Configuration of the fallback.
+/// Configuration of [`Fallback`].
 #[derive(Clone, Copy, Debug)]
 pub struct FallbackConfig {
     /// Number of replicas that share the limits; at least 1. In an outage, each replica enforces
@@ -115,12 +115,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Returns the remote store.
+    /// Returns the remote store, which is asked first.
     pub fn remote(&self) -> &S {
         &self.remote
     }
 
-    /// Returns the local store.
+    /// Returns the local store, which decides the checks that the remote store does not answer.
     pub fn local(&self) -> &L {
         &self.local
     }
@@ -159,7 +159,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.stats
     }
 
-    /// Returns the remote store's answers, or the reason why it was not asked.
+    /// Sends the call to the remote store. Returns its answers, or the reason why the call was not
+    /// sent.
     async fn ask(&self, call: &Call<'_>) -> Result<Answers, FallbackReason> {
         if self.store_override.is_disabled(call.now) {
             return Err(FallbackReason::Rehearsed);

@@ -36,8 +36,8 @@ pub struct InFlightLimit {
     max: u32,
     age_max: Micros,
     in_flight: [AtomicU32; 2],
-    /// Start of the current generation, in microseconds. The lowest bit is the index of its counter
-    /// in `in_flight`.
+    /// Start of the current generation, in microseconds since the Unix epoch. The lowest bit is
+    /// replaced by the index of its counter in `in_flight`.
     generation: AtomicU64,
 }
 

@@ -20,7 +20,7 @@ pub enum FallbackReason {
     Unreachable,
     /// The store did not answer within the budget of the call.
     Late,
-    /// Too many calls were in flight at the store.
+    /// The call was not sent, because the limit of calls in flight was reached.
     Shed,
     /// An operator disabled the store, for example to rehearse an outage.
     Rehearsed,
@@ -49,9 +49,10 @@ impl FallbackReason {
 /// Outage of the remote store, as `/readyz` and the log report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Time of the first call that the store did not answer.
+    /// Time of the first call of the outage that the store did not answer, in microseconds since
+    /// the Unix epoch.
     pub since: Micros,
-    /// Time of the latest call that the store did not answer.
+    /// Time of the latest call that the store did not answer, in microseconds since the Unix epoch.
     pub latest: Micros,
     /// Reason why the store did not answer the latest call.
     pub reason: FallbackReason,

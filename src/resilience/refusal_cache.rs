@@ -40,11 +40,12 @@ const SET_COUNT: usize = 512;
 /// Number of entries per set. A lookup compares all of them.
 const ENTRIES_PER_SET: usize = 8;
 
-/// Wrapper that caches the refusals of a store.
+/// Wrapper that caches the refusals of a store and repeats them until a retry may pass.
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
-    /// Whether the store splits calls whose counters have different tags, as Redis Cluster does.
+    /// Whether the store splits calls whose counters have different hash tags, because Redis is a
+    /// cluster.
     splits: bool,
     /// Whether refusals are cached. If not, every call goes to the store.
     enabled: bool,
@@ -57,7 +58,7 @@ pub struct RefusalCache<S> {
 pub struct RefusalCacheStats {
     /// Number of checks refused from the cache.
     pub refused: AtomicU64,
-    /// Number of calls answered without asking the store at all.
+    /// Number of calls answered entirely from the cache, without a store call.
     pub calls_saved: AtomicU64,
 }
 
@@ -74,7 +75,7 @@ struct CacheSet {
 #[derive(Clone, Copy, Debug)]
 struct CachedRefusal {
     key: RefusalKey,
-    /// Time of the refusal, by this process's clock.
+    /// Time of the refusal by this process's clock, in microseconds since the Unix epoch.
     from: Micros,
     /// Time at which the entry becomes stale, so that one call may ask the store again.
     until: Micros,
@@ -109,7 +110,7 @@ impl<S: Store> RefusalCache<S> {
         self
     }
 
-    /// Returns the statistics.
+    /// Returns the statistics, which keep being updated.
     pub fn stats(&self) -> &RefusalCacheStats {
         &self.stats
     }

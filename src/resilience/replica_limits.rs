@@ -25,7 +25,7 @@ pub(super) struct ShareEntry {
     share: Arc<Limit>,
 }
 
-/// Limit that this replica enforces when it decides alone.
+/// Limit that this replica enforces when it decides without the remote store.
 #[derive(Debug)]
 pub(super) enum ReplicaLimit<'a> {
     /// The whole limit, because this is the only replica.
@@ -35,7 +35,7 @@ pub(super) enum ReplicaLimit<'a> {
 }
 
 impl ReplicaLimit<'_> {
-    /// Returns the limit to enforce.
+    /// Returns the limit, or the share of it, to enforce.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         match self {
             ReplicaLimit::Whole(limit) => limit,

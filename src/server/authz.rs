@@ -32,11 +32,12 @@ pub struct Grant {
 /// Counters of TLS and authorization since the process started; `expires_secs` is a gauge.
 #[derive(Debug, Default)]
 pub struct TlsCounters {
-    /// Calls rejected with PERMISSION_DENIED because the caller has no grant for the domain.
+    /// Number of calls rejected with PERMISSION_DENIED because the caller has no grant for the
+    /// domain.
     pub denied: AtomicU64,
-    /// Certificate reloads that succeeded.
+    /// Number of successful certificate reloads.
     pub reloads: AtomicU64,
-    /// Certificate reloads that failed; the old certificates stay in use.
+    /// Number of failed certificate reloads, after which the old certificates stay in use.
     pub reload_failures: AtomicU64,
     /// Time at which the server certificate in use expires, in seconds since the Unix epoch.
     pub expires_secs: AtomicU64,

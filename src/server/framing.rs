@@ -34,12 +34,12 @@ use crate::wire::decode::{DecodeError, MESSAGE_BYTES_MAX};
 /// message length.
 const PREFIX_BYTES: usize = 5;
 
-/// Initial size of the buffer that a request is decoded from, in bytes. A message of four
+/// Initial size of the buffer from which a request is decoded, in bytes. A message of four
 /// descriptors has about 300 bytes, and tonic reallocates unless twice the message fits.
 const DECODE_BUFFER_BYTES: usize = 1024;
 
-/// Initial size of the buffer that a response is encoded to, in bytes: 16 statuses of about 30
-/// bytes.
+/// Initial size of the buffer into which a response is encoded, in bytes: enough for 16 statuses of
+/// about 30 bytes.
 const ENCODE_BUFFER_BYTES: usize = 512;
 
 /// Number of bytes after which tonic sends its buffer of a message stream. Has no effect on a

@@ -61,7 +61,7 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Settings of the gRPC port.
+/// Settings of the gRPC listener: addresses, threads, limits and TLS.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
     /// Addresses to listen on; at least one.

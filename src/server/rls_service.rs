@@ -148,7 +148,8 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    /// Decodes, decides, and encodes one call. `began` is the start of the call, if it is timed.
+    /// Decodes, decides, and encodes one call. `began` is the start of the call if the observer
+    /// wants its duration.
     async fn decide_encoded(
         &self,
         encoded: Bytes,

@@ -23,7 +23,7 @@ use crate::wire::messages::FILE_DESCRIPTOR_SET;
 pub struct Router<D> {
     rate_limit: Arc<RateLimit<D>>,
     health: Health,
-    /// Health and reflection, served by tonic.
+    /// Health and reflection services, which tonic serves.
     tonic_services: Routes,
 }
 
@@ -63,7 +63,7 @@ impl<D: Decide> Router<D> {
         &self.health
     }
 
-    /// Answers one HTTP request from `caller`.
+    /// Passes an HTTP request from `caller` to its service, and returns the response.
     pub(crate) async fn call(&self, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
         if let Some(rejection) = framing::reject_as_http(&request) {
             return rejection;

@@ -30,7 +30,7 @@ use crate::wire::WireError;
 /// Certificates and keys as PEM text, and the callers that they authorize.
 #[derive(Clone, Default)]
 pub struct TlsMaterial {
-    /// Certificate chain of the server, leaf first.
+    /// Certificate chain of the server as PEM text, leaf first.
     pub certificate: Vec<u8>,
     /// Private key of the server's leaf certificate, in PKCS #8, PKCS #1 or SEC1 format.
     pub private_key: Vec<u8>,

@@ -94,7 +94,7 @@ pub trait SharedStore: Store {
     /// Waits until every server is connected. Only startup calls this; a request never waits.
     fn until_connected(&self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the totals since the start of the process.
+    /// Returns the statistics of the store, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
 
     /// Empties the refusal cache. Called when the policy changes.

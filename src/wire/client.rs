@@ -47,7 +47,7 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// Rate limit call to send.
+/// Rate limit request that the client sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {
     /// Policy domain of the request.
@@ -100,7 +100,8 @@ pub struct ResponseStatus {
     pub limit: Option<ResponseLimit>,
     /// Number of hits still available in the window.
     pub remaining: u32,
-    /// Seconds until the limit is unused again; on a refusal, until a retry can pass.
+    /// Seconds until the full limit is available again or, on OVER_LIMIT, until a retry can pass;
+    /// `None` if the server reports none.
     pub reset_seconds: Option<u64>,
 }
 
@@ -109,15 +110,15 @@ pub struct ResponseStatus {
 pub struct ResponseLimit {
     /// Name of the limit; empty if it has none.
     pub name: String,
-    /// Hits per window.
+    /// Hits per window, as the server reports it.
     pub requests_per_unit: u32,
     /// Name of the time unit, such as `MINUTE`.
     pub unit: &'static str,
-    /// Number of units in a window, at least 1.
+    /// Number of time units in a window, at least 1.
     pub unit_multiplier: u32,
 }
 
-/// Connection to a rate limit server.
+/// gRPC connection to a rate limit server.
 #[derive(Clone, Debug)]
 pub struct Client {
     service: RateLimitServiceClient<Channel>,

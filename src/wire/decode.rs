@@ -61,11 +61,11 @@ pub(crate) enum DecodeError {
     NoDescriptors,
     /// The request has more descriptors than [`DESCRIPTORS_MAX`].
     TooManyDescriptors,
-    /// The descriptor at this position has more entries than [`ENTRIES_MAX`].
+    /// The descriptor with this index has more entries than [`ENTRIES_MAX`].
     TooManyEntries { descriptor: usize },
-    /// The descriptor at this position has an entry without a key.
+    /// The descriptor with this index has an entry without a key.
     KeyEmpty { descriptor: usize },
-    /// The request override of the descriptor at this position has an unknown unit.
+    /// The request override of the descriptor with this index has an unknown unit.
     OverrideUnit { descriptor: usize, unit: i32 },
 }
 
@@ -163,7 +163,7 @@ pub(crate) struct DecodedRequest<'b> {
     pub(crate) domain: &'b str,
     /// `hits_addend` of the request; 0 if the field is absent.
     pub(crate) hits_addend: u32,
-    /// Fields of each descriptor except its entries, in the order of the request.
+    /// Descriptors of the request without their entries, in the order of the request.
     pub(crate) heads: SmallVec<[DescriptorHead<'b>; DESCRIPTORS_INLINE]>,
     /// Entries of all descriptors, in the order of the descriptors.
     entries: SmallVec<[Entry<'b>; ENTRIES_INLINE]>,

@@ -173,12 +173,12 @@ fn parse_text(value: &Value, field: &'static str) -> Result<String, JsonError> {
     Ok(text.to_owned())
 }
 
-/// Reads a field of type `uint64`.
+/// Parses the value of a `uint64` field, with or without quotes.
 fn parse_u64(value: &Value, field: &'static str) -> Result<u64, JsonError> {
     parse_unsigned(value, field, "at most 18446744073709551615")
 }
 
-/// Reads a field of type `uint32`.
+/// Parses the value of a `uint32` field, with or without quotes.
 fn parse_u32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
     parse_unsigned(value, field, "at most 4294967295")
 }

@@ -33,7 +33,7 @@ pub struct ResponseSettings {
     pub request_metadata: bool,
 }
 
-/// Names of the three limit headers.
+/// Names of one set of limit headers: limit, remaining hits and reset time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitHeaderNames {
     /// Header for the limit, in hits per window.
@@ -75,7 +75,7 @@ pub enum RetryAfterFormat {
     HttpDate,
 }
 
-/// Validated [`ResponseSettings`].
+/// Validated configuration of responses, created from [`ResponseSettings`].
 #[derive(Clone, Debug, Default)]
 pub struct ResponseConfig {
     /// Header names of the configured sets of limit headers, at most two sets.

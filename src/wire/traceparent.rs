@@ -33,7 +33,8 @@ fn parse(text: &[u8]) -> Option<TraceParent> {
     valid.then_some(TraceParent { trace, span, sampled: flags & 1 == 1 })
 }
 
-/// Decodes `2 * N` hexadecimal digits.
+/// Decodes `2 * N` lower-case hexadecimal digits to `N` bytes; `None` if a character is not such a
+/// digit.
 fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut all = [0; N];
     for (to, two) in all.iter_mut().zip(digits.chunks_exact(2)) {
@@ -42,7 +43,7 @@ fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     Some(all)
 }
 
-/// Decodes two lower-case hexadecimal digits.
+/// Decodes two lower-case hexadecimal digits to a byte; `None` if a character is not such a digit.
 fn decode_hex_byte(two: &[u8]) -> Option<u8> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

@@ -79,7 +79,8 @@ const NO_ROOM_WAIT: Micros = Micros::SECOND;
 /// an entry is the number of keys that it counts as.
 #[derive(Debug, Default)]
 pub struct MemoryStats {
-    /// Weight of all entries, including overflow counters and expired entries; at most `max_keys`.
+    /// Total weight of the stored entries (gauge), including overflow counters and expired entries;
+    /// at most `max_keys`.
     pub live: AtomicU64,
     /// Weight of the expired entries that were removed.
     pub evicted: AtomicU64,
@@ -110,7 +111,7 @@ pub struct MemoryStore {
     /// Maximum weight of all entries, including overflow counters. The weight of an entry is the
     /// number of keys that it counts as.
     max_keys: u64,
-    /// Shard at which the next sweep or the next search for room starts.
+    /// Index of the shard at which the next sweep or the next search for room starts.
     next: AtomicUsize,
     stats: MemoryStats,
 }
@@ -128,7 +129,8 @@ impl std::fmt::Debug for PaddedShard {
 }
 
 impl MemoryStore {
-    /// Creates a store for at most `max_keys` entries, clamped to between 1 and 2^32 - 1.
+    /// Creates a store that holds at most `max_keys` keys, a number that is clamped to the range
+    /// from 1 to 2^32 - 1.
     pub fn new(max_keys: usize) -> MemoryStore {
         let max_keys = max_keys.clamp(1, u32::MAX as usize);
         let shards = match (max_keys / KEYS_PER_SHARD_MIN).checked_ilog2() {

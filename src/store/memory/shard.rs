@@ -50,7 +50,7 @@ impl EntryKey {
         self.0[0]
     }
 
-    /// Returns the 64 bits whose lowest bits choose the shard.
+    /// Returns the half of the key whose lowest bits choose the shard.
     pub(super) fn shard_bits(self) -> u64 {
         self.0[1]
     }
@@ -95,7 +95,7 @@ pub(super) struct Shard {
     free: Vec<Slot>,
     /// Number of slots that have ever been in use.
     high: Slot,
-    /// Slot at which the next search for expired entries starts.
+    /// Slot at which the next call of [`reclaim`](Self::reclaim) starts.
     cursor: Slot,
     /// Number of overflow counters in this shard.
     overflow: u32,

@@ -35,11 +35,11 @@ pub const PREFIX_BYTES_MAX: usize = 64;
 /// Text of a Redis key. Kept on the stack, because no key is longer than the inline capacity.
 pub type KeyText = SmallVec<[u8; PREFIX_BYTES_MAX + TAIL_BYTES_MAX]>;
 
-/// Prefix of all keys (`CACHE_KEY_PREFIX`).
+/// Validated prefix of all Redis keys (`CACHE_KEY_PREFIX`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);
 
-/// Error for an invalid key prefix.
+/// Reason why a key prefix is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixError {
     /// The prefix has more than [`PREFIX_BYTES_MAX`] bytes.

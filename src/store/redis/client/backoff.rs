@@ -13,16 +13,16 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Longest wait after a failure other than a denied login. A recovering Redis easily handles a
 /// hundred processes that each connect once a second.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Wait after a denied login, which only an operator can fix. Every attempt adds a line to the
-/// server's log.
+/// Wait after a denied login. Longer than after other failures, because only an operator can fix
+/// it, and every attempt adds a line to the server's log.
 const WAIT_DENIED: Duration = Duration::from_secs(2);
 
 /// Backoff of one connection. The first attempt after a working connection is immediate.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    /// Consecutive failed attempts.
+    /// Number of consecutive failed connection attempts.
     failures: u32,
-    /// Whether the last attempt failed because the server denied the login.
+    /// Whether the server denied the login in the last attempt.
     denied: bool,
     /// Whether the current connection has not answered any command yet. If it breaks before its
     /// first answer, that counts as a failure. Otherwise a server that accepts connections and

@@ -21,7 +21,7 @@ const TIMEOUTS_MAX: u32 = 5;
 /// Shortest time between probes. A random time up to `PROBE_INTERVAL_SPREAD_US` is added, so that a
 /// hundred processes whose breakers opened together do not probe the node at the same moment.
 const PROBE_INTERVAL_MIN: Micros = Micros(100_000);
-/// Largest random addition to the time between probes, in microseconds.
+/// Maximum of the random time added to [`PROBE_INTERVAL_MIN`], in microseconds.
 const PROBE_INTERVAL_SPREAD_US: u64 = 400_000;
 /// Number of consecutive successful probes that closes the breaker.
 const PROBE_SUCCESSES_MIN: u32 = 3;
@@ -64,7 +64,7 @@ impl BreakerState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BreakerEpoch(pub(crate) u32);
 
-/// Failure of a call that counts against its node.
+/// Failure of a call that the circuit breaker counts against the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFailure {
     /// The call timed out, or its connection was lost.
@@ -82,7 +82,7 @@ pub(crate) struct CircuitBreaker {
     window_start: Micros,
     calls: u64,
     failures: u64,
-    /// Consecutive timeouts since the last success.
+    /// Number of timeouts since the last successful call.
     timeouts: u32,
     next_probe: Micros,
     probes: u32,

@@ -28,7 +28,7 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKin
 const REDIRECTS_MAX: u32 = 3;
 /// Maximum number of retries of a call after TRYAGAIN.
 const TRYAGAIN_RETRIES_MAX: u32 = 5;
-/// Longest wait before a retry after TRYAGAIN; the shortest is half of it.
+/// Maximum wait before a retry after TRYAGAIN. The wait is random, and at least half as long.
 const TRYAGAIN_WAIT_MAX: Duration = Duration::from_millis(4);
 
 /// Redis Cluster client with its table of nodes and their hash slots.
@@ -132,8 +132,8 @@ impl Cluster {
         replies
     }
 
-    /// Sends a script call without waiting for its reply. The call is dropped if no node is known
-    /// for its slot.
+    /// Sends a script call and discards its reply. The call is dropped if no node is known to own
+    /// its hash slot.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
         let table = self.table.load();
         match table.node(table.owner(call.slot)) {

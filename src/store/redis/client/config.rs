@@ -23,14 +23,14 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 /// Redis deployment: a single server, a master behind sentinels, or a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TopologyConfig {
-    /// One server, or an address that always leads to the master.
+    /// A single server, or an address, such as that of a proxy, that always leads to the master.
     #[default]
     Single,
     /// A master found through sentinels. The configured addresses are those of the sentinels.
     Sentinel {
         /// Name under which the sentinels monitor the master.
         master: String,
-        /// Credentials for the sentinels themselves.
+        /// Credentials for the sentinels, which differ from those for the Redis servers.
         auth: Auth,
     },
     /// A Redis Cluster. The configured addresses are those of some nodes; the others are
@@ -62,7 +62,7 @@ impl fmt::Display for Address {
 pub struct Auth {
     /// ACL user; `None` means the server's default user.
     pub user: Option<String>,
-    /// Password for AUTH or HELLO.
+    /// Password to log in with.
     pub password: Password,
 }
 
@@ -149,7 +149,7 @@ impl fmt::Debug for TlsReloader {
     }
 }
 
-/// Configuration of the Redis client.
+/// Configuration of the Redis client: addresses, credentials, timeouts and clocks.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     /// Deployment that the addresses belong to: a single server, Sentinel, or Cluster.
@@ -234,12 +234,12 @@ impl Default for RedisConfig {
     }
 }
 
-/// Error in a Redis client configuration.
+/// Reason why a Redis client configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisConfigError {
     /// The list of addresses is empty.
     NoAddress,
-    /// A certificate or private key cannot be parsed; the text says why.
+    /// A certificate or private key cannot be parsed. Contains the reason.
     Tls(String),
 }
 

@@ -52,7 +52,8 @@ pub(crate) struct Connection {
     pub(crate) queue: mpsc::Receiver<Batch>,
     pub(crate) connected: Arc<AtomicBool>,
     pub(crate) stats: Arc<NodeStats>,
-    /// Notified when the topology may have changed.
+    /// Notified when the connection fails or a call is redirected, because the topology may have
+    /// changed.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Clock for measuring round trips; `None` if they are not measured.
     pub(crate) clock: Option<MonotonicClock>,
@@ -61,7 +62,7 @@ pub(crate) struct Connection {
 /// Reason why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseReason {
-    /// The node was dropped; there is no reconnect.
+    /// The node was dropped, so the connection is not reopened.
     NodeClosed,
     /// The connection broke, or its oldest command was not answered within the reply timeout.
     Lost,

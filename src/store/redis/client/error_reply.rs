@@ -16,7 +16,7 @@ pub enum ErrorReply {
     /// MOVED, ASK or TRYAGAIN: the call must be sent to another node, or to the same node again a
     /// moment later.
     Redirect(Redirect),
-    /// The call failed and is not sent again.
+    /// Any other error: the call failed and is not sent again.
     Failed(SendError),
 }
 
@@ -32,8 +32,8 @@ pub enum Redirect {
 }
 
 impl ErrorReply {
-    /// Classifies an error reply from `node`. A redirection without a host refers to the host of
-    /// `node`.
+    /// Classifies an error reply from `node`. If the target of a redirection has no host, uses the
+    /// host of `node`.
     pub fn classify(error: &ServerError, node: &Address) -> ErrorReply {
         let redirect = |make: fn(Address) -> Redirect| match target_address(error.details(), node) {
             Some(address) => ErrorReply::Redirect(make(address)),

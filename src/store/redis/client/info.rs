@@ -10,7 +10,7 @@ pub struct NodeInfo {
     pub ops_per_second: u64,
     /// Number of commands since the server started, including those run by scripts.
     pub commands: u64,
-    /// Memory used, in bytes.
+    /// `used_memory` of the server, in bytes.
     pub memory_bytes: u64,
     /// `maxmemory`, in bytes; 0 means unlimited.
     pub memory_bytes_max: u64,
@@ -22,9 +22,9 @@ pub struct NodeInfo {
     pub script_calls: u64,
     /// Time spent in script calls since the server started, in microseconds.
     pub script_us: u64,
-    /// Number of keys in our database.
+    /// Number of keys in the database that the client uses.
     pub keys: u64,
-    /// Number of keys in our database that have an expiry time.
+    /// Number of keys with an expiry time in the database that the client uses.
     pub keys_expiring: u64,
 }
 

@@ -19,9 +19,10 @@ pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 pub(crate) enum CommandReply {
     /// The script ran and returned this value.
     Value(Value),
-    /// The script did not run, because another node holds the slot. Returns the script call.
+    /// The script did not run, because another node owns the hash slot. Contains the script call,
+    /// so that it can be sent there.
     Redirect(Redirect, ScriptCall),
-    /// The command was rejected, failed, or lost.
+    /// The command was rejected, answered with an error, or lost.
     Failed(SendError),
 }
 
@@ -29,7 +30,7 @@ pub(crate) enum CommandReply {
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
     pub(crate) call: ScriptCall,
-    /// Whether ASKING is sent before the command.
+    /// Whether to send ASKING before the command.
     pub(crate) asking: bool,
     /// Number of times that the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before
     /// the command.
@@ -89,7 +90,7 @@ impl PendingCommand {
 }
 
 impl InFlight {
-    /// Sends the reply to the caller.
+    /// Sends the reply to the caller, if it still waits.
     pub(crate) fn complete(self, outcome: CommandReply) {
         if let Some(reply) = self.reply {
             // `send` fails if the caller's deadline has passed.
@@ -112,7 +113,7 @@ impl InFlight {
     }
 }
 
-/// Reply that has not arrived yet.
+/// Reply to a command that may not have arrived yet.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     pub(crate) receiver: oneshot::Receiver<CommandReply>,

@@ -56,8 +56,8 @@ impl SingleMaster {
         replies
     }
 
-    /// Sends a script call without waiting for its reply. The call is dropped until a master is
-    /// known.
+    /// Sends a script call and discards its reply. The call is dropped if the master is not known
+    /// yet.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if let Some(node) = &*self.node.load() {
             node.send_in_background(call);

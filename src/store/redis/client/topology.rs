@@ -19,7 +19,7 @@ use super::slot_refresh::refresh_slot_table;
 use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
-/// Interval between the checks of [`RedisClient::until_connected`].
+/// Interval at which [`RedisClient::until_connected`] checks the connections.
 const CONNECTED_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Topology of a Redis deployment, which determines the node of each key: a single master, or the
@@ -40,7 +40,8 @@ impl Topology {
     }
 }
 
-/// Redis client. Dropping it closes its connections.
+/// Client of a Redis server, a Sentinel deployment, or a cluster. Dropping it closes its
+/// connections.
 #[derive(Debug)]
 pub struct RedisClient {
     topology: Arc<Topology>,

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::domain::ExecutionStatus;
 use crate::store::redis::script::library::Script;
 
-/// Encoded call of a Lua script.
+/// Encoded call to a Lua script.
 #[derive(Clone, Debug)]
 pub struct ScriptCall {
     /// Script to call. It is loaded again if the server answers NOSCRIPT.
@@ -30,7 +30,7 @@ pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
 /// Replies to script calls, one per call and in the same order.
 pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 
-/// Error of a script call, and whether the script may have run.
+/// Error of a script call, with the information whether the script may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
     /// Whether the script may have run. If it may have, a call that charges must not be sent again.
@@ -53,13 +53,14 @@ impl SendError {
 /// Reason why a script call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendErrorKind {
-    /// No connection to the node is open.
+    /// No connection to the node is open, so the call was not sent.
     NotConnected,
     /// The queues of the node's connections are full.
     QueueFull,
     /// The node's circuit breaker is open.
     BreakerOpen,
-    /// The connection was lost, or the call timed out.
+    /// The connection was lost or the call timed out after the call was written, so the script may
+    /// have run.
     Lost,
     /// The cluster is being reconfigured: too many redirections, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
     Moving,

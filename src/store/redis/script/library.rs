@@ -64,9 +64,9 @@ pub struct Scripts {
     pub single_sliding_window: Script,
     /// Decides a call with several checks, all of different fixed windows and buckets.
     pub multi_check: Script,
-    /// Decides any call.
+    /// Decides any call. Slower than the other scripts, which are preferred where they apply.
     pub apply: Script,
-    /// Refunds charges by their receipts.
+    /// Refunds charges, given their receipts.
     pub refund: Script,
 }
 

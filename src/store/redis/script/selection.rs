@@ -24,9 +24,9 @@ pub(crate) enum ScriptSelection<'a> {
 pub(crate) enum FastPath<'a> {
     /// Fixed window that is aligned to the epoch, and its length, at least 1 µs.
     FixedWindow(&'a FixedWindow, Micros),
-    /// Token or leaky bucket.
+    /// Token or leaky bucket, which share one script.
     Bucket(&'a Bucket),
-    /// Sliding window.
+    /// Sliding window, which is always aligned to the epoch.
     SlidingWindow(&'a SlidingWindow),
 }
 
