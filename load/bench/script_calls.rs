@@ -286,7 +286,7 @@ fn receipts(name: &str, limit: &Arc<Limit>, now: Micros) -> Row {
         let (at, window) = (Micros(now.0 + hour), Micros(now.0 - now.0 % hour));
         let taken = ChargeRecord { hits: Hits::ONE, at, window, entry: 0 };
         let receipt = Receipt { key: memory::key(nth), limit: Arc::clone(limit), taken };
-        encoder().refund(&[receipt], None).command.get_packed_command()
+        encoder().encode_refund(&[receipt], None).command.get_packed_command()
     };
     Row { name: name.to_owned(), checks: 1, calls: (0..KEYS).map(call).collect() }
 }

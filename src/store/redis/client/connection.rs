@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     pub(crate) queue: mpsc::Receiver<Batch>,
     pub(crate) connected: Arc<AtomicBool>,
     pub(crate) stats: Arc<NodeStats>,
-    /// Notified when the connection fails or a call is redirected, because the topology may have
+    /// Notified when the connection fails, or when an error reply shows that the topology may have
     /// changed.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Clock for measuring round trips; `None` if they are not measured.
