@@ -289,7 +289,7 @@ impl MemoryStore {
             self.record_stats(&step, check);
             if let Some(state) = step.write {
                 if !self.resize(false, check.op, weight(shard.state(slot)), weight(&state)) {
-                    return self.refuse_for_room(check.limit, now);
+                    return self.refuse_when_full(check.limit, now);
                 }
                 let expires = algorithm::expires_at(&state, check.limit);
                 shard.put(slot, state, expires);
@@ -314,7 +314,7 @@ impl MemoryStore {
             None => self.claim(true, weight),
         };
         if !has_room {
-            return self.refuse_for_room(check.limit, now);
+            return self.refuse_when_full(check.limit, now);
         }
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         match overflow {
@@ -325,7 +325,7 @@ impl MemoryStore {
     }
 
     /// Returns the refusal of a check for which there is no room, not even in an overflow counter.
-    fn refuse_for_room(&self, limit: &Limit, now: Micros) -> Outcome {
+    fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);

@@ -79,13 +79,13 @@ impl MemoryStore {
         let mut answers = vec![Answer::NotAsked; checks.len()];
 
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.is_refund()) {
-            answers[i] = Answer::Decided(self.step(&mut counters[at[i]], check, now));
+            answers[i] = Answer::Decided(self.apply_check(&mut counters[at[i]], check, now));
         }
         for counter in &mut counters {
             counter.after_refunds.clone_from(&counter.state);
         }
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
-            answers[i] = Answer::Decided(self.step(&mut counters[at[i]], check, now));
+            answers[i] = Answer::Decided(self.apply_check(&mut counters[at[i]], check, now));
         }
         let is_rejected = accounting == Accounting::AllOrNothing
             && Admission::from_answers(checks, &answers).is_rejected();
@@ -182,14 +182,14 @@ impl MemoryStore {
     }
 
     /// Applies a check to its working counter.
-    fn step<'a>(
+    fn apply_check<'a>(
         &self,
         counter: &mut WorkingCounter<'a>,
         check: &Check<'a>,
         now: Micros,
     ) -> Outcome {
         if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
-            return self.refuse_for_room(check.limit, now);
+            return self.refuse_when_full(check.limit, now);
         }
         // Refunds are applied first, so a counter that is not stored yet holds no hits of its own.
         let is_own = matches!(counter.location, Location::Entry(_)) && !counter.is_overflow;
@@ -199,7 +199,7 @@ impl MemoryStore {
         let weight = step.write.as_ref().map_or(0, weight);
         if weight > counter.claimed_weight {
             if !self.resize(counter.is_overflow, op, counter.claimed_weight, weight) {
-                return self.refuse_for_room(check.limit, now);
+                return self.refuse_when_full(check.limit, now);
             }
             counter.claimed_weight = weight;
         }

@@ -147,7 +147,7 @@ impl Shard {
         *self.entry_mut(slot) = Entry { key, expires: clamp_below_never(expires), state };
         self.overflow += u32::from(key.is_overflow());
         let chunks = &self.chunks;
-        self.index.insert_unique(key.hash(), slot, |slot| entry_of(chunks, *slot).key.hash());
+        self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
     /// Checks up to `slots` slots from the cursor on, removes their entries if they are expired and
@@ -218,7 +218,7 @@ impl Shard {
     }
 
     fn entry(&self, slot: Slot) -> &Entry {
-        entry_of(&self.chunks, slot)
+        entry_at(&self.chunks, slot)
     }
 
     fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
@@ -226,7 +226,7 @@ impl Shard {
     }
 }
 
-fn entry_of(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
+fn entry_at(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
     &chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
 }
 

@@ -71,7 +71,7 @@ pub(super) fn first_group(
 /// Under all-or-nothing accounting, quota checks are sent as shadow checks, because the script sees
 /// only the checks of one slot. It charges these unless a required one refuses, and [`is_rejected`]
 /// then decides the whole call.
-pub(super) fn sent_check<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
+pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota) => Role::Shadow,
         (Accounting::AllOrNothing, role @ (Role::Required | Role::Shadow))
@@ -83,7 +83,11 @@ pub(super) fn sent_check<'a>(check: &Check<'a>, accounting: Accounting) -> Check
 /// Returns whether the first group has ended the call, either by rejecting it or by a timeout,
 /// which leaves no time for the other groups. After a timeout, marks the checks of the other groups
 /// as unanswered and not executed.
-pub(super) fn ends_call(checks: &[Check<'_>], first: &SlotGroup, answers: &mut [Answer]) -> bool {
+pub(super) fn first_group_ends_call(
+    checks: &[Check<'_>],
+    first: &SlotGroup,
+    answers: &mut [Answer],
+) -> bool {
     if is_rejected(checks, answers) {
         return true;
     }
@@ -228,12 +232,15 @@ mod tests {
         let groups = group_by_slot(&checks, slot_by_tens);
         let unanswered = |executed| Answer::Unanswered { executed };
         let mut at_once = [unanswered(ExecutionStatus::NotExecuted), Answer::NotAsked];
-        assert!(!ends_call(&checks, &groups[0], &mut at_once), "there is time to ask the other");
+        assert!(
+            !first_group_ends_call(&checks, &groups[0], &mut at_once),
+            "there is time to ask the other"
+        );
         let mut late = [unanswered(ExecutionStatus::Unknown), Answer::NotAsked];
-        assert!(ends_call(&checks, &groups[0], &mut late));
+        assert!(first_group_ends_call(&checks, &groups[0], &mut late));
         assert_eq!(late[1], unanswered(ExecutionStatus::NotExecuted), "it was never sent");
         let mut refusal = [decided(Verdict::Refuse, 0, 0), Answer::NotAsked];
-        assert!(ends_call(&checks, &groups[0], &mut refusal));
+        assert!(first_group_ends_call(&checks, &groups[0], &mut refusal));
         assert_eq!(refusal[1], Answer::NotAsked);
     }
 

@@ -151,7 +151,8 @@ impl<T: Transport> RedisStore<T> {
             Some(first) => {
                 self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.send_groups(call, &groups[first..=first], &mut answers).await;
-                let has_ended = multi_slot::ends_call(call.checks, &groups[first], &mut answers);
+                let has_ended =
+                    multi_slot::first_group_ends_call(call.checks, &groups[first], &mut answers);
                 let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
                 self.send_groups(call, &others, &mut answers).await;
             }
@@ -176,7 +177,7 @@ impl<T: Transport> RedisStore<T> {
     /// Sends one script call per group of checks, and stores the decoded answers in `answers`.
     async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut [Answer]) {
         type Checks<'a> = SmallVec<[Check<'a>; 8]>;
-        let sent = |at: &usize| multi_slot::sent_check(&call.checks[*at], call.accounting);
+        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Checks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
         let now = self.now(call);

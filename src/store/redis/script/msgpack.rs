@@ -56,7 +56,7 @@ impl Packed {
         }
     }
 
-    /// Appends a text, truncated to [`TEXT_BYTES_MAX`] bytes.
+    /// Appends a text, truncated to 31 bytes.
     pub fn push_text(&mut self, text: &[u8]) {
         let text = &text[..text.len().min(TEXT_BYTES_MAX)];
         self.values += 1;
