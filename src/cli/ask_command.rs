@@ -80,7 +80,7 @@ impl Ask {
             let failed = |error| Failure::Ask { target: self.target.clone(), error };
             let mut client = Client::connect(&settings).await.map_err(failed)?;
             for _ in 0..self.repeat {
-                let response = client.ask(&request).await.map_err(failed)?;
+                let response = client.send(&request).await.map_err(failed)?;
                 if self.json {
                     terminal::print(&format!("{}\n", response.json))?;
                 } else {

@@ -2,7 +2,7 @@
 //!
 //! Not here: the bounds of a policy (`policy`) and of a connection (`server`).
 
-/// Bounds of one request. A request that exceeds any of these bounds is rejected as invalid.
+/// Bounds on the size of one request. A request that exceeds any of them is rejected as invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Maximum number of descriptors per request.

@@ -30,23 +30,24 @@ use super::tls::Tls;
 /// Lifecycle phase of the server, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Accepts connections and calls.
+    /// The server accepts connections and calls.
     Serving,
-    /// Sends GOAWAY on every connection and lets its calls in flight finish.
+    /// The server sends GOAWAY on every connection and lets calls in flight finish.
     Draining,
-    /// Drops every connection that is still open.
+    /// The server drops every connection that is still open.
     Stopped,
 }
 
-/// Accepted socket that is not registered with any runtime yet: the acceptor and the worker that
-/// serves it run on different ones.
+/// Accepted socket that is not registered with a tokio runtime yet, because the worker that serves
+/// it has another runtime than the acceptor.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(net::TcpStream),
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts one open connection, for its worker and for the whole server, until dropped.
+/// Guard that counts a connection as open, for its worker and for the whole server, until it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
@@ -73,11 +74,11 @@ impl Drop for ConnectionSlot {
 pub(crate) struct AcceptedSocket {
     pub(crate) socket: Socket,
     pub(crate) slot: ConnectionSlot,
-    /// Age at which the connection gets a GOAWAY; `None` means never.
+    /// Age at which the connection is sent a GOAWAY, jitter included; `None` means never.
     pub(crate) age_max: Option<Duration>,
 }
 
-/// State that all connections of one worker thread share.
+/// State of one worker thread, shared by all its connections.
 #[derive(Debug)]
 pub(crate) struct Worker<D> {
     pub(crate) router: Arc<Router<D>>,

@@ -4,22 +4,23 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// Counters since the process started; `open` is a gauge.
+/// Connection counters of the gRPC port since the process started; `open` is a gauge.
 #[derive(Debug, Default)]
 pub struct ConnectionStats {
-    /// Connections that are open now.
+    /// Number of connections that are open now (gauge).
     pub open: AtomicUsize,
-    /// Connections accepted and handed to a worker.
+    /// Number of connections accepted and dispatched to a worker.
     pub accepted: AtomicU64,
-    /// Connections closed right after accept: `connections_max` were open, or a worker's backlog
-    /// full.
+    /// Number of connections closed right after accept, because `connections_max` were open or the
+    /// worker's backlog was full.
     pub refused: AtomicU64,
-    /// Calls of `accept` that failed, for example because the process is out of file descriptors.
+    /// Number of failed `accept` system calls, for example because the process was out of file
+    /// descriptors.
     pub accepts_failed: AtomicU64,
-    /// TLS handshakes that failed or timed out.
+    /// Number of TLS handshakes that failed or timed out.
     pub handshakes_failed: AtomicU64,
-    /// Connections closed because they did not send the HTTP/2 preface in time.
+    /// Number of connections closed because the client did not send the HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
-    /// Connections that ended with a protocol error.
+    /// Number of connections that ended with a protocol error or an I/O error.
     pub connections_broken: AtomicU64,
 }

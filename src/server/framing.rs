@@ -30,24 +30,27 @@ use tonic::{Code, Status};
 
 use crate::wire::decode::{DecodeError, MESSAGE_BYTES_MAX};
 
-/// Bytes before each message: one for the compression flag, four for the length.
+/// Length of the gRPC message prefix in bytes: one byte for the compression flag, four for the
+/// message length.
 const PREFIX_BYTES: usize = 5;
 
-/// Initial size of the buffer that a request is decoded from, in bytes. A message of four
+/// Initial size of the buffer from which a request is decoded, in bytes. A message of four
 /// descriptors has about 300 bytes, and tonic reallocates unless twice the message fits.
 const DECODE_BUFFER_BYTES: usize = 1024;
 
-/// Initial size of the buffer that a response is encoded to, in bytes: 16 statuses of about 30
-/// bytes.
+/// Initial size of the buffer into which a response is encoded, in bytes: enough for 16 statuses of
+/// about 30 bytes.
 const ENCODE_BUFFER_BYTES: usize = 512;
 
-/// Bytes of a message stream that tonic buffers before it sends. Has no effect on a single message.
+/// Number of bytes after which tonic sends its buffer of a message stream. Has no effect on a
+/// single message.
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Content type of gRPC requests and responses.
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Header with the caller's deadline, a static so that its name is not validated on every call.
-static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Name of the header with the caller's timeout. A static, so that the name is not validated on
+/// every call.
+static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Returns the HTTP error for a request that is not a gRPC call: 405 if it is not a POST, 415 if
 /// its content type is neither `application/grpc` nor `application/grpc+ENCODING`.
@@ -66,7 +69,7 @@ pub(crate) fn reject_as_http<B>(request: &Request<B>) -> Option<Response<Body>> 
 
 fn is_grpc(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
-    match content_type.as_bytes().strip_prefix(GRPC.as_bytes()) {
+    match content_type.as_bytes().strip_prefix(GRPC_CONTENT_TYPE.as_bytes()) {
         Some([]) => true,
         // `application/grpc+proto` and `application/grpc;…`, but not `application/grpc-web`.
         Some([next, ..]) => matches!(next, b'+' | b';' | b' '),
@@ -147,7 +150,7 @@ where
     status.into_http()
 }
 
-/// Adapter from a closure to a method that tonic can call; records whether it was called.
+/// Adapter from a closure to a unary tonic method. Records whether tonic called it.
 struct UnaryMethod<'a, F> {
     method: F,
     called: &'a mut bool,
@@ -186,7 +189,7 @@ impl Codec for BytesCodec {
     }
 }
 
-/// Encoder that copies an encoded message.
+/// Encoder that copies messages, which are already encoded, into the response.
 struct BytesEncoder;
 
 impl Encoder for BytesEncoder {
@@ -203,7 +206,7 @@ impl Encoder for BytesEncoder {
     }
 }
 
-/// Decoder that rejects a second message, because tonic would ignore it.
+/// Decoder that rejects a second message in a unary call, which tonic would ignore.
 struct OneMessageDecoder {
     decoded: bool,
 }
@@ -227,7 +230,7 @@ impl Decoder for OneMessageDecoder {
 /// Returns the time from now until the caller's deadline; `None` if the `grpc-timeout` header is
 /// missing or malformed.
 pub(crate) fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
+    let text = headers.get(&GRPC_TIMEOUT_HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // The protocol allows at most eight digits, so nothing below overflows.
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {

@@ -29,23 +29,24 @@ use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
 use crate::wire::WireError;
 
-/// First pause after a failed accept; doubles up to [`ACCEPT_BACKOFF_MAX`]. Without a pause, a
-/// process out of file descriptors would retry in a busy loop.
+/// Pause after the first failed accept. It doubles with each further failure, up to
+/// [`ACCEPT_BACKOFF_MAX`]. Without a pause, a process that is out of file descriptors would retry
+/// in a busy loop.
 const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
-/// Longest pause after a failed accept.
+/// Longest pause after consecutive failed accepts.
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Listen backlog of the TCP sockets. After a restart, every worker thread of every Envoy
-/// reconnects at once; a client whose connection does not fit retries a second later.
-const BACKLOG: i32 = 4_096;
+/// Listen backlog of the TCP sockets, in connections. After a restart, every worker thread of every
+/// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
+const LISTEN_BACKLOG: i32 = 4_096;
 
-/// Timeout for the worker threads to exit after the hard limit of a shutdown.
+/// Maximum time to wait for the worker threads to exit after the hard limit of a shutdown.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Address to listen on.
+/// Address that the gRPC port listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP address. Port 0 binds any free port.
+    /// TCP address. Port 0 binds any free port.
     Tcp(SocketAddr),
     /// Path of a Unix socket. A socket file left behind by an earlier process is replaced.
     Unix(PathBuf),
@@ -60,16 +61,16 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Settings of the gRPC port.
+/// Settings of the gRPC listener: addresses, threads, limits and TLS.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
     /// Addresses to listen on; at least one.
     pub addresses: Vec<Address>,
-    /// Number of worker threads.
+    /// Number of worker threads, each with its own single-threaded runtime.
     pub threads: NonZeroUsize,
-    /// Limits of connections and calls.
+    /// Limits and timeouts of connections and calls.
     pub limits: ServerLimits,
-    /// TLS of the TCP addresses; `None` means plaintext.
+    /// TLS configuration of the TCP addresses; `None` means plaintext. Unix sockets never use TLS.
     pub tls: Option<Tls>,
 }
 
@@ -82,10 +83,10 @@ pub enum Drain {
     AtOnce,
 }
 
-/// Result of a shutdown.
+/// Result of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Connections closed at the hard limit although calls were still in flight.
+    /// Number of connections closed at the hard limit although calls were still in flight.
     pub cut_off: usize,
 }
 
@@ -120,14 +121,15 @@ impl Listener {
         Ok(Listener { settings, bound, workers, stats: Arc::default() })
     }
 
-    /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
-    /// connection, should run on the worker of these calls, so that its replies wake no other
-    /// thread. The runtimes shut down after the last connection closes.
+    /// Returns the runtimes of the worker threads. A task that calls wait for, such as a Redis
+    /// connection, should run on the runtime of the calls, so that a reply wakes no other thread.
+    /// The runtimes shut down after the last connection closes.
     pub fn worker_handles(&self) -> Vec<Handle> {
         self.workers.handles()
     }
 
-    /// Returns the bound addresses, with the actual port where port 0 was requested.
+    /// Returns the bound addresses. For port 0, they contain the port that the operating system
+    /// chose.
     pub fn addresses(&self) -> Vec<Address> {
         let address = |bound: &BoundSocket| match bound {
             BoundSocket::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
@@ -209,7 +211,7 @@ fn bind(address: &Address) -> io::Result<BoundSocket> {
             // second server on the same port still fails.
             socket.set_reuse_address(true)?;
             socket.bind(&(*address).into())?;
-            socket.listen(BACKLOG)?;
+            socket.listen(LISTEN_BACKLOG)?;
             socket.set_nonblocking(true)?;
             Ok(BoundSocket::Tcp(socket.into()))
         }
@@ -237,7 +239,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Bound socket that is registered with the current runtime.
+/// Bound socket that is registered with the current tokio runtime.
 enum AsyncListener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),

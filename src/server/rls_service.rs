@@ -33,15 +33,15 @@ use crate::wire::traceparent;
 /// Full name of the rate limit service, as health checks and reflection use it.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// HTTP path of the only method of the rate limit service.
-pub(crate) const SHOULD_RATE_LIMIT: &str =
+/// HTTP path of `ShouldRateLimit`, the only method of the rate limit service.
+pub(crate) const SHOULD_RATE_LIMIT_PATH: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Shortest deadline that a decision can meet, because decoding, deciding, and encoding take about
-/// as long. A call with less time left fails with DEADLINE_EXCEEDED at once and charges nothing.
+/// Shortest deadline that a decision can meet: about the time to decode, decide, and encode. A call
+/// with less time left immediately fails with DEADLINE_EXCEEDED and charges nothing.
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
-/// Decides requests. Implemented by [`Decider`], and by a stub in tests of the protocol.
+/// Decides rate limit requests. Implemented by [`Decider`], and by a stub in protocol tests.
 pub trait Decide: Send + Sync + 'static {
     /// Decides `request` before `deadline`. Passes the decision to `respond`, together with the
     /// policy that the decision borrows from.
@@ -87,18 +87,19 @@ pub struct RateLimit<D> {
     decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
-    /// Keyed hash for the jitter of waits, whose values a caller cannot predict.
+    /// Keyed hash from which the jitter of `Retry-After` is derived, so that a caller cannot
+    /// predict it.
     random_state: RandomState,
 }
 
 impl<D: Decide> RateLimit<D> {
-    /// Creates the service; `decider` makes its decisions.
+    /// Creates the service. `decider` decides its requests.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
         RateLimit { decider, clock, response_config, random_state: RandomState::new() }
     }
 
-    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time that the caller
-    /// still waits, `trace` the result of [`start_trace`](Self::start_trace).
+    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the caller
+    /// stops waiting, and `trace` is the result of [`start_trace`](Self::start_trace).
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl<D: Decide> RateLimit<D> {
                 Box::pin(current_trace::scope(Arc::clone(trace), answer)).await
             }
         };
-        let outcome = outcome_of(&answered);
+        let outcome = classify_outcome(&answered);
         observer.on_response(outcome, self.clock.monotonic() - began);
         if let Some(trace) = &trace {
             observer.on_trace(trace, outcome);
@@ -140,14 +141,15 @@ impl<D: Decide> RateLimit<D> {
         if !observer.tracing_enabled() {
             return None;
         }
-        let parent = traceparent::parent(headers);
+        let parent = traceparent::parse_header(headers);
         observer.should_sample(parent.as_ref()).then(|| {
             let clock = self.clock.clone();
             Arc::new(Trace::begin(parent, move || clock.now()))
         })
     }
 
-    /// Decodes, decides, and encodes one call. `began` is the start of the call, if it is timed.
+    /// Decodes, decides, and encodes one call. `began` is the start of the call if the observer
+    /// wants its duration.
     async fn decide_encoded(
         &self,
         encoded: Bytes,
@@ -208,7 +210,7 @@ impl<D: Decide> RateLimit<D> {
         Ok(answer.encode_to_vec())
     }
 
-    /// Returns a random number for the jitter of waits; 0 if no jitter is configured.
+    /// Returns a random number for the jitter of `Retry-After`; 0 if no jitter is configured.
     fn random(&self, encoded: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0
@@ -233,8 +235,8 @@ impl<D: Decide> RateLimit<D> {
     }
 }
 
-/// Classifies the result of a call for the metrics.
-fn outcome_of(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
+/// Returns the outcome by which metrics count the result of a call.
+fn classify_outcome(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,
         Err(Code::DeadlineExceeded) => RpcOutcome::Late,

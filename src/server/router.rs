@@ -15,15 +15,15 @@ use tower_service::Service as _;
 use super::authz::Caller;
 use super::framing;
 use super::health::Health;
-use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT};
-use crate::wire::messages::DESCRIPTORS;
+use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
+use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
-/// Services of the gRPC port.
+/// Router of the gRPC port, which passes each request to one of its services.
 #[derive(Debug)]
 pub struct Router<D> {
     rate_limit: Arc<RateLimit<D>>,
     health: Health,
-    /// Health and reflection, served by tonic.
+    /// Health and reflection services, which tonic serves.
     tonic_services: Routes,
 }
 
@@ -44,7 +44,7 @@ impl<D: Decide> Router<D> {
         let mut tonic_services = Routes::new(health.service());
         let reflection = || {
             tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         // Loading cannot fail, because the descriptors come from the build (a test calls
@@ -58,17 +58,17 @@ impl<D: Decide> Router<D> {
         Router { rate_limit, health, tonic_services: tonic_services.prepare() }
     }
 
-    /// Returns the status that the health service reports.
+    /// Returns the health status, which the health service reports.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Answers one HTTP request from `caller`.
+    /// Passes an HTTP request from `caller` to its service, and returns the response.
     pub(crate) async fn call(&self, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
         if let Some(rejection) = framing::reject_as_http(&request) {
             return rejection;
         }
-        if request.uri().path() != SHOULD_RATE_LIMIT {
+        if request.uri().path() != SHOULD_RATE_LIMIT_PATH {
             return match self.tonic_services.clone().call(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},

@@ -22,31 +22,31 @@ use super::messages::rate_limit_descriptor::RateLimitOverride;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
 use crate::domain::{Bounds, Descriptor, Entry, Hits, Override, Request, Unit};
 
-/// Maximum of descriptors in one request, by default.
+/// Default maximum number of descriptors in one request.
 pub const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
-/// Maximum of entries in one descriptor, by default.
+/// Default maximum number of entries in one descriptor.
 pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Maximum size of one encoded message in bytes, by default.
+/// Default maximum size of one encoded message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
 
 /// Key of the entry that names the holder of a concurrency slot. The entry is not part of the path
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
-/// Longest message that is decoded without counting its descriptors and entries first. prost
-/// allocates 72 bytes for a descriptor that takes two: 4 MiB of them would take 144 MiB, 16 KiB
-/// take 576 KiB.
+/// Maximum length in bytes of a message that is decoded without counting its descriptors and
+/// entries first. prost allocates 72 bytes for a descriptor that is encoded in two bytes, so 16 KiB
+/// of descriptors take 576 KiB, but 4 MiB would take 144 MiB.
 const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
 
-/// Descriptors of a request that are stored without an allocation. Envoy's routes rarely send more
-/// than four descriptors of four entries each.
+/// Number of descriptors of a request that are stored without an allocation. Envoy's routes rarely
+/// send more than four descriptors of four entries each.
 const DESCRIPTORS_INLINE: usize = 4;
-/// Entries of a request that are stored without an allocation.
+/// Number of entries of a request that are stored without an allocation.
 const ENTRIES_INLINE: usize = 16;
 
-/// Reason why a request is rejected with INVALID_ARGUMENT.
+/// Reason why a request cannot be decoded. The server rejects such a request with INVALID_ARGUMENT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecodeError {
     /// The bytes are not an encoded `RateLimitRequest`.
@@ -61,11 +61,11 @@ pub(crate) enum DecodeError {
     NoDescriptors,
     /// The request has more descriptors than [`DESCRIPTORS_MAX`].
     TooManyDescriptors,
-    /// The descriptor at this position has more entries than [`ENTRIES_MAX`].
+    /// The descriptor with this index has more entries than [`ENTRIES_MAX`].
     TooManyEntries { descriptor: usize },
-    /// The descriptor at this position has an entry without a key.
+    /// The descriptor with this index has an entry without a key.
     KeyEmpty { descriptor: usize },
-    /// The request override of the descriptor at this position has an unknown unit.
+    /// The request override of the descriptor with this index has an unknown unit.
     OverrideUnit { descriptor: usize, unit: i32 },
 }
 
@@ -130,7 +130,8 @@ pub(crate) fn decode_message(encoded: Bytes) -> Result<RateLimitRequest, DecodeE
     Ok(RateLimitRequest::decode(encoded)?)
 }
 
-/// Returns the embedded messages with field number `number`; `None` if there are more than `max`.
+/// Returns the embedded messages in field `number` of an encoded message, or `None` if there are
+/// more than `max`.
 fn embedded_messages(
     mut message: &[u8],
     number: u32,
@@ -155,16 +156,16 @@ fn embedded_messages(
     Ok(Some(found))
 }
 
-/// Request that was checked against every bound. Borrows from the message that prost decoded.
+/// Decoded request within all bounds. Borrows from the message that prost decoded.
 #[derive(Debug)]
 pub(crate) struct DecodedRequest<'b> {
     /// Domain of the request, never empty.
     pub(crate) domain: &'b str,
     /// `hits_addend` of the request; 0 if the field is absent.
     pub(crate) hits_addend: u32,
-    /// Fields of each descriptor except its entries, in the order of the request.
+    /// Descriptors of the request without their entries, in the order of the request.
     pub(crate) heads: SmallVec<[DescriptorHead<'b>; DESCRIPTORS_INLINE]>,
-    /// Entries of all descriptors, one after another.
+    /// Entries of all descriptors, in the order of the descriptors.
     entries: SmallVec<[Entry<'b>; ENTRIES_INLINE]>,
 }
 
@@ -175,7 +176,7 @@ pub(crate) struct DescriptorHead<'b> {
     /// `hits_addend` of the descriptor, which overrides that of the request.
     pub(crate) hits_addend: Option<u64>,
     refund: bool,
-    /// Limit that the request brought along for this descriptor.
+    /// Request override of the descriptor; `None` if it has none.
     pub(crate) limit: Option<Override>,
     holder: Option<&'b [u8]>,
 }
@@ -185,7 +186,7 @@ impl<'b> DecodedRequest<'b> {
     ///
     /// # Errors
     ///
-    /// Returns the first [`DecodeError`] found.
+    /// Returns a [`DecodeError`] for the first bound that the message violates.
     pub(crate) fn new(message: &'b RateLimitRequest) -> Result<Self, DecodeError> {
         let domain =
             std::str::from_utf8(&message.domain).map_err(|_| DecodeError::DomainNotText)?;
@@ -254,7 +255,8 @@ impl<'b> DecodedRequest<'b> {
             .collect()
     }
 
-    /// Returns the request; `descriptors` is the result of [`descriptors`](Self::descriptors).
+    /// Returns the request for the decider. `descriptors` must be the result of
+    /// [`descriptors`](Self::descriptors).
     pub(crate) fn request<'r>(&'r self, descriptors: &'r [Descriptor<'r>]) -> Request<'r> {
         Request { domain: self.domain, descriptors }
     }

@@ -18,19 +18,19 @@ use super::messages::{
     HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
     rate_limit_response as wire,
 };
-use super::struct_json::struct_json;
+use super::struct_json::struct_to_json;
 
-/// Response of `/json`.
+/// HTTP response of the `/json` endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonReply {
     /// HTTP status: 200, 400, 429, or 500.
     pub status: u16,
-    /// Response as proto-JSON; with status 400, an error message of one line.
+    /// Response body: the response as proto-JSON or, with status 400, an error message on one line.
     pub body: String,
 }
 
 impl JsonReply {
-    /// Converts a response: 200 for OK, 429 for OVER_LIMIT.
+    /// Converts a response. The HTTP status is 200 for OK and 429 for OVER_LIMIT.
     pub(crate) fn from_response(response: &RateLimitResponse) -> Self {
         let status = match response.overall_code() {
             wire::Code::Ok => 200,
@@ -40,7 +40,7 @@ impl JsonReply {
         JsonReply { status, body: self::response(response).to_string() }
     }
 
-    /// Returns status 400 with an error message.
+    /// Creates a response with HTTP status 400 and an error message.
     pub(crate) fn bad_request(message: &str) -> Self {
         JsonReply { status: 400, body: message.to_owned() }
     }
@@ -51,9 +51,9 @@ impl JsonReply {
 pub(crate) enum JsonError {
     /// The body is longer than [`MESSAGE_BYTES_MAX`].
     TooLong,
-    /// The body is not JSON; holds the parser's message.
+    /// The body is not JSON. Contains the message of the parser.
     NotJson(String),
-    /// The body has a field of this name, which the message does not have.
+    /// The body has a field called this, which the protobuf message does not have.
     UnknownField(String),
     /// A value has the wrong type or is out of range.
     InvalidValue { field: &'static str, wanted: &'static str },
@@ -78,15 +78,15 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| JsonError::NotJson(error.to_string()))?;
     let mut request = RateLimitRequest::default();
-    for (name, value) in members(&value, "the body")? {
+    for (name, value) in parse_members(&value, "the body")? {
         match name.as_str() {
-            "domain" => request.domain = text(value, "domain")?.into(),
+            "domain" => request.domain = parse_text(value, "domain")?.into(),
             "descriptors" => {
-                let descriptors = list(value, "descriptors")?.iter().map(descriptor);
+                let descriptors = parse_list(value, "descriptors")?.iter().map(parse_descriptor);
                 request.descriptors = descriptors.collect::<Result<_, _>>()?;
             }
             "hitsAddend" | "hits_addend" => {
-                request.hits_addend = integer32(value, "hitsAddend")?;
+                request.hits_addend = parse_u32(value, "hitsAddend")?;
             }
             _ => return Err(JsonError::UnknownField(name.clone())),
         }
@@ -94,17 +94,17 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     Ok(request.encode_to_vec().into())
 }
 
-fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
+fn parse_descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
     let mut descriptor = RateLimitDescriptor::default();
-    for (name, value) in members(value, "descriptors")? {
+    for (name, value) in parse_members(value, "descriptors")? {
         match name.as_str() {
             "entries" => {
-                let entries = list(value, "entries")?.iter().map(entry);
+                let entries = parse_list(value, "entries")?.iter().map(parse_entry);
                 descriptor.entries = entries.collect::<Result<_, _>>()?;
             }
-            "limit" => descriptor.limit = Some(limit(value)?),
+            "limit" => descriptor.limit = Some(parse_limit(value)?),
             "hitsAddend" | "hits_addend" => {
-                descriptor.hits_addend = Some(integer(value, "hitsAddend")?);
+                descriptor.hits_addend = Some(parse_u64(value, "hitsAddend")?);
             }
             "isNegativeHits" | "is_negative_hits" => {
                 let wanted =
@@ -117,28 +117,28 @@ fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
     Ok(descriptor)
 }
 
-fn entry(value: &Value) -> Result<Entry, JsonError> {
+fn parse_entry(value: &Value) -> Result<Entry, JsonError> {
     let mut entry = Entry::default();
-    for (name, value) in members(value, "entries")? {
+    for (name, value) in parse_members(value, "entries")? {
         match name.as_str() {
-            "key" => entry.key = text(value, "key")?.into(),
-            "value" => entry.value = text(value, "value")?.into(),
+            "key" => entry.key = parse_text(value, "key")?.into(),
+            "value" => entry.value = parse_text(value, "value")?.into(),
             _ => return Err(JsonError::UnknownField(name.clone())),
         }
     }
     Ok(entry)
 }
 
-fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
+fn parse_limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
     let mut limit = RateLimitOverride::default();
-    for (name, value) in members(value, "limit")? {
+    for (name, value) in parse_members(value, "limit")? {
         match name.as_str() {
             "requestsPerUnit" | "requests_per_unit" => {
-                limit.requests_per_unit = integer32(value, "requestsPerUnit")?;
+                limit.requests_per_unit = parse_u32(value, "requestsPerUnit")?;
             }
-            "unit" => limit.unit = unit(value)?,
+            "unit" => limit.unit = parse_unit(value)?,
             "unitMultiplier" | "unit_multiplier" => {
-                limit.unit_multiplier = Some(integer32(value, "unitMultiplier")?);
+                limit.unit_multiplier = Some(parse_u32(value, "unitMultiplier")?);
             }
             _ => return Err(JsonError::UnknownField(name.clone())),
         }
@@ -146,7 +146,7 @@ fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
     Ok(limit)
 }
 
-fn unit(value: &Value) -> Result<i32, JsonError> {
+fn parse_unit(value: &Value) -> Result<i32, JsonError> {
     let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
     let number = || value.as_number().and_then(whole_number);
     let by_number = || number().and_then(|number| i32::try_from(number).ok());
@@ -154,8 +154,9 @@ fn unit(value: &Value) -> Result<i32, JsonError> {
     by_name.or_else(by_number).ok_or(wanted)
 }
 
-/// Returns the members of an object, except those that are `null`.
-fn members<'v>(
+/// Returns the members of a JSON object, except those that are `null`, which proto-JSON treats as
+/// absent.
+fn parse_members<'v>(
     value: &'v Value,
     field: &'static str,
 ) -> Result<impl Iterator<Item = (&'v String, &'v Value)>, JsonError> {
@@ -163,28 +164,28 @@ fn members<'v>(
     Ok(object.iter().filter(|(_, value)| !value.is_null()))
 }
 
-fn list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonError> {
+fn parse_list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonError> {
     value.as_array().ok_or(JsonError::InvalidValue { field, wanted: "a list" })
 }
 
-fn text(value: &Value, field: &'static str) -> Result<String, JsonError> {
+fn parse_text(value: &Value, field: &'static str) -> Result<String, JsonError> {
     let text = value.as_str().ok_or(JsonError::InvalidValue { field, wanted: "a string" })?;
     Ok(text.to_owned())
 }
 
-/// Reads a field of type `uint64`.
-fn integer(value: &Value, field: &'static str) -> Result<u64, JsonError> {
-    unsigned(value, field, "at most 18446744073709551615")
+/// Parses the value of a `uint64` field, with or without quotes.
+fn parse_u64(value: &Value, field: &'static str) -> Result<u64, JsonError> {
+    parse_unsigned(value, field, "at most 18446744073709551615")
 }
 
-/// Reads a field of type `uint32`.
-fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
-    unsigned(value, field, "at most 4294967295")
+/// Parses the value of a `uint32` field, with or without quotes.
+fn parse_u32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
+    parse_unsigned(value, field, "at most 4294967295")
 }
 
 /// Reads an integer with or without quotes. proto-JSON quotes 64-bit integers, because JavaScript
 /// cannot represent all of them.
-fn unsigned<T: TryFrom<i128>>(
+fn parse_unsigned<T: TryFrom<i128>>(
     value: &Value,
     field: &'static str,
     at_most: &'static str,
@@ -199,15 +200,17 @@ fn unsigned<T: TryFrom<i128>>(
     T::try_from(number).map_err(|_| JsonError::InvalidValue { field, wanted: at_most })
 }
 
-/// Parses a number in quotes; `None` if whitespace surrounds it.
+/// Parses the number in a JSON string. Returns `None` if it is not a number or if whitespace
+/// surrounds it.
 fn quoted_number(text: &str) -> Option<Number> {
     let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
     serde_json::from_str(text).ok().filter(|_| bare)
 }
 
-/// Returns the integer that a number such as `7`, `7.0` or `0.7e1` denotes; `None` if it has a
-/// fraction. A number written with a fraction or an exponent was parsed as a double: inexact above
-/// 2^53, and saturated beyond `i128`, which is out of range for every field.
+/// Returns the integer that a number such as `7`, `7.0` or `0.7e1` denotes, or `None` if it is not
+/// an integer. Numbers with a decimal point or an exponent were parsed as doubles, so they are
+/// inexact above 2^53. They saturate at the bounds of `i128`, which are out of range for every
+/// field.
 fn whole_number(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
     number.as_i128().or_else(float)
@@ -216,47 +219,47 @@ fn whole_number(number: &Number) -> Option<i128> {
 /// Converts a `RateLimitResponse` to proto-JSON.
 pub(crate) fn response(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
-    put(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
-    put(&mut object, "statuses", response.statuses.iter().map(status).collect());
-    let headers = |list: &[HeaderValue]| list.iter().map(header).collect::<Value>();
-    put(&mut object, "responseHeadersToAdd", headers(&response.response_headers_to_add));
-    put(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
-    put(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
+    insert_field(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
+    insert_field(&mut object, "statuses", response.statuses.iter().map(status_json).collect());
+    let headers = |list: &[HeaderValue]| list.iter().map(header_json).collect::<Value>();
+    insert_field(&mut object, "responseHeadersToAdd", headers(&response.response_headers_to_add));
+    insert_field(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
+    insert_field(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
     if let Some(metadata) = &response.dynamic_metadata {
-        put(&mut object, "dynamicMetadata", struct_json(metadata));
+        insert_field(&mut object, "dynamicMetadata", struct_to_json(metadata));
     }
     Value::Object(object)
 }
 
-fn status(status: &wire::DescriptorStatus) -> Value {
+fn status_json(status: &wire::DescriptorStatus) -> Value {
     let mut object = Map::new();
-    put(&mut object, "code", json!(status.code().as_str_name()));
+    insert_field(&mut object, "code", json!(status.code().as_str_name()));
     if let Some(limit) = &status.current_limit {
         let mut shown = Map::new();
-        put(&mut shown, "requestsPerUnit", json!(limit.requests_per_unit));
-        put(&mut shown, "unit", json!(limit.unit().as_str_name()));
-        put(&mut shown, "name", json!(limit.name));
+        insert_field(&mut shown, "requestsPerUnit", json!(limit.requests_per_unit));
+        insert_field(&mut shown, "unit", json!(limit.unit().as_str_name()));
+        insert_field(&mut shown, "name", json!(limit.name));
         if let Some(many) = limit.unit_multiplier {
             shown.insert("unitMultiplier".to_owned(), json!(many));
         }
         object.insert("currentLimit".to_owned(), Value::Object(shown));
     }
-    put(&mut object, "limitRemaining", json!(status.limit_remaining));
+    insert_field(&mut object, "limitRemaining", json!(status.limit_remaining));
     if let Some(reset) = &status.duration_until_reset {
-        put(&mut object, "durationUntilReset", json!(format!("{}s", reset.seconds)));
+        insert_field(&mut object, "durationUntilReset", json!(format!("{}s", reset.seconds)));
     }
     Value::Object(object)
 }
 
-fn header(header: &HeaderValue) -> Value {
+fn header_json(header: &HeaderValue) -> Value {
     let mut object = Map::new();
-    put(&mut object, "key", json!(header.key));
-    put(&mut object, "value", json!(header.value));
+    insert_field(&mut object, "key", json!(header.key));
+    insert_field(&mut object, "value", json!(header.value));
     Value::Object(object)
 }
 
-/// Inserts a field, unless it has its default value, which proto-JSON leaves out.
-fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
+/// Inserts a field into a JSON object, unless it has its default value, which proto-JSON omits.
+fn insert_field(object: &mut Map<String, Value>, name: &str, value: Value) {
     let default = match &value {
         Value::String(text) => text.is_empty() || text == "UNKNOWN",
         Value::Number(number) => number.as_u64() == Some(0),

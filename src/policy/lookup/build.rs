@@ -225,10 +225,10 @@ impl TreeBuilder {
         positions.sort_unstable();
         positions.dedup();
         let key_entry = |at: usize| KeyEntry { at, shared: shared_text(path[at]) };
-        let entry_of =
+        let entry_at =
             |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(key_entry);
         let tag =
-            domain.hash_tag.iter().map(|key| entry_of(key)).collect::<Option<Box<[KeyEntry]>>>();
+            domain.hash_tag.iter().map(|key| entry_at(key)).collect::<Option<Box<[KeyEntry]>>>();
         let listed = name.filter(|_| spec.in_list);
         let prefix = |class: Option<&str>, limit: &Limit| {
             counter_key::prefix(&domain.name, listed, class, limit)

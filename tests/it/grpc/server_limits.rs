@@ -68,7 +68,7 @@ async fn thousands_of_calls_at_once_on_one_connection_are_all_answered() {
     let client = server.client().await;
     let calls = (0..6_000).map(|_| {
         let mut client = client.clone();
-        tokio::spawn(async move { client.ask(&question("edge")).await.map(|told| told.refused) })
+        tokio::spawn(async move { client.send(&question("edge")).await.map(|told| told.refused) })
     });
     let calls: Vec<_> = calls.collect();
     for call in calls {
