@@ -3,24 +3,28 @@
 //! The meaning of a JSON request is in `wire`; `app` hands in the function.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::DefaultBodyLimit;
+use axum::body::{Body, Bytes};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures_util::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use tokio::time;
 
 use super::text_response;
+use crate::domain::{BudgetedBuffer, ByteBudget};
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
 
 /// Response of `/json`.
 #[derive(Clone, Debug)]
 pub struct JsonResponse {
-    /// HTTP status, as in envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid
-    /// request or an unavailable store.
+    /// HTTP status: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid request, 503 for an unavailable
+    /// store.
     pub status: u16,
     /// JSON for 200 and 429, otherwise a line of text.
     pub body: String,
@@ -28,6 +32,17 @@ pub struct JsonResponse {
 
 /// Decides a JSON request.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
+
+/// Functions and bounds of `/json`.
+#[derive(Clone)]
+pub struct JsonHandlers {
+    /// Decides a request.
+    pub decide: JsonHandler,
+    /// Largest body of a request, in bytes.
+    pub body_bytes_max: usize,
+    /// Memory for bodies that have not arrived completely.
+    pub incomplete_requests: Arc<ByteBudget>,
+}
 
 /// Functions behind the routes of the HTTP port.
 #[derive(Clone)]
@@ -38,10 +53,8 @@ pub struct PublicHandlers {
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// Metrics.
     pub scrape: Arc<Scrape>,
-    /// Decides JSON requests; `None` if `/json` is off.
-    pub json: Option<JsonHandler>,
-    /// Largest body of a JSON request, in bytes.
-    pub body_bytes_max: usize,
+    /// Functions behind `/json`; `None` if it is off.
+    pub json: Option<JsonHandlers>,
 }
 
 impl std::fmt::Debug for PublicHandlers {
@@ -72,9 +85,10 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         .merge(metrics_routes(handlers.scrape, "/metrics"));
     match handlers.json {
         None => routes.route("/json", any(json_is_off)),
-        Some(handler) => routes.route("/json", any(move |body| json(handler, body))),
+        Some(handlers) => {
+            routes.route("/json", any(async move |request| json(&handlers, request).await))
+        }
     }
-    .layer(DefaultBodyLimit::max(handlers.body_bytes_max))
 }
 
 /// Route of the metrics: in the OpenMetrics format for clients that accept it, as Prometheus does,
@@ -96,12 +110,62 @@ pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
     Router::new().route(path, get(metrics))
 }
 
-async fn json(handler: JsonHandler, body: Bytes) -> Response {
-    let answer = handler(body).await;
+/// Time to receive the body of a JSON request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+async fn json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
+    // Browsers let any page send a body of another type to any address, without asking the server.
+    if !is_json(request.headers()) {
+        let reason = "the content type must be application/json";
+        return json_error(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
+    }
+    let late = (StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
+    let body = receive_body(handlers, request.into_body());
+    let body = match time::timeout(BODY_TIMEOUT, body).await.unwrap_or(Err(late)) {
+        Ok(body) => body,
+        Err((status, reason)) => return json_error(status, reason),
+    };
+    let answer = (handlers.decide)(body.into()).await;
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let decided = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status);
     let kind = if decided { "application/json" } else { "text/plain; charset=utf-8" };
     (status, [(CONTENT_TYPE, kind)], answer.body).into_response()
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn json_error(status: StatusCode, reason: &str) -> Response {
+    (status, text_response(format!("{reason}\n"))).into_response()
+}
+
+/// Receives a body within the bound of one request and the budget of all incomplete ones.
+async fn receive_body(
+    handlers: &JsonHandlers,
+    mut body: Body,
+) -> Result<Vec<u8>, (StatusCode, &'static str)> {
+    let too_long = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long");
+    let over_budget = (StatusCode::SERVICE_UNAVAILABLE, "too many incomplete requests");
+    let length_max = handlers.body_bytes_max;
+    if body.size_hint().lower() > length_max as u64 {
+        return Err(too_long);
+    }
+    let reservation = handlers.incomplete_requests.reserve(0).ok_or(over_budget)?;
+    let mut received = BudgetedBuffer::new(reservation);
+    while let Some(frame) = body.frame().await {
+        let failed = (StatusCode::BAD_REQUEST, "the body ended early");
+        let Ok(chunk) = frame.map_err(|_| failed)?.into_data() else { continue };
+        if received.len() + chunk.len() > length_max {
+            return Err(too_long);
+        }
+        if !received.push(&chunk, length_max) {
+            return Err(over_budget);
+        }
+    }
+    Ok(received.into_parts().0)
 }
 
 async fn json_is_off() -> Response {

@@ -164,10 +164,12 @@ settings! {
 
     /// Worker threads for gRPC; 0: one per core of the machine or container.
     threads "threads": usize = "0", number(0, 1_024), Plain, [];
-    /// Largest number of open gRPC connections; further ones are closed at once.
+    /// Largest number of open gRPC connections; beyond it, a new one closes the longest idle one.
     connections "connections": usize = "10000", number(1, 1_000_000), Plain, [];
     /// Largest number of calls in flight per gRPC connection; the client queues further ones.
     streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
+    /// Largest message of a gRPC call and body of a /json request.
+    message_size "message-size": usize = "1MiB", bytes(65_536, 4 << 20), Plain, [];
     /// HTTP/2 flow control window of a gRPC connection.
     connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
     /// Largest header list of a gRPC call; with tracing, clients can lengthen it (tracestate).
