@@ -1,6 +1,6 @@
 //! Routes of the HTTP port: `/healthcheck`, `/healthz`, `/readyz`, `/metrics`, `/json`.
 //!
-//! The meaning of a JSON request is in `wire`; `app` hands in the function.
+//! `app` supplies the handlers; `wire` decodes JSON requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,40 +20,40 @@ use super::text_response;
 use crate::domain::{BudgetedBuffer, ByteBudget};
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
 
-/// Response of `/json`.
+/// Response to a `/json` request.
 #[derive(Clone, Debug)]
 pub struct JsonResponse {
     /// HTTP status: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid request, 503 for an unavailable
     /// store.
     pub status: u16,
-    /// JSON for 200 and 429, otherwise a line of text.
+    /// Response body: JSON for 200 and 429, otherwise one line of text.
     pub body: String,
 }
 
-/// Decides a JSON request.
+/// Function that decides the JSON request in a `/json` body.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
 
-/// Functions and bounds of `/json`.
+/// Handler of `/json`, with the bounds of a request body.
 #[derive(Clone)]
 pub struct JsonHandlers {
     /// Decides a request.
     pub decide: JsonHandler,
-    /// Largest body of a request, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
     /// Memory for bodies that have not arrived completely.
     pub incomplete_requests: Arc<ByteBudget>,
 }
 
-/// Functions behind the routes of the HTTP port.
+/// Handlers of the HTTP port's routes.
 #[derive(Clone)]
 pub struct PublicHandlers {
-    /// Whether the process accepts requests: a policy is loaded and it is not shutting down.
+    /// Reports whether the process accepts requests: a policy is loaded and no shutdown has begun.
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Why requests are decided without Redis; `None` if they are not.
+    /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// Metrics.
+    /// Metrics page.
     pub scrape: Arc<Scrape>,
-    /// Functions behind `/json`; `None` if it is off.
+    /// Handler of `/json`; `None` if `/json` is disabled.
     pub json: Option<JsonHandlers>,
 }
 
@@ -63,7 +63,7 @@ impl std::fmt::Debug for PublicHandlers {
     }
 }
 
-/// Routes of the HTTP port.
+/// Builds the routes of the HTTP port.
 pub fn public_routes(handlers: PublicHandlers) -> Router {
     let is_ready = Arc::clone(&handlers.is_ready);
     let healthcheck = async move || match is_ready() {
@@ -73,13 +73,13 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
     let (is_ready, degraded) = (handlers.is_ready, handlers.degraded);
     let readyz = async move || match (is_ready(), degraded()) {
         (true, None) => (StatusCode::OK, "ready\n".to_owned()),
-        // Still ready: an outage of Redis must not remove every replica at once.
+        // Ready despite a Redis outage, which would otherwise remove all replicas at once.
         (true, Some(reason)) => (StatusCode::OK, format!("ready, {reason}\n")),
         (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n".to_owned()),
     };
     let routes = Router::new()
         .route("/healthcheck", get(healthcheck))
-        // Liveness checks nothing else: a restart would not repair it.
+        // Liveness checks only that the process responds. A restart would not fix anything else.
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .merge(metrics_routes(handlers.scrape, "/metrics"));
@@ -91,8 +91,8 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
     }
 }
 
-/// Route of the metrics: in the OpenMetrics format for clients that accept it, as Prometheus does,
-/// otherwise in the older text format, which every tool reads.
+/// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
+/// Prometheus, and otherwise the older text format, which every tool can read.
 pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap| {
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
