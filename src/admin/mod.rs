@@ -19,7 +19,9 @@ pub use browser_guard::AllowedHosts;
 pub use debug_routes::{DebugHandlers, ExplainQuery, debug_routes};
 pub use http_server::{HttpLimits, serve};
 pub use live_page_routes::{LivePageHandlers, PolicyQuery, TryHandler, TryQuery};
-pub use public_routes::{JsonHandler, JsonResponse, PublicHandlers, metrics_routes, public_routes};
+pub use public_routes::{
+    JsonHandler, JsonHandlers, JsonResponse, PublicHandlers, metrics_routes, public_routes,
+};
 
 use std::sync::Arc;
 

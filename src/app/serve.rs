@@ -109,7 +109,9 @@ async fn run(
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
     let token_file = settings.debug_token_file.clone();
     let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
-    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, response_config));
+    let rate_limit = RateLimit::new(Arc::clone(&decider), Clock::System, response_config)
+        .with_message_bytes_max(settings.message_size);
+    let rate_limit = Arc::new(rate_limit);
     let health = Health::new();
 
     let wiring = AdminWiring {
@@ -119,6 +121,7 @@ async fn run(
         health: health.clone(),
         telemetry: Arc::clone(&telemetry),
         connection_stats: listener.connection_stats(),
+        incomplete_requests: listener.incomplete_requests(),
         tls_counters: tls.map(|tls| tls.counters()),
     };
     let (scrape, exporters) = wiring.start_metrics()?;

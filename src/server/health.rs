@@ -63,9 +63,10 @@ impl Health {
         *self.state.borrow() == HealthState::Serving
     }
 
-    /// Returns the gRPC service that reports this status.
-    pub(crate) fn service(&self) -> HealthServer<Health> {
-        HealthServer::new(self.clone())
+    /// Returns the gRPC service that reports this status. Its requests have at most `message_bytes_max`
+    /// bytes.
+    pub(crate) fn service(&self, message_bytes_max: usize) -> HealthServer<Health> {
+        HealthServer::new(self.clone()).max_decoding_message_size(message_bytes_max)
     }
 }
 

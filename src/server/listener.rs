@@ -21,12 +21,14 @@ use tokio::sync::watch;
 use tokio::time;
 
 use super::connection::{Phase, Socket, Worker};
+use super::connection_registry::ConnectionRegistry;
 use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
+use crate::domain::ByteBudget;
 use crate::wire::WireError;
 
 /// Pause after the first failed accept. It doubles with each further failure, up to
@@ -97,6 +99,7 @@ pub struct Listener {
     bound: Vec<BoundSocket>,
     workers: IdleWorkers,
     stats: Arc<ConnectionStats>,
+    incomplete_requests: Arc<ByteBudget>,
 }
 
 #[derive(Debug)]
@@ -118,7 +121,8 @@ impl Listener {
         });
         let bound = bound.collect::<Result<_, _>>()?;
         let workers = IdleWorkers::start(settings.threads)?;
-        Ok(Listener { settings, bound, workers, stats: Arc::default() })
+        let incomplete_requests = Arc::new(ByteBudget::new(settings.limits.incomplete_bytes_max));
+        Ok(Listener { settings, bound, workers, stats: Arc::default(), incomplete_requests })
     }
 
     /// Returns the runtimes of the worker threads. A task that calls wait for, such as a Redis
@@ -143,6 +147,11 @@ impl Listener {
         Arc::clone(&self.stats)
     }
 
+    /// Returns the memory for requests that have not arrived completely, which `/json` shares.
+    pub fn incomplete_requests(&self) -> Arc<ByteBudget> {
+        Arc::clone(&self.incomplete_requests)
+    }
+
     /// Serves until `shutdown` resolves, then drains. First, health reports NOT_SERVING while calls
     /// are answered as before for the drain delay, unless `shutdown` resolves to [`Drain::AtOnce`]. Then accepting stops, every connection gets a
     /// GOAWAY, and calls in flight finish. At the hard limit, measured from `shutdown`, all
@@ -156,22 +165,26 @@ impl Listener {
         router: Router<D>,
         shutdown: impl Future<Output = Drain>,
     ) -> Result<DrainReport, WireError> {
-        let Listener { settings, bound, workers, stats } = self;
+        let Listener { settings, bound, workers, stats, incomplete_requests } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
         let mut workers = workers.serve(|| Worker {
             router: Arc::new(router.clone()),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
             stats: Arc::clone(&stats),
+            incomplete_requests: Arc::clone(&incomplete_requests),
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;
         let age_jitter = AgeJitter::default();
-        let acceptor = Acceptor { workers: &workers, limits, stats: &stats, age_jitter };
+        let registry = Arc::new(ConnectionRegistry::default());
+        let acceptor =
+            Acceptor { workers: &workers, limits, stats: &stats, registry: &registry, age_jitter };
         let bound =
             bound.into_iter().map(AsyncListener::from_bound).collect::<Result<Vec<_>, _>>()?;
         let mut hard_limit = {
             let accepting = future::join_all(bound.iter().map(|bound| acceptor.run(bound)));
+            let accepting = future::join(accepting, registry.run_clock());
             tokio::pin!(accepting);
             let drain = tokio::select! {
                 _ = &mut accepting => Drain::AfterDelay,
@@ -293,6 +306,7 @@ struct Acceptor<'a> {
     workers: &'a Workers,
     limits: &'a ServerLimits,
     stats: &'a Arc<ConnectionStats>,
+    registry: &'a Arc<ConnectionRegistry>,
     age_jitter: AgeJitter,
 }
 
@@ -316,13 +330,13 @@ impl Acceptor<'_> {
     }
 
     fn admit(&self, socket: Socket) {
-        let free = self.stats.open.load(Ordering::Relaxed) < self.limits.connections_max;
+        if self.registry.len() >= self.limits.connections_max && self.registry.evict_longest_idle()
+        {
+            self.stats.evicted.fetch_add(1, Ordering::Relaxed);
+        }
         let age_max = self.limits.connection_age_max.map(|age| self.age_jitter.apply(age));
-        let outcome = if free && self.workers.dispatch(socket, age_max, self.stats) {
-            &self.stats.accepted
-        } else {
-            &self.stats.refused
-        };
+        let dispatched = self.workers.dispatch(socket, age_max, self.stats, self.registry);
+        let outcome = if dispatched { &self.stats.accepted } else { &self.stats.refused };
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -87,15 +87,38 @@ pub struct RateLimit<D> {
     decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
-    /// Keyed hash from which the jitter of `Retry-After` is derived, so that a caller cannot
-    /// predict it.
+    /// Largest encoded request, in bytes.
+    message_bytes_max: usize,
+    /// Keyed hash for the jitter of waits, whose values a caller cannot predict.
     random_state: RandomState,
 }
 
 impl<D: Decide> RateLimit<D> {
     /// Creates the service. `decider` decides its requests.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
-        RateLimit { decider, clock, response_config, random_state: RandomState::new() }
+        RateLimit {
+            decider,
+            clock,
+            response_config,
+            message_bytes_max: decode::MESSAGE_BYTES_MAX,
+            random_state: RandomState::new(),
+        }
+    }
+
+    /// Sets the largest encoded request, in bytes.
+    #[must_use]
+    pub fn with_message_bytes_max(self, message_bytes_max: usize) -> Self {
+        RateLimit { message_bytes_max, ..self }
+    }
+
+    /// Returns the largest encoded request, in bytes.
+    pub fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max
+    }
+
+    /// Returns the clock of deadlines.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the caller
@@ -161,7 +184,7 @@ impl<D: Decide> RateLimit<D> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
-        let message = decode::decode_message(encoded.clone())?;
+        let message = decode::decode_message(encoded.clone(), self.message_bytes_max)?;
         let decoded = DecodedRequest::new(&message)?;
         if !caller.is_authorized(decoded.domain) {
             return Err(Status::permission_denied("this caller is not authorized for this domain"));
@@ -220,9 +243,10 @@ impl<D: Decide> RateLimit<D> {
     }
 
     /// Answers a `RateLimitRequest` in proto-JSON, as envoyproxy/ratelimit's `/json` does: 200 for
-    /// OK, 429 for OVER_LIMIT, 400 for a request or a store that is at fault.
+    /// OK, 429 for OVER_LIMIT, 400 for an invalid request. Unlike envoyproxy/ratelimit, which answers
+    /// 400 there, too, returns 503 if the store is unavailable.
     pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
-        let message = match proto_json::request(body) {
+        let message = match proto_json::request(body, self.message_bytes_max) {
             Ok(message) => message,
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };
@@ -230,6 +254,9 @@ impl<D: Decide> RateLimit<D> {
         // present no certificate.
         match self.answer(message, None, &Caller::Unrestricted, None).await {
             Ok(response) => JsonReply::from_response(&response),
+            Err(status) if status.code() == Code::Unavailable => {
+                JsonReply::unavailable(status.message())
+            }
             Err(status) => JsonReply::bad_request(status.message()),
         }
     }

@@ -27,12 +27,19 @@ pub struct ServerLimits {
     /// header and accepts 60 KiB of headers from a client. With a lower limit here, a client could
     /// make the rate limit call fail, and by default Envoy lets requests pass if it fails.
     pub header_list_bytes_max: u32,
-    /// Timeout for a new connection to send the HTTP/2 preface.
+    /// Longest time to receive the body of a call, also if the caller's deadline is later.
+    pub receive_timeout: Duration,
+    /// Memory for requests that have not arrived completely, in bytes. A connection that needs more
+    /// gets RESOURCE_EXHAUSTED. Room for eight messages of the default bound.
+    pub incomplete_bytes_per_connection_max: usize,
+    /// The same for all connections and `/json` together.
+    pub incomplete_bytes_max: usize,
+    /// Timeout for the HTTP/2 preface.
     pub preface_timeout: Duration,
     /// Timeout for a new connection to complete the TLS handshake.
     pub handshake_timeout: Duration,
-    /// Maximum number of open connections; further ones are closed right after accept. Envoy opens
-    /// one per worker thread.
+    /// Maximum of open connections. Beyond it, each new connection closes the one that has been idle
+    /// longest. Envoy opens one per worker thread.
     pub connections_max: usize,
     /// Interval of HTTP/2 keepalive pings; `None` turns them off.
     pub keepalive_interval: Option<Duration>,
@@ -59,6 +66,9 @@ impl Default for ServerLimits {
             pending_resets_max: 1_024,
             local_error_resets_max: 1_024,
             header_list_bytes_max: 64 * 1024,
+            receive_timeout: Duration::from_secs(5),
+            incomplete_bytes_per_connection_max: 8 << 20,
+            incomplete_bytes_max: 64 << 20,
             preface_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
             connections_max: 10_000,
@@ -82,6 +92,9 @@ mod tests {
         assert_eq!(limits.connection_window_bytes, 33_554_432);
         assert_eq!((limits.pending_resets_max, limits.local_error_resets_max), (1_024, 1_024));
         assert_eq!(limits.header_list_bytes_max, 65_536);
+        assert_eq!(limits.receive_timeout, Duration::from_secs(5));
+        assert_eq!(limits.incomplete_bytes_per_connection_max, 8_388_608);
+        assert_eq!(limits.incomplete_bytes_max, 67_108_864);
         assert_eq!(limits.preface_timeout, Duration::from_secs(5));
         assert_eq!(limits.handshake_timeout, Duration::from_secs(5));
         assert_eq!(limits.connections_max, 10_000);

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::connection::{AcceptedSocket, ConnectionSlot, Phase, Socket, Worker};
+use super::connection_registry::ConnectionRegistry;
 use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use crate::wire::WireError;
@@ -94,10 +95,13 @@ impl Workers {
         socket: Socket,
         age_max: Option<Duration>,
         stats: &Arc<ConnectionStats>,
+        registry: &Arc<ConnectionRegistry>,
     ) -> bool {
         let worker = self.handles.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
         worker.is_some_and(|worker| {
-            let slot = ConnectionSlot::acquire(Arc::clone(&worker.load), Arc::clone(stats));
+            let registration = registry.register();
+            let slot =
+                ConnectionSlot::acquire(Arc::clone(&worker.load), Arc::clone(stats), registration);
             worker.sockets.try_send(AcceptedSocket { socket, slot, age_max }).is_ok()
         })
     }

@@ -166,10 +166,12 @@ settings! {
 
     /// Worker threads for gRPC; 0 starts one per core of the machine or container.
     threads "threads": usize = "0", number_parser(0, 1_024), Plain, [];
-    /// Maximum number of open gRPC connections; further connections are closed immediately.
+    /// Maximum number of open gRPC connections; beyond it, a new one closes the longest idle one.
     connections "connections": usize = "10000", number_parser(1, 1_000_000), Plain, [];
     /// Maximum number of calls in flight per gRPC connection; the client queues further calls.
     streams "streams": u32 = "1000", number_parser(1, 100_000), Plain, [];
+    /// Maximum size of the message of a gRPC call and of the body of a /json request.
+    message_size "message-size": usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];
     /// HTTP/2 flow control window of a gRPC connection.
     connection_window "connection-window": u32 = "32MiB", size_parser(65_535, (1 << 31) - 1), Plain, [];
     /// Maximum size of the headers of a gRPC call; with tracing, clients can lengthen them

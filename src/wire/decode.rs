@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use prost::Message as _;
-use prost::encoding::{DecodeContext, decode_key, decode_varint, skip_field};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use smallvec::SmallVec;
 use tonic::Status;
 
@@ -28,17 +28,20 @@ pub const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 /// Default maximum number of entries in one descriptor.
 pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Default maximum size of one encoded message, in bytes.
+/// Maximum size of one encoded message in bytes, unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
+
+/// Maximum of fields in one encoded message, including those of nested messages.
+pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 
 /// Key of the entry that names the holder of a concurrency slot. The entry is not part of the path
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
-/// Maximum length in bytes of a message that is decoded without counting its descriptors and
-/// entries first. prost allocates 72 bytes for a descriptor that is encoded in two bytes, so 16 KiB
-/// of descriptors take 576 KiB, but 4 MiB would take 144 MiB.
-const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
+/// Longest message that is decoded without counting its fields first, in bytes. It cannot have more
+/// than [`FIELDS_MAX`], because a field takes at least two bytes. prost allocates 72 bytes for a
+/// descriptor that takes two: 576 KiB for a message of this length, 36 MiB for one of 1 MiB.
+const UNCOUNTED_BYTES_MAX: usize = FIELDS_MAX * 2;
 
 /// Number of descriptors of a request that are stored without an allocation. Envoy's routes rarely
 /// send more than four descriptors of four entries each.
@@ -51,8 +54,10 @@ const ENTRIES_INLINE: usize = 16;
 pub(crate) enum DecodeError {
     /// The bytes are not an encoded `RateLimitRequest`.
     Malformed,
-    /// The message is longer than [`MESSAGE_BYTES_MAX`].
-    MessageTooLong,
+    /// The message is longer than `bytes_max`.
+    MessageTooLong { bytes_max: usize },
+    /// The message has more fields than [`FIELDS_MAX`].
+    TooManyFields,
     /// The domain is missing or empty.
     DomainEmpty,
     /// The domain is not UTF-8.
@@ -79,8 +84,11 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DecodeError::Malformed => f.write_str("the message is not an encoded RateLimitRequest"),
-            DecodeError::MessageTooLong => {
-                write!(f, "the message is longer than {MESSAGE_BYTES_MAX} bytes")
+            DecodeError::MessageTooLong { bytes_max } => {
+                write!(f, "the message is longer than {bytes_max} bytes")
+            }
+            DecodeError::TooManyFields => {
+                write!(f, "the message has more than {FIELDS_MAX} fields")
             }
             DecodeError::DomainEmpty => f.write_str("domain must not be empty"),
             DecodeError::DomainNotText => f.write_str("domain must be UTF-8"),
@@ -109,51 +117,94 @@ impl From<DecodeError> for Status {
     }
 }
 
-/// Decodes an encoded `RateLimitRequest`.
+/// Decodes an encoded `RateLimitRequest` of at most `bytes_max` bytes.
 ///
 /// # Errors
 ///
-/// Returns an error for a message that is too long, is malformed, or has too many descriptors or
-/// entries.
-pub(crate) fn decode_message(encoded: Bytes) -> Result<RateLimitRequest, DecodeError> {
-    if encoded.len() > MESSAGE_BYTES_MAX {
-        return Err(DecodeError::MessageTooLong);
+/// Returns an error for a message that is too long, is malformed, or has too many fields, descriptors,
+/// or entries.
+pub(crate) fn decode_message(
+    encoded: Bytes,
+    bytes_max: usize,
+) -> Result<RateLimitRequest, DecodeError> {
+    if encoded.len() > bytes_max {
+        return Err(DecodeError::MessageTooLong { bytes_max });
     }
     if encoded.len() > UNCOUNTED_BYTES_MAX {
-        let descriptors = embedded_messages(&encoded, 2, DESCRIPTORS_MAX)?
-            .ok_or(DecodeError::TooManyDescriptors)?;
-        for (at, descriptor) in descriptors.into_iter().enumerate() {
-            embedded_messages(descriptor, 1, ENTRIES_MAX)?
-                .ok_or(DecodeError::TooManyEntries { descriptor: at })?;
-        }
+        count_descriptors(&encoded)?;
+        let mut left = FIELDS_MAX;
+        count_fields(&encoded, MessageType::Request, &mut left)?;
     }
     Ok(RateLimitRequest::decode(encoded)?)
 }
 
-/// Returns the embedded messages in field `number` of an encoded message, or `None` if there are
-/// more than `max`.
-fn embedded_messages(
-    mut message: &[u8],
-    number: u32,
-    max: usize,
-) -> Result<Option<Vec<&[u8]>>, DecodeError> {
-    let mut found = Vec::new();
-    while !message.is_empty() {
+/// Messages of which a request consists.
+#[derive(Clone, Copy)]
+enum MessageType {
+    Request,
+    /// The descriptor at this position in the request.
+    Descriptor(usize),
+    Entry,
+    Override,
+}
+
+impl MessageType {
+    /// Returns the type of the message in a field; `None` if the field is not a message. `preceding`
+    /// is the number of messages in the fields before it.
+    fn nested(self, field: u32, preceding: usize) -> Result<Option<MessageType>, DecodeError> {
+        match (self, field) {
+            (MessageType::Request, 2) => Ok(Some(MessageType::Descriptor(preceding))),
+            (MessageType::Descriptor(descriptor), 1) if preceding == ENTRIES_MAX => {
+                Err(DecodeError::TooManyEntries { descriptor })
+            }
+            (MessageType::Descriptor(_), 1) => Ok(Some(MessageType::Entry)),
+            (MessageType::Descriptor(_), 2) => Ok(Some(MessageType::Override)),
+            (_, _) => Ok(None),
+        }
+    }
+}
+
+/// Counts the descriptors of a request, before the entries of any are counted: requests of any length
+/// then get the same error.
+fn count_descriptors(mut message: &[u8]) -> Result<(), DecodeError> {
+    let (mut fields, mut descriptors) = (0, 0);
+    while !message.is_empty() && fields <= FIELDS_MAX {
         let (field, wire_type) = decode_key(&mut message)?;
-        if field != number {
+        skip_field(wire_type, field, &mut message, DecodeContext::default())?;
+        fields += 1;
+        descriptors += usize::from(field == 2);
+        if descriptors > DESCRIPTORS_MAX {
+            return Err(DecodeError::TooManyDescriptors);
+        }
+    }
+    Ok(())
+}
+
+/// Counts the fields of a message and of the messages in it down from `left`, without allocating.
+fn count_fields(
+    mut message: &[u8],
+    message_type: MessageType,
+    left: &mut usize,
+) -> Result<(), DecodeError> {
+    let mut nested = 0;
+    while !message.is_empty() {
+        *left = left.checked_sub(1).ok_or(DecodeError::TooManyFields)?;
+        let (field, wire_type) = decode_key(&mut message)?;
+        let Some(inner_type) = message_type.nested(field, nested)? else {
             skip_field(wire_type, field, &mut message, DecodeContext::default())?;
             continue;
+        };
+        if wire_type != WireType::LengthDelimited {
+            return Err(DecodeError::Malformed);
         }
-        if found.len() == max {
-            return Ok(None);
-        }
+        nested += usize::from(!matches!(inner_type, MessageType::Override));
         let length = usize::try_from(decode_varint(&mut message)?);
         let split = length.ok().and_then(|length| message.split_at_checked(length));
-        let (embedded, rest) = split.ok_or(DecodeError::Malformed)?;
-        found.push(embedded);
+        let (inner, rest) = split.ok_or(DecodeError::Malformed)?;
+        count_fields(inner, inner_type, left)?;
         message = rest;
     }
-    Ok(Some(found))
+    Ok(())
 }
 
 /// Decoded request within all bounds. Borrows from the message that prost decoded.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use serde_json::{Map, Number, Value, json};
 
-use super::decode::MESSAGE_BYTES_MAX;
+use super::decode::FIELDS_MAX;
 use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::messages::{
     HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
@@ -23,9 +23,9 @@ use super::struct_json::struct_to_json;
 /// HTTP response of the `/json` endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonReply {
-    /// HTTP status: 200, 400, 429, or 500.
+    /// HTTP status: 200, 400, 429, 500, or 503.
     pub status: u16,
-    /// Response body: the response as proto-JSON or, with status 400, an error message on one line.
+    /// Response as proto-JSON; with status 400 or 503, an error message of one line.
     pub body: String,
 }
 
@@ -44,14 +44,21 @@ impl JsonReply {
     pub(crate) fn bad_request(message: &str) -> Self {
         JsonReply { status: 400, body: message.to_owned() }
     }
+
+    /// Returns status 503 with an error message.
+    pub(crate) fn unavailable(message: &str) -> Self {
+        JsonReply { status: 503, body: message.to_owned() }
+    }
 }
 
 /// Reason why a JSON body is not a `RateLimitRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
-    /// The body is longer than [`MESSAGE_BYTES_MAX`].
-    TooLong,
-    /// The body is not JSON. Contains the message of the parser.
+    /// The body is longer than `bytes_max`.
+    TooLong { bytes_max: usize },
+    /// The body has more values than [`FIELDS_MAX`].
+    TooManyValues,
+    /// The body is not JSON; holds the parser's message.
     NotJson(String),
     /// The body has a field called this, which the protobuf message does not have.
     UnknownField(String),
@@ -62,7 +69,10 @@ pub(crate) enum JsonError {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JsonError::TooLong => write!(f, "the body is longer than {MESSAGE_BYTES_MAX} bytes"),
+            JsonError::TooLong { bytes_max } => {
+                write!(f, "the body is longer than {bytes_max} bytes")
+            }
+            JsonError::TooManyValues => write!(f, "the body has more than {FIELDS_MAX} values"),
             JsonError::NotJson(error) => write!(f, "the body is not JSON: {error}"),
             JsonError::UnknownField(field) => write!(f, "unknown field {field:?}"),
             JsonError::InvalidValue { field, wanted } => write!(f, "{field} must be {wanted}"),
@@ -70,10 +80,14 @@ impl fmt::Display for JsonError {
     }
 }
 
-/// Converts a `RateLimitRequest` from proto-JSON to its protobuf encoding.
-pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
-    if body.len() > MESSAGE_BYTES_MAX {
-        return Err(JsonError::TooLong);
+/// Converts a `RateLimitRequest` of at most `bytes_max` bytes from proto-JSON to its protobuf encoding.
+pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError> {
+    if body.len() > bytes_max {
+        return Err(JsonError::TooLong { bytes_max });
+    }
+    // Before parsing, which takes 32 bytes and more for a value of two bytes.
+    if count_values(body) > FIELDS_MAX {
+        return Err(JsonError::TooManyValues);
     }
     let value: Value =
         serde_json::from_slice(body).map_err(|error| JsonError::NotJson(error.to_string()))?;
@@ -92,6 +106,23 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
         }
     }
     Ok(request.encode_to_vec().into())
+}
+
+/// Counts the values of a JSON text: each but the first one follows an opening bracket or a comma.
+fn count_values(body: &[u8]) -> usize {
+    let mut count = 1;
+    let mut in_string = false;
+    let mut escaped = false;
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' | b',' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 fn parse_descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
@@ -274,7 +305,7 @@ fn insert_field(object: &mut Map<String, Value>, name: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::decode::{self, DecodedRequest};
+    use crate::wire::decode::{self, DecodedRequest, MESSAGE_BYTES_MAX};
 
     #[test]
     fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
@@ -288,8 +319,8 @@ mod tests {
             }, {"entries": null}],
             "hits_addend": 3,
         });
-        let message = request(body.to_string().as_bytes()).unwrap();
-        let message = decode::decode_message(message).unwrap();
+        let message = request(body.to_string().as_bytes(), MESSAGE_BYTES_MAX).unwrap();
+        let message = decode::decode_message(message, MESSAGE_BYTES_MAX).unwrap();
         let asked = DecodedRequest::new(&message).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");
@@ -317,12 +348,13 @@ mod tests {
             ("4294967295.0", u32::MAX),
             (r#""42949672950e-1""#, u32::MAX),
         ] {
-            let message = request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes());
+            let message =
+                request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes(), MESSAGE_BYTES_MAX);
             let message = message.unwrap_or_else(|fault| panic!("{text}: {fault}"));
             assert_eq!(RateLimitRequest::decode(message).unwrap().hits_addend, hits, "{text}");
         }
         let unit = br#"{"descriptors":[{"hitsAddend":1e19,"limit":{"unit":1e0}}]}"#;
-        let message = RateLimitRequest::decode(request(unit).unwrap()).unwrap();
+        let message = RateLimitRequest::decode(request(unit, MESSAGE_BYTES_MAX).unwrap()).unwrap();
         assert_eq!(message.descriptors[0].hits_addend, Some(10_000_000_000_000_000_000));
         assert_eq!(message.descriptors[0].limit.unwrap().unit, 1);
     }
@@ -335,7 +367,7 @@ mod tests {
                 "hits_addend" => format!(r#"{{"descriptors":[{descriptor}]}}"#),
                 _ => descriptor,
             };
-            request(body.as_bytes()).expect_err(&body).to_string()
+            request(body.as_bytes(), MESSAGE_BYTES_MAX).expect_err(&body).to_string()
         };
         let texts = ["1.5", "1e-1", "-1", "-1e0", "true", "[]", r#""""#, r#""1.5""#, r#"" 1""#];
         for text in [&texts[..], &[r#""1 ""#, r#""+1""#, r#""01""#, r#""0x1""#, r#""-1""#]].concat()
@@ -356,7 +388,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_field() {
-        let fault = |body: &str| request(body.as_bytes()).unwrap_err().to_string();
+        let fault =
+            |body: &str| request(body.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err().to_string();
         assert!(fault("{").starts_with("the body is not JSON"));
         assert_eq!(fault("[]"), "the body must be an object");
         assert_eq!(fault(r#"{"domian":"a"}"#), "unknown field \"domian\"");
@@ -370,5 +403,20 @@ mod tests {
             fault(r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#),
             "unit must be the name or number of a unit"
         );
+    }
+
+    #[test]
+    fn a_body_of_too_many_values_is_rejected_before_it_is_parsed() {
+        let entries = vec![json!({"key": "a,b", "value": "\\\",{["}); 16];
+        let full = json!({"domain": "edge", "descriptors": vec![json!({"entries": entries}); 64]});
+        assert!(request(full.to_string().as_bytes(), MESSAGE_BYTES_MAX).is_ok());
+        for part in ["0,", "[],", "{},", "\"\","] {
+            let list = format!("{{\"descriptors\":[{}0]}}", part.repeat(100_000));
+            let used = allocation_counter::measure(|| {
+                let error = request(list.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err();
+                assert_eq!(error.to_string(), "the body has more than 8192 values");
+            });
+            assert!(used.bytes_total < 1_024, "{part}: {} bytes", used.bytes_total);
+        }
     }
 }

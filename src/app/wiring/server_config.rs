@@ -51,6 +51,7 @@ fn server_limits(settings: &Settings) -> ServerLimits {
         connection_age_max: unless_zero(settings.grpc_max_connection_age),
         drain_delay: settings.drain_delay,
         hard_limit: settings.hard_limit - exit_time,
+        ..ServerLimits::default()
     }
 }
 
