@@ -43,8 +43,10 @@ pub enum Role {
     /// The check must pass.
     #[default]
     Required,
-    /// At least one of the call's quota checks must pass, not necessarily this one.
-    Quota,
+    /// The check belongs to a quota descriptor. At least one quota descriptor of the call must pass
+    /// all of its checks. The number tells the call's quota descriptors apart and is below
+    /// [`Bounds::checks_max`](super::Bounds::checks_max).
+    Quota(u8),
     /// The check has no effect on admission.
     Shadow,
 }
@@ -113,6 +115,11 @@ impl Check<'_> {
             Op::Peek => Hits::ONE,
             Op::Refund { .. } => Hits::ZERO,
         }
+    }
+
+    /// Returns whether the check belongs to a quota descriptor.
+    pub fn is_quota(&self) -> bool {
+        matches!(self.role, Role::Quota(_))
     }
 
     /// Returns whether the check refunds hits.

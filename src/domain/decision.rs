@@ -41,19 +41,28 @@ pub struct Status<'p> {
     /// Result of the descriptor: `OverLimit` if an enforced check of this descriptor was refused.
     /// Refused shadow checks do not count.
     pub code: Code,
-    /// Limit to report; `None` if no rule matched, if the rule is unlimited or replaced, or if the
-    /// descriptor's checks were skipped.
+    /// Limit to report; `None` if no rule matched, or if the rule is unlimited or replaced.
     pub shown: Option<StatusLimit<'p>>,
     /// Value of `limit_remaining`: 0 on `OverLimit`, 4,294,967,295 if unlimited.
     pub remaining: u32,
     /// On `OverLimit`, wait until a retry may pass (`None` if waiting does not help). On `Ok`, time
-    /// until the counter is unused. `None` without a limit.
+    /// until the counter is unused. `None` without a limit, and if the limit was not asked and
+    /// nothing is known about its counter.
     pub reset: Option<Micros>,
     /// Rule that matched, for metadata and response bodies.
     pub rule: Option<RuleId>,
     /// Whether this is a quota descriptor. A request passes if at least one of its quota
     /// descriptors does.
     pub quota: bool,
+}
+
+/// Precision of the wait of a rejected request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitPrecision {
+    /// The shortest wait after which the request passes if nobody else calls.
+    Exact,
+    /// The longest wait that is known. A limit that was not asked may need a longer one.
+    AtLeast,
 }
 
 /// Limit that rejected the request.
@@ -65,6 +74,8 @@ pub struct LimitedBy<'p> {
     pub rule: Option<RuleId>,
     /// Wait until a retry may pass; `None` if waiting does not help.
     pub retry_after: Option<Micros>,
+    /// Precision of `retry_after`.
+    pub precision: WaitPrecision,
 }
 
 /// Decision on a request.
@@ -76,8 +87,10 @@ pub struct Decision<'p> {
     ///
     /// A `Vec`, because `domain` has no dependencies.
     pub statuses: Vec<Status<'p>>,
-    /// If the request was rejected, the refusing limit with the longest wait. A limit that no wait
-    /// satisfies counts as the longest; on a tie, the first in the order of the request wins.
+    /// If the request was rejected, the limit that rejects it longest: of the required limits the
+    /// one with the longest wait, or of the quota descriptors the one with the shortest wait if
+    /// that is longer. A limit that no wait satisfies counts as the longest; on a tie, the first in
+    /// the order of the request wins.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request.
     pub source: Source,
@@ -99,8 +112,10 @@ pub struct CheckEvent {
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Result of the check.
+    /// Result of the check. If the store was not asked, a pass without a charge.
     pub outcome: Outcome,
+    /// Whether the check was decided. If not, another check had already rejected the call.
+    pub decided: bool,
     /// Whether the rule is in shadow mode.
     pub shadow: bool,
     /// Whether the call was admitted.

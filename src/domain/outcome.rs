@@ -137,6 +137,14 @@ pub enum Answer {
     Decided(Outcome),
     /// The check was skipped, because another check had already rejected the call.
     NotAsked,
+    /// The check was skipped like a [`NotAsked`](Self::NotAsked) one, and a recent answer about its
+    /// counter is known. For statuses only: it decides nothing.
+    LastKnown {
+        /// Hits that were available at that time.
+        available: Hits,
+        /// Time from now until the counter is unused, if known.
+        reset_after: Option<Micros>,
+    },
     /// The store did not answer in time.
     Unanswered {
         /// Whether the store may have executed the check.
@@ -149,7 +157,7 @@ impl Answer {
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
             Answer::Decided(outcome) => Some(outcome),
-            Answer::NotAsked | Answer::Unanswered { .. } => None,
+            Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => None,
         }
     }
 

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::decode::DecodedRequest;
 use super::response_headers::limit_name;
-use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
+use crate::domain::{Code, Decision, Descriptor, HolderToken, Override, WaitPrecision};
 use crate::policy::Policy;
 
 /// Metadata key of Tidegate's own fields.
@@ -24,13 +24,17 @@ const TIDEGATE_KEY: &str = "tidegate";
 const HOLDER_KEY: &str = "slot";
 
 /// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
-/// `retry_after_ms` if waiting does not help.
+/// `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least` if a limit that was not
+/// asked may need a longer wait.
 pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
     let mut refusal = Struct::default();
     if let Some(limited_by) = &decision.limited_by {
         put(&mut refusal, "limited_by", text(limit_name(limited_by)));
         if let Some(wait) = limited_by.retry_after {
             put(&mut refusal, "retry_after_ms", number(wait.ceil_millis()));
+            if limited_by.precision == WaitPrecision::AtLeast {
+                put(&mut refusal, "retry_after_is", text("at_least"));
+            }
         }
     }
     put(&mut refusal, "source", text(decision.source.as_str()));

@@ -138,11 +138,11 @@ fn op_word(check: &Check<'_>) -> &'static str {
 }
 
 /// Returns the scripts' name of a role.
-fn role_word(role: Role) -> &'static str {
+fn pack_role(packed: &mut Packed, role: Role) {
     match role {
-        Role::Required => "required",
-        Role::Quota => "quota",
-        Role::Shadow => "shadow",
+        Role::Required => packed.text(b"required"),
+        Role::Quota(number) => packed.number(u64::from(number)),
+        Role::Shadow => packed.text(b"shadow"),
     }
 }
 
@@ -251,7 +251,7 @@ fn pack_multi<'a>(
         if is_special(check, accounting) {
             listed.number(place);
             listed.text(op_word(check).as_bytes());
-            listed.text(role_word(check.role).as_bytes());
+            pack_role(&mut listed, check.role);
             listed.number(cap);
             listed.numbers(bucket);
         }
@@ -277,7 +277,7 @@ fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.text(&[letter(&check.limit.algorithm)]);
     packed.text(op_word(check).as_bytes());
-    packed.text(role_word(check.role).as_bytes());
+    pack_role(&mut packed, check.role);
     packed.number(cost(check));
     pack_limit(&mut packed, check.limit, check.holder, clock);
     packed
