@@ -30,7 +30,7 @@ async fn time(bench: &Bench) -> Micros {
 /// ends when the answer says that the counter is unused.
 async fn decide_and_compare(bench: &Bench, checks: &[Check<'_>]) -> Outcome {
     let before = time(bench).await;
-    let call = bench.encoder.call(checks, Accounting::AllOrNothing, None, before);
+    let call = bench.encoder.encode_call(checks, Accounting::AllOrNothing, None, before);
     let reply = bench.plain.run(&call).await.unwrap();
     let after = time(bench).await;
     let decoded = ScriptReply::decode(&reply, checks, Accounting::AllOrNothing).unwrap();
@@ -69,7 +69,7 @@ async fn every_counter_expires_when_its_answer_says_that_it_is_unused() {
         let taken = decide_and_compare(&bench, &[held(take(key, limit, 2), 3), another]).await;
         let taken = taken.taken.expect("charged");
         let receipt = Receipt { key, limit: Arc::clone(limit), taken };
-        bench.plain.run(&bench.encoder.refund(&[receipt], None)).await.unwrap();
+        bench.plain.run(&bench.encoder.encode_refund(&[receipt], None)).await.unwrap();
         decide_and_compare(&bench, &[peek(key, limit)]).await;
     }
 }

@@ -81,7 +81,7 @@ async fn a_minority_of_the_sentinels_does_not_replace_a_connected_master() {
     group.servers[0].kill();
     until("the named master is connected", || connections.is_connected()).await;
     until("it counts", || {
-        connections.post(item(&COUNT, "tg1z:{a}"));
+        connections.send_in_background(item(&COUNT, "tg1z:{a}"));
         other.count("tg1z:{a}") > 0
     })
     .await;

@@ -22,8 +22,8 @@ use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
-/// Redirections followed per call, at most. A stale slot table causes one, a slot that moves
-/// meanwhile a second. More than three mean that the nodes disagree.
+/// Maximum number of redirections followed per call. A stale slot table causes one, and a slot that
+/// is migrated meanwhile causes a second. More than three mean that the nodes disagree.
 const REDIRECTS_MAX: u32 = 3;
 /// Retries of a call after TRYAGAIN, at most. A slot stays half moved for as long as its keys
 /// migrate, so the fallback answers all calls that one retry does not help.
@@ -33,7 +33,7 @@ const RETRY_WAIT: Duration = Duration::from_millis(1);
 /// Nodes outside the slot table that redirects may name, at most. A reshard names one or two.
 const REDIRECT_TARGETS_MAX: usize = 16;
 
-/// Redis Cluster client: the known nodes and the slot table.
+/// Redis Cluster client with its table of nodes and their hash slots.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
@@ -70,7 +70,7 @@ pub(crate) enum TableUpdate {
 }
 
 impl Cluster {
-    /// Makes a client with an empty slot table.
+    /// Creates a client whose slot table is empty until the first refresh.
     pub(crate) fn new(context: Arc<ClientContext>, refresh_needed: Arc<Notify>) -> Cluster {
         Cluster {
             context,
@@ -81,8 +81,8 @@ impl Cluster {
         }
     }
 
-    /// Sends script calls to their nodes and waits for the replies. Calls that are not answered at
-    /// the deadline fail as lost.
+    /// Sends each script call to the node of its hash slot and waits for the replies. Calls that
+    /// are not answered by the deadline fail as lost.
     pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // The smallest cluster has three nodes. A call to more nodes costs an allocation.
@@ -116,7 +116,8 @@ impl Cluster {
                 CommandReply::Redirect(redirect, call) => match table.node(owner) {
                     // Boxed, so that the future of a call without redirects stays small.
                     Some(from) => {
-                        Box::pin(self.follow(Arc::clone(from), redirect, call, deadline)).await
+                        Box::pin(self.follow_redirects(Arc::clone(from), redirect, call, deadline))
+                            .await
                     }
                     None => Err(SendError::not_executed(SendErrorKind::Moving)),
                 },
@@ -153,18 +154,19 @@ impl Cluster {
         }
     }
 
-    /// Sends a script call without waiting for its reply. The call is dropped if no node is known
-    /// for its slot.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    /// Sends a script call and discards its reply. The call is dropped if no node is known to own
+    /// its hash slot.
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         let table = self.table.load();
         match table.node(table.owner(call.slot)) {
-            Some(node) => node.post(call),
+            Some(node) => node.send_in_background(call),
             None => self.refresh_needed.notify_one(),
         }
     }
 
-    /// Follows the redirections of a script call that did not run, and returns its final reply.
-    async fn follow(
+    /// Follows the redirections of a script call and returns its final reply. A redirected call has
+    /// not run yet.
+    async fn follow_redirects(
         &self,
         mut node: Arc<Node>,
         mut redirect: Redirect,
@@ -286,23 +288,24 @@ impl Cluster {
         update.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))
     }
 
-    /// Takes the target address of the last MOVED.
+    /// Removes and returns the target address of the last MOVED, if there was one since the last
+    /// refresh.
     pub(crate) fn take_refresh_hint(&self) -> Option<Address> {
         self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Returns all known nodes.
+    /// Returns all nodes in the slot table, including those that own no hash slots.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.table.load().nodes().to_vec()
     }
 
-    /// Whether every slot belongs to a node with an open connection.
+    /// Returns whether every hash slot belongs to a node with an open connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.table.load().is_connected()
     }
 }
 
-/// Completes at the deadline, or never if there is none.
+/// Sleeps until the deadline, or forever if there is none.
 async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
