@@ -238,7 +238,7 @@ fn hand_over(cluster: &Cluster, slot: u16, from: usize, to: usize) {
 fn item_on(cluster: &Cluster, home: usize) -> ScriptCall {
     let keys = (0..).map(|at| format!("tg1z:{{{at}}}"));
     let mut items = keys.map(|key| {
-        let slot = keys::slot_of_text(key.as_bytes());
+        let slot = keys::key_slot(key.as_bytes());
         (cluster.owner(0, slot), ScriptCall { slot: Some(slot), ..item(&COUNT, &key) })
     });
     items.find(|(at, _)| *at == home).unwrap().1
@@ -264,7 +264,7 @@ async fn a_call_on_a_half_moved_slot_is_retried_once_and_then_not_executed() {
     let call = item_on(&cluster, 1);
     let slot = call.slot.unwrap();
     let key = (0..).map(|at| format!("tg1z:{{{at}}}"));
-    let tag = key.into_iter().find(|key| keys::slot_of_text(key.as_bytes()) == slot).unwrap();
+    let tag = key.into_iter().find(|key| keys::key_slot(key.as_bytes()) == slot).unwrap();
     let both = [format!("{tag}:a"), format!("{tag}:b")];
     for key in &both {
         cluster.nodes[1].ask(&["SET", key, "0"]);
