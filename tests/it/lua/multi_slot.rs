@@ -361,7 +361,7 @@ async fn a_quota_check_that_refuses_in_one_slot_does_not_undo_the_others_there()
     let checks = [
         take(tagged(1, 7), &wide, 1),
         with_role(Role::Quota(0), take(tagged(2, 7), &narrow, 1)),
-        with_role(Role::Quota(0), take(tagged(3, 8), &wide, 1)),
+        with_role(Role::Quota(1), take(tagged(3, 8), &wide, 1)),
     ];
     let answers = cluster.all(&checks).await;
     assert_eq!(outcome(&answers[1]).verdict, Verdict::Refuse);
