@@ -268,7 +268,7 @@ settings! {
     limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", parse_text, Plain, ["LIMIT_REMAINING_HEADER"];
     /// Name of the header with the time of the reset.
     limit_reset_header "limit-reset-header": String = "RateLimit-Reset", parse_text, Plain, ["LIMIT_RESET_HEADER"];
-    /// Format of the reset header: seconds (from now) or unix (since 1970).
+    /// Format of the reset header: seconds (from now) or unix (since 1970); RateLimit-Reset is always in seconds.
     header_reset "header-reset": ResetSetting = "seconds", ResetSetting::read, Plain, [];
     /// Format of Retry-After on rejections: off, seconds, date.
     retry_after "retry-after": RetryAfterSetting = "seconds", RetryAfterSetting::read, Plain, [];
