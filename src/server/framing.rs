@@ -116,7 +116,7 @@ pub(super) fn not_one_message() -> Status {
     Status::invalid_argument("a unary call has exactly one whole message")
 }
 
-/// Adapter from a closure to a method that tonic can call; records whether it was called.
+/// Adapter from a closure to a unary tonic method. Records whether tonic called it.
 struct UnaryMethod<'a, F> {
     method: F,
     called: &'a mut bool,
