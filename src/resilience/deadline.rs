@@ -10,11 +10,14 @@ use crate::clock::Clock;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Default budget of a call. A healthy Redis answers within 1 ms. Envoy waits 20 ms by default, so
-/// a budget of 6 ms leaves enough time for the fallback.
-pub const BUDGET: Duration = Duration::from_millis(6);
-/// Part of the caller's deadline that is reserved for sending the response.
-pub const MARGIN: Duration = Duration::from_millis(2);
+/// Default budget of a call, also without a caller's deadline. A healthy Redis answers within 1 ms;
+/// the rest is for a machine whose cores are busy.
+pub const BUDGET: Duration = Duration::from_millis(100);
+/// Least part of the caller's deadline that is reserved for sending the answer.
+pub const MARGIN_MIN: Duration = Duration::from_millis(2);
+/// One part in this many of the caller's deadline is reserved for sending the answer: of Envoy's
+/// 20 ms, the budget is 16.
+pub const MARGIN_FRACTION: u32 = 5;
 
 /// Wrapper that bounds how long a call waits for a store.
 ///
@@ -28,8 +31,8 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Creates the wrapper. A call waits for `store` for at most `budget`, and no longer than
-    /// [`MARGIN`] before its own deadline.
+    /// Creates the wrapper. A call waits for `store` for at most `budget`, and no longer than its
+    /// deadline less [`MARGIN_MIN`] or a [fifth](MARGIN_FRACTION) of it, whichever is larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
@@ -47,7 +50,7 @@ impl<S: Store> Deadline<S> {
     fn budget(&self, now: Instant, deadline: Option<Instant>) -> Duration {
         let Some(deadline) = deadline else { return self.budget };
         let left = deadline.saturating_duration_since(now);
-        self.budget.min(left.saturating_sub(MARGIN))
+        self.budget.min(left.saturating_sub(MARGIN_MIN.max(left / MARGIN_FRACTION)))
     }
 
     fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
@@ -73,6 +76,10 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
         SharedStoreStats { overruns: self.overruns(), ..self.store.shared_stats() }
     }
 
+    fn is_available(&self) -> bool {
+        self.store.is_available()
+    }
+
     fn clear_refusals(&self) {
         self.store.clear_refusals();
     }
@@ -86,7 +93,8 @@ impl<S: Store> Store for Deadline<S> {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
-            return self.overrun(call, ExecutionStatus::NotExecuted);
+            let answers = self.overrun(call, ExecutionStatus::NotExecuted);
+            return Answers { source: Source::Shed, ..answers };
         }
         // Layers below can return a partial result before the budget ends.
         let call = &Call { deadline: now.checked_add(budget), ..*call };
@@ -165,6 +173,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_waits_no_longer_than_the_callers_deadline_allows() {
         assert_eq!(answer_after(10_000, 60_000, Some(10)).await, UNKNOWN);
+        assert_eq!(answer_after(15, 60_000, Some(20)).await, Answer::NotAsked);
+        assert_eq!(answer_after(18, 60_000, Some(20)).await, UNKNOWN, "a fifth is reserved");
+        assert_eq!(answer_after(7, 60_000, Some(10)).await, Answer::NotAsked);
+        assert_eq!(answer_after(10, 60_000, Some(10)).await, UNKNOWN, "2 ms at least are reserved");
         assert_eq!(answer_after(5, 6, Some(60_000)).await, Answer::NotAsked);
         assert_eq!(answer_after(8, 6, Some(60_000)).await, UNKNOWN);
     }

@@ -286,6 +286,10 @@ impl<S: SharedStore> SharedStore for RefusalCache<S> {
         }
     }
 
+    fn is_available(&self) -> bool {
+        self.inner.is_available()
+    }
+
     fn clear_refusals(&self) {
         self.clear();
     }

@@ -201,8 +201,8 @@ settings! {
     key_secret "key-secret": SecretText = "", secret, Hidden, [];
     /// File with the key secret.
     key_secret_file "key-secret-file": Option<PathBuf> = "", path, Plain, [];
-    /// Time budget of Redis per call.
-    store_budget "store-budget": Duration = "6ms", duration(1, 60_000), Plain, [];
+    /// Largest time budget of Redis per call; at most four fifths of the call's deadline.
+    store_budget "store-budget": Duration = "100ms", duration(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store": bool = "false", flag, Plain, [];
     /// Number of replicas that share the limits while Redis is down.

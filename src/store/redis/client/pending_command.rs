@@ -2,6 +2,8 @@
 //!
 //! Not here: writing and reading (`connection`).
 
+use std::time::Instant;
+
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -9,6 +11,7 @@ use tokio::sync::oneshot;
 use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
 use super::transport::{ScriptCall, SendError, SendErrorKind};
+use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
 
 /// Commands of one call to one node. They are queued together, so that one write contains them all.
@@ -33,6 +36,10 @@ pub(crate) struct PendingCommand {
     pub(crate) asking: bool,
     /// How often the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before the command.
     pub(crate) loads: u8,
+    /// Time at which it was queued.
+    pub(crate) queued_at: Micros,
+    /// Time by which its caller needs the reply; the largest time if there is no deadline.
+    pub(crate) deadline: Micros,
     /// `None` if nobody waits for the reply.
     reply: Option<oneshot::Sender<CommandReply>>,
 }
@@ -46,6 +53,9 @@ pub(crate) struct InFlight {
     pub(crate) loads: u8,
     script: &'static Script,
     slot: Option<u16>,
+    call_deadline: Option<Instant>,
+    queued_at: Micros,
+    deadline: Micros,
     asking: bool,
     reply: Option<oneshot::Sender<CommandReply>>,
 }
@@ -57,12 +67,23 @@ impl PendingCommand {
         asking: bool,
     ) -> (PendingCommand, oneshot::Receiver<CommandReply>) {
         let (reply, receiver) = oneshot::channel();
-        (PendingCommand { call, asking, loads: 0, reply: Some(reply) }, receiver)
+        (PendingCommand { asking, reply: Some(reply), ..PendingCommand::of(call) }, receiver)
     }
 
     /// Makes a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand { call, asking: false, loads: 0, reply: None }
+        PendingCommand::of(call)
+    }
+
+    fn of(call: ScriptCall) -> PendingCommand {
+        PendingCommand {
+            call,
+            asking: false,
+            loads: 0,
+            queued_at: Micros::ZERO,
+            deadline: Micros(u64::MAX),
+            reply: None,
+        }
     }
 
     /// Whether the caller has stopped waiting for the reply.
@@ -81,9 +102,20 @@ impl PendingCommand {
     /// Splits the command into the bytes to write and the state needed to handle the reply. `skip`
     /// is the number of replies that precede its own.
     pub(crate) fn split(self, skip: usize) -> (Cmd, InFlight) {
-        let PendingCommand { call: ScriptCall { script, command, slot }, asking, loads, reply } =
-            self;
-        (command, InFlight { skip, loads, script, slot, asking, reply })
+        let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
+        let ScriptCall { script, command, slot, deadline: call_deadline } = call;
+        let in_flight = InFlight {
+            skip,
+            loads,
+            script,
+            slot,
+            call_deadline,
+            queued_at,
+            deadline,
+            asking,
+            reply,
+        };
+        (command, in_flight)
     }
 }
 
@@ -98,14 +130,17 @@ impl InFlight {
 
     /// Returns the command to be queued again, to be sent after a SCRIPT LOAD.
     pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
-        let InFlight { loads, script, slot, asking, reply, .. } = self;
-        let call = ScriptCall { script, command, slot };
-        PendingCommand { call, asking, loads: loads + 1, reply }
+        let InFlight {
+            loads, script, slot, call_deadline, queued_at, deadline, asking, reply, ..
+        } = self;
+        let call = ScriptCall { script, command, slot, deadline: call_deadline };
+        PendingCommand { call, asking, loads: loads + 1, queued_at, deadline, reply }
     }
 
     /// Returns the script call to the caller, which knows the other nodes.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
-        let call = ScriptCall { script: self.script, command, slot: self.slot };
+        let InFlight { script, slot, call_deadline: deadline, .. } = self;
+        let call = ScriptCall { script, command, slot, deadline };
         self.complete(CommandReply::Redirect(redirect, call));
     }
 }

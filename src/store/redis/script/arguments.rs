@@ -110,7 +110,8 @@ impl Encoder {
         command: Cmd,
         key: Option<&CounterKey>,
     ) -> ScriptCall {
-        ScriptCall { script, command, slot: key.filter(|_| self.is_cluster).map(keys::slot) }
+        let slot = key.filter(|_| self.is_cluster).map(keys::slot);
+        ScriptCall { script, command, slot, deadline: None }
     }
 }
 
