@@ -12,14 +12,14 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Default budget of a call, also without a caller's deadline. A healthy Redis answers within 1 ms;
 /// the rest is for a machine whose cores are busy.
-pub const BUDGET: Duration = Duration::from_millis(100);
+pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
 /// Least part of the caller's deadline that is reserved for sending the answer.
-pub const MARGIN_MIN: Duration = Duration::from_millis(2);
+pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
 /// One part in this many of the caller's deadline is reserved for sending the answer: of Envoy's
 /// 20 ms, the budget is 16.
-pub const MARGIN_FRACTION: u32 = 5;
+pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
-/// Wrapper that bounds how long a call waits for a store.
+/// Wrapper that limits how long a call waits for a store.
 ///
 /// The runtime's timer has a resolution of 1 ms, so an answer may come up to 1 ms late.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Deadline<S> {
 
 impl<S: Store> Deadline<S> {
     /// Creates the wrapper. A call waits for `store` for at most `budget`, and no longer than its
-    /// deadline less [`MARGIN_MIN`] or a [fifth](MARGIN_FRACTION) of it, whichever is larger.
+    /// deadline less [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR) of it, whichever is larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
@@ -42,7 +42,7 @@ impl<S: Store> Deadline<S> {
         &self.store
     }
 
-    /// Returns the total number of calls that were not answered in time.
+    /// Returns the number of calls that the store did not answer in time, since the start.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -50,7 +50,8 @@ impl<S: Store> Deadline<S> {
     fn budget(&self, now: Instant, deadline: Option<Instant>) -> Duration {
         let Some(deadline) = deadline else { return self.budget };
         let left = deadline.saturating_duration_since(now);
-        self.budget.min(left.saturating_sub(MARGIN_MIN.max(left / MARGIN_FRACTION)))
+        self.budget
+            .min(left.saturating_sub(RESPONSE_MARGIN_MIN.max(left / RESPONSE_MARGIN_DIVISOR)))
     }
 
     fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
@@ -86,9 +87,8 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// When the budget ends, the future of the store is dropped. Commands that have not been
-    /// written are never sent; commands that have been written still run, but their replies are
-    /// discarded.
+    /// Drops the future of the store when the budget ends. Commands that have not been written are
+    /// then never sent; commands that have been written still run, but their replies are discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
@@ -104,8 +104,8 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
-    /// Refunds have no budget, because no caller waits for them. The connections bound their
-    /// duration.
+    /// Refunds without a budget, because no caller waits for refunds. The reply timeout of the
+    /// connections bounds their duration.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }

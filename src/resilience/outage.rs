@@ -19,22 +19,22 @@ use crate::domain::Micros;
 /// hundreds is no outage.
 const UNDECIDED_PERCENT_MAX: u64 = 1;
 
-/// Reason why the store did not answer a call.
+/// Reason why the remote store did not answer a call, so that the fallback decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
     /// The call could not be sent or executed: no connection, a full queue, an open circuit
     /// breaker, or an error reply.
     Unreachable,
-    /// The store did not answer in time.
+    /// The store did not answer within the budget of the call.
     Late,
     /// The store could not have answered in time, because too many calls were waiting for it.
     Shed,
-    /// An operator disabled the store to rehearse an outage.
+    /// An operator disabled the store, for example to rehearse an outage.
     Rehearsed,
 }
 
 impl FallbackReason {
-    /// All reasons, in the order of their discriminants.
+    /// Every variant, in the order of the discriminants.
     pub const ALL: [FallbackReason; 4] = [
         FallbackReason::Unreachable,
         FallbackReason::Late,
@@ -42,7 +42,7 @@ impl FallbackReason {
         FallbackReason::Rehearsed,
     ];
 
-    /// Returns the name of the reason in metrics and logs.
+    /// Returns the name of the reason, as used in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             FallbackReason::Unreachable => "unreachable",
@@ -109,7 +109,7 @@ impl Default for OutageTracker {
 }
 
 impl OutageTracker {
-    /// Returns the total number of calls that the store did not answer for this reason.
+    /// Returns the number of calls since the start that the store did not answer for this reason.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }

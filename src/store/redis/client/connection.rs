@@ -33,20 +33,20 @@ use crate::domain::Micros;
 /// Commands in one write, at most. Redis answers a batch of 128 in about 0.5 ms; a batch of 1024
 /// takes 8 ms, half of the budget that Envoy's default timeout leaves.
 const COMMANDS_MAX: usize = 128;
-/// Approximate number of bytes in one write, at most. Redis reads 16 KiB from a connection before
-/// it serves the next connection.
+/// Approximate maximum size of one write, in bytes. Redis reads 16 KiB from a connection before it
+/// serves the next connection.
 const BYTES_MAX: usize = 16 * 1024;
-/// Bytes that RESP adds to an argument: `$`, the length, two line ends.
+/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line ends.
 const ARGUMENT_OVERHEAD: usize = 8;
-/// Writes in flight per connection, at most. Two keep the server busy while a reply travels. More
-/// would make batches smaller, and a command sent alone costs Redis twice as much as one in a batch
-/// of sixteen.
+/// Maximum number of writes in flight per connection. Two keep the server busy while a reply
+/// travels. More would make batches smaller, and a command sent alone costs Redis twice as much as
+/// one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
-/// Calls in a connection's queue, at most: four batches. A call behind a full queue would miss its
-/// budget, so it is rejected immediately.
+/// Maximum number of calls in the queue of a connection: four batches. A call behind a full queue
+/// would miss its budget, so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
-/// How often a command is sent again after NOSCRIPT. After three times, the server loses its
-/// scripts as fast as they are loaded.
+/// Maximum number of times that a command is sent again after NOSCRIPT. After three times, the
+/// server apparently loses its scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
 /// Task that opens, serves, and reopens one connection.
@@ -60,7 +60,8 @@ pub(crate) struct Connection {
     pub(crate) load: Arc<ConnectionLoad>,
     pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
-    /// Notified when the topology may have changed.
+    /// Notified when the connection fails, or when an error reply shows that the topology may have
+    /// changed.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Circuit breaker of the node, which also has the clock. `None`: no breaker, and nothing is
     /// measured.
@@ -72,7 +73,7 @@ pub(crate) struct Connection {
 pub(super) enum CloseReason {
     /// The node was dropped; there is no reconnect.
     NodeClosed,
-    /// The connection broke, or its oldest reply was overdue.
+    /// The connection broke, or its oldest command was not answered within the reply timeout.
     Lost,
     /// The server answered READONLY: it has become a replica.
     Demoted,
@@ -337,7 +338,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The reason for closing the connection.
+    /// Returns the reason for closing the connection.
     fn dispatch_replies(
         &mut self,
         batch: InFlightBatch,
@@ -377,7 +378,7 @@ impl Connection {
                 at += 1;
                 continue;
             };
-            let reply = ErrorReply::of(&error, self.dialer.address());
+            let reply = ErrorReply::classify(&error, self.dialer.address());
             demoted |= error.code() == "READONLY";
             errors += u64::from(reply.is_out_of_service());
             let command = || pipeline.cmd_iter().nth(at).cloned();
@@ -393,8 +394,8 @@ impl Connection {
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
-    /// Answers the caller of a command that got an error reply, or returns the command if it has to
-    /// be sent again.
+    /// Handles the error reply to a command. Returns the command if it must be sent again, and
+    /// otherwise passes the error to its caller.
     fn handle_error(
         &self,
         reply: ErrorReply,

@@ -64,7 +64,7 @@ impl Connection {
                     let is_in_time = breaker.clock.now().saturating_sub(sent) <= PROBE_TIMEOUT;
                     match reply {
                         Ok(Value::ServerError(error))
-                            if ErrorReply::of(&error, &address).is_out_of_service() => {}
+                            if ErrorReply::classify(&error, &address).is_out_of_service() => {}
                         // A node whose ACL does not permit PING answers all the same.
                         Ok(_) if is_in_time => break ProbeResult::Answered,
                         Ok(_) => {}

@@ -30,13 +30,13 @@ thread_local! {
     static WORKER_INDEX: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// One Redis server. Its connections are opened in the background, and closed when the node is
-/// dropped.
+/// One Redis server with its connections, which are opened in the background and closed when the
+/// node is dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
     address: Address,
     connections: Box<[ConnectionHandle]>,
-    /// Round-robin position among the connections, for callers outside the worker runtimes.
+    /// Round-robin position among the connections, used by callers outside the worker runtimes.
     next_connection: AtomicUsize,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
@@ -127,7 +127,8 @@ impl Node {
         self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
     }
 
-    /// Returns the node's address, live statistics, breaker state, and last INFO.
+    /// Returns the address of the node, its statistics, the state of its breaker, and the result of
+    /// the last INFO poll.
     pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
             address: self.address.to_string(),
@@ -200,7 +201,7 @@ impl Node {
 
     /// Queues a script call without waiting for its reply. The call is dropped while the circuit
     /// breaker is open.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| !breaker.is_open()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
         } else {
@@ -208,7 +209,7 @@ impl Node {
         }
     }
 
-    /// Queues one script call and returns its pending reply. `asking`: send ASKING first.
+    /// Queues one script call and returns its pending reply. If `asking`, sends ASKING before it.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let (command, reply) = self.prepare(call, asking);
         self.enqueue(command.into_iter().collect());
