@@ -297,7 +297,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
                     _ => FallbackReason::Unreachable,
                 })
             }
-            Answer::Decided(_) | Answer::NotAsked => None,
+            Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
         });
         if let Some(reason) = reasons.max_by_key(|reason| *reason as u8) {
             return self.fall_back(call, answers, reason);
