@@ -177,7 +177,7 @@ impl<T: Transport> RedisStore<T> {
                 self.hints.record(check, outcome, call.now);
             }
         }
-        for (check, answer) in call.checks.iter().zip(&mut answers) {
+        for (check, answer) in call.checks.iter().zip(&mut answers.each) {
             if *answer == Answer::NotAsked
                 && let Some(last) = self.hints.last_available(check)
             {
