@@ -208,6 +208,10 @@ async fn sweep(
         ticks.tick().await;
         let now = Clock::System.now();
         memory.sweep(now, SWEEP_SLOTS);
+        if let Some(redis) = decider.store().redis() {
+            // Logs the start and the end of outages, also without traffic.
+            redis.outage(now);
+        }
         let now = Clock::System.monotonic();
         overrides.expire(now);
         log_level.expire(now);
