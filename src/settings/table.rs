@@ -103,10 +103,10 @@ settings! {
     policy "policy": Vec<PathBuf> = "", paths, Plain, [];
     /// How often policy files are checked for changes.
     policy_poll "policy-poll": Duration = "1s", duration(50, 3_600_000), Plain, [];
-    /// Largest size of a policy file.
-    policy_file_size "policy-file-size": usize = "16MiB", bytes(1_024, 1 << 30), Plain, [];
-    /// Largest size of all policy files together.
-    policy_size "policy-size": usize = "64MiB", bytes(1_024, 4 << 30), Plain, [];
+    /// Largest size of a policy file, up to 16MiB.
+    policy_file_size "policy-file-size": usize = "4MiB", bytes(1_024, 16 << 20), Plain, [];
+    /// Largest size of all policy files together, up to 64MiB.
+    policy_size "policy-size": usize = "64MiB", bytes(1_024, 64 << 20), Plain, [];
     /// Allow several files for one domain.
     merge_domain_config "merge-domain-config": bool = "false", flag, Plain, ["MERGE_DOMAIN_CONFIG"];
     /// Root of the policy in envoyproxy/ratelimit, used without --policy.

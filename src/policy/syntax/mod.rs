@@ -12,3 +12,4 @@ pub(crate) mod scalar;
 pub(crate) mod suggestions;
 pub(crate) mod values;
 pub(crate) mod yaml;
+pub(crate) mod yaml_input;

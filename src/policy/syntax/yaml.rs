@@ -12,8 +12,9 @@ use std::collections::hash_map::Entry;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
 
-use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, quoted};
+use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
 use super::scalar::{self, Scalar};
+use super::yaml_input::{Input, LOOKAHEAD_PUNCTUATION_MAX, Lookahead};
 
 /// Maximum nesting. A map counts as one level; a list counts only if it is directly inside another
 /// list, so `descriptors` and its maps are one level. A request has at most 16 entries, so 32
@@ -62,13 +63,8 @@ impl Span {
     }
 }
 
-/// Maximum size of a file, in bytes, so that 32-bit offsets into the tree's text buffer suffice
-/// although escapes may grow: `\L` has two bytes and stands for three. Settings do not allow larger
-/// files.
-pub(crate) const BYTES_MAX: usize = 1 << 30;
-
-/// Converts an offset or position to 32 bits, saturating. Files of at most [`BYTES_MAX`] never
-/// saturate.
+/// Converts an offset or position to 32 bits, saturating. A policy file of at most 16 MiB never
+/// saturates.
 fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -254,12 +250,22 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// # Errors
 ///
-/// The text is not YAML, is empty, is nested too deeply, or its aliases expand too far.
-pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
+/// The text is not YAML, is empty, is nested too deeply, its aliases expand too far, or it has
+/// [`DIAGNOSTICS_MAX`] errors.
+pub(crate) fn parse(text: &str) -> Result<Tree, Vec<Problem>> {
     let mut builder = Builder::default();
     let mut documents = 0;
-    for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| syntax_error(text, &error))?;
+    let lookahead = Lookahead::default();
+    let input = Input::of(text);
+    let mut last = Span::at(1, 1);
+    for event in Parser::new_from_iter(lookahead.bound(input.chars())) {
+        if lookahead.is_exceeded() {
+            return Err(vec![bracket_error(last)]);
+        }
+        lookahead.restart();
+        let (event, mut span) = event.map_err(|error| vec![syntax_error(text, &input, &error)])?;
+        input.restore_columns(&mut span);
+        last = Span::of(&span, false);
         if let Event::DocumentStart(_) = event {
             documents += 1;
         }
@@ -270,19 +276,26 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
             builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
             break;
         }
-        builder.handle_event(event, &span)?;
+        builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
+        if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
+            let mut problems = builder.tree.problems;
+            problems.push(Problem::new(DiagnosticKind::TooLarge, STOPPED, last));
+            return Err(problems);
+        }
     }
     match builder.root {
         Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
         Some(_) | None => {
             let message = "the file is empty; a policy needs at least `domain: NAME`";
-            Err(Problem::new(DiagnosticKind::Empty, message, Span { width: 0, ..Span::at(1, 1) }))
+            let span = Span { width: 0, ..Span::at(1, 1) };
+            Err(vec![Problem::new(DiagnosticKind::Empty, message, span)])
         }
     }
 }
 
-fn syntax_error(text: &str, error: &ScanError) -> Problem {
-    let (line, column) = (error.marker().line(), error.marker().col());
+fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> Problem {
+    let line = error.marker().line();
+    let column = input.column(line, error.marker().col());
     if error.info() == PARSER_DEPTH_ERROR {
         return depth_error(Span::at(line, column + 1));
     }
@@ -321,6 +334,14 @@ fn reword_error(info: &str) -> String {
 fn depth_error(span: Span) -> Problem {
     let message =
         format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
+    Problem::new(DiagnosticKind::TooLarge, message, span)
+}
+
+fn bracket_error(span: Span) -> Problem {
+    let message = format!(
+        "the list or map in brackets after this has more than {LOOKAHEAD_PUNCTUATION_MAX} punctuation \
+         characters; write its entries as a block, each on a line of its own"
+    );
     Problem::new(DiagnosticKind::TooLarge, message, span)
 }
 
