@@ -12,4 +12,3 @@ pub(crate) mod scalar;
 pub(crate) mod suggestions;
 pub(crate) mod values;
 pub(crate) mod yaml;
-pub(crate) mod yaml_input;

@@ -6,15 +6,19 @@
 //!
 //! Not here: the types of plain scalars (`scalar`), the keys of a policy (`keywords`).
 
+mod errors;
+mod input;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
+use self::errors::{alias_error, bracket_error, depth_error, syntax_error};
+use self::input::{Input, Lookahead};
 use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
 use super::scalar::{self, Scalar};
-use super::yaml_input::{Input, LOOKAHEAD_PUNCTUATION_MAX, Lookahead};
 
 /// Maximum nesting. A map counts as one level; a list counts only if it is directly inside another
 /// list, so `descriptors` and its maps are one level. A request has at most 16 entries, so 32
@@ -24,10 +28,6 @@ pub(crate) const DEPTH_MAX: usize = 32;
 /// Maximum nodes that aliases may add to the nodes of the file. Allows 100,000 rules that share one
 /// anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
 pub(crate) const ALIASED_NODES_MAX: u64 = 1_000_000;
-
-/// Error message of `saphyr_parser` for 256 open brackets. Because the parser reads ahead, it
-/// reports this error before the events of the brackets. A test fails if the wording changes.
-const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
 /// Namespace of the standard YAML tags, abbreviated as `!!`.
 const YAML_TAGS: &str = "tag:yaml.org,2002:";
@@ -291,66 +291,6 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<Problem>> {
             Err(vec![Problem::new(DiagnosticKind::Empty, message, span)])
         }
     }
-}
-
-fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> Problem {
-    let line = error.marker().line();
-    let column = input.column(line, error.marker().col());
-    if error.info() == PARSER_DEPTH_ERROR {
-        return depth_error(Span::at(line, column + 1));
-    }
-    let blanks = |c: char| c == ' ' || c == '\t';
-    let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
-    if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
-        let message = "a tab in the indentation; YAML allows only spaces";
-        return Problem::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
-    }
-    let message = format!("this is not YAML: {}", reword_error(error.info()));
-    Problem::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
-}
-
-/// Rewords a parser error: names the fix for common mistakes, else moves the context to the end.
-fn reword_error(info: &str) -> String {
-    match info {
-        "invalid indentation"
-        | "invalid indentation in flow construct"
-        | "invalid indentation in quoted scalar" => "text in brackets or quotes goes on with too \
-             little indentation; indent it more than the key that it belongs to"
-            .to_owned(),
-        "simple key expected" | "simple key expect ':'" => {
-            "the key above has no `:` after it; write `key: value`".to_owned()
-        }
-        "did not find expected <document start>" => {
-            "this belongs to nothing above; check the indentation".to_owned()
-        }
-        "while parsing node, found unknown anchor" => "unknown anchor".to_owned(),
-        _ => match info.strip_prefix("while ").and_then(|rest| rest.split_once(", ")) {
-            Some((context, error)) => format!("{error}, while {context}"),
-            None => info.to_owned(),
-        },
-    }
-}
-
-fn depth_error(span: Span) -> Problem {
-    let message =
-        format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
-    Problem::new(DiagnosticKind::TooLarge, message, span)
-}
-
-fn bracket_error(span: Span) -> Problem {
-    let message = format!(
-        "the list or map in brackets after this has more than {LOOKAHEAD_PUNCTUATION_MAX} punctuation \
-         characters; write its entries as a block, each on a line of its own"
-    );
-    Problem::new(DiagnosticKind::TooLarge, message, span)
-}
-
-fn alias_error(span: Span) -> Problem {
-    let message = format!(
-        "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
-         out what is meant"
-    );
-    Problem::new(DiagnosticKind::TooLarge, message, span)
 }
 
 /// List or map whose end has not been read yet.
