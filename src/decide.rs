@@ -30,12 +30,13 @@ use crate::domain::{
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
-/// `limit_remaining` in the status of an unlimited rule.
+/// Value of `limit_remaining` in the status of an unlimited rule. Statuses of limits report at most
+/// one less.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
-/// Global modes, which apply to all rules.
+/// GlobalModes set for the whole process, which apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Modes {
+pub struct GlobalModes {
     /// Whether to answer OK regardless of the decision. Limits are charged as usual.
     pub shadow: bool,
     /// Whether to treat every descriptor as a quota descriptor.
@@ -46,19 +47,19 @@ pub struct Modes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// Decides requests under the current policy.
+/// Decides requests under the active policy.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
     store: S,
     observer: O,
-    modes: Modes,
+    modes: GlobalModes,
     holders: HolderGenerator,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Creates a decider that starts with `policy`.
-    pub fn new(policy: Arc<Policy>, store: S, observer: O, modes: Modes) -> Self {
+    pub fn new(policy: Arc<Policy>, store: S, observer: O, modes: GlobalModes) -> Self {
         let holders = HolderGenerator::default();
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
@@ -74,7 +75,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.policy.store(policy);
     }
 
-    /// Returns the store of all counters.
+    /// Returns the store that holds the counters.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -117,7 +118,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
         let mut decision = combine(&matches, &checks, &answers, self.modes)?;
         if is_admitted(&decision) {
-            let holder = holder.filter(|holder| holder.took_slot(&checks.each, &answers.each));
+            let holder = holder.filter(|holder| holder.acquired_slot(&checks.each, &answers.each));
             decision.slot = holder.map(|holder| holder.token);
         }
         self.notify(request, &matches, &checks, &answers, &decision);
@@ -138,8 +139,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }
 
-    /// Generates a holder for concurrency checks whose caller named none. All checks of the call
-    /// share the generated holder.
+    /// Generates a slot holder if the request has concurrency checks and names no holder. All
+    /// checks of the call share the generated holder.
     fn assign_holder(
         &self,
         policy: &Policy,
@@ -184,7 +185,7 @@ fn combine<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
     answers: &Answers,
-    modes: Modes,
+    modes: GlobalModes,
 ) -> Result<Decision<'p>, Unavailable> {
     let is_admitted = match admits(&checks.each, &answers.each) {
         // Global shadow mode answers OK, also without the store.
@@ -204,7 +205,7 @@ fn combine<'p>(
         limited_by,
         source: answers.source,
         shadowed,
-        domain_known: matches.domain_known(),
+        domain_known: matches.has_domain(),
         slot: None,
     })
 }

@@ -3,7 +3,7 @@
 //!
 //! Not here: the admission rule itself (`domain::Admission`).
 
-use super::{Modes, matched_rule};
+use super::{GlobalModes, matched_rule};
 use crate::domain::{Check, Role};
 use crate::policy::{Checks, DescriptorMatch, Matches};
 
@@ -23,7 +23,7 @@ enum Membership {
 ///
 /// If one descriptor is certain to pass, the checks of the others become shadow checks. The checks
 /// of a single quota descriptor become required checks, which has the same result.
-pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Modes) {
+pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
     let (mut decided, mut one_passes, mut any_quota) = (0_u8, false, false);
     for (found, span) in matches.found.iter().zip(&checks.spans) {
         if is_quota(found, modes) {
@@ -59,12 +59,12 @@ pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: 
     }
 }
 
-fn is_quota(found: &DescriptorMatch<'_>, modes: Modes) -> bool {
+fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
     modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
 }
 
 /// Returns the part of a quota descriptor with these checks.
-fn membership(found: &DescriptorMatch<'_>, checks: &[Check<'_>], modes: Modes) -> Membership {
+fn membership(found: &DescriptorMatch<'_>, checks: &[Check<'_>], modes: GlobalModes) -> Membership {
     match found {
         // envoyproxy/ratelimit does not distinguish a replaced descriptor from an unmatched one.
         DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) if modes.quota => Membership::Passes,

@@ -37,9 +37,9 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Combines the roles of a call's checks with the store's answers. A check that was not asked
-    /// or not answered is undecided.
-    pub fn of(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
+    /// Creates the admission from a call's checks and the store's answers, which must be in the
+    /// same order. A check without an outcome counts as undecided.
+    pub fn from_answers(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }
 
@@ -61,14 +61,14 @@ impl Admission {
         }
     }
 
-    /// Returns whether the call is admitted, whatever the verdicts of the undecided checks will be.
+    /// Returns whether the call is admitted and no verdict on an undecided check can change that.
     pub fn is_admitted(&self) -> bool {
         !self.required_refused
             && !self.required_undecided
             && (self.quota == 0 || self.a_quota_passes())
     }
 
-    /// Returns whether the call is rejected, whatever the verdicts of the undecided checks will be.
+    /// Returns whether the call is rejected and no verdict on an undecided check can change that.
     pub fn is_rejected(&self) -> bool {
         self.required_refused || self.quota != 0 && self.quota & !self.quota_refused == 0
     }

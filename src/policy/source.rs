@@ -3,15 +3,15 @@
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
-use super::syntax::excerpt::Lines;
+use super::syntax::excerpt::LineIndex;
 use super::syntax::yaml::Span;
 
-/// Policy file.
+/// Name and content of one policy file.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// File name, shown in diagnostics. Files are read in the byte order of their names.
     pub name: String,
-    /// Content, normally UTF-8.
+    /// Content of the file; must be UTF-8, but is not checked yet.
     pub text: Vec<u8>,
 }
 
@@ -55,6 +55,11 @@ impl Source {
     ///
     /// # Errors
     ///
+    /// Returns an error if the file is too large, is not UTF-8, or contains a control character
+    /// that YAML forbids.
+    ///
+    /// # Errors
+    ///
     /// The file is too large, is not UTF-8, or contains a control character that YAML forbids.
     pub(super) fn decode(&self, options: &Options) -> Result<&str, Box<Diagnostic>> {
         let error =
@@ -83,7 +88,7 @@ impl Source {
         );
         let span = end_position(&text[..at]);
         let mut error = error(span, DiagnosticKind::Encoding, message);
-        error.excerpt = Lines::new(text).excerpt(span);
+        error.excerpt = LineIndex::new(text).excerpt(span);
         Err(error)
     }
 }
@@ -97,7 +102,7 @@ fn is_forbidden(c: char) -> bool {
     }
 }
 
-/// Returns the position of the first character after `text`.
+/// Returns the span of the first character after `text`.
 fn end_position(text: &str) -> Span {
     let line = text.matches('\n').count() + 1;
     let last = text.rsplit('\n').next().unwrap_or(text);

@@ -5,17 +5,17 @@
 use std::sync::Arc;
 
 use super::diagnostic::{Diagnostic, DiagnosticKind, Path, PathStep, Target};
-use super::excerpt::Lines;
+use super::excerpt::LineIndex;
 use super::suggestions::foreign_file;
-use super::yaml::{self, Node, Problem, Span, Tree, Value};
+use super::yaml::{self, Node, Span, Tree, Value, YamlError};
 use crate::policy::compile::spec::SourceLocation;
 use crate::policy::source::{Options, Source};
 
-/// Policy file whose YAML could be parsed.
+/// Policy file whose YAML has been parsed.
 #[derive(Debug)]
 pub(crate) struct Document<'s> {
     file: Arc<str>,
-    lines: Lines<'s>,
+    lines: LineIndex<'s>,
     tree: Tree,
 }
 
@@ -32,7 +32,7 @@ impl<'s> Document<'s> {
         options: &Options,
     ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
         let text = source.decode(options).map_err(|diagnostic| vec![*diagnostic])?;
-        let (file, lines) = (source.name.as_str(), Lines::new(text));
+        let (file, lines) = (source.name.as_str(), LineIndex::new(text));
         let mut tree = match yaml::parse(text) {
             Ok(tree) => tree,
             Err(problems) => {
@@ -43,7 +43,7 @@ impl<'s> Document<'s> {
         if let Some(message) = foreign_file(tree.root()) {
             let (kind, message) = (DiagnosticKind::ForeignFile, message.to_owned());
             let (path, span) = (Path::default(), tree.root().span());
-            let problem = Problem { kind, message, path, span };
+            let problem = YamlError { kind, message, path, span };
             return Err(vec![diagnostic(file, &lines, problem)]);
         }
         let problems = std::mem::take(&mut tree.problems).into_iter();
@@ -70,7 +70,7 @@ impl<'s> Document<'s> {
         message: impl Into<String>,
     ) -> Diagnostic {
         let (message, span) = (message.into(), self.span(path, at));
-        diagnostic(&self.file, &self.lines, Problem { kind, message, path: path.clone(), span })
+        diagnostic(&self.file, &self.lines, YamlError { kind, message, path: path.clone(), span })
     }
 
     /// Returns the position of the key or value at a path. If the path does not exist, returns the
@@ -93,7 +93,7 @@ impl<'s> Document<'s> {
     }
 }
 
-fn diagnostic(file: &str, lines: &Lines<'_>, problem: Problem) -> Diagnostic {
+fn diagnostic(file: &str, lines: &LineIndex<'_>, problem: YamlError) -> Diagnostic {
     // An empty file has no source line to show.
     let is_empty = problem.kind == DiagnosticKind::Empty;
     let excerpt = if is_empty { None } else { lines.excerpt(problem.span) };

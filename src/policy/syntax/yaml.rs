@@ -20,19 +20,19 @@ use self::input::{Input, Lookahead};
 use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
 use super::scalar::{self, Scalar};
 
-/// Maximum nesting. A map counts as one level; a list counts only if it is directly inside another
-/// list, so `descriptors` and its maps are one level. A request has at most 16 entries, so 32
-/// levels leave room for `rate_limit` and metadata.
+/// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
+/// another list, so `descriptors` and its maps are one level. A request has at most 16 entries, so
+/// 32 levels leave room for `rate_limit` and metadata.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Maximum nodes that aliases may add to the nodes of the file. Allows 100,000 rules that share one
-/// anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
+/// Maximum number of nodes that aliases may add to the nodes of the file. Allows 100,000 rules that
+/// share one anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
 pub(crate) const ALIASED_NODES_MAX: u64 = 1_000_000;
 
 /// Namespace of the standard YAML tags, abbreviated as `!!`.
 const YAML_TAGS: &str = "tag:yaml.org,2002:";
 
-/// Maximum characters of a tag that a message shows.
+/// Maximum number of characters of a tag that a message shows.
 const TAG_CHARS_MAX: usize = 64;
 
 /// Source position of a node. 32-bit fields, because the tree stores one per node.
@@ -48,7 +48,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns the span of one character.
+    /// Returns the span of a single character.
     pub(crate) fn at(line: usize, column: usize) -> Self {
         Span { line: to_u32(line), column: to_u32(column), width: 1 }
     }
@@ -69,23 +69,23 @@ fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Error in a YAML file, without the file name.
+/// Error in a YAML file; does not contain the file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct YamlError {
     pub(crate) kind: DiagnosticKind,
     pub(crate) message: String,
-    /// Path of the faulty node. For the tag of a key, the path of the map.
+    /// Path of the faulty node. For the tag of a key, the path of the map that has the key.
     pub(crate) path: Path,
     pub(crate) span: Span,
 }
 
-impl Problem {
+impl YamlError {
     fn new(kind: DiagnosticKind, message: impl Into<String>, span: Span) -> Self {
-        Problem { kind, message: message.into(), path: Path::default(), span }
+        YamlError { kind, message: message.into(), path: Path::default(), span }
     }
 }
 
-/// Style of a scalar, which determines how to read the text.
+/// Style of a scalar, which determines how its text is interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Unquoted: may be null, a boolean, a number, or text.
@@ -96,8 +96,8 @@ pub(crate) enum Style {
     Float,
 }
 
-/// Record of one node. Children and text are in the tree's shared buffers. Kept to 24 bytes,
-/// because a file can have a node for every two bytes.
+/// Record of one node, 24 bytes, because a file can have a node for every two bytes. Children and
+/// text are in the tree's shared buffers.
 #[derive(Debug)]
 struct NodeRecord {
     span: Span,
@@ -118,13 +118,13 @@ enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     records: Vec<NodeRecord>,
-    /// Items of lists, and alternating keys and values of maps, as indices of nodes. Aliases and
-    /// merge keys make several nodes share a child.
+    /// Node indices: the items of each list, and the alternating keys and values of each map.
+    /// Aliases and merge keys make several nodes share a child.
     children: Vec<u32>,
     text: String,
     root: u32,
     /// Errors that did not stop parsing, at most [`DIAGNOSTICS_MAX`].
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<YamlError>,
 }
 
 /// Node of a parsed document.
@@ -142,7 +142,7 @@ pub(crate) enum Value<'t> {
     Map(Children<'t>),
 }
 
-/// Items of a list, or alternating keys and values of a map. In file order; entries from merge keys
+/// Items of a list, or alternating keys and values of a map, in file order. Entries from merge keys
 /// come last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Children<'t> {
@@ -199,13 +199,13 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Reads the scalar by YAML 1.1. Lists and maps yield [`Scalar::Text`].
+    /// Interprets the scalar by YAML 1.1. Lists and maps yield [`Scalar::Text`].
     pub(crate) fn scalar(self) -> Scalar {
         self.scalar_by(scalar::read)
     }
 
-    /// Reads the scalar by the core schema of YAML 1.2, for keys and text. Lists and maps yield
-    /// [`Scalar::Text`].
+    /// Interprets the scalar by the core schema of YAML 1.2, for keys and text. Lists and maps
+    /// yield [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
         self.scalar_by(scalar::read_core)
     }
@@ -236,7 +236,7 @@ impl<'t> Children<'t> {
         pairs(self.ids).map(move |(key, value)| (self.tree.node(key), self.tree.node(value)))
     }
 
-    /// Returns the entry of a map with that key, as key and value.
+    /// Returns the entry of a map with this key, as its key and value nodes.
     pub(crate) fn entry(self, key: &str) -> Option<(Node<'t>, Node<'t>)> {
         self.entries().find(|(found, _)| found.text() == key)
     }
@@ -252,7 +252,7 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// The text is not YAML, is empty, is nested too deeply, its aliases expand too far, or it has
 /// [`DIAGNOSTICS_MAX`] errors.
-pub(crate) fn parse(text: &str) -> Result<Tree, Vec<Problem>> {
+pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
     let mut documents = 0;
     let lookahead = Lookahead::default();
@@ -279,7 +279,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<Problem>> {
         builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
         if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
             let mut problems = builder.tree.problems;
-            problems.push(Problem::new(DiagnosticKind::TooLarge, STOPPED, last));
+            problems.push(YamlError::new(DiagnosticKind::TooLarge, STOPPED, last));
             return Err(problems);
         }
     }
@@ -288,7 +288,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<Problem>> {
         Some(_) | None => {
             let message = "the file is empty; a policy needs at least `domain: NAME`";
             let span = Span { width: 0, ..Span::at(1, 1) };
-            Err(vec![Problem::new(DiagnosticKind::Empty, message, span)])
+            Err(vec![YamlError::new(DiagnosticKind::Empty, message, span)])
         }
     }
 }
@@ -309,11 +309,11 @@ struct OpenCollection {
 struct Builder {
     tree: Tree,
     open: Vec<OpenCollection>,
-    /// Children of the open lists and maps, as indices of nodes.
+    /// Children of the open lists and maps, as node indices.
     pending: Vec<u32>,
-    /// For each anchor, the node and the number of nodes in it.
+    /// Node index and number of nodes of each anchor, by anchor id.
     anchors: HashMap<usize, (u32, u64)>,
-    /// Nodes of the file so far, without those that aliases add.
+    /// Number of nodes read from the file so far, without those that aliases add.
     own_nodes: u64,
     root: Option<u32>,
 }
@@ -323,7 +323,7 @@ impl Builder {
         &mut self,
         event: Event<'_>,
         span: &saphyr_parser::Span,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), YamlError> {
         match event {
             Event::SequenceStart(anchor, tag) => {
                 self.begin_collection(Kind::List, anchor, tag, span)
@@ -363,7 +363,7 @@ impl Builder {
         anchor: usize,
         tag: Option<Cow<'_, Tag>>,
         span: &saphyr_parser::Span,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), YamlError> {
         let span = Span::of(span, false);
         let own_tag = if kind == Kind::List { "!!seq" } else { "!!map" };
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
@@ -381,7 +381,7 @@ impl Builder {
         Ok(())
     }
 
-    fn end_collection(&mut self, end: Span) -> Result<(), Problem> {
+    fn end_collection(&mut self, end: Span) -> Result<(), YamlError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         let mut children = self.pending.split_off(open.children);
         if open.kind == Kind::Map {
@@ -400,7 +400,7 @@ impl Builder {
     }
 
     /// Adds a complete node to the innermost open list or map.
-    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), Problem> {
+    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), YamlError> {
         if anchor != 0 {
             self.anchors.insert(anchor, (id, nodes));
         }
@@ -456,7 +456,7 @@ impl Builder {
         entries.into_iter().flat_map(|(key, value)| [key, value]).collect()
     }
 
-    /// Removes entries whose key occurred before. Returns the first and the removed key of each.
+    /// Removes entries whose key occurred before. Returns the first and the repeated key of each.
     fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
         entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {
@@ -520,7 +520,7 @@ impl Builder {
         self.report(DiagnosticKind::WrongType, message, self.next_path(), span);
     }
 
-    /// Reports an error at a key of the map that just ended.
+    /// Reports an error at a key of the map that has just ended.
     fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
         let mut path = self.next_path();
         path.0.push(PathStep::of(self.tree.node(key)));
@@ -529,7 +529,7 @@ impl Builder {
 
     fn report(&mut self, kind: DiagnosticKind, message: impl Into<String>, path: Path, span: Span) {
         if self.tree.problems.len() < DIAGNOSTICS_MAX {
-            self.tree.problems.push(Problem { path, ..Problem::new(kind, message, span) });
+            self.tree.problems.push(YamlError { path, ..YamlError::new(kind, message, span) });
         }
     }
 }

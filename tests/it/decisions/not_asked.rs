@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::decide::{Decider, Modes};
+use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{
     Answer, Answers, Call, Code, ExecutionStatus, Hits, Micros, Receipt, Request, Source,
     WaitPrecision,
@@ -49,7 +49,7 @@ struct Bench<S> {
 }
 
 impl<S: Store> Bench<S> {
-    fn new(store: S, modes: Modes) -> Bench<S> {
+    fn new(store: S, modes: GlobalModes) -> Bench<S> {
         let events = RecordedEvents::default();
         let policy = Arc::new(compiled(POLICY));
         Bench { decider: Decider::new(policy, store, events.clone(), modes), events }
@@ -68,7 +68,7 @@ impl<S: Store> Bench<S> {
 }
 
 fn cached() -> Bench<RefusalCache<MemoryStore>> {
-    Bench::new(RefusalCache::new(MemoryStore::new(1_000), false), Modes::default())
+    Bench::new(RefusalCache::new(MemoryStore::new(1_000), false), GlobalModes::default())
 }
 
 #[tokio::test]
@@ -127,10 +127,10 @@ async fn hits_of_a_rejected_call_are_counted_whether_the_store_was_asked_or_not(
 
 #[tokio::test]
 async fn shadow_mode_lets_every_call_pass_without_the_store_too() {
-    let bench = Bench::new(Absent, Modes::default());
+    let bench = Bench::new(Absent, GlobalModes::default());
     assert!(bench.ask(Micros::ZERO, &[d("shadow=a")]).await.unwrap().passes());
     assert!(bench.ask(Micros::ZERO, &[d("error=a")]).await.is_none());
-    let bench = Bench::new(Absent, Modes { shadow: true, quota: false });
+    let bench = Bench::new(Absent, GlobalModes { shadow: true, quota: false });
     for descriptors in [&[d("error=a")][..], &[d("shadow=a"), d("error=a")]] {
         let answer = bench.ask(Micros::ZERO, descriptors).await.unwrap();
         assert!(answer.passes() && answer.shadowed);

@@ -1,6 +1,6 @@
 //! Which descriptors take part in quota mode, as in envoyproxy/ratelimit.
 
-use tidegate::decide::Modes;
+use tidegate::decide::GlobalModes;
 use tidegate::domain::Code;
 
 use super::test_decider::{Bench, d};
@@ -49,7 +49,7 @@ fn used_up() -> Bench {
 fn an_unlimited_quota_descriptor_makes_no_check() {
     assert_eq!(used_up().ask(&[d("qa=x"), d("qu=x")]).code, Code::OverLimit);
     assert!(used_up().one("qu=x").passes());
-    let global = Bench::with_modes(QUOTAS, Modes { quota: true, shadow: false });
+    let global = Bench::with_modes(QUOTAS, GlobalModes { quota: true, shadow: false });
     assert!(global.one("qa=x").passes());
     assert_eq!(global.ask(&[d("qa=x"), d("qu=x")]).code, Code::OverLimit);
 }

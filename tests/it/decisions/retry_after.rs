@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
-use tidegate::decide::{Decider, Modes};
+use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{Answer, Answers, Call, Code, Micros, Receipt, Source, WaitPrecision};
 use tidegate::resilience::refusal_cache::RefusalCache;
 use tidegate::store::Store;
@@ -64,7 +64,7 @@ impl Transport for ManySlots {
         self.plain.send(items).await
     }
 
-    fn post(&self, item: ScriptCall) {
+    fn send_in_background(&self, item: ScriptCall) {
         let plain = self.plain.clone();
         let run = async move {
             plain.run(&item).await.unwrap();
@@ -152,7 +152,7 @@ impl<S: Store> Bench<S> {
         let cached = RefusalCache::new(store, splits);
         let recorder = Recorder { store: cached, latest: Mutex::default() };
         let policy = Arc::new(compiled(yaml));
-        Bench { decider: Decider::new(policy, recorder, (), Modes::default()), now: NOON }
+        Bench { decider: Decider::new(policy, recorder, (), GlobalModes::default()), now: NOON }
     }
 
     async fn ask(&self, descriptors: &[TestDescriptor]) -> TestDecision {

@@ -16,8 +16,8 @@ use tidegate::domain::{
 };
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
-    Address, ConnectionStats, Decide, DrainReport, Health, ListenSettings, Listener, RateLimit,
-    Router, ServerLimits, Tls,
+    Address, ConnectionStats, Decide, Drain, DrainReport, Health, ListenSettings, Listener,
+    RateLimit, Router, ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
 use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
@@ -180,6 +180,7 @@ impl Wanted {
         let traffic = listener.connection_stats();
         let served = tokio::spawn(listener.serve(front, async {
             let _ = left.await;
+            Drain::AfterDelay
         }));
         Server { address, bench, health, traffic, leave: Some(leave), served }
     }

@@ -248,14 +248,15 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
 async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
-    store.store_override().disable(Some(NOW.saturating_add(Micros::SECOND)));
+    store.store_override().disable();
     assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
     assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
     assert_eq!(store.outages().calls(FallbackReason::Rehearsed), 3);
+    store.store_override().enable();
     let after = NOW.saturating_add(Micros::SECOND);
     assert_eq!(admitted(&store, &limit, 1, after).await, 1);
     assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
-    store.store_override().disable(None);
+    store.store_override().disable();
     admitted(&store, &limit, 1, after).await;
     store.store_override().enable();
     admitted(&store, &limit, 1, after).await;

@@ -5,7 +5,7 @@
 use saphyr_parser::ScanError;
 
 use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
-use super::{ALIASED_NODES_MAX, DEPTH_MAX, Problem, Span};
+use super::{ALIASED_NODES_MAX, DEPTH_MAX, Span, YamlError};
 use crate::policy::syntax::diagnostic::DiagnosticKind;
 
 /// Error message of `saphyr_parser` for 256 open brackets. Because the parser reads ahead, it
@@ -13,7 +13,7 @@ use crate::policy::syntax::diagnostic::DiagnosticKind;
 const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
 /// Returns the problem for an error of the parser.
-pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> Problem {
+pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> YamlError {
     let line = error.marker().line();
     let column = input.column(line, error.marker().col());
     if error.info() == PARSER_DEPTH_ERROR {
@@ -23,10 +23,10 @@ pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> 
     let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
     if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
         let message = "a tab in the indentation; YAML allows only spaces";
-        return Problem::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
+        return YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
     }
     let message = format!("this is not YAML: {}", reword_error(error.info()));
-    Problem::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
+    YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
 }
 
 /// Rewords a parser error: names the fix for common mistakes, else moves the context to the end.
@@ -51,24 +51,24 @@ fn reword_error(info: &str) -> String {
     }
 }
 
-pub(super) fn depth_error(span: Span) -> Problem {
+pub(super) fn depth_error(span: Span) -> YamlError {
     let message =
         format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
-    Problem::new(DiagnosticKind::TooLarge, message, span)
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
 
-pub(super) fn bracket_error(span: Span) -> Problem {
+pub(super) fn bracket_error(span: Span) -> YamlError {
     let message = format!(
         "the list or map in brackets after this has more than {LOOKAHEAD_PUNCTUATION_MAX} punctuation \
          characters; write its entries as a block, each on a line of its own"
     );
-    Problem::new(DiagnosticKind::TooLarge, message, span)
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
 
-pub(super) fn alias_error(span: Span) -> Problem {
+pub(super) fn alias_error(span: Span) -> YamlError {
     let message = format!(
         "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
          out what is meant"
     );
-    Problem::new(DiagnosticKind::TooLarge, message, span)
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
