@@ -104,10 +104,10 @@ settings! {
     policy "policy": Vec<PathBuf> = "", parse_paths, Plain, [];
     /// Interval at which policy files are checked for changes.
     policy_poll "policy-poll": Duration = "1s", duration_parser(50, 3_600_000), Plain, [];
-    /// Maximum size of one policy file.
-    policy_file_size "policy-file-size": usize = "16MiB", size_parser(1_024, 1 << 30), Plain, [];
-    /// Maximum total size of all policy files.
-    policy_size "policy-size": usize = "64MiB", size_parser(1_024, 4 << 30), Plain, [];
+    /// Maximum size of one policy file, up to 16MiB.
+    policy_file_size "policy-file-size": usize = "4MiB", size_parser(1_024, 16 << 20), Plain, [];
+    /// Maximum total size of all policy files, up to 64MiB.
+    policy_size "policy-size": usize = "64MiB", size_parser(1_024, 64 << 20), Plain, [];
     /// Allow several files for one domain.
     merge_domain_config "merge-domain-config": bool = "false", parse_flag, Plain, ["MERGE_DOMAIN_CONFIG"];
     /// Root directory of the policy in envoyproxy/ratelimit; ignored if --policy is set.
