@@ -7,14 +7,14 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures_util::future::BoxFuture;
 
+use super::metrics_page::{MetricsPage, metrics_routes};
 use super::text_response;
-use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
 
 /// Response to a `/json` request.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct PublicHandlers {
     /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// Metrics page.
-    pub scrape: Arc<Scrape>,
+    pub metrics: Arc<MetricsPage>,
     /// Decides `/json` requests; `None` if `/json` is disabled.
     pub json: Option<JsonHandler>,
     /// Maximum size of a `/json` request body, in bytes.
@@ -69,31 +69,12 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         // Liveness checks only that the process responds. A restart would not fix anything else.
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
-        .merge(metrics_routes(handlers.scrape, "/metrics"));
+        .merge(metrics_routes(handlers.metrics, "/metrics"));
     match handlers.json {
         None => routes.route("/json", any(json_is_off)),
         Some(handler) => routes.route("/json", any(move |body| json(handler, body))),
     }
     .layer(DefaultBodyLimit::max(handlers.body_bytes_max))
-}
-
-/// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
-/// Prometheus, and otherwise the older text format, which every tool can read.
-pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
-    let metrics = move |headers: HeaderMap| {
-        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let (content_type, body) = match accept {
-            Some(accept) if accept.contains("openmetrics") => (OPENMETRICS, scrape.text()),
-            Some(_) | None => (PLAIN, scrape.plain_text()),
-        };
-        async move {
-            match body {
-                Ok(body) => ([(CONTENT_TYPE, content_type)], body).into_response(),
-                Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-            }
-        }
-    };
-    Router::new().route(path, get(metrics))
 }
 
 async fn json(handler: JsonHandler, body: Bytes) -> Response {

@@ -121,18 +121,18 @@ async fn run(
         connection_stats: listener.connection_stats(),
         tls_counters: tls.map(|tls| tls.counters()),
     };
-    let (scrape, exporters) = wiring.metrics()?;
+    let (metrics_page, exporters) = wiring.metrics()?;
     log_addresses(&listener, &http, &debug, prometheus.as_ref());
     let (stop_http, http_stops) = watch::channel(false);
     let limits = HttpLimits::default();
     let mut http_ports = tokio::task::JoinSet::new();
-    let public_routes = admin::public_routes(wiring.public_handlers(&scrape));
+    let public_routes = admin::public_routes(wiring.public_handlers(&metrics_page));
     http_ports.spawn(admin::serve(http, public_routes, limits, http_stops.clone()));
     let hosts = allowed_hosts(&debug);
     let debug_routes = admin::debug_routes(wiring.debug_handlers(actions, &overrides), hosts);
     http_ports.spawn(admin::serve(debug, debug_routes, limits, http_stops.clone()));
     if let Some(listener) = prometheus {
-        let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
+        let routes = admin::metrics_routes(metrics_page, &settings.prometheus_path);
         http_ports.spawn(admin::serve(listener, routes, limits, http_stops));
     }
     spawn_background_tasks(&decider, &overrides, log_level, telemetry);

@@ -6,7 +6,8 @@ use super::otlp_exporters::{OtlpExporters, SignalStats};
 use super::store_setup::ServiceDecider;
 use super::{server_config, store_metrics};
 use crate::admin::{
-    AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonResponse, PublicHandlers,
+    AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonResponse, MetricsPage,
+    PublicHandlers,
 };
 use crate::app::exit_codes::Failure;
 use crate::app::runtime_overrides::RuntimeOverrides;
@@ -35,7 +36,7 @@ impl AdminWiring<'_> {
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA is invalid.
-    pub(crate) fn metrics(&self) -> Result<(Arc<Scrape>, OtlpExporters), Failure> {
+    pub(crate) fn metrics(&self) -> Result<(Arc<MetricsPage>, OtlpExporters), Failure> {
         let stats = SignalStats::default();
         let mut metrics = store_metrics::sources(
             &self.decider,
@@ -50,11 +51,12 @@ impl AdminWiring<'_> {
             scrape = scrape.with_ratelimit_names(Arc::clone(&self.telemetry));
         }
         let exporters = OtlpExporters::start(settings, &self.telemetry, metrics, &stats)?;
-        Ok((Arc::new(scrape), exporters))
+        let page = MetricsPage::new(Arc::new(scrape), || Clock::System.monotonic());
+        Ok((Arc::new(page), exporters))
     }
 
     /// Returns the handlers of the HTTP port.
-    pub(crate) fn public_handlers(&self, scrape: &Arc<Scrape>) -> PublicHandlers {
+    pub(crate) fn public_handlers(&self, metrics: &Arc<MetricsPage>) -> PublicHandlers {
         let health = self.health.clone();
         let decider = Arc::clone(&self.decider);
         PublicHandlers {
@@ -63,7 +65,7 @@ impl AdminWiring<'_> {
                 let outage = decider.store().redis()?.outages().outage(Clock::System.now())?;
                 Some(outage.to_string())
             }),
-            scrape: Arc::clone(scrape),
+            metrics: Arc::clone(metrics),
             json: server_config::json_is_on(&self.configuration.settings)
                 .then(|| self.json_handler()),
             body_bytes_max: MESSAGE_BYTES_MAX,

@@ -213,3 +213,32 @@ fn refusals_are_logged_once_a_second_with_a_count_and_without_request_data() {
     assert!(serving.log().lines().count() < 20, "{}", serving.log());
     assert!(!serving.log().contains("somebody-private"));
 }
+
+#[test]
+fn slow_readers_of_metrics_share_renderings() {
+    const RULES: u32 = 4_000;
+    const READERS: usize = 40;
+    let rule = |n| format!("  - {{key: k{n}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n");
+    let policy: String = (0..RULES).map(rule).collect();
+    let serving = Tidegate::policy(&format!("domain: edge\ndescriptors:\n{policy}"), &[]);
+    let http = serving.port("http");
+    let page = get(http, "/metrics").body.len();
+    let before = serving.kib("VmRSS") << 10;
+    let reader = |n: usize| {
+        // A reader with another start of a rendering than the one before it.
+        std::thread::sleep(std::time::Duration::from_millis(if n % 10 == 0 { 1_100 } else { 0 }));
+        let mut stream = TcpStream::connect(http).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
+        let mut first = [0; 15];
+        stream.read_exact(&mut first).expect("it answers");
+        assert_eq!(&first, b"HTTP/1.1 200 OK");
+        stream
+    };
+    let readers: Vec<TcpStream> = (0..READERS).map(reader).collect();
+    let grown = (serving.kib("VmRSS") << 10).saturating_sub(before);
+    println!("{READERS} readers of a page of {page} bytes take {grown} bytes");
+    assert!(page > 4 << 20, "the page is larger than the buffers of a socket: {page}");
+    assert!(grown < 6 * page, "{grown} bytes for {READERS} readers of {page} bytes");
+    assert_eq!(get(http, "/healthz").status, 200);
+    drop(readers);
+}
