@@ -242,3 +242,13 @@ fn slow_readers_of_metrics_share_renderings() {
     assert_eq!(get(http, "/healthz").status, 200);
     drop(readers);
 }
+
+#[test]
+fn calls_admitted_by_the_global_shadow_mode_are_counted() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--shadow-mode", "true"]);
+    for _ in 0..7 {
+        assert_eq!(post(serving.port("http"), "/json", ASK).status, 200);
+    }
+    let metrics = get(serving.port("http"), "/metrics").body;
+    assert!(metrics.contains("tidegate_global_shadow_mode_total 2\n"), "{metrics}");
+}

@@ -212,3 +212,26 @@ fn sighup_reloads_at_once() {
     serving.signal("HUP");
     until_limit_is(&serving, "9");
 }
+
+#[test]
+fn a_reload_drops_cached_refusals() {
+    let server = crate::support::redis_server::Server::start(&[]);
+    let url = format!("127.0.0.1:{}", server.port);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--store-budget", "5s"]);
+    let entry = r#"{"key":"client","value":"ann"}"#;
+    let ask = format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{entry}]}}]}}"#);
+    let status = || post(serving.port("http"), "/json", &ask).status;
+    // A cached refusal lives for a second at most, so one reload might find an expired one.
+    for limit in (10..40).step_by(10) {
+        while status() == 200 {}
+        fs::write(serving.directory().join("policy.yaml"), with_limit(&limit.to_string()))
+            .expect("writable");
+        // Asking keeps the refusal cached until the reload.
+        until("the new limit", || {
+            status();
+            limit_is(&serving, &limit.to_string()).then_some(())
+        });
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(status(), 200, "limit {limit}");
+    }
+}
