@@ -27,12 +27,13 @@ use crate::domain::{
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
-/// `limit_remaining` in the status of an unlimited rule.
+/// Value of `limit_remaining` in the status of an unlimited rule. Statuses of limits report at most
+/// one less.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
-/// Global modes, which apply to all rules.
+/// GlobalModes set for the whole process, which apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Modes {
+pub struct GlobalModes {
     /// Whether to answer OK regardless of the decision. Limits are charged as usual.
     pub shadow: bool,
     /// Whether to treat every descriptor as a quota descriptor.
@@ -43,19 +44,19 @@ pub struct Modes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// Decides requests under the current policy.
+/// Decides requests under the active policy.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
     store: S,
     observer: O,
-    modes: Modes,
+    modes: GlobalModes,
     holders: HolderGenerator,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Creates a decider that starts with `policy`.
-    pub fn new(policy: Arc<Policy>, store: S, observer: O, modes: Modes) -> Self {
+    pub fn new(policy: Arc<Policy>, store: S, observer: O, modes: GlobalModes) -> Self {
         let holders = HolderGenerator::default();
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
@@ -71,7 +72,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.policy.store(policy);
     }
 
-    /// Returns the store of all counters.
+    /// Returns the store that holds the counters.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -114,7 +115,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
         let mut decision = combine(&matches, &checks, &answers, self.modes)?;
         if is_admitted(&decision) {
-            let holder = holder.filter(|holder| holder.took_slot(&checks.each, &answers.each));
+            let holder = holder.filter(|holder| holder.acquired_slot(&checks.each, &answers.each));
             decision.slot = holder.map(|holder| holder.token);
         }
         self.notify(request, &matches, &checks, &answers, &decision);
@@ -135,8 +136,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }
 
-    /// Generates a holder for concurrency checks whose caller named none. All checks of the call
-    /// share the generated holder.
+    /// Generates a slot holder if the request has concurrency checks and names no holder. All
+    /// checks of the call share the generated holder.
     fn assign_holder(
         &self,
         policy: &Policy,
@@ -179,9 +180,9 @@ fn matched_rule<'p>(found: &DescriptorMatch<'p>) -> Option<&'p Rule> {
 /// Sets the roles of quota checks. In global quota mode, every descriptor is a quota descriptor.
 ///
 /// If a quota descriptor cannot refuse (it is shadowed, unlimited, replaced or, in global quota
-/// mode, unmatched), the quota group always passes, so the checks of the others become shadow
-/// checks.
-fn assign_quota_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Modes) {
+/// mode, unmatched), the quota group always passes, so the checks of the other quota descriptors
+/// become shadow checks.
+fn assign_quota_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
     let is_quota = |found: &DescriptorMatch<'_>| {
         modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
     };
@@ -213,7 +214,7 @@ fn combine<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
     answers: &Answers,
-    modes: Modes,
+    modes: GlobalModes,
 ) -> Result<Decision<'p>, Unavailable> {
     let is_admitted = admits(&checks.each, &answers.each)?;
     let mut statuses = Vec::with_capacity(matches.found.len());
@@ -229,7 +230,7 @@ fn combine<'p>(
             }
             if !is_admitted && outcome.verdict == Verdict::Refuse && !shadow {
                 let candidate = LimitedBy {
-                    name: own_name_or_path(checks.names[at], rule),
+                    name: limit_name_or_rule_path(checks.names[at], rule),
                     rule: rule.map(|rule| rule.id),
                     retry_after: outcome.retry_after,
                 };
@@ -252,14 +253,14 @@ fn combine<'p>(
         limited_by,
         source: answers.source,
         shadowed,
-        domain_known: matches.domain_known(),
+        domain_known: matches.has_domain(),
         slot: None,
     })
 }
 
 /// Returns the name of a limit, or the path of its rule if the limit is unnamed. Empty for a
 /// request override, which has neither.
-fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
+fn limit_name_or_rule_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {
         Some(rule) if name.is_empty() => &rule.path,
         Some(_) | None => name,

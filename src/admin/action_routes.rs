@@ -58,7 +58,8 @@ pub enum AdminAction {
 /// Function that carries out an action and returns a message for the operator.
 pub type ActionHandler = Arc<dyn Fn(AdminAction) -> TextResult + Send + Sync>;
 
-/// Function that reads or resets the counters of a domain and a descriptor (`k=v,k2=v2`).
+/// Function that reads or resets the counters of one descriptor. Its arguments are the domain and
+/// the descriptor as `k=v,k2=v2`.
 pub type CounterHandler =
     Arc<dyn Fn(String, String) -> BoxFuture<'static, TextResult> + Send + Sync>;
 
@@ -76,18 +77,19 @@ pub enum OperatorToken {
 /// Function that returns the operators' token.
 pub type TokenSource = Arc<dyn Fn() -> OperatorToken + Send + Sync>;
 
-/// Handlers of the routes that read or change the service.
+/// Handlers of the routes with which operators read and change the service.
 #[derive(Clone)]
 pub struct AdminHandlers {
-    /// Returns the current token. Called for each write, so that the token can be rotated.
+    /// Returns the bearer token that writes must carry. Called for each write, so that the token
+    /// can be rotated.
     pub token: TokenSource,
-    /// Carries out a change and returns a message for the operator.
+    /// Carries out an operator's change and returns a message for the operator.
     pub run: ActionHandler,
     /// Lists the active overrides.
     pub overrides: PageHandler,
-    /// Shows the log level and its remaining lifetime.
+    /// Reports the current log level and, if an operator changed it, when the change expires.
     pub log_level: PageHandler,
-    /// Reads the counters of a descriptor without charging them.
+    /// Reads the counters of a descriptor; charges nothing.
     pub counter: CounterHandler,
     /// Resets the counters of a descriptor.
     pub reset: CounterHandler,
@@ -99,7 +101,8 @@ impl std::fmt::Debug for AdminHandlers {
     }
 }
 
-/// Builds the routes for [`AdminHandlers`].
+/// Builds the routes of the operators' actions. Only routes that change the service require the
+/// token.
 pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
     let AdminHandlers { token, run, overrides, log_level, counter, reset } = handlers;
     let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run));
@@ -137,7 +140,7 @@ fn action_route(parse: ParseAction, token: TokenSource, run: ActionHandler) -> M
     })
 }
 
-/// Reason for rejecting an unauthorized write.
+/// Reason for rejecting a write without a valid token.
 enum AuthError {
     ReadOnly,
     TokenUnreadable,

@@ -1,4 +1,4 @@
-//! The metrics page. Slow readers share its renderings, because one takes about 2 kB per rule and a
+//! The metrics endpoint. Slow readers share its renderings, because one takes about 2 kB per rule and a
 //! client that does not read must not cost that much for each of its connections.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use axum::{Extension, Router};
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::http_server::ConnectionCloser;
-use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
+use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
 /// Age below which a rendering that is still being read is reused. Scrapes are at least this far apart.
 const REUSE_MAX: Duration = Duration::from_secs(1);
@@ -24,9 +24,9 @@ const REUSE_MAX: Duration = Duration::from_secs(1);
 /// if there is a new reader. The default scrape timeout of Prometheus is 10 s, too.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// The metrics page in both formats.
+/// Metrics page in both formats.
 #[derive(Debug)]
-pub struct MetricsPage {
+pub struct MetricsEndpoint {
     openmetrics: SharedPage,
     plain: SharedPage,
     now: fn() -> Instant,
@@ -65,12 +65,12 @@ impl AsRef<[u8]> for RenderingReader {
     }
 }
 
-impl MetricsPage {
+impl MetricsEndpoint {
     /// Creates a page. `now` reads the monotonic clock.
-    pub fn new(scrape: Arc<Scrape>, now: fn() -> Instant) -> MetricsPage {
-        let plain = Arc::clone(&scrape);
-        MetricsPage {
-            openmetrics: SharedPage::new(Box::new(move || scrape.text())),
+    pub fn new(page: Arc<MetricsPage>, now: fn() -> Instant) -> MetricsEndpoint {
+        let plain = Arc::clone(&page);
+        MetricsEndpoint {
+            openmetrics: SharedPage::new(Box::new(move || page.text())),
             plain: SharedPage::new(Box::new(move || plain.plain_text())),
             now,
         }
@@ -139,7 +139,7 @@ fn body(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
 
 /// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
 /// Prometheus, and otherwise the older text format, which every tool can read.
-pub fn metrics_routes(page: Arc<MetricsPage>, path: &str) -> Router {
+pub fn metrics_routes(page: Arc<MetricsEndpoint>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap, connection: Option<Extension<ConnectionCloser>>| {
         let page = Arc::clone(&page);
         let connection = connection.map(|Extension(closer)| closer).unwrap_or_default();

@@ -47,7 +47,7 @@ pub(super) fn admin_handlers(
         let decider = Arc::clone(decider);
         move |domain: String, descriptor: String| {
             let decider = Arc::clone(&decider);
-            async move { counters(&decider, &domain, &descriptor, reset).await }
+            async move { inspect_or_reset(&decider, &domain, &descriptor, reset).await }
         }
     };
     let (counter, reset) = (counters(false), counters(true));
@@ -121,7 +121,7 @@ fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> Str
     text
 }
 
-async fn counters(
+async fn inspect_or_reset(
     decider: &ServiceDecider,
     domain: &str,
     descriptor: &str,

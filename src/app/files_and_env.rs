@@ -13,21 +13,24 @@ use rustix::fs::OFlags;
 use super::policy_files::printable;
 use crate::settings::TextMap;
 
-/// Maximum size of a settings file, in bytes: 1 MiB, a hundred times the size of a file that sets
-/// everything.
+/// Maximum size of a settings file, 1 MiB in bytes, a hundred times the size of a file that sets
+/// every setting.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a secret or certificate file, in bytes: 1 MiB, four times a system's CA bundle.
+/// Maximum size of a secret or certificate file, 1 MiB in bytes, four times the size of a typical
+/// CA bundle.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a `simulate` scenario, in bytes: 1 MiB holds a policy and a thousand groups.
+/// Maximum size of a `simulate` scenario, 1 MiB in bytes, enough for a policy and a thousand
+/// groups.
 const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the environment variables whose name and value are UTF-8, as those of every setting are.
+/// Returns the environment variables whose name and value are valid UTF-8. Names and values of
+/// settings are always UTF-8.
 pub fn environment() -> TextMap {
     let text = |text: std::ffi::OsString| text.into_string().ok();
     env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
 }
 
-/// Error reading or writing a settings file, a secret or a text file.
+/// Error from reading or writing a settings file, a secret or a text file.
 #[derive(Debug)]
 pub enum FileError {
     /// The file could not be opened or read, or is not UTF-8.

@@ -16,14 +16,14 @@ use crate::settings::{Settings, Sources};
 /// A compiled policy with its warnings and the fingerprint of its files.
 #[derive(Debug)]
 pub struct LoadedPolicy {
-    /// Compiled policy, with consecutively numbered rules.
+    /// Compiled policy; its rules have consecutive ids.
     pub policy: Policy,
     /// Warnings about configuration that is valid but probably a mistake.
     pub warnings: Vec<Diagnostic>,
-    /// Pairs of limits that one call can check, each with whether Redis Cluster keeps both counters
-    /// in one slot.
+    /// Pairs of limits that one call can check, each with whether Redis Cluster stores both
+    /// counters in the same hash slot.
     pub colocation: Vec<LimitPair>,
-    /// Number of policy files.
+    /// Number of policy files that were read.
     pub files: usize,
     /// Hash of the names and contents of the policy files.
     pub fingerprint: Fingerprint,
@@ -58,11 +58,11 @@ impl PolicyLoader {
         Ok((self.compile(&tracker.sources(), first)?, tracker))
     }
 
-    /// Compiles files that are already in memory, numbering rules from `first`.
+    /// Compiles files that are already in memory. The first rule gets the id `first`.
     pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
         Ok(LoadedPolicy {
-            policy: Policy::build_numbered(compiled.domains, self.secret.clone(), first),
+            policy: Policy::build_with_first_id(compiled.domains, self.secret.clone(), first),
             warnings: compiled.warnings,
             colocation: compiled.colocation,
             files: files.len(),

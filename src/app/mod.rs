@@ -67,7 +67,7 @@ impl Configuration {
 
     /// Returns startup notices about settings that have no effect or carry a risk.
     pub fn notices(&self) -> Vec<Notice> {
-        settings::notices(&self.environment, &self.settings)
+        settings::find_notices(&self.environment, &self.settings)
     }
 }
 

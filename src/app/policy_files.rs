@@ -92,13 +92,13 @@ pub enum PolicyFileError {
         /// Whether only files named `.yaml` or `.yml` count as policy files.
         yaml_only: bool,
     },
-    /// A policy file, or all policy files together, exceed the configured size.
+    /// A policy file alone, or all policy files together, exceed the configured size.
     TooLarge {
         /// File that exceeds the limit.
         path: PathBuf,
         /// Configured limit, in bytes.
         bytes_max: usize,
-        /// Name of the setting: `policy-file-size` or `policy-size`.
+        /// Name of the setting that was exceeded: `policy-file-size` or `policy-size`.
         setting: &'static str,
     },
     /// The directories contain more than 10,000 files or are nested more than 16 deep.
@@ -146,7 +146,8 @@ impl fmt::Display for PolicyFileError {
 impl error::Error for PolicyFileError {}
 
 impl PolicyFiles {
-    /// Takes the paths from `--policy`, else from `--runtime-root` and its subdirectories.
+    /// Reads the configured paths: `--policy`, or without it `--runtime-root` and its
+    /// subdirectories.
     ///
     /// # Errors
     ///
@@ -288,7 +289,7 @@ impl PolicyFiles {
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
-    /// Hashes the names and contents of `files`, in order.
+    /// Hashes the names and contents of `files`, which must be in policy order.
     pub(super) fn of(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {

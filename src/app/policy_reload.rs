@@ -140,14 +140,14 @@ impl PolicyReloader {
     }
 }
 
-/// Returns the number that follows a policy's last rule, if its first rule has the number `first`.
+/// Returns the id that follows a policy's last rule, given the id of its first rule.
 fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
     // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
     // two consecutive policies never overlap.
     RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
 }
 
-/// Returns the names that the rules have in metrics, ordered by rule number.
+/// Returns the names of the rules in metrics, ordered by rule id.
 pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
     policy
         .rules()
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
     use crate::settings::{Settings, Sources};
-    use crate::telemetry::{AllMetrics, Scrape};
+    use crate::telemetry::{AllMetrics, MetricsPage};
 
     const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
     const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
@@ -214,7 +214,7 @@ mod tests {
     fn poll_until_read(reload: &mut PolicyReloader) -> [u64; 3] {
         (0..=4).for_each(|_| reload.poll(false, &|_| {}));
         let metrics = AllMetrics::new(Arc::clone(&reload.telemetry), Vec::new());
-        let text = Scrape::new(Arc::new(metrics)).text().unwrap();
+        let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
         ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
             let begin = format!("tidegate_config_{name} ");
             text.lines().find_map(|line| line.strip_prefix(&begin)).unwrap().parse().unwrap()
@@ -258,8 +258,10 @@ mod tests {
             }
         }
         let policies = policies.into_inner().unwrap();
-        let numbers: Vec<u32> =
-            policies.iter().flat_map(|policy| policy.rules().iter().map(|rule| rule.id.0)).collect();
+        let numbers: Vec<u32> = policies
+            .iter()
+            .flat_map(|policy| policy.rules().iter().map(|rule| rule.id.0))
+            .collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
     }
 

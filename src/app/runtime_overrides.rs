@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::wiring::store_setup::{RedisStack, ServiceDecider};
 use crate::policy::{Policy, RuleOverride};
 
-/// Maximum number of active overrides. Each slows down policy changes a little, and nobody can keep
-/// track of more.
+/// Maximum number of active overrides. Each one slows down policy reloads slightly, and operators
+/// cannot keep track of more.
 const OVERRIDES_MAX: usize = 64;
 
 /// Active overrides of this process, applied on top of the loaded policy.
@@ -25,7 +25,7 @@ pub(super) struct RuntimeOverrides {
 
 #[derive(Debug)]
 struct OverrideState {
-    /// Policy as compiled from the files, without overrides.
+    /// Policy as compiled from its files, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
     /// Expiry of a rehearsed outage of Redis; `None` if there is none or if it lasts until it is ended.
@@ -65,8 +65,8 @@ impl RuntimeOverrides {
     ///
     /// # Errors
     ///
-    /// Returns a message for the operator if the policy has no such target, the value does not suit
-    /// it, or 64 overrides are active.
+    /// Returns a message for the operator if the policy has no such target, the override does not
+    /// apply to the target, or 64 overrides are active.
     pub(super) fn set(
         &self,
         target: &str,
@@ -76,7 +76,7 @@ impl RuntimeOverrides {
     ) -> Result<(), String> {
         let until = lasts.map(|lasts| now + lasts);
         let mut state = self.state();
-        state.loaded.accepts(target, value).map_err(|error| error.to_string())?;
+        state.loaded.check_override(target, value).map_err(|error| error.to_string())?;
         state.active.retain(|active| active.target != target);
         if state.active.len() >= OVERRIDES_MAX {
             return Err(format!("{OVERRIDES_MAX} switches are set already; undo some first"));
@@ -124,7 +124,7 @@ impl RuntimeOverrides {
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
         let mut state = self.state();
         let is_rejected = |active: &mut ActiveOverride| {
-            let rejected = policy.accepts(&active.target, active.value).err();
+            let rejected = policy.check_override(&active.target, active.value).err();
             if let Some(reason) = &rejected {
                 let ActiveOverride { target, value, .. } = active;
                 tracing::warn!(target, switch = %value, %reason, "switch removed");

@@ -28,7 +28,7 @@ use super::wiring::store_setup::{AnyStore, ServiceDecider};
 use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::admin::{self, AllowedHosts, HttpLimits};
 use crate::clock::Clock;
-use crate::decide::{Decider, Modes};
+use crate::decide::{Decider, GlobalModes};
 use crate::domain::RuleId;
 use crate::server::{Health, Listener, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings, TopValues};
@@ -95,7 +95,7 @@ async fn run(
 
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
-    let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
+    let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
     let store = AnyStore::open(settings, &loader.secret, listener.worker_handles())?;
     let reloader = PolicyReloader::new(
         loader,
@@ -109,7 +109,9 @@ async fn run(
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
     let token_file = settings.debug_token_file.clone();
     let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
-    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, response_config));
+    let rate_limit = RateLimit::new(Arc::clone(&decider), Clock::System, response_config)
+        .with_message_bytes_max(settings.message_size);
+    let rate_limit = Arc::new(rate_limit);
     let health = Health::new();
 
     let wiring = AdminWiring {
@@ -119,20 +121,21 @@ async fn run(
         health: health.clone(),
         telemetry: Arc::clone(&telemetry),
         connection_stats: listener.connection_stats(),
+        incomplete_requests: listener.incomplete_requests(),
         tls_counters: tls.map(|tls| tls.counters()),
     };
-    let (metrics_page, exporters) = wiring.metrics()?;
+    let (metrics, exporters) = wiring.start_metrics()?;
     log_addresses(&listener, &http, &debug, prometheus.as_ref());
     let (stop_http, http_stops) = watch::channel(false);
     let limits = HttpLimits::default();
     let mut http_ports = tokio::task::JoinSet::new();
-    let public_routes = admin::public_routes(wiring.public_handlers(&metrics_page));
+    let public_routes = admin::public_routes(wiring.public_handlers(&metrics));
     http_ports.spawn(admin::serve(http, public_routes, limits, http_stops.clone()));
     let hosts = allowed_hosts(&debug);
     let debug_routes = admin::debug_routes(wiring.debug_handlers(actions, &overrides), hosts);
     http_ports.spawn(admin::serve(debug, debug_routes, limits, http_stops.clone()));
     if let Some(listener) = prometheus {
-        let routes = admin::metrics_routes(metrics_page, &settings.prometheus_path);
+        let routes = admin::metrics_routes(metrics, &settings.prometheus_path);
         http_ports.spawn(admin::serve(listener, routes, limits, http_stops));
     }
     spawn_background_tasks(&decider, &overrides, log_level, telemetry);
@@ -168,7 +171,7 @@ async fn run(
     Ok(())
 }
 
-/// Creates the metrics counters, with one set for each rule of the loaded policy.
+/// Creates the process's counters for metrics, with one set for each rule of the loaded policy.
 fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry> {
     let values = match settings.top_values {
         TopValues::Shortened => ValueDisplay::Shortened,
@@ -279,8 +282,8 @@ async fn sweep(
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics, twenty times a second
-/// so that the buffer can be small.
+/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
+/// second, so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

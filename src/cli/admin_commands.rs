@@ -24,7 +24,7 @@ struct DebugPort {
 impl DebugPort {
     fn post(&self, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
         let token_file = &self.debug_token_file;
-        terminal::out(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
+        terminal::print(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
     }
 }
 
@@ -59,7 +59,7 @@ impl Reset {
 pub(super) struct Switch {
     #[command(flatten)]
     port: DebugPort,
-    /// A domain, or a rule's path as /rlconfig lists it; `all` with `undo`
+    /// A domain, or a rule's path as listed by /rlconfig; with `undo`, also `all`
     target: String,
     /// shadow, allow, deny, a percentage such as 20%, or undo
     to: String,

@@ -50,8 +50,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.observer.on_decision(decision);
     }
 
-    /// Notifies the observer of a refused check. A separate function, so that requests that pass do
-    /// not pay for collecting the entries.
+    /// Notifies the observer of a refused check. A separate function, so that only refused checks
+    /// pay for collecting the entries.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,

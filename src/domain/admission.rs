@@ -30,7 +30,7 @@ pub struct Admission {
     quota: Verdicts,
 }
 
-/// Verdicts that occur among the checks of one role.
+/// Set of the verdicts that the checks of one role have received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Verdicts {
     passed: bool,
@@ -39,9 +39,9 @@ struct Verdicts {
 }
 
 impl Admission {
-    /// Combines the roles of a call's checks with the store's answers. A check that was not asked
-    /// or not answered is undecided.
-    pub fn of(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
+    /// Creates the admission from a call's checks and the store's answers, which must be in the
+    /// same order. A check without an outcome counts as undecided.
+    pub fn from_answers(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }
 
@@ -59,14 +59,14 @@ impl Admission {
         }
     }
 
-    /// Returns whether the call is admitted, whatever the verdicts of the undecided checks will be.
+    /// Returns whether the call is admitted and no verdict on an undecided check can change that.
     pub fn is_admitted(&self) -> bool {
         let Admission { required, quota } = self;
         let no_quota = !quota.refused && !quota.undecided;
         !required.refused && !required.undecided && (quota.passed || no_quota)
     }
 
-    /// Returns whether the call is rejected, whatever the verdicts of the undecided checks will be.
+    /// Returns whether the call is rejected and no verdict on an undecided check can change that.
     pub fn is_rejected(&self) -> bool {
         let Admission { required, quota } = self;
         required.refused || quota.refused && !quota.passed && !quota.undecided

@@ -5,6 +5,7 @@
 
 mod admission;
 mod bounds;
+mod byte_budget;
 mod calendar;
 mod check;
 mod decision;
@@ -19,6 +20,7 @@ mod trace;
 
 pub use admission::Admission;
 pub use bounds::Bounds;
+pub use byte_budget::{BudgetedBuffer, ByteBudget, Reservation};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
 pub use decision::{

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Switch that disables the remote store. A single atomic, read once per call.
+/// Switch with which an operator disables the remote store. A single atomic, read once per call.
 #[derive(Debug, Default)]
 pub struct StoreOverride {
     disabled: AtomicBool,
@@ -16,7 +16,7 @@ impl StoreOverride {
         self.disabled.store(true, Ordering::Relaxed);
     }
 
-    /// Enables the store again.
+    /// Enables the remote store, so that calls are sent to it again.
     pub fn enable(&self) {
         self.disabled.store(false, Ordering::Relaxed);
     }

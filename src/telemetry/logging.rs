@@ -15,18 +15,18 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::domain::needs_escape;
 
-/// Log level: the least severe events that are logged.
+/// Log level, the least severe level that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
-    /// Nothing is logged.
+    /// Logs nothing.
     Off,
-    /// Only failures.
+    /// Logs failures only.
     Error,
-    /// Also problems that need attention.
+    /// Logs failures and problems that need attention.
     Warn,
-    /// Also normal events.
+    /// Logs failures, problems and normal events.
     Info,
-    /// Also details that help to find the cause of a problem.
+    /// Logs everything, including details that help to find the cause of a problem.
     Debug,
 }
 
@@ -55,7 +55,7 @@ impl Verbosity {
         }
     }
 
-    /// Returns the level with the given name.
+    /// Returns the level called `word`; `None` if there is none.
     pub fn parse(word: &str) -> Option<Verbosity> {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }

@@ -199,7 +199,7 @@ fn any_reply_is_read_or_a_fault() {
             }
         }
         if let Value::ServerError(error) = &value {
-            sorts.push(100 + format!("{:?}", ErrorReply::of(error, &node)).len() as u64);
+            sorts.push(100 + format!("{:?}", ErrorReply::classify(error, &node)).len() as u64);
         }
         for tls in [false, true] {
             let tables = [parse_shards(&value, &node, tls), parse_slots(&value, &node)];

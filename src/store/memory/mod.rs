@@ -40,52 +40,56 @@ use crate::domain::{
     Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source, Verdict,
 };
 
-/// Maximum number of shards: enough that even 64 threads rarely contend for a lock, few enough that
-/// the set of shards of a call fits into four words.
+/// Maximum number of shards: enough that even 64 threads rarely contend for a lock, and few enough
+/// that the set of the shards that a call needs fits into four words.
 const SHARDS_MAX: usize = 256;
 
 /// Minimum number of keys per shard. A smaller store has fewer shards, so that every shard has room
 /// for some overflow counters.
 const KEYS_PER_SHARD_MIN: usize = 64;
 
-/// Divisor of `max_keys` that yields the entries reserved for overflow counters: one in 16.
+/// Divisor of `max_keys`: one entry in 16 is reserved for overflow counters.
 const OVERFLOW_DIVISOR: usize = 16;
 
 /// Maximum number of entries reserved for overflow counters: one for each of 256 limits in each of
 /// 256 shards, 4 MiB.
-const OVERFLOW_MAX: usize = 65_536;
+const OVERFLOW_ENTRIES_MAX: usize = 65_536;
 
-/// Slots checked for expired entries at every insertion. More than one, so that entries are
-/// reclaimed faster than they are added.
+/// Number of slots checked for expired entries at every insertion. More than one, so that entries
+/// are reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Slots checked per shard at an insertion into a full store. Takes about 100 ns.
+/// Number of slots checked per shard at an insertion into a full store. Checking them takes about
+/// 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Maximum number of other shards that are searched for expired entries if the own shard has none.
-/// A shard is skipped if another thread holds its lock.
-const RECLAIM_SHARDS: usize = 4;
+/// Maximum number of other shards that are searched for expired entries if the key's shard has
+/// none. A shard is skipped if another thread holds its lock.
+const RECLAIM_SHARDS_MAX: usize = 4;
 
-/// Slots that a sweep checks while it holds a lock once. Takes about 10 µs.
+/// Number of slots that a sweep checks before it releases the lock of a shard. Checking them takes
+/// about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
-/// Value of `retry_after` for a new key that found no room, not even in an overflow counter. The
-/// next sweep may make room.
+/// Value of `retry_after` for a check that is refused because neither its key nor an overflow
+/// counter had room. One second, because the next sweep may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
-/// Statistics of a memory store. All values are totals since the start, except for `live`.
+/// Statistics of a memory store: totals since the start, except for the gauge `live`. The weight of
+/// an entry is the number of keys that it counts as.
 #[derive(Debug, Default)]
 pub struct MemoryStats {
-    /// Weight of all entries, including overflow counters and expired entries; at most `max_keys`.
+    /// Total weight of the stored entries (gauge), including overflow counters and expired entries;
+    /// at most `max_keys`.
     pub live: AtomicU64,
-    /// Weight of the entries that were removed because they had expired.
+    /// Weight of the expired entries that were removed.
     pub evicted: AtomicU64,
-    /// Number of charges to overflow counters, made because the store was full.
+    /// Number of charges to overflow counters, because the store was full.
     pub overflowed: AtomicU64,
     /// Number of checks refused because there was no room, not even for an overflow counter.
     pub no_room: AtomicU64,
-    /// Number of checks whose counter was from a later time than the check, because the clock had
-    /// stepped back or the capacity of a bucket had been lowered.
+    /// Number of checks whose counter had a state from the future, because the clock had stepped
+    /// back or the capacity of a bucket had been lowered.
     pub clock_regressions: AtomicU64,
     /// Number of checks refused because their cost exceeded the capacity of the limit.
     pub cost_exceeds_capacity: AtomicU64,
@@ -102,17 +106,18 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
-    /// Maximum weight at which a new key still gets an entry of its own.
+    /// Weight of all entries beyond which a new key gets no entry, but uses an overflow counter.
     own_max: u64,
-    /// Maximum weight of all entries, including overflow counters.
+    /// Maximum weight of all entries, including overflow counters. The weight of an entry is the
+    /// number of keys that it counts as.
     max_keys: u64,
-    /// Shard at which the next sweep or the next search for room starts.
+    /// Index of the shard at which the next sweep or the next search for room starts.
     next: AtomicUsize,
     stats: MemoryStats,
 }
 
-/// Shard with its lock, on cache lines of its own, so that threads on different shards do not
-/// contend for a cache line. Aligned to 128 bytes, because processors fetch lines in pairs.
+/// Shard with its lock. Aligned to 128 bytes, because processors fetch cache lines in pairs:
+/// threads that use different shards then do not contend for a cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct PaddedShard(Mutex<Shard>);
@@ -124,14 +129,15 @@ impl std::fmt::Debug for PaddedShard {
 }
 
 impl MemoryStore {
-    /// Creates a store for at most `max_keys` entries, clamped to between 1 and 2^32 - 1.
+    /// Creates a store that holds at most `max_keys` keys, a number that is clamped to the range
+    /// from 1 to 2^32 - 1.
     pub fn new(max_keys: usize) -> MemoryStore {
         let max_keys = max_keys.clamp(1, u32::MAX as usize);
         let shards = match (max_keys / KEYS_PER_SHARD_MIN).checked_ilog2() {
             Some(log) => (1_usize << log).min(SHARDS_MAX),
             None => 1,
         };
-        let overflow = (max_keys / OVERFLOW_DIVISOR).clamp(1, OVERFLOW_MAX);
+        let overflow = (max_keys / OVERFLOW_DIVISOR).clamp(1, OVERFLOW_ENTRIES_MAX);
         MemoryStore {
             shards: (0..shards).map(|_| PaddedShard::default()).collect(),
             own_max: (max_keys - overflow) as u64,
@@ -141,7 +147,8 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the weight of all entries, including overflow counters and expired entries.
+    /// Returns the number of keys that all entries count as, including overflow counters and
+    /// expired entries.
     pub fn len(&self) -> usize {
         usize::try_from(self.stats.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
@@ -151,15 +158,15 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Returns the statistics.
+    /// Returns the statistics, which keep being updated.
     pub fn stats(&self) -> &MemoryStats {
         &self.stats
     }
 
-    /// Returns the memory that this store occupies, in bytes, as requested from the allocator.
-    /// Locks one shard after another; for benchmarks and diagnostics.
+    /// Returns the number of bytes that this store has requested from the allocator. For benchmarks
+    /// and diagnostics, because it locks every shard, one after another.
     pub fn footprint(&self) -> usize {
-        let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).bytes()).sum();
+        let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).occupied_bytes()).sum();
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 
@@ -173,7 +180,7 @@ impl MemoryStore {
                 break;
             }
             let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let slots = self.lock(at).slots().min(left);
+            let slots = self.lock(at).slot_count().min(left);
             for done in (0..slots).step_by(SWEEP_SLOTS) {
                 let slots = SWEEP_SLOTS.min(slots - done);
                 let freed = self.lock(at).reclaim(now, slots, |_| false);
@@ -196,7 +203,7 @@ impl MemoryStore {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Subtracts the weight of removed entries from the weight of the store.
+    /// Subtracts the weight of removed entries from the total weight of the store.
     fn release(&self, entries: usize) {
         if entries > 0 {
             self.stats.live.fetch_sub(entries as u64, Ordering::Relaxed);
@@ -204,8 +211,8 @@ impl MemoryStore {
         }
     }
 
-    /// Claims weight for an overflow counter or for an entry of a key of its own. Returns false if
-    /// the store has no room.
+    /// Adds `weight` to the total weight of the store, for a key's entry or, if `is_overflow`, for
+    /// an overflow counter. Returns false, without adding it, if the store has no room.
     fn claim(&self, is_overflow: bool, weight: usize) -> bool {
         let max = if is_overflow { self.max_keys } else { self.own_max };
         let weight = weight as u64;
@@ -213,9 +220,9 @@ impl MemoryStore {
         self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Claims the weight that an entry grows by, or releases the weight that it shrinks by. Returns
-    /// false if the store has no room. Only a take can fail, because any other operation grows an
-    /// entry by a rounding of its capacity at most.
+    /// Updates the total weight of the store for an entry whose weight changes from `from` to `to`.
+    /// Returns false if the store has no room. Only a take can fail: any other operation grows an
+    /// entry at most by the rounding of its allocation.
     fn resize(&self, is_overflow: bool, op: Op, from: usize, to: usize) -> bool {
         match to.checked_sub(from) {
             Some(0) => true,
@@ -243,7 +250,7 @@ impl MemoryStore {
             return;
         }
         let mut freed = shard.reclaim(now, RECLAIM_SLOTS_FULL, &in_use);
-        for _ in 0..RECLAIM_SHARDS {
+        for _ in 0..RECLAIM_SHARDS_MAX {
             if freed > 0 {
                 break;
             }
@@ -256,8 +263,8 @@ impl MemoryStore {
         self.release(freed);
     }
 
-    /// Updates the statistics after a step of an algorithm.
-    fn count(&self, step: &algorithm::Step, check: &Check<'_>) {
+    /// Updates the statistics after a check was applied to its counter.
+    fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
         }
@@ -269,20 +276,20 @@ impl MemoryStore {
         }
     }
 
-    /// Decides a call of one check. No undo is needed: a single check that passes is charged
-    /// regardless of its role and the accounting of the call.
+    /// Decides a call that consists of a single check. Never undoes the charge, because a single
+    /// check that passes is charged regardless of its role and the accounting of the call.
     fn decide_alone(&self, check: &Check<'_>, now: Micros) -> Outcome {
-        let key = EntryKey::own(check.key.identity);
+        let key = EntryKey::for_counter(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
         shard.set_latest(now);
         if let Some(slot) = shard.find(key) {
             let state = Some(shard.state(slot));
             let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
-            self.count(&step, check);
+            self.record_stats(&step, check);
             if let Some(state) = step.write {
                 if !self.resize(false, check.op, weight(shard.state(slot)), weight(&state)) {
-                    return self.no_room(check.limit, now);
+                    return self.refuse_when_full(check.limit, now);
                 }
                 let expires = algorithm::expires_at(&state, check.limit);
                 shard.put(slot, state, expires);
@@ -294,7 +301,7 @@ impl MemoryStore {
         let op = if overflow.is_some() { without_unreceipted_refund(check.op) } else { check.op };
         let state = overflow.map(|slot| shard.state(slot));
         let step = algorithm::apply_for(state, check.limit, op, check.holder, now);
-        self.count(&step, check);
+        self.record_stats(&step, check);
         let Some(state) = step.write else { return step.outcome };
         let expires = algorithm::expires_at(&state, check.limit);
         let weight = shard::weight(&state);
@@ -307,18 +314,18 @@ impl MemoryStore {
             None => self.claim(true, weight),
         };
         if !has_room {
-            return self.no_room(check.limit, now);
+            return self.refuse_when_full(check.limit, now);
         }
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         match overflow {
             Some(slot) => shard.put(slot, state, expires),
-            None => shard.insert(EntryKey::overflow(check.limit.limit_id), state, expires),
+            None => shard.insert(EntryKey::for_overflow(check.limit.limit_id), state, expires),
         }
         step.outcome
     }
 
-    /// Returns the refusal of a key for which there is no room, not even in an overflow counter.
-    fn no_room(&self, limit: &Limit, now: Micros) -> Outcome {
+    /// Returns the refusal of a check for which there is no room, not even in an overflow counter.
+    fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
@@ -326,7 +333,7 @@ impl MemoryStore {
     }
 
     fn refund_one(&self, receipt: &Receipt) {
-        let key = EntryKey::own(receipt.key.identity);
+        let key = EntryKey::for_counter(receipt.key.identity);
         let mut shard = self.lock(self.shard_of(key));
         let found = shard.find(key).or_else(|| shard.find_overflow(receipt.limit.limit_id));
         let Some(slot) = found else { return };
@@ -340,8 +347,8 @@ impl MemoryStore {
     }
 }
 
-/// Returns the operation as it applies to an overflow counter: a refund by the caller has no effect
-/// there. Such a refund has no receipt, so its hits may have been charged to another counter.
+/// Returns the operation to apply to an overflow counter: a refund without a receipt becomes one of
+/// zero hits, because the hits may have been charged to another counter.
 fn without_unreceipted_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
@@ -363,7 +370,7 @@ impl LocalStore for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    /// Waits only for locks, which are held for well under a microsecond each.
+    /// Never suspends. Waits only for locks, each of which is held for well under a microsecond.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         Answers { each: self.decide(call), source: Source::Memory }
     }

@@ -11,18 +11,17 @@ use hashbrown::HashTable;
 use crate::algorithm::{State, fixed_window};
 use crate::domain::Micros;
 
-/// Entries per chunk of the slab: 6 KiB, so that the last chunk of each shard wastes less than a
-/// byte per key at one million keys.
-const CHUNK: usize = 128;
+/// Number of entries per chunk of the slab. A chunk has 6 KiB, so the partly used last chunks of
+/// all shards waste less than a byte per key at one million keys.
+const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Second half of the key of every overflow counter. Identities are keyed hashes; one in 2^64 ends
-/// in this number by chance.
-const OVERFLOW: u64 = 0x7469_6465_6761_7465;
+/// Second half of the key of every overflow counter, which distinguishes it from other counters.
+/// Their keys are hashes, so only one in 2^64 has this half by chance.
+const OVERFLOW_MARKER: u64 = 0x7469_6465_6761_7465;
 
-/// Maximum distance by which the time of a call may lie behind the latest call without counting as
-/// a step back of the clock. Threads read the clock before they take the lock, so calls may be
-/// reordered.
-const REORDERED_MAX: Micros = Micros::SECOND;
+/// Maximum time by which a call may be older than the latest call without counting as a step back
+/// of the clock. Threads read the clock before they take the lock, so calls may be reordered.
+const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the identity of a counter as two 64-bit words, so that an entry is aligned to 8
 /// bytes.
@@ -30,44 +29,45 @@ const REORDERED_MAX: Micros = Micros::SECOND;
 pub(super) struct EntryKey([u64; 2]);
 
 impl EntryKey {
-    /// Returns the key of a counter's own entry. The tag of the counter is irrelevant here, because
-    /// it only chooses a slot of a Redis Cluster.
-    pub(super) fn own(identity: u128) -> EntryKey {
+    /// Returns the entry key of a counter. Ignores the counter's hash tag, which only chooses the
+    /// hash slot in a Redis Cluster.
+    pub(super) fn for_counter(identity: u128) -> EntryKey {
         let low = identity & u128::from(u64::MAX);
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
     /// Returns the key of the overflow counter of a limit.
-    pub(super) fn overflow(limit_id: u64) -> EntryKey {
+    pub(super) fn for_overflow(limit_id: u64) -> EntryKey {
         // Limit ids are small numbers; an odd factor (2^64 / golden ratio) spreads them over the
         // index without collisions.
-        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), OVERFLOW])
+        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), OVERFLOW_MARKER])
     }
 
-    /// Returns the hash for the index. The identity is a keyed hash already, so nobody without the
-    /// hash key can choose colliding bits. This half serves the index; the other half chooses the
-    /// shard.
+    /// Returns the hash for the index: the first half of the key, because the second half chooses
+    /// the shard. It needs no further hashing, because the identity is a keyed hash, so callers
+    /// cannot choose colliding keys.
     fn hash(self) -> u64 {
         self.0[0]
     }
 
-    /// Returns the 64 bits whose lowest bits choose the shard.
+    /// Returns the half of the key whose lowest bits choose the shard.
     pub(super) fn shard_bits(self) -> u64 {
         self.0[1]
     }
 
     fn is_overflow(self) -> bool {
-        self.0[1] == OVERFLOW
+        self.0[1] == OVERFLOW_MARKER
     }
 }
 
-/// Position of an entry in the slab; does not change until the entry is removed.
+/// Index of an entry in the slab. It does not change until the entry is removed.
 pub(super) type Slot = u32;
 
 #[derive(Clone)]
 struct Entry {
     key: EntryKey,
-    /// Time from which the entry may be removed; `NEVER` for a vacant slot.
+    /// Time from which the entry may be removed, in microseconds since the Unix epoch; `NEVER` for
+    /// a vacant slot.
     expires: Micros,
     state: State,
 }
@@ -76,8 +76,8 @@ struct Entry {
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Heap bytes of a state that count as one key. Equal to the size of an entry, so that `max_keys`
-/// bounds memory regardless of the algorithms in use.
+/// Number of heap bytes of a state that count as one key. Equal to the size of an entry, so that
+/// `max_keys` bounds the memory regardless of the algorithms in use.
 const KEY_BYTES: usize = 48;
 
 const NEVER: Micros = Micros(u64::MAX);
@@ -93,47 +93,47 @@ pub(super) struct Shard {
     index: HashTable<Slot>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<Slot>,
-    /// Number of slots that were ever in use, since the store was created.
+    /// Number of slots that have ever been in use.
     high: Slot,
-    /// Slot at which the next search for expired entries starts.
+    /// Slot at which the next call of [`reclaim`](Self::reclaim) starts.
     cursor: Slot,
     /// Number of overflow counters in this shard.
     overflow: u32,
-    /// Heap bytes of all states in this shard.
+    /// Heap memory of all states in this shard, in bytes.
     heap: usize,
-    /// Time of the latest call.
+    /// Time of the latest call to this shard, in microseconds since the Unix epoch.
     latest: Micros,
 }
 
-/// Returns the number of keys that a state counts as: 1 for its entry and 1 for every [`KEY_BYTES`]
-/// on the heap.
+/// Returns the weight of a state, the number of keys that it counts as: 1 for its entry, plus 1 for
+/// every [`KEY_BYTES`] bytes on the heap.
 pub(super) fn weight(state: &State) -> usize {
     1 + state.heap_bytes().div_ceil(KEY_BYTES)
 }
 
 impl Shard {
-    /// Returns the slot of the entry with this key.
+    /// Returns the slot of the entry with this key; `None` if there is no such entry.
     pub(super) fn find(&self, key: EntryKey) -> Option<Slot> {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Returns the slot of the overflow counter of a limit. Fast if the shard has no overflow
-    /// counters, as most shards do.
+    /// Returns the slot of a limit's overflow counter; `None` if there is none. Does not search the
+    /// index if the shard has no overflow counters.
     pub(super) fn find_overflow(&self, limit_id: u64) -> Option<Slot> {
-        if self.overflow == 0 { None } else { self.find(EntryKey::overflow(limit_id)) }
+        if self.overflow == 0 { None } else { self.find(EntryKey::for_overflow(limit_id)) }
     }
 
-    /// Returns the state in a slot.
+    /// Returns the state of the entry in a slot.
     pub(super) fn state(&self, slot: Slot) -> &State {
         &self.entry(slot).state
     }
 
-    /// Replaces the state and the expiry time in a slot.
+    /// Replaces the state and the expiry time of the entry in a slot.
     pub(super) fn put(&mut self, slot: Slot, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
         let before = std::mem::replace(&mut entry.state, state);
-        entry.expires = before_never(expires);
+        entry.expires = clamp_below_never(expires);
         self.heap = self.heap + bytes - before.heap_bytes();
     }
 
@@ -144,10 +144,10 @@ impl Shard {
             None => self.grow(),
         };
         self.heap += state.heap_bytes();
-        *self.entry_mut(slot) = Entry { key, expires: before_never(expires), state };
+        *self.entry_mut(slot) = Entry { key, expires: clamp_below_never(expires), state };
         self.overflow += u32::from(key.is_overflow());
         let chunks = &self.chunks;
-        self.index.insert_unique(key.hash(), slot, |slot| entry_of(chunks, *slot).key.hash());
+        self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
     /// Checks up to `slots` slots from the cursor on, removes their entries if they are expired and
@@ -170,28 +170,29 @@ impl Shard {
         removed
     }
 
-    /// Returns the number of slots that one full round of [`reclaim`](Self::reclaim) checks.
-    pub(super) fn slots(&self) -> usize {
+    /// Returns the number of slots that [`reclaim`](Self::reclaim) has to check to reach every
+    /// entry once.
+    pub(super) fn slot_count(&self) -> usize {
         self.high as usize
     }
 
-    /// Records the time of a call.
+    /// Records the time of a call to this shard.
     pub(super) fn set_latest(&mut self, now: Micros) {
-        if now > self.latest || now.saturating_add(REORDERED_MAX) < self.latest {
+        if now > self.latest || now.saturating_add(REORDERING_MAX) < self.latest {
             self.latest = now;
         }
     }
 
-    /// Returns the time of the latest call. Refunds carry no time and use this one instead; the
-    /// shard has not changed since then.
+    /// Returns the time of the latest call to this shard. Refunds by receipt have no time of their
+    /// own and use this one.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }
 
     /// Returns the heap memory that the shard occupies, in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn occupied_bytes(&self) -> usize {
         self.index.allocation_size()
-            + self.chunks.len() * CHUNK * ENTRY_BYTES
+            + self.chunks.len() * ENTRIES_PER_CHUNK * ENTRY_BYTES
             + self.chunks.capacity() * size_of::<Box<[Entry]>>()
             + self.free.capacity() * size_of::<Slot>()
             + self.heap
@@ -209,26 +210,26 @@ impl Shard {
 
     fn grow(&mut self) -> Slot {
         let slot = self.high;
-        if slot as usize == self.chunks.len() * CHUNK {
-            self.chunks.push(vec![VACANT; CHUNK].into_boxed_slice());
+        if slot as usize == self.chunks.len() * ENTRIES_PER_CHUNK {
+            self.chunks.push(vec![VACANT; ENTRIES_PER_CHUNK].into_boxed_slice());
         }
         self.high += 1;
         slot
     }
 
     fn entry(&self, slot: Slot) -> &Entry {
-        entry_of(&self.chunks, slot)
+        entry_at(&self.chunks, slot)
     }
 
     fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
-        &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+        &mut self.chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
     }
 }
 
-fn entry_of(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
-    &chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+fn entry_at(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
+    &chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
 }
 
-fn before_never(expires: Micros) -> Micros {
+fn clamp_below_never(expires: Micros) -> Micros {
     expires.min(Micros(NEVER.0 - 1))
 }

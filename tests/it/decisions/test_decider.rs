@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::decide::{Decider, Modes};
+use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{
     CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, Observer, Override, Request,
     Source,
@@ -116,10 +116,10 @@ pub fn compiled(yaml: &str) -> Policy {
 
 impl Bench {
     pub fn new(yaml: &str) -> Bench {
-        Bench::with_modes(yaml, Modes::default())
+        Bench::with_modes(yaml, GlobalModes::default())
     }
 
-    pub fn with_modes(yaml: &str, modes: Modes) -> Bench {
+    pub fn with_modes(yaml: &str, modes: GlobalModes) -> Bench {
         let told = RecordedEvents::default();
         let decider =
             Decider::new(Arc::new(compiled(yaml)), MemoryStore::new(100_000), told.clone(), modes);

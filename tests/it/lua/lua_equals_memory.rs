@@ -160,7 +160,7 @@ impl Trace {
         });
         self.told.extend(told);
         self.receipts.extend(checks.iter().zip(&got).filter_map(|(check, answer)| {
-            answer.outcome().and_then(|outcome| Receipt::of(check, outcome))
+            answer.outcome().and_then(|outcome| Receipt::for_check(check, outcome))
         }));
         assert!(got.iter().all(|answer| matches!(answer, Answer::Decided(_))));
     }

@@ -10,7 +10,7 @@ use tidegate::domain::{
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
-use tidegate::store::redis::keys::{Prefix, slot};
+use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::store::TimeSource;
@@ -40,7 +40,7 @@ impl Transport for Sliced {
         self.plain.send(items).await
     }
 
-    fn post(&self, item: ScriptCall) {
+    fn send_in_background(&self, item: ScriptCall) {
         let (plain, posted) = (self.plain.clone(), Arc::clone(&self.posted));
         tokio::spawn(async move {
             plain.run(&item).await.unwrap();
@@ -273,11 +273,11 @@ async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
         limits.iter().enumerate().map(|(n, limit)| take(key(n as u64), limit, 1)).collect()
     };
     let joined =
-        encoder.call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)), START);
-    assert_eq!(joined.slot, Some(slot(&tagged(0, 7))));
+        encoder.encode_call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+    assert_eq!(joined.slot, Some(counter_slot(&tagged(0, 7))));
     plain.run(&joined).await.unwrap();
     let apart =
-        encoder.call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+        encoder.encode_call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)), START);
     let error = plain.run(&apart).await.unwrap_err();
     assert_eq!(error.code(), Some("CROSSSLOT"), "{error}");
 }

@@ -201,7 +201,7 @@ async fn a_refund_seen_here_drops_what_is_remembered() {
     let bench = Bench::new(false);
     let limit = bucket(2, 10 * SECOND);
     let (answers, ..) = bench.call(START, Accounting::AllOrNothing, &[take(1, &limit, 2)]).await;
-    let receipt = Receipt::of(&take(1, &limit, 2), answers[0].outcome().unwrap()).unwrap();
+    let receipt = Receipt::for_check(&take(1, &limit, 2), answers[0].outcome().unwrap()).unwrap();
     bench.one(START, take(1, &limit, 1)).await;
     assert!(!bench.one(START, take(1, &limit, 1)).await.2);
     bench.one(START, check(1, &limit, Op::Refund { cost: Hits(1) })).await;
