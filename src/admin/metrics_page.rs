@@ -1,5 +1,5 @@
-//! The metrics endpoint. Slow readers share its renderings, because one takes about 2 kB per rule and a
-//! client that does not read must not cost that much for each of its connections.
+//! The metrics endpoint. Slow readers share its renderings, because one takes 500 bytes per rule
+//! and more, and a client that does not read must not cost that much for each of its connections.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

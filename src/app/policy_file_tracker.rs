@@ -221,6 +221,25 @@ mod tests {
     }
 
     #[test]
+    fn a_change_is_taken_at_the_third_poll_while_another_file_changes_at_every_poll() {
+        let (directory, files, mut tracker) = tracked();
+        fs::write(directory.path().join("a.yaml"), "a2").unwrap();
+        let mut polls = (1..=3).map(|poll| {
+            fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
+            tracker.poll(&files, false).unwrap()
+        });
+        assert!(polls.by_ref().take(2).all(|sources| sources.is_none()), "b may become complete");
+        let sources = polls.next().flatten().expect("a change");
+        assert_eq!(texts(&sources), ["a2", "b"], "b as it was when it was last complete");
+        for poll in 4..6 {
+            fs::write(directory.path().join("a.yaml"), format!("a{poll}")).unwrap();
+            fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
+            tracker.poll(&files, false).unwrap();
+        }
+        assert_eq!(texts(&tracker.sources()), ["a2", "b"], "neither is complete");
+    }
+
+    #[test]
     fn files_changed_one_after_the_other_take_effect_together() {
         let (directory, files, mut tracker) = tracked();
         fs::write(directory.path().join("a.yaml"), "a2").unwrap();
