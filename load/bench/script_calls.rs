@@ -224,7 +224,7 @@ fn rows(now: Micros) -> Vec<Row> {
         row("window, debt bucket", &[take(&window), take(&debts[1])]),
         row("10 windows, all debts", &[take(&debts[0]); 10]),
         row("bucket, refund window", &[take(&bucket), (&window, REFUND, Role::Required)]),
-        row("window, quota bucket", &[take(&window), (&bucket, TAKE, Role::Quota)]),
+        row("window, quota bucket", &[take(&window), (&bucket, TAKE, Role::Quota(0))]),
         row("sliding log", &[take(&log)]),
         row("slot", &[take(&slots)]),
         row("hybrid class", &[take(&classes)]),

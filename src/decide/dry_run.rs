@@ -6,7 +6,7 @@
 //!
 //! Not here: presenting the result (`app`).
 
-use super::{Decider, Unavailable, assign_quota_roles, combine, is_admitted};
+use super::{Decider, Unavailable, combine, is_admitted, quota_roles};
 use crate::domain::{
     Accounting, Algorithm, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op,
     Outcome, Request, Role, Verdict,
@@ -59,7 +59,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<DryRun<'p>, Unavailable> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        assign_quota_roles(&mut checks, &matches, self.modes);
+        quota_roles::assign(&mut checks, &matches, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each

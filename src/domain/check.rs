@@ -43,9 +43,11 @@ pub enum Role {
     /// The call is admitted only if this check passes.
     #[default]
     Required,
-    /// At least one of the call's quota checks must pass, not necessarily this one.
-    Quota,
-    /// The check is decided and counted, but has no effect on admission.
+    /// The check belongs to a quota descriptor. At least one quota descriptor of the call must pass
+    /// all of its checks. The number tells the call's quota descriptors apart and is below
+    /// [`Bounds::checks_max`](super::Bounds::checks_max).
+    Quota(u8),
+    /// The check has no effect on admission.
     Shadow,
 }
 
@@ -115,7 +117,12 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether the operation is a refund.
+    /// Returns whether the check belongs to a quota descriptor.
+    pub fn is_quota(&self) -> bool {
+        matches!(self.role, Role::Quota(_))
+    }
+
+    /// Returns whether the check refunds hits.
     pub fn is_refund(&self) -> bool {
         matches!(self.op, Op::Refund { .. })
     }

@@ -42,13 +42,13 @@ pub struct Status<'p> {
     /// Result of the descriptor: `OverLimit` if an enforced check of this descriptor was refused.
     /// Refused shadow checks do not count.
     pub code: Code,
-    /// Limit to report to the caller; `None` if no rule matched, if the rule is unlimited or
-    /// replaced, or if the descriptor's checks were skipped.
+    /// Limit to report; `None` if no rule matched, or if the rule is unlimited or replaced.
     pub shown: Option<StatusLimit<'p>>,
     /// Value of `limit_remaining`, in hits: 0 on `OverLimit`, `u32::MAX` if unlimited.
     pub remaining: u32,
-    /// On `OverLimit`, the time until a retry may pass, or `None` if waiting does not help. On
-    /// `Ok`, the time until the full limit is available again. `None` without a limit.
+    /// On `OverLimit`, wait until a retry may pass (`None` if waiting does not help). On `Ok`, time
+    /// until the counter is unused. `None` without a limit, and if the limit was not asked and
+    /// nothing is known about its counter.
     pub reset: Option<Micros>,
     /// Rule that matched the descriptor; `None` if no rule did. Selects the metadata and the
     /// response body.
@@ -58,7 +58,16 @@ pub struct Status<'p> {
     pub quota: bool,
 }
 
-/// Limit that rejected the request, with the time until a retry may pass.
+/// Precision of the wait of a rejected request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitPrecision {
+    /// The shortest wait after which the request passes if nobody else calls.
+    Exact,
+    /// The longest wait that is known. A limit that was not asked may need a longer one.
+    AtLeast,
+}
+
+/// Limit that rejected the request.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitedBy<'p> {
     /// Name of the limit or, if it has none, the path of the rule in the policy.
@@ -67,6 +76,8 @@ pub struct LimitedBy<'p> {
     pub rule: Option<RuleId>,
     /// Time until a retry may pass; `None` if waiting does not help.
     pub retry_after: Option<Micros>,
+    /// Precision of `retry_after`.
+    pub precision: WaitPrecision,
 }
 
 /// Decision on a rate limit request.
@@ -78,8 +89,10 @@ pub struct Decision<'p> {
     ///
     /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
-    /// If the request was rejected, the refusing limit with the longest wait. A limit that no wait
-    /// satisfies counts as the longest; on a tie, the first in the order of the request wins.
+    /// If the request was rejected, the limit that rejects it longest: of the required limits the
+    /// one with the longest wait, or of the quota descriptors the one with the shortest wait if
+    /// that is longer. A limit that no wait satisfies counts as the longest; on a tie, the first in
+    /// the order of the request wins.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
@@ -101,9 +114,11 @@ pub struct CheckEvent {
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Outcome of the check, as the store returned it.
+    /// Result of the check. If the store was not asked, a pass without a charge.
     pub outcome: Outcome,
-    /// Whether the rule is in shadow mode, so that its refusals do not affect the decision.
+    /// Whether the check was decided. If not, another check had already rejected the call.
+    pub decided: bool,
+    /// Whether the rule is in shadow mode.
     pub shadow: bool,
     /// Whether the call that contains this check was admitted.
     pub admitted: bool,

@@ -25,7 +25,7 @@ pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
 pub use decision::{
     CheckEvent, Code, Decision, LimitedBy, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
-    StatusLimit,
+    StatusLimit, WaitPrecision,
 };
 pub use escaping::{escaped, needs_escape};
 pub use fraction::Fraction;

@@ -138,7 +138,15 @@ pub enum Answer {
     Decided(Outcome),
     /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
-    /// The store did not answer within the budget of the call.
+    /// The check was skipped like a [`NotAsked`](Self::NotAsked) one, and a recent answer about its
+    /// counter is known. For statuses only: it decides nothing.
+    LastKnown {
+        /// Hits that were available at that time.
+        available: Hits,
+        /// Time from now until the counter is unused, if known.
+        reset_after: Option<Micros>,
+    },
+    /// The store did not answer in time.
     Unanswered {
         /// Whether the store may still have executed the check, so that its hits may be charged.
         executed: ExecutionStatus,
@@ -150,7 +158,7 @@ impl Answer {
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
             Answer::Decided(outcome) => Some(outcome),
-            Answer::NotAsked | Answer::Unanswered { .. } => None,
+            Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => None,
         }
     }
 

@@ -302,7 +302,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
             Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
                 Some(FallbackReason::Unreachable)
             }
-            Answer::Decided(_) | Answer::NotAsked => None,
+            Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
         });
         if let Some(reason) = reasons.max_by_key(|reason| *reason as u8) {
             return self.fall_back(call, answers, reason);

@@ -17,7 +17,6 @@ use smallvec::SmallVec;
 
 use crate::domain::{
     Accounting, Admission, Answer, Call, Check, Micros, OnStoreFailure, Outcome, Receipt, Role,
-    Verdict,
 };
 
 /// Value of `retry_after` for a check that is refused because the store is unavailable. One second,
@@ -86,15 +85,10 @@ pub(super) fn merge(
     if all_or_nothing && Admission::from_answers(call.checks, answers).is_rejected() {
         local_checks.retain(|(at, _)| call.checks[*at].applies_when_rejected());
     }
-    let quota_passes = call.checks.iter().zip(&*answers).any(|(check, answer)| {
-        check.role == Role::Quota && answer.verdict() == Some(Verdict::Pass)
-    });
-    if quota_passes {
-        // The local store does not see the passing check and would require another quota check to
-        // pass.
-        for (_, role) in local_checks.iter_mut().filter(|(_, role)| *role == Role::Quota) {
-            *role = Role::Shadow;
-        }
+    // The local store does not see the other checks, and would decide quota checks without them.
+    let admission = Admission::from_answers(call.checks, answers);
+    for (_, role) in &mut local_checks {
+        *role = admission.role_of_rest(*role);
     }
     if !local_checks.is_empty() {
         for ((at, _), answer) in local_checks.iter().zip(local(&local_checks)) {

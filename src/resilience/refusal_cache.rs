@@ -18,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::last_known::LastKnown;
 use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits,
     Limit, Micros, Op, Outcome, Receipt, Refill, Source, Verdict, Window,
@@ -50,6 +51,7 @@ pub struct RefusalCache<S> {
     /// Whether refusals are cached. If not, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
+    last_known: LastKnown,
     stats: RefusalCacheStats,
 }
 
@@ -101,7 +103,8 @@ impl<S: Store> RefusalCache<S> {
     /// tags (Redis Cluster); the refusals of such calls are not cached.
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
-        RefusalCache { inner, splits, enabled: true, sets, stats: RefusalCacheStats::default() }
+        let (last_known, stats) = (LastKnown::new(), RefusalCacheStats::default());
+        RefusalCache { inner, splits, enabled: true, sets, last_known, stats }
     }
 
     /// Enables or disables the cache, which is enabled by default.
@@ -160,12 +163,13 @@ impl<S: Store> RefusalCache<S> {
         })
     }
 
-    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
+    /// Caches a refusal. Returns whether it can be cached.
+    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
-            return;
+            return false;
         };
         if !self.enabled {
-            return;
+            return false;
         }
         let retry_at = now.saturating_add(retry);
         let until = now.saturating_add(TTL_MAX).min(retry_at);
@@ -189,12 +193,15 @@ impl<S: Store> RefusalCache<S> {
         }
         refusals.push(refusal);
         set.until.fetch_max(expires.0, Ordering::Relaxed);
+        true
     }
 
     /// Updates the cache with answers of the store: inserts refusals, and removes the entries of
-    /// counters that were charged, because their waits have become longer.
+    /// counters that were charged, because their waits have become longer. Beside a cached refusal,
+    /// records the counters of the other checks.
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !have_same_tag(call.checks);
+        let mut has_cached = false;
         for (check, answer) in call.checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
             if outcome.charged > Hits::ZERO {
@@ -205,20 +212,33 @@ impl<S: Store> RefusalCache<S> {
                 && !is_split
                 && call.checks.iter().filter(same).count() == 1
             {
-                self.insert(check, outcome, call.now);
+                has_cached |= self.insert(check, outcome, call.now);
+            }
+        }
+        if has_cached && call.checks.len() > 1 {
+            for (check, answer) in call.checks.iter().zip(answers) {
+                if let Answer::Decided(outcome) = answer
+                    && outcome.verdict == Verdict::Pass
+                {
+                    self.last_known.record(check, outcome, call.now);
+                }
             }
         }
     }
 
-    /// Sends the checks at `positions` to the store and stores its answers in `answers`. Returns
-    /// the component that decided them.
+    /// Asks the store for the checks at these positions and fills in its answers. The store decides
+    /// them as if the checks with an answer were still part of the call.
     async fn ask(&self, call: &Call<'_>, positions: &[usize], answers: &mut [Answer]) -> Source {
         if positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
             return Source::Cached;
         }
-        let checks: SmallVec<[Check<'_>; 8]> =
-            positions.iter().map(|at| call.checks[*at]).collect();
+        let admission = Admission::from_answers(call.checks, answers);
+        let rest = |at: &usize| {
+            let check = call.checks[*at];
+            Check { role: admission.role_of_rest(check.role), ..check }
+        };
+        let checks: SmallVec<[Check<'_>; 8]> = positions.iter().map(rest).collect();
         let call = Call { checks: &checks, ..*call };
         let Answers { each, source } = self.inner.apply(&call).await;
         self.update(&call, &each);
@@ -323,6 +343,11 @@ impl<S: Store> Store for RefusalCache<S> {
             .filter(|at| !is_rejected || call.checks[*at].applies_when_rejected())
             .collect();
         let source = self.ask(call, &positions, &mut each).await;
+        for (check, answer) in call.checks.iter().zip(&mut each) {
+            if *answer == Answer::NotAsked {
+                *answer = self.last_known.answer(check, call.now);
+            }
+        }
         Answers { each, source }
     }
 

@@ -310,6 +310,7 @@ mod tests {
                 reset_after: Micros::ZERO,
                 taken: None,
             },
+            decided: true,
             shadow: false,
             admitted: true,
             is_refund: false,

@@ -99,6 +99,7 @@ mod tests {
                 reset_after: Micros::ZERO,
                 taken: None,
             },
+            decided: true,
             shadow: false,
             admitted: verdict == Verdict::Pass,
             is_refund: false,

@@ -80,6 +80,9 @@ impl RuleCounters {
                 counter.fetch_add(more, Ordering::Relaxed);
             }
         }
+        if !check.decided {
+            return;
+        }
         let checks = match check.outcome.verdict {
             Verdict::Pass => &self.passed,
             Verdict::Refuse => &self.refused,

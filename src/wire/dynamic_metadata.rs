@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::decode::DecodedRequest;
 use super::response_headers::limit_name;
-use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
+use crate::domain::{Code, Decision, Descriptor, HolderToken, Override, WaitPrecision};
 use crate::policy::Policy;
 
 /// Metadata key under which Tidegate adds its own fields.
@@ -23,14 +23,18 @@ const TIDEGATE_KEY: &str = "tidegate";
 /// that Envoy sends no release for other calls.
 const HOLDER_KEY: &str = "slot";
 
-/// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Omits `retry_after_ms`
-/// if waiting does not help.
+/// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
+/// `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least` if a limit that was not
+/// asked may need a longer wait.
 pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
     let mut refusal = Struct::default();
     if let Some(limited_by) = &decision.limited_by {
         insert_field(&mut refusal, "limited_by", string_kind(limit_name(limited_by)));
         if let Some(wait) = limited_by.retry_after {
             insert_field(&mut refusal, "retry_after_ms", number_kind(wait.ceil_millis()));
+            if limited_by.precision == WaitPrecision::AtLeast {
+                insert_field(&mut refusal, "retry_after_is", string_kind("at_least"));
+            }
         }
     }
     insert_field(&mut refusal, "source", string_kind(decision.source.as_str()));

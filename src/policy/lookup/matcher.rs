@@ -158,6 +158,7 @@ impl Policy {
         let mut checks =
             Checks { each: SmallVec::new(), spans: SmallVec::new(), names: SmallVec::new() };
         let mut identity = Identity::default();
+        let mut quotas = 0;
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
             let start = checks.each.len();
             match found {
@@ -165,6 +166,7 @@ impl Policy {
                 | DescriptorMatch::Replaced(_)
                 | DescriptorMatch::Unlimited(_) => {}
                 DescriptorMatch::Limited(rule) => {
+                    let role = role(rule, quotas);
                     for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
                         if matches.is_replaced(rule, plan) {
                             continue;
@@ -174,7 +176,7 @@ impl Policy {
                         let key = self.counter_key(&mut identity, prefix, plan, entries);
                         let op = requested_op(descriptor, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
-                        checks.push(key, limit, op, role(rule), name);
+                        checks.push(key, limit, op, role, name);
                         self.set_holder(&mut checks, descriptor);
                     }
                 }
@@ -188,6 +190,9 @@ impl Policy {
                     }
                 }
             }
+            // Descriptors without checks have no number, so that the numbers stay below 128.
+            let is_quota = checks.each.get(start).is_some_and(Check::is_quota);
+            quotas += u8::from(is_quota);
             checks.spans.push(start..checks.each.len());
         }
         checks
@@ -332,10 +337,11 @@ fn requested_op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     }
 }
 
-fn role(rule: &Rule) -> Role {
+/// Returns the role of a rule's checks. `quotas` is the number of quota descriptors so far.
+fn role(rule: &Rule, quotas: u8) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,
-        (false, true) => Role::Quota,
+        (false, true) => Role::Quota(quotas),
         (false, false) => Role::Required,
     }
 }

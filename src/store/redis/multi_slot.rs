@@ -51,10 +51,12 @@ pub(super) fn first_group(
     if accounting == Accounting::Independent || groups.len() < 2 {
         return None;
     }
-    let is_single_quota = checks.iter().filter(|check| check.role == Role::Quota).count() == 1;
+    let mut quotas = checks.iter().filter(|check| check.is_quota()).map(|check| check.role);
+    let first_quota = quotas.next();
+    let is_single_quota = quotas.all(|role| Some(role) == first_quota);
     let can_reject = |check: &Check<'_>| match check.role {
         Role::Required => true,
-        Role::Quota => is_single_quota,
+        Role::Quota(_) => is_single_quota,
         Role::Shadow => false,
     };
     let nearest = |group: &SlotGroup| {
@@ -73,7 +75,7 @@ pub(super) fn first_group(
 /// then decides the whole call.
 pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
-        (Accounting::AllOrNothing, Role::Quota) => Role::Shadow,
+        (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,
         (Accounting::AllOrNothing, role @ (Role::Required | Role::Shadow))
         | (Accounting::Independent, role) => role,
     };
@@ -209,15 +211,19 @@ mod tests {
             })
         };
         assert_eq!(roles([Role::Shadow, Role::Required, Role::Required]), None);
-        assert_eq!(roles([Role::Quota, Role::Quota, Role::Required]), None);
-        assert_eq!(roles([Role::Quota, Role::Shadow, Role::Required]), Some(0));
+        assert_eq!(roles([Role::Quota(0), Role::Quota(1), Role::Required]), None);
+        assert_eq!(roles([Role::Quota(0), Role::Quota(0), Role::Required]), Some(0));
+        assert_eq!(roles([Role::Quota(0), Role::Shadow, Role::Required]), Some(0));
     }
 
     #[test]
     fn quota_checks_reject_the_call_only_if_all_of_them_refuse() {
         let limit = limit(5, Charge::Admitted);
-        let quota = |identity| Check { role: Role::Quota, ..take(identity, &limit) };
-        let checks = [quota(10), quota(20), take(30, &limit)];
+        let quota = |number: u8| {
+            let identity = 10 * (u128::from(number) + 1);
+            Check { role: Role::Quota(number), ..take(identity, &limit) }
+        };
+        let checks = [quota(0), quota(1), take(30, &limit)];
         let (no, yes) = (decided(Verdict::Refuse, 0, 0), decided(Verdict::Pass, 1, 4));
         assert!(!is_rejected(&checks, &[no, yes, yes]));
         assert!(!is_rejected(&checks, &[no, Answer::NotAsked, yes]), "not known yet");

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::domain::{Check, Micros, Outcome, Verdict};
+use crate::domain::{Check, Hits, Micros, Outcome, Verdict};
 
 /// Number of table entries, 16 bytes each. A new hint may overwrite another, which the next
 /// multi-slot call on its counter records again.
@@ -72,6 +72,14 @@ impl NearLimitHints {
             return Some(0);
         }
         (available < cost.saturating_mul(NEAR_COSTS)).then(|| 1 + available / cost)
+    }
+
+    /// Returns the hits that were available when the check's counter was last seen. `None` if the
+    /// counter was not seen, or if another one has overwritten its entry.
+    pub(super) fn last_available(&self, check: &Check<'_>) -> Option<Hits> {
+        let (counter, hint) = self.entry(check);
+        let is_own = hint.counter.load(Ordering::Relaxed) == counter;
+        is_own.then(|| Hits(hint.last_seen.load(Ordering::Relaxed) >> 32))
     }
 
     fn entry(&self, check: &Check<'_>) -> (u64, &Hint) {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::{Accounting, Hits, HolderToken, LimitedBy, Rate, RuleId, Source};
+use crate::domain::{
+    Accounting, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
+};
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
@@ -87,6 +89,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
             name: "per-ip",
             rule: status.rule,
             retry_after: status.reset,
+            precision: WaitPrecision::Exact,
         }),
         statuses,
         source: Source::Memory,

@@ -12,6 +12,7 @@ use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::Unavailable;
 use tidegate::domain::{
     Code, Decision, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit, Unit,
+    WaitPrecision,
 };
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
@@ -103,6 +104,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
             name: "per-ip",
             rule: None,
             retry_after: Some(Micros(1_500_000)),
+            precision: WaitPrecision::Exact,
         }),
         statuses: vec![status; request.descriptors.len()],
         source: Source::Memory,

@@ -150,17 +150,17 @@ fn op_name(check: &Check<'_>) -> &'static str {
     }
 }
 
-/// Returns the name of a role in the scripts.
-fn role_name(role: Role) -> &'static str {
+/// Returns the scripts' name of a role.
+fn pack_role(packed: &mut Packed, role: Role) {
     match role {
-        Role::Required => "required",
-        Role::Quota => "quota",
-        Role::Shadow => "shadow",
+        Role::Required => packed.push_text(b"required"),
+        Role::Quota(number) => packed.push_number(u64::from(number)),
+        Role::Shadow => packed.push_text(b"shadow"),
     }
 }
 
-/// Returns the hits to charge, refund or peek for. Caps them at a number beyond which more hits
-/// have no further effect, so that the scripts' arithmetic stays exact.
+/// Returns the number of hits to charge, to refund, or to check for. Larger numbers are capped where
+/// more hits would have no further effect, so that the scripts' arithmetic stays exact.
 fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();
@@ -268,7 +268,7 @@ fn pack_multi<'a>(
         if needs_extra_numbers(check, accounting) {
             listed.push_number(place);
             listed.push_text(op_name(check).as_bytes());
-            listed.push_text(role_name(check.role).as_bytes());
+            pack_role(&mut listed, check.role);
             listed.push_number(cap);
             listed.push_numbers(bucket);
         }
@@ -295,7 +295,7 @@ fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.push_text(&[letter(&check.limit.algorithm)]);
     packed.push_text(op_name(check).as_bytes());
-    packed.push_text(role_name(check.role).as_bytes());
+    pack_role(&mut packed, check.role);
     packed.push_number(capped_cost(check));
     pack_limit(&mut packed, check.limit, check.holder, clock);
     packed
