@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -14,9 +13,8 @@ use super::exit_codes::Failure;
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::admin_wiring::AdminWiring;
 use super::wiring::server_config;
-use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits};
+use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits, MetricsEndpoint};
 use crate::settings::Settings;
-use crate::telemetry::MetricsPage;
 
 /// Time allowed for the HTTP ports to finish their requests after gRPC has finished, 250 ms.
 const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
@@ -66,11 +64,11 @@ impl HttpPorts {
         wiring: &AdminWiring<'_>,
         actions: AdminHandlers,
         overrides: &Arc<RuntimeOverrides>,
-        metrics: Arc<MetricsPage>,
+        metrics: Arc<MetricsEndpoint>,
     ) -> RunningHttpPorts {
         let (stop, stops) = watch::channel(false);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), stop };
-        let mut spawn = |listener: TcpListener, routes: Router| {
+        let mut spawn = |listener: TcpListener, routes| {
             running.tasks.spawn(admin::serve(
                 listener,
                 routes,

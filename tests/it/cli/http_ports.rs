@@ -6,6 +6,7 @@ use std::process::Command;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use socket2::{Domain, Socket, Type};
 
 use crate::support::http::{get, post, send};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run};
@@ -269,4 +270,46 @@ fn refusals_are_logged_once_a_second_with_a_count_and_without_request_data() {
     assert!(refused["refusals"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
     assert!(serving.log().lines().count() < 20, "{}", serving.log());
     assert!(!serving.log().contains("somebody-private"));
+}
+
+#[test]
+fn slow_readers_of_metrics_share_renderings() {
+    const RULES: u32 = 20_000;
+    const READERS: usize = 40;
+    let rule = |n| format!("  - {{key: k{n}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n");
+    let policy: String = (0..RULES).map(rule).collect();
+    let serving = Tidegate::policy(&format!("domain: edge\ndescriptors:\n{policy}"), &[]);
+    let http = serving.port("http");
+    let page = get(http, "/metrics").body.len();
+    let before = serving.kib("VmRSS") << 10;
+    let reader = |n: usize| {
+        // A reader with another start of a rendering than the one before it.
+        std::thread::sleep(std::time::Duration::from_millis(if n % 10 == 0 { 1_100 } else { 0 }));
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(4 << 10).expect("a small buffer");
+        socket.connect(&http.into()).expect("it listens");
+        let mut stream = TcpStream::from(socket);
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
+        let mut first = [0; 15];
+        stream.read_exact(&mut first).expect("it answers");
+        assert_eq!(&first, b"HTTP/1.1 200 OK");
+        stream
+    };
+    let readers: Vec<TcpStream> = (0..READERS).map(reader).collect();
+    let grown = (serving.kib("VmRSS") << 10).saturating_sub(before);
+    println!("{READERS} readers of a page of {page} bytes take {grown} bytes");
+    assert!(page > 8 << 20, "the page is larger than the buffers of a socket: {page}");
+    assert!(grown < 6 * page, "{grown} bytes for {READERS} readers of {page} bytes");
+    assert_eq!(get(http, "/healthz").status, 200);
+    drop(readers);
+}
+
+#[test]
+fn calls_admitted_by_the_global_shadow_mode_are_counted() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--shadow-mode", "true"]);
+    for _ in 0..7 {
+        assert_eq!(post(serving.port("http"), "/json", ASK).status, 200);
+    }
+    let metrics = get(serving.port("http"), "/metrics").body;
+    assert!(metrics.contains("tidegate_global_shadow_mode_total 2\n"), "{metrics}");
 }
