@@ -49,24 +49,18 @@ impl State {
         self.slots.iter().map(|slot| u64::from(slot.hits)).sum()
     }
 
-    /// Returns the slots in use at `now`, and whether a lease was clamped. A lease that ends more than
-    /// two leases from now was taken by a clock far ahead; it counts as taken now.
-    fn at(&self, limit: &Concurrency, now: Micros) -> (State, bool) {
+    /// Returns the slots in use at `now`, with capacity for `spare` more, and whether a lease was
+    /// clamped. A lease that ends more than two leases from now was taken by a clock far ahead; it
+    /// counts as taken now.
+    fn at(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
-        let mut slots: Vec<Slot> = self
-            .slots
-            .iter()
-            .filter(|slot| slot.until > now)
-            .map(|slot| {
-                let far = slot.until > latest;
-                clamped |= far;
-                Slot {
-                    until: if far { now.saturating_add(limit.lease) } else { slot.until },
-                    ..*slot
-                }
-            })
-            .collect();
+        let mut slots = Vec::with_capacity(self.slots.len() + spare);
+        slots.extend(self.slots.iter().filter(|slot| slot.until > now).map(|slot| {
+            let far = slot.until > latest;
+            clamped |= far;
+            Slot { until: if far { now.saturating_add(limit.lease) } else { slot.until }, ..*slot }
+        }));
         if clamped {
             slots.sort_by_key(|slot| slot.until);
         }
@@ -113,7 +107,8 @@ pub fn apply(
     now: Micros,
 ) -> Step<State> {
     let (mut slots, clamped) = match state {
-        Some(state) => state.at(limit, now),
+        // A refund must not need more memory than the table has, so only a take gets spare capacity.
+        Some(state) => state.at(limit, now, usize::from(matches!(op, Op::Take { .. }))),
         None => (State::default(), false),
     };
     let mut wait = Some(Micros::ZERO);
@@ -170,7 +165,9 @@ pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State>
     let live = |slot: &&Slot| slot.until > now;
     state.slots.iter().filter(live).find(|slot| slot.holder.0 == taken.entry)?;
     let others = state.slots.iter().filter(live).filter(|slot| slot.holder.0 != taken.entry);
-    Some(State { slots: others.copied().collect() })
+    let mut slots = Vec::with_capacity(state.slots.len());
+    slots.extend(others.copied());
+    Some(State { slots })
 }
 
 /// Returns when the last lease ends.
