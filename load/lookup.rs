@@ -17,7 +17,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use specs::{Node, descriptor, domain, entry, key, pair, request};
-use tidegate::policy::{Found, Policy, Secret};
+use tidegate::policy::{DescriptorMatch, Policy, Secret};
 
 const SIZES: [usize; 3] = [10, 1_000, 100_000];
 const ROUNDS: usize = 7;
@@ -102,7 +102,7 @@ fn hostile() {
         let descriptors = [descriptor(&entries)];
         let request = request(&descriptors);
         let best = best_of(1, || {
-            assert!(matches!(policy.find(&request).found[0], Found::Nothing));
+            assert!(matches!(policy.find(&request).found[0], DescriptorMatch::NoRule));
         });
         println!("{:<18} {size:>8} {:>9.0} us for 40 kB", "hostile *<n>*</n>*", best / 1_000.0);
     }
@@ -115,7 +115,7 @@ fn time(policy: &Policy, asked: &[(String, String)], with_checks: bool) -> f64 {
         for at in 0..REQUESTS {
             let request = request(&descriptors[at % descriptors.len()]);
             let matches = policy.find(black_box(&request));
-            assert!(matches!(matches.found[0], Found::Limited(_)));
+            assert!(matches!(matches.found[0], DescriptorMatch::Limited(_)));
             if with_checks {
                 black_box(policy.checks(&request, &matches));
             }

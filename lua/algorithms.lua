@@ -1,24 +1,24 @@
 #!lua
--- Finds an algorithm by its letter, the same as in the counter's key:
+-- Returns the functions of an algorithm by its letter in the counter's key:
 -- algorithms(letter, now, extra_ms, only_refund) -> functions.
 --
--- Each algorithm has these functions, in its own file. The limit is what that file
--- lists, from limit[at + 1] on.
---   load(key, limit, at) -> state (nil: none), err
+-- Each algorithm's file defines these functions, and lists the values of the limit, from limit[at + 1]
+-- on.
+--   load(key, limit, at) -> state (nil if missing), err
 --   step(state, op, cost, limit, at) -> passes, wait, charged, since, entry, write, clamped
---     op       take, peek, refund, or debt (a take that is charged whatever its verdict)
---     wait     microseconds until it would pass; 0: it passes, or never does
---     charged  hits; since: the window or the time they were charged in; entry: of a log
---     write    the new state; nil: no change
---     clamped  the stored state was from the far future
---   report(state, limit, at) -> available (hits), reset (microseconds until nothing is used)
+--     op       take, peek, refund, or debt (a take that is charged even if refused)
+--     wait     microseconds until the check would pass; 0 if it passes now or never does
+--     charged  hits; since: start of the window, or time, of the charge; entry: number in a log
+--     write    the new state; nil if it does not change
+--     clamped  whether the stored state was from the far future
+--   report(state, limit, at) -> available (hits), reset (microseconds until the counter is unused)
 --   save(key, state, limit, at)
 --   refund(key, limit, at, hits, taken_at, window, entry) -> whether the counter changed, err
--- A state is never changed, only replaced. The limit is a part of a longer list because a list of its own
--- costs Redis half a microsecond.
+-- States are immutable: a change makes a new one. The limit is part of a longer list, because a list of
+-- its own would cost Redis half a microsecond.
 --
--- Only the algorithms that a call uses are built: to build one costs Redis about 1 us. `only_refund`: the
--- caller needs nothing else, and the commoner algorithms leave out what refund does not use.
+-- Building an algorithm's functions costs Redis about 1 us, so only those that a call uses are built. With
+-- `only_refund`, the common algorithms build only what refund needs.
 local letter, now, extra_ms, only_refund = ...
 if letter == 'w' or letter == 'k' then
   return loadfile('algorithm/fixed_window.lua')(now, extra_ms, only_refund)

@@ -1,32 +1,32 @@
 #!lua
--- Decides any call: all checks whose keys share a cluster slot (on one server: all checks of the call),
--- as if nothing ran in between. Everything is read and decided before the first write. Common calls have
--- faster scripts: single_fixed_window.lua, single_bucket.lua, single_sliding_window.lua and multi_check.lua.
+-- Decides any call atomically: all its checks or, on a cluster, those whose keys share a slot. Reads and
+-- decides everything before the first write. Common calls have faster scripts: single_fixed_window.lua,
+-- single_bucket.lua, single_sliding_window.lua, and multi_check.lua.
 --
 -- KEYS[i]  the counter of check i; the same counter may come twice. Refunds come first.
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  accounting: all_or_nothing or independent
--- ARGV[3]  stride: how many arguments each check has
--- ARGV[4]  checks: MessagePack, one after the other, for each check (then nil, up to the stride):
---   +1  letter: the algorithm's, as in the counter's key
---   +2  op: take, peek, refund, or debt (a take that is charged whatever its verdict)
+-- ARGV[3]  stride: number of values per check
+-- ARGV[4]  checks: MessagePack, for each check these values, then nils up to the stride:
+--   +1  letter: of the algorithm, as in the counter's key
+--   +2  op: take, peek, refund, or debt (a take that is charged even if refused)
 --   +3  role: required, quota or shadow
 --   +4  cost: hits
---   +5  limit: what the algorithm's file lists, one after the other
+--   +5  limit: the values listed in the algorithm's file
 --
--- State    each counter's, as its algorithm's file says
--- Reply    {now, clamped (how many counters were from the far future), then six numbers for each check:
---          available (refused: -1 - available), wait (0: none), reset, charged, since, entry}. If the
---          server's clock is in none of a calendar's windows: {-1}, and no counter changed.
+-- State    as in each algorithm's file
+-- Reply    {now, clamped (number of counters from the far future), then six numbers for each check:
+--          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry}.
+--          {-1} if the server's clock is outside a calendar's windows; then no counter changed.
 -- Cost     TIME once, load and save of each counter; refused: no write
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local all_or_nothing, stride, args = ARGV[2] == 'all_or_nothing', ARGV[3] + 0, { cmsgpack.unpack(ARGV[4]) }
 local checks, algorithms = #KEYS, {}
 
--- A counter has two states within a call. `certain` is its state if the call is rejected: the stored one,
--- after refunds and debts. `admitted` is its state if the call is admitted: nil until a take of it passes.
--- `certain_at` and `admitted_at` are the indices of the limits under which they were written; false: not
--- written.
+-- Within a call, a counter has two states. `certain` is its state if the call is rejected: the stored
+-- state after refunds and debts. `admitted` is its state if the call is admitted; nil until a take passes.
+-- `certain_at` and `admitted_at` are the indices of the limits under which they changed, false if they
+-- did not.
 local counters, debts = {}, {}
 local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0
 local refused, quotas, quota_passes = false, false, false
@@ -77,14 +77,14 @@ for i = 1, checks do
     counter.certain, counter.certain_at = write, limit
   end
   if op == 'debt' then
-    -- What it was charged if the call is not admitted.
+    -- The charge that remains if the call is rejected.
     debts[i] = { charged, since, entry }
   end
 end
 
 local charges = not all_or_nothing or not refused and (quota_passes or not quotas)
 reply[2] = clamped
--- Reports come before writes, because some read what is stored.
+-- Reports come before writes, because some of them read stored values.
 for i = 1, checks do
   local at, r, counter = (i - 1) * stride, 6 * i - 3, counters[KEYS[i]]
   local state = charges and counter.admitted or counter.certain
@@ -104,7 +104,7 @@ for i = 1, checks do
   elseif counter.certain_at then
     save(KEYS[i], counter.certain, args, counter.certain_at)
   end
-  -- The same counter may come again.
+  -- The same counter may occur again later in the call.
   counter.admitted, counter.certain_at = nil, false
 end
 return reply

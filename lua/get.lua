@@ -1,8 +1,8 @@
 #!lua
--- Reads a string: get(key) -> value (false: none), err.
+-- Reads a string: get(key) -> value (false if missing), err.
 --
--- A key of another type counts as absent, so that the next take replaces it. Any other error (a server
--- that forbids GET) is returned, because a counter that cannot be read is not an empty one.
+-- A key of another type counts as missing, so that the next take replaces it. Any other error (such as an
+-- ACL that forbids GET) is returned, because an unreadable counter must not count as empty.
 local value = redis.pcall('GET', ...)
 if value and value.err then
   return false, not string.find(value.err, 'WRONGTYPE', 1, true) and value

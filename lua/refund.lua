@@ -1,21 +1,21 @@
 #!lua
--- Refunds charges by their receipts, each to the counter it was taken from: into its own window if the
--- counter still holds that one; into a bucket less what can have refilled since. Sent once; a refund that
--- is lost only makes a counter stricter for a while.
+-- Refunds charges by receipt, each to its counter: to the window it was charged to, if the counter still
+-- holds that window; to a bucket, minus the hits that may have refilled since the charge. Refunds are
+-- sent at most once; a lost one only leaves a counter stricter for a while.
 --
 -- KEYS[i]  the counter of receipt i; the same counter may come twice
 -- ARGV[1]  now_us: see clock.lua
--- ARGV[2]  stride: how many arguments each receipt has
--- ARGV[3]  receipts: MessagePack, one after the other, for each receipt (then nil, up to the stride):
---   +1  letter: the algorithm's, as in the counter's key
+-- ARGV[2]  stride: number of values per receipt
+-- ARGV[3]  receipts: MessagePack, for each receipt these values, then nils up to the stride:
+--   +1  letter: of the algorithm, as in the counter's key
 --   +2  hits
---   +3  taken_at: when they were taken
---   +4  window: its start
---   +5  entry: of a log its number, of slots their holder
---   +6  limit: what the algorithm's file lists, one after the other
+--   +3  taken_at: time of the charge
+--   +4  window: start of the window charged
+--   +5  entry: number of a log's take, or holder of slots
+--   +6  limit: the values listed in the algorithm's file
 --
--- State    each counter's, as its algorithm's file says
--- Reply    how many counters were changed
+-- State    as in each algorithm's file
+-- Reply    number of counters changed
 -- Cost     TIME once; one GET and at most one write per receipt (logs and slots: a few more)
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local stride, args = ARGV[2] + 0, { cmsgpack.unpack(ARGV[3]) }

@@ -1,27 +1,27 @@
 #!lua
--- Fast path: decides a call of one check of a bucket. Answers the counter's state;
--- src/algorithm/bucket.rs turns it into an outcome.
--- Saves FIGURE of Redis' CPU per call (load/results/scripts.txt).
--- Takes and peeks are decided here. Refunds and debts, and states that do not fit the limit, go through
--- algorithm/bucket.lua, which says what credits are.
+-- Fast path: decides a call with one check, of a bucket. Answers the counter's state, from which
+-- src/algorithm/bucket.rs computes the outcome.
+-- Saves 43 % of Redis' CPU per call, compared with apply.lua (load/results/scripts.txt).
+-- Decides takes and peeks itself. Passes refunds, debts, and states that do not fit the limit to
+-- algorithm/bucket.lua, which defines credits.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: see clock.lua
--- ARGV[2]  need: credits to take; one more than the capacity where the hits never fit
--- ARGV[3]  capacity: credits of a full bucket, less what a floor keeps
+-- ARGV[2]  need: credits to take; capacity + 1 if the cost exceeds the burst
+-- ARGV[3]  capacity: credits of a full bucket, minus those that must remain because of a floor
 -- ARGV[4]  rate: credits per microsecond; absent, or empty, in arrival form
--- ARGV[5]  cap: the largest debt in credits, where it is not the capacity
--- ARGV[6]  op: peek, refund or debt; absent: a take, charged when it passes
--- then, where op is there:
+-- ARGV[5]  cap: the largest debt in credits, if it differs from the capacity
+-- ARGV[6]  op: peek, refund or debt; absent for a take, which is charged if it passes
+-- only together with op:
 -- ARGV[7]  cost: hits
 -- ARGV[8]  burst: hits
 -- ARGV[9]  unit: credits per hit
--- ARGV[10]  floor: hits that must be there before a take
+-- ARGV[10]  floor: hits that must be available before a take
 --
--- State    algorithm/bucket.lua's
--- Reply    "ahead now [rem clamped]": the debt before this call in whole microseconds (refused:
---          -1 - ahead) and the time; in credit form the rest of the debt, and 1 where the stored state
---          was from the far future
+-- State    as in algorithm/bucket.lua
+-- Reply    "ahead now [rem clamped]": the debt before this call in whole microseconds (-1 - ahead if
+--          refused) and the time; in credit form also the remainder of the debt, and 1 if the stored
+--          state was from the far future
 -- Cost     TIME, GET and SET; refused: no write
 local now, extra_ms
 if ARGV[1] == '' then
@@ -33,8 +33,9 @@ end
 local key, need, capacity = KEYS[1], ARGV[2] + 0, ARGV[3] + 0
 local rate = ARGV[4] and tonumber(ARGV[4])
 local cap, op = ARGV[5] and ARGV[5] + 0 or capacity, ARGV[6]
+local changes = op and op ~= 'peek'
 
-local value = redis.pcall('GET', key)
+local value = not changes and redis.pcall('GET', key)
 local ahead, rem, clamped = 0, 0, false
 if value then
   local tat = tonumber(value)
@@ -48,7 +49,7 @@ if value then
     rem = 0
   end
 end
-if op and op ~= 'peek' or value and value.err or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
+if changes or value and value.err or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
   or (ahead - 1000000) * (rate or 1) > cap
 then
   local bucket = loadfile('algorithm/bucket.lua')(now, extra_ms)
@@ -57,7 +58,7 @@ then
     return err
   end
   ahead, rem, clamped = bucket.read(state, rate or 1, cap)
-  if op and op ~= 'peek' then
+  if changes then
     local limit = { ARGV[8] + 0, cap, ARGV[9] + 0, rate or 1, ARGV[10] + 0 }
     local passes, _, _, _, _, write = bucket.step(state, op, ARGV[7] + 0, limit, 0)
     if write then
@@ -67,7 +68,7 @@ then
   end
 end
 
--- Exact: a product beyond 2^53 is rounded, but never below the capacity.
+-- This comparison is exact: a product above 2^53 is rounded, but never below the capacity.
 local passes = ahead * (rate or 1) + rem <= capacity - need
 local charges = passes and not op
 if charges or clamped then

@@ -1,23 +1,23 @@
 #!lua
--- Fast path: decides a call of one check of a sliding window. Answers the counter's state;
--- src/algorithm/sliding_window.rs turns it into an outcome.
--- Saves FIGURE of Redis' CPU per call (load/results/scripts.txt).
--- Takes and peeks are decided here. Refunds and debts, and counters of a window ahead of the clock, go
--- through algorithm/sliding_window.lua.
+-- Fast path: decides a call with one check, of a sliding window. Answers the counter's state, from which
+-- src/algorithm/sliding_window.rs computes the outcome.
+-- Saves 36 % of Redis' CPU per call, compared with apply.lua (load/results/scripts.txt).
+-- Decides takes and peeks itself. Passes refunds, debts, and counters of a window ahead of the clock to
+-- algorithm/sliding_window.lua.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  cost: hits to take
 -- ARGV[3]  hits: per window
 -- ARGV[4]  length_us: of a window, at least one second
--- ARGV[5]  tick_us: what time is counted in; hits times ticks per window is below 2^53
--- ARGV[6]  op: peek, refund or debt; absent: a take, charged when it passes
--- ARGV[7]  cap: the highest count of a window, where op is there
+-- ARGV[5]  tick_us: unit of time; hits times ticks per window is below 2^53
+-- ARGV[6]  op: peek, refund or debt; absent for a take, which is charged if it passes
+-- ARGV[7]  cap: the largest count of a window; only together with op
 --
--- State    algorithm/sliding_window.lua's
--- Reply    "cur now prev [start clamped]": the hits in the current window before this call (refused:
---          -1 - cur), the time, the hits of the window before; where the window may not be the current
---          one its start, and 1 where the stored state was from the far future
+-- State    as in algorithm/sliding_window.lua
+-- Reply    "cur now prev [start clamped]": the hits in the current window before this call (-1 - cur if
+--          refused), the time, and the hits of the previous window; if the window may not be the
+--          current one also its start, and 1 if the stored state was from the far future
 -- Cost     TIME, GET and SET; refused: no write
 local now, extra_ms
 if ARGV[1] == '' then
@@ -29,7 +29,9 @@ end
 local key, cost, hits, length, tick = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 
 local number = (now - now % length) / length
-local value, op = redis.pcall('GET', key), ARGV[6]
+local op = ARGV[6]
+local changes = op and op ~= 'peek'
+local value = not changes and redis.pcall('GET', key)
 local prev, cur, windows = 0, 0, 0
 if value then
   local at, before, counted
@@ -43,7 +45,7 @@ if value then
     prev = counted + 0
   end
 end
-if op and op ~= 'peek' or windows < 0 or prev > hits or cur > hits then
+if changes or windows < 0 or prev > hits or cur > hits then
   local sliding_window = loadfile('algorithm/sliding_window.lua')(now, extra_ms)
   local limit = { hits, op and ARGV[7] + 0 or hits, length, tick }
   local state, err = sliding_window.load(key, limit, 0)

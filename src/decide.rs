@@ -1,8 +1,10 @@
-//! Decides requests: match the policy, apply the checks to the store, combine the outcomes.
+//! Decides requests: matches the policy, applies the checks to the store, and combines the
+//! outcomes.
 //!
-//! Generic over the store. The store call is the only await of a decision.
+//! Generic over the store. The store call is the only await point of a decision.
 //!
-//! Not here: the wire format, the policy language, the arithmetic of limits, the clock.
+//! Not here: the wire format (`wire`), policy files (`policy`), the arithmetic of limits
+//! (`algorithm`), the clock (`clock`).
 
 mod dry_run;
 mod generated_holder;
@@ -22,22 +24,22 @@ use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, Call, Check, Code, Decision, LimitedBy,
     Micros, Observer, Op, Outcome, Request, Role, Source, Status, StatusLimit, Verdict,
 };
-use crate::policy::{Checks, Found, Matches, Policy, Rule};
+use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
-/// `limit_remaining` of a rule without a limit.
+/// `limit_remaining` in the status of an unlimited rule.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
-/// Modes that apply to all rules.
+/// Global modes, which apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modes {
-    /// Decide and charge as usual, then answer OK.
+    /// Whether to answer OK regardless of the decision. Limits are charged as usual.
     pub shadow: bool,
-    /// Treat every descriptor as a quota descriptor.
+    /// Whether to treat every descriptor as a quota descriptor.
     pub quota: bool,
 }
 
-/// The store did not answer in time, and no fallback decided the call.
+/// Error: the store did not answer in time, and no fallback decided the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
@@ -58,22 +60,23 @@ impl<S: Store, O: Observer> Decider<S, O> {
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
 
-    /// Returns the current policy. A request loads it once and uses it throughout.
+    /// Returns the active policy. A request loads the policy once, so that a reload never affects
+    /// it halfway.
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
 
-    /// Replaces the policy. Requests in progress finish under the old one.
+    /// Replaces the active policy. Requests in progress finish under the previous one.
     pub fn replace_policy(&self, policy: Arc<Policy>) {
         self.policy.store(policy);
     }
 
-    /// Returns the store.
+    /// Returns the store of all counters.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Returns the observer.
+    /// Returns the observer that is notified of decisions.
     pub fn observer(&self) -> &O {
         &self.observer
     }
@@ -118,7 +121,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         Ok(decision)
     }
 
-    /// Asks the store, if there is anything to ask.
+    /// Applies checks to the store. Skips the store if there are no checks.
     async fn apply(
         &self,
         checks: &[Check<'_>],
@@ -132,7 +135,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }
 
-    /// Gives takes of slots without a holder a generated one, the same for the whole call.
+    /// Generates a holder for concurrency checks whose caller named none. All checks of the call
+    /// share the generated holder.
     fn assign_holder(
         &self,
         policy: &Policy,
@@ -158,33 +162,38 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Whether a decision lets the call pass on its merits, not because of global shadow mode.
+/// Returns whether a decision admits the call regardless of global shadow mode.
 fn is_admitted(decision: &Decision<'_>) -> bool {
     decision.code == Code::Ok && !decision.shadowed
 }
 
-fn rule_of<'p>(found: &Found<'p>) -> Option<&'p Rule> {
+fn matched_rule<'p>(found: &DescriptorMatch<'p>) -> Option<&'p Rule> {
     match found {
-        Found::Replaced(rule) | Found::Unlimited(rule) | Found::Limited(rule) => Some(rule),
-        Found::Nothing | Found::Override(_) => None,
+        DescriptorMatch::Replaced(rule)
+        | DescriptorMatch::Unlimited(rule)
+        | DescriptorMatch::Limited(rule) => Some(rule),
+        DescriptorMatch::NoRule | DescriptorMatch::Override(_) => None,
     }
 }
 
-/// Sets the roles of quota checks. Under global quota mode every descriptor is a quota descriptor.
+/// Sets the roles of quota checks. In global quota mode, every descriptor is a quota descriptor.
 ///
-/// If a quota descriptor cannot refuse (it is shadowed, unlimited, replaced or, under global quota
-/// mode, unmatched), one quota descriptor is certain to pass, so the checks of the others become
-/// shadow checks.
+/// If a quota descriptor cannot refuse (it is shadowed, unlimited, replaced or, in global quota
+/// mode, unmatched), the quota group always passes, so the checks of the others become shadow
+/// checks.
 fn assign_quota_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: Modes) {
-    let is_quota =
-        |found: &Found<'_>| modes.quota || rule_of(found).is_some_and(|rule| rule.quota_mode);
+    let is_quota = |found: &DescriptorMatch<'_>| {
+        modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
+    };
     let quota_always_passes = matches.found.iter().zip(&checks.spans).any(|(found, span)| {
         is_quota(found)
             && match found {
-                Found::Nothing | Found::Replaced(_) | Found::Unlimited(_) => true,
-                // A rule without checks: the value is in no consumer class, so it is not limited.
-                Found::Limited(rule) => rule.shadow_mode || span.is_empty(),
-                Found::Override(_) => false,
+                DescriptorMatch::NoRule
+                | DescriptorMatch::Replaced(_)
+                | DescriptorMatch::Unlimited(_) => true,
+                // No checks: the value has no consumer class and is therefore not limited.
+                DescriptorMatch::Limited(rule) => rule.shadow_mode || span.is_empty(),
+                DescriptorMatch::Override(_) => false,
             }
     });
     for (found, span) in matches.found.iter().zip(&checks.spans) {
@@ -199,7 +208,7 @@ fn assign_quota_roles(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes:
     }
 }
 
-/// Combines the outcomes into a decision (docs/POLICY.md: admission, and what a status shows).
+/// Combines the outcomes into a decision, as docs/POLICY.md describes admission and statuses.
 fn combine<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
@@ -210,7 +219,7 @@ fn combine<'p>(
     let mut statuses = Vec::with_capacity(matches.found.len());
     let mut limited_by: Option<LimitedBy<'p>> = None;
     for (found, span) in matches.found.iter().zip(&checks.spans) {
-        let rule = rule_of(found);
+        let rule = matched_rule(found);
         let shadow = rule.is_some_and(|rule| rule.shadow_mode);
         let mut strictest: Option<(usize, &Outcome)> = None;
         for at in span.clone() {
@@ -248,7 +257,8 @@ fn combine<'p>(
     })
 }
 
-/// Returns the limit's own name or, if it has none, its rule's path. A request override has neither.
+/// Returns the name of a limit, or the path of its rule if the limit is unnamed. Empty for a
+/// request override, which has neither.
 fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {
         Some(rule) if name.is_empty() => &rule.path,
@@ -256,8 +266,8 @@ fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     }
 }
 
-/// Whether the answers admit the call. Checks that were not asked do not count: the store skips them
-/// only if the call is already rejected.
+/// Returns whether the answers admit the call. Skipped checks do not count, because a store skips
+/// checks only after another check has refused the call.
 fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, Unavailable> {
     let mut admission = Admission::default();
     for (check, answer) in checks.iter().zip(answers) {
@@ -270,8 +280,9 @@ fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, Unavailable>
     Ok(admission.is_admitted())
 }
 
-/// Whether a descriptor's status shows this outcome rather than another one: a refusal rather than a
-/// pass, then the longer wait or the fewer available hits. On a tie the first in file order is shown.
+/// Returns whether a descriptor's status shows `outcome` rather than `other`: a refusal takes
+/// precedence over a pass, then the longer wait or the fewer available hits. On a tie, the status
+/// shows the first in file order.
 fn is_stricter(outcome: &Outcome, other: &Outcome) -> bool {
     match (outcome.verdict, other.verdict) {
         (Verdict::Refuse, Verdict::Pass) => true,
@@ -281,7 +292,8 @@ fn is_stricter(outcome: &Outcome, other: &Outcome) -> bool {
     }
 }
 
-/// Whether one wait is longer than another. `None` is the longest: waiting does not help.
+/// Returns whether wait `a` is longer than wait `b`. `None` is the longest, because waiting never
+/// helps.
 fn is_longer(a: Option<Micros>, b: Option<Micros>) -> bool {
     match (a, b) {
         (None, None) | (Some(_), None) => false,
@@ -290,19 +302,21 @@ fn is_longer(a: Option<Micros>, b: Option<Micros>) -> bool {
     }
 }
 
-fn status_without_limit<'p>(found: &Found<'p>, has_no_check: bool) -> Status<'p> {
+fn status_without_limit<'p>(found: &DescriptorMatch<'p>, has_no_check: bool) -> Status<'p> {
     let is_unlimited = match found {
-        Found::Unlimited(_) => true,
-        Found::Limited(_) => has_no_check,
-        Found::Nothing | Found::Replaced(_) | Found::Override(_) => false,
+        DescriptorMatch::Unlimited(_) => true,
+        DescriptorMatch::Limited(_) => has_no_check,
+        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) | DescriptorMatch::Override(_) => {
+            false
+        }
     };
     Status {
         code: Code::Ok,
         shown: None,
         remaining: if is_unlimited { REMAINING_UNLIMITED } else { 0 },
         reset: None,
-        rule: rule_of(found).map(|rule| rule.id),
-        quota: rule_of(found).is_some_and(|rule| rule.quota_mode),
+        rule: matched_rule(found).map(|rule| rule.id),
+        quota: matched_rule(found).is_some_and(|rule| rule.quota_mode),
     }
 }
 

@@ -85,7 +85,7 @@ fn measure(kind: &str, rules: usize) -> f64 {
             }];
             let request = Request { domain: "bench", descriptors: &descriptors };
             let matches = std::hint::black_box(policy.find(std::hint::black_box(&request)));
-            found += usize::from(matches!(matches.found[0], policy::Found::Limited(_)));
+            found += usize::from(matches!(matches.found[0], policy::DescriptorMatch::Limited(_)));
         }
     }
     let spent = began.elapsed();

@@ -115,7 +115,7 @@ impl Server {
 
 impl Recording {
     fn ours(now: Micros) -> Recording {
-        let scripts = PRODUCTION.each().iter().map(|script| script.text.clone()).collect();
+        let scripts = PRODUCTION.all().iter().map(|script| script.text.clone()).collect();
         Recording { scripts, rows: rows(now) }
     }
 

@@ -28,7 +28,7 @@ struct Side {
 pub fn run(scale: Scale) {
     let server = RedisServer::start();
     let mut connection = server.client().get_connection().unwrap();
-    for script in PRODUCTION.each() {
+    for script in PRODUCTION.all() {
         redis::cmd("SCRIPT").arg("LOAD").arg(&script.text).exec(&mut connection).unwrap();
     }
     let mut load = |text: &str| -> String {
@@ -156,7 +156,7 @@ pub fn bytes_per_key(scale: Scale) {
         assert_eq!(limit.charge, Charge::Admitted);
         let server = RedisServer::start();
         let mut connection = server.client().get_connection().unwrap();
-        for script in PRODUCTION.each() {
+        for script in PRODUCTION.all() {
             redis::cmd("SCRIPT").arg("LOAD").arg(&script.text).exec(&mut connection).unwrap();
         }
         let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);

@@ -1,23 +1,23 @@
 #!lua
--- Bucket (token bucket b, leaky bucket l): `burst` hits fit in, and it refills evenly.
--- algorithms.lua says what each function does.
+-- Token bucket (letter b) and leaky bucket (letter l): holds `burst` hits and refills evenly.
+-- algorithms.lua describes the functions.
 --
--- A bucket's debt is counted in credits: `ahead` microseconds until it is full, each worth `rate`
--- credits, and `rem` credits less than one more. Where a hit comes back every so many whole
--- microseconds ("arrival form"), rate is 1, a credit is a microsecond and rem is 0. Otherwise ("credit
--- form") a hit is worth as many credits as its window has microseconds, and rate is the hits per
--- window: exact for any rate.
+-- A bucket's debt is counted in credits: `ahead` whole microseconds until the bucket is full, each worth
+-- `rate` credits, plus `rem` credits, fewer than `rate`. If a hit refills in a whole number of
+-- microseconds ("arrival form"), rate is 1, a credit is a microsecond, and rem is 0. Otherwise ("credit
+-- form") a hit is worth as many credits as the window has microseconds, and rate is the hits per window,
+-- which is exact for any rate.
 --
 -- limit      +1  burst: hits
 --            +2  cap: the largest debt in credits
 --            +3  unit: credits per hit
 --            +4  rate: credits per microsecond
---            +5  floor: hits that must be there before a take
+--            +5  floor: hits that must be available before a take
 -- State      one integer, the time in microseconds at which the bucket is full ("theoretical arrival
---            time"), followed by a colon and rem where that is not 0
--- Expiry     the time until the bucket is full: then an absent one means the same
+--            time"), followed by a colon and rem unless rem is 0
+-- Expiry     when the bucket is full, which is equivalent to a missing counter
 --
--- Numbers are doubles, exact below 2^53: every sum that decides is. Never tostring a timestamp.
+-- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms, only_refund = ...
 
 local function load(key)
@@ -33,14 +33,14 @@ local function load(key)
   return tat and { tat = tat, rem = rem }
 end
 
--- The debt as a limit of this rate and largest debt sees it now: ahead, rem, clamped. A rem of another
--- rate is rounded up; a debt of more than a second beyond the largest means that the clock jumped back
--- or the limit was lowered, and is the largest from now on.
+-- Returns the debt now under a limit of this rate and largest debt: ahead, rem, clamped. A rem stored
+-- under another rate is rounded up. A debt more than a second above the largest means that the clock
+-- stepped back or the limit was lowered; it is clamped to the largest.
 local function read(state, rate, cap)
   if not (state and state.tat >= now) then
     return 0, 0, false
   end
-  -- Only what no script of ours wrote has a fraction of a microsecond.
+  -- Only a value that none of our scripts wrote has a fraction of a microsecond.
   local ahead, rem = math.ceil(state.tat - now), state.rem
   if rem >= rate then
     ahead, rem = ahead + 1, 0
@@ -52,7 +52,7 @@ local function read(state, rate, cap)
   return ahead, rem, false
 end
 
--- The debt after so many more credits; fewer where they are negative.
+-- Returns the debt plus `credits`, which may be negative.
 local function charge(ahead, rem, credits, rate)
   local part = (rem + credits) % rate
   ahead = ahead + (rem + credits - part) / rate
@@ -67,7 +67,8 @@ local function save(key, state)
   redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(state.tat - now, extra_ms))
 end
 
--- Less what can have refilled since: refunding all of it would hand out the refill twice.
+-- Refunds the hits minus those that may have refilled since the charge; a full refund would grant those
+-- twice.
 local function refund(key, limit, at, hits, taken_at)
   local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
   local state, err = load(key)
@@ -87,7 +88,7 @@ if only_refund then
   return { refund = refund }
 end
 
--- Microseconds until so many hits pass: 0 or less if they do now, nil if they never do.
+-- Returns the microseconds until `cost` hits pass: 0 or less if they pass now, nil if they never do.
 local function until_passes(ahead, rem, cost, limit, at)
   local spare, rate = limit[at + 1] - cost, limit[at + 4]
   if spare < 0 then
@@ -121,13 +122,13 @@ local function step(state, op, cost, limit, at)
   if wait and wait <= 0 then
     return true, 0, charged, now, 0, write, clamped
   elseif credits > 0 then
-    -- A debt's wait counts from after its charge.
+    -- The wait of a debt is computed after its charge.
     wait = until_passes(ahead, rem, cost, limit, at)
   end
   return false, wait or 0, charged, now, 0, write, clamped
 end
 
--- Single hits pass until fewer than the floor would be there before one.
+-- Single hits pass while max(floor, 1) hits are available before each.
 local function report(state, limit, at)
   local unit, rate, floor = limit[at + 3], limit[at + 4], limit[at + 5]
   local ahead, rem = read(state, rate, limit[at + 2])

@@ -1,18 +1,19 @@
 #!lua
--- Concurrency: so many slots in use at once. Each has a holder, and a lease after which it frees itself.
--- algorithms.lua says what each function does.
+-- Concurrency: at most `slots` slots in use at once. Each has a holder, and a lease after which it becomes
+-- free.
+-- algorithms.lua describes the functions.
 --
 -- limit      +1  slots
 --            +2  lease_us
---            +3  holder: 16 bytes; nil: a take uses the holder of 16 zeros, a refund does nothing
--- State      a sorted set. A member is a slot: 16 bytes for the holder and 2 bytes for the number of its
---            slot. The score is the microsecond in which the lease ends. So the slots in use are a
---            ZCOUNT, and every operation is logarithmic in them.
---            Within a call: `live`, the number of slots in the stored set, and for each holder that the
---            call changes the stored slots and the slots now.
--- Expiry     the last lease's end
+--            +3  holder: 16 bytes; if nil, a take uses 16 zero bytes, and a refund does nothing
+-- State      a sorted set with a member per slot: 16 bytes for the holder and 2 bytes for the number of
+--            the holder's slot. The score is the microsecond in which the lease ends. So the slots in
+--            use are a ZCOUNT, and every operation is logarithmic in their number.
+--            Within a call: `live`, the number of unexpired slots in the stored set, and for each holder
+--            that the call changes its stored and its new slots.
+-- Expiry     when the last lease ends
 --
--- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+-- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms = ...
 
 local NOBODY = string.rep('\0', 16)
@@ -36,7 +37,7 @@ local function load(key)
   return { key = key, live = live, touched = {} }
 end
 
--- The slots of a holder: how many are stored and when they end, how many it has now and when those do.
+-- Returns the slots of a holder: number and end of lease, both as stored and as changed by this call.
 local function slots_of(state, holder)
   local slots = state.touched[holder]
   if slots then
@@ -68,14 +69,14 @@ local function with_slots(state, holder, count, ends)
   return after
 end
 
--- The stored slot that ends as the nth of all that have not.
+-- Returns the stored slot whose lease is the nth unexpired one to end.
 local function nth_stored(state, nth)
   local from_end = nth - state.live - 1
   local slot = redis.call('ZRANGE', state.key, from_end, from_end, 'WITHSCORES')
   return tonumber(slot[2]), slot[1]
 end
 
--- When the last lease ends; 0 where nobody holds a slot.
+-- Returns the end of the last lease; 0 if no slot is in use.
 local function newest_end(state)
   local newest, nth = 0, state.live
   while nth > 0 do
@@ -95,7 +96,7 @@ local function newest_end(state)
   return newest
 end
 
--- Slots in use, less those of one holder.
+-- Returns the number of slots in use by all holders except one.
 local function in_use(state, except)
   local used = state.live
   for holder, slots in pairs(state.touched) do
@@ -104,8 +105,8 @@ local function in_use(state, except)
   return used
 end
 
--- A lease that ends later than any taken now could was given by a clock far ahead: it began now. What no
--- script of ours wrote is removed at that occasion.
+-- Returns the state with leases from a clock far ahead restarted now. Drops members that none of our
+-- scripts wrote.
 local function clamp(state, lease)
   local after = { key = state.key, live = 0, replaces = true, touched = {} }
   for holder, slots in pairs(state.touched) do
@@ -128,7 +129,7 @@ local function clamp(state, lease)
   return after
 end
 
--- The end of the lease that ends as the nth, not counting one holder's.
+-- Returns the end of the nth lease to end, not counting one holder's.
 local function nth_end(state, nth, except)
   local gone, added = 0, 0
   for holder, slots in pairs(state.touched) do
@@ -166,8 +167,8 @@ local function nth_end(state, nth, except)
   return ends or now
 end
 
--- Microseconds until so many slots are free, not counting one holder's: 0 if they are now, nil if they
--- never are.
+-- Returns the microseconds until `cost` slots are free, not counting one holder's: 0 if they are free
+-- now, nil if they never are.
 local function until_free(state, cost, slots, except)
   if cost > slots then
     return nil
@@ -201,7 +202,7 @@ local function step(state, op, cost, limit, at)
   end
   local since = math.max(newest - lease, now)
   write = with_slots(state, holder, cost, since + lease)
-  -- A renewal charges nothing: a refund of it would free a slot held before the call.
+  -- A renewal charges nothing, because its refund would free a slot that was in use before the call.
   return true, 0, held > 0 and 0 or cost, since, 0, write, clamped
 end
 
@@ -230,7 +231,7 @@ local function save(key, state)
   end
 end
 
--- Frees the receipt's slots, if they are still held.
+-- Frees the receipt's slots, if they are still in use.
 local function refund(key, _, _, _, _, _, holder)
   local state, err = load(key)
   if not state or slots_of(state, holder).count == 0 then

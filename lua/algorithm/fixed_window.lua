@@ -1,26 +1,26 @@
 #!lua
--- Fixed window: so many hits in each window. Windows have one length and are aligned to the Unix epoch
--- (letter w), or are the days, weeks, months or years of a time zone (letter k).
--- algorithms.lua says what each function does.
+-- Fixed window: at most `hits` hits in each window. Windows have one length and are aligned to the Unix
+-- epoch (letter w), or are the days, weeks, months or years of a time zone (letter k).
+-- algorithms.lua describes the functions.
 --
 -- limit      +1  hits
---            +2  cap: the highest count
---            +3  unit_us: what windows are numbered in: their length; of a calendar, a second
---            of a calendar, by the caller's clock:
---            +4  previous: the previous window's start; nil where windows have one length
+--            +2  cap: the largest count
+--            +3  unit_us: unit of a window's number: its length, or a second for calendar windows
+--            for calendar windows, by the caller's clock:
+--            +4  previous: the previous window's start; nil if all windows have one length
 --            +5  current: the current window's start
 --            +6  following: the next window's start
 --            +7  last: the next window's end
 -- State      one integer: the window's number (its start in units) modulo 900,000,000, then the count
---            in ten decimal digits. So hits in one window are INCRBY, the cheapest write there is, and
---            Redis stores 8 bytes. (Seconds wrap after 28 years; expiry removes such keys, and half of
---            that is the distance at which past and future are told apart.)
+--            in ten decimal digits. So a hit in the same window is an INCRBY, the cheapest write, and
+--            Redis stores 8 bytes. (Numbers in seconds wrap after 28 years. Keys expire long before,
+--            and a distance of up to 14 years tells past from future.)
 -- Expiry     the window's end
 --
--- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+-- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms, only_refund = ...
 
--- Into the window it was taken in, if the counter still holds that one.
+-- Refunds to the window charged, if the counter still holds that window.
 local function refund(key, limit, at, hits, _, window)
   local value, err = loadfile('get.lua')(key)
   local number, count = window / limit[at + 3] % 900000000, 0
@@ -35,8 +35,8 @@ if only_refund then
   return { refund = refund }
 end
 
--- Where the current window starts and ends, and where the next one ends; nil where the server's clock is
--- in none of a calendar's windows.
+-- Returns the start and end of the current window and the end of the next; nil if the server's clock is
+-- outside a calendar's windows.
 local function span(limit, at)
   local previous, current, following, last = limit[at + 4], limit[at + 5], limit[at + 6], limit[at + 7]
   if not previous then
@@ -53,8 +53,8 @@ local function span(limit, at)
   return following, last, nil
 end
 
--- The counter as this limit sees it now: start, count, the window's end, whether it was from the far
--- future: then the window is full now.
+-- Returns the counter as it counts now: start, count, the window's end, and whether it was from the far
+-- future, in which case it is clamped to a full window.
 local function read(state, limit, at)
   local start, stop, after = span(limit, at)
   if not state or state.start < start then
@@ -64,11 +64,11 @@ local function read(state, limit, at)
   if state.start > stop then
     return start, math.min(math.max(count, limit[at + 1]), cap), stop, true
   end
-  -- In the next window where the clock stepped back: it stands still.
+  -- In the next window if the clock stepped back: time stands still at that window's start.
   return state.start, count < cap and count or cap, state.start == stop and after or stop, false
 end
 
--- `stored` is the count that INCRBY can go on from.
+-- `stored` is the count that INCRBY can increase.
 local function load(key, limit, at)
   local start, stop, after = span(limit, at)
   if not start then
@@ -76,7 +76,7 @@ local function load(key, limit, at)
   end
   local value, err = loadfile('get.lua')(key)
   local number, unit = tonumber(value) or -1, limit[at + 3]
-  -- A number beyond any of ours would seem to be of the current window for ever.
+  -- A larger number than our scripts write would count as the current window for ever.
   if not (number >= 0 and number < 9e18) then
     return nil, err
   end
@@ -121,7 +121,7 @@ local function report(state, limit, at)
 end
 
 local function save(key, state, limit, at)
-  -- INCRBY fails on what is not written as whole numbers are.
+  -- INCRBY fails on text that is not a whole number.
   if state.stored and tonumber(redis.pcall('INCRBY', key, state.count - state.stored)) then
     return
   end

@@ -1,21 +1,21 @@
 #!lua
 -- Hybrid consumer classes: a guaranteed bucket for each class, and a common pool with floors.
--- algorithms.lua says what each function does; src/algorithm/hybrid.rs has the formulas.
+-- algorithms.lua describes the functions, src/algorithm/hybrid.rs the formulas.
 --
--- limit      +1  burst: hits of everything together
+-- limit      +1  burst: capacity of all buckets and the pool together, in hits
 --            +2  unit: credits per hit, 100 for each tick of the window
 --            +3  tick_us
 --            +4  hits: per window
 --            +5  class: counted from 1
 --            +6  floor: per cent of the pool
---            +7  classes: how many there are
+--            +7  classes: their number
 --            +8 and on: each class's share, per cent
--- State      numbers with colons between: the tick it was written in, the pool's credits, and each
---            class's own
--- Expiry     the time until everything is full
+-- State      numbers separated by colons: the tick of the last write, the pool's credits, and the
+--            credits of each class's own bucket
+-- Expiry     when everything is full
 --
--- A check that does not pass bisects for its wait, in at most 53 steps.
--- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+-- The wait of a refused check is found by bisection, in at most 53 steps.
+-- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms = ...
 
 local function div_floor(a, b)
@@ -46,13 +46,13 @@ local function terms_of(limit, at)
   if terms.spare > 0 and (not slowest or terms.spare < slowest) then
     slowest = terms.spare
   end
-  -- After so many ticks everything is full, whatever was there.
+  -- Ticks after which everything is full, whatever the state.
   terms.ticks_to_full = slowest and div_ceil(total, slowest) or 0
   terms.now = div_floor(now, terms.tick)
   return terms
 end
 
--- The most that the pool may hold.
+-- Returns the most credits that the pool may hold.
 local function room_of(terms, own)
   local room = terms.total
   for class = 1, #terms.cap do
@@ -61,7 +61,8 @@ local function room_of(terms, own)
   return math.max(room, 0)
 end
 
--- What flows in: more than twice everything is no different from it, and stays exact.
+-- Returns the credits that flow in within `ticks`, at most twice the total: more has no effect, and the
+-- bound keeps sums exact.
 local function gain(terms, flow, ticks)
   local most = terms.total * 2
   if flow > 0 and ticks > div_floor(most, flow) then
@@ -70,7 +71,7 @@ local function gain(terms, flow, ticks)
   return flow * ticks
 end
 
--- The own buckets `ticks` later, and what the pool would hold then if it had no bound.
+-- Returns the own buckets after `ticks`, and the pool without its bound.
 local function grown(terms, state, ticks)
   local own, pool = {}, state.pool + gain(terms, terms.spare, ticks)
   for class, cap in ipairs(terms.cap) do
@@ -86,8 +87,8 @@ local function refilled(terms, state, ticks)
   return { last = state.last + ticks, pool = math.min(pool, room_of(terms, own)), own = own }
 end
 
--- The state now, and whether it was from the far future: then everything is empty now. A state of
--- another number of classes counts as full.
+-- Returns the state now, and whether it was from the far future, in which case everything is empty. A
+-- state with another number of classes than the limit counts as full.
 local function read(terms, state)
   if not state or #state.own ~= #terms.cap then
     local pool = math.max(terms.total - terms.caps, 0)
@@ -104,7 +105,7 @@ local function read(terms, state)
   return refilled(terms, fitting, math.max(terms.now - state.last, 0)), false
 end
 
--- What the pool must hold for a take of so many credits.
+-- Returns the credits that the pool must hold for a take of `credits`.
 local function needed(terms, own, credits)
   local rest = credits - own[terms.class]
   if rest <= 0 then
@@ -120,7 +121,7 @@ local function needed(terms, own, credits)
   return math.max(rest, floor)
 end
 
--- Ticks until so many credits pass; nil if they never do.
+-- Returns the ticks until a refused take of `credits` passes; nil if it never does.
 local function ticks_until_passes(terms, state, credits)
   local fails, passes = 0, terms.ticks_to_full
   local function reached(ticks)
@@ -138,7 +139,7 @@ local function ticks_until_passes(terms, state, credits)
   return after.pool >= needed(terms, after.own, credits) and passes or nil
 end
 
--- Into the own bucket first, the rest into the pool.
+-- Returns the state after a refund: into the own bucket first, the rest into the pool.
 local function returned(terms, state, credits)
   local own = { unpack(state.own) }
   local to_own = math.min(credits, math.max(terms.cap[terms.class] - own[terms.class], 0))
@@ -146,7 +147,7 @@ local function returned(terms, state, credits)
   return { last = state.last, pool = math.min(state.pool + credits - to_own, room_of(terms, own)), own = own }
 end
 
--- The microsecond in which everything is full again.
+-- Returns the microsecond in which everything is full again.
 local function full_at(terms, state)
   local ticks, held = 0, state.pool
   for class, cap in ipairs(terms.cap) do
@@ -197,8 +198,8 @@ local function step(state, op, cost, limit, at)
   return true, 0, cost, now, terms.class - 1, write, clamped
 end
 
--- The hit that is not all in the own bucket takes its rest from the pool, and from then on each takes all
--- of itself; each looks at the floor before it takes.
+-- After the whole hits of the own bucket, one hit takes the bucket's remainder and the rest from the pool.
+-- All later hits come from the pool alone. Each one checks the floor first.
 local function report(state, limit, at)
   local terms = terms_of(limit, at)
   local present = read(terms, state)
@@ -223,7 +224,7 @@ local function save(key, state, limit, at)
   redis.call('SET', key, table.concat(text, ':'), 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
 end
 
--- Less what can have refilled since.
+-- Refunds the hits minus those that may have refilled since the charge.
 local function refund(key, limit, at, hits, taken_at)
   local terms = terms_of(limit, at)
   local state, err = load(key)

@@ -1,29 +1,30 @@
 #!lua
--- Sliding log: so many hits in any interval of one window's length, exactly. Every take is kept until it
--- is a window old. algorithms.lua says what each function does.
+-- Sliding log: at most `hits` hits in any interval of one window's length. Each take is stored until it
+-- is one window old. algorithms.lua describes the functions.
 --
 -- limit      +1  hits
---            +2  cap: the most that is kept
+--            +2  cap: the most hits stored
 --            +3  length_us
 -- State      a string of 20 bytes per take, oldest first, big-endian: 7 time in microseconds, 5 hits of
---            all takes up to and with this one, 3 its own hits, 5 its number (sums and numbers modulo
---            2^40). So the hits that count are a difference of two sums, found by bisection, and a
---            take is an APPEND: it reads and writes a handful of takes however long the log is. A take
---            that was refunded stays with no hits and the time of the one before it. When more takes
---            are over than count, the next take writes the string anew.
---            Within a call: `kept` takes of the stored string, of which `first` is the first that
---            counts, and then those in `added`; `before` is the sum before `first`, `total` the last
---            sum, `newest` the newest time, `next` the next number.
--- Expiry     the newest take's end
+--            all takes up to and including this one, 3 its own hits, 5 its number (sums and numbers
+--            modulo 2^40). So the counted hits are the difference of two sums, found by bisection, and
+--            a take is an APPEND, which reads and writes a handful of takes however long the log is. A
+--            refunded take remains with 0 hits and the time of the take before it. Once expired takes
+--            outnumber the others, the next take rewrites the string.
+--            Within a call: `kept` takes of the stored string, of which `first` is the first unexpired
+--            one, followed by the takes in `added`; `before` is the sum before `first`, `total` the
+--            last sum, `newest` the newest time, `next` the next number.
+-- Expiry     when the newest take expires
 --
--- Numbers are doubles, exact below 2^53: every number here is. Never tostring a timestamp.
+-- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms = ...
 
 local FORMAT, SIZE, ROUND = '>I7I5I3I5', 20, 1099511627776
--- A string of up to so many takes is read whole: that costs less than the GETRANGEs of a bisection.
+-- Largest number of takes read with one GET, which costs less than the GETRANGEs of a bisection.
 local WHOLE_MAX = 200
 
--- Takes in the stored string. A string that is not whole takes, or a key of another type, has none.
+-- Returns the number of takes in the stored string; 0 for a string of another length or a key of another
+-- type.
 local function count_stored(key)
   local bytes = redis.pcall('STRLEN', key)
   if type(bytes) == 'table' then
@@ -32,7 +33,7 @@ local function count_stored(key)
   return bytes % SIZE == 0 and bytes / SIZE or 0
 end
 
--- A stored take -> time, sum, hits, number. `whole`: the string, where it was read whole.
+-- Returns a stored take: time, sum, hits, number. `whole` is the string, if it was read whole.
 local function stored_take(key, nth, whole)
   if whole then
     return struct.unpack(FORMAT, whole, (nth - 1) * SIZE + 1)
@@ -40,7 +41,7 @@ local function stored_take(key, nth, whole)
   return struct.unpack(FORMAT, redis.call('GETRANGE', key, (nth - 1) * SIZE, nth * SIZE - 1))
 end
 
--- The first of from..to that holds (to + 1: none). What holds for one holds for all later ones.
+-- Returns the first index in from..to for which `holds` is true, or to + 1. `holds` must be monotonic.
 local function first_that(from, to, holds)
   to = to + 1
   while from < to do
@@ -90,7 +91,7 @@ local function load(key, limit, at)
   state.whole = stored <= WHOLE_MAX and redis.call('GET', key)
   local newest, total, _, number = take_of(state, stored)
   state.total, state.next = total, number + 1
-  -- A clock that stepped back stands still, so that what is over stays over.
+  -- If the clock stepped back, time stands still, so that expired takes stay expired.
   local still = math.max(newest, now)
   state.first = stored + 1
   if newest + length > still then
@@ -107,7 +108,7 @@ local function load(key, limit, at)
   return state
 end
 
--- A take from more than a window ahead is read as taken now.
+-- Returns the state with takes from more than a window ahead counted as taken now.
 local function clamp(state, horizon)
   local after, past, present, future = copy(state), {}, {}, {}
   for nth = state.first, length_of(state) do
@@ -126,7 +127,7 @@ local function clamp(state, horizon)
   return after
 end
 
--- Microseconds until so many hits pass: 0 if they do now, nil if they never do.
+-- Returns the microseconds until `cost` hits pass: 0 if they pass now, nil if they never do.
 local function until_passes(state, cost, hits, length)
   if cost > hits then
     return nil
@@ -142,17 +143,17 @@ local function until_passes(state, cost, hits, length)
   return math.max(opens, 1)
 end
 
--- Adds a take -> the state after it, its time and its number.
+-- Adds a take and returns the new state, the take's time, and its number.
 local function push(state, hits)
   local after, at = copy(state), math.max(state.newest, now)
-  -- An empty log is the same as none.
+  -- An empty log is equivalent to a missing one, whose numbers start at 0.
   local number = counted(state) > 0 and state.next or 0
   after.total, after.newest, after.next = (state.total + hits) % ROUND, at, (number + 1) % ROUND
   after.added[#after.added + 1] = { at, after.total, hits, number }
   return after, at, number
 end
 
--- Drops so many hits, the newest first, as if they had not been.
+-- Returns the state without the newest `hits` hits.
 local function drop_newest(state, hits)
   local left, after, last = math.max(counted(state) - hits, 0), copy(state), 0
   after.kept, after.added, after.newest, after.total = 0, {}, 0, (state.before + left) % ROUND
@@ -197,7 +198,7 @@ local function step(state, op, cost, limit, at)
   end
   local after, since, entry = push(state, charged)
   if not passes then
-    -- A debt's wait counts from after its charge.
+    -- The wait of a debt is computed after its charge.
     wait = until_passes(after, cost, hits, length)
   end
   return passes, wait or 0, charged, since, entry, after, clamped
@@ -221,7 +222,7 @@ local function save(key, state, limit, at)
     return
   end
   if last + 1 ~= state.next then
-    -- A take of no hits keeps the number of the last one, which was dropped.
+    -- A take of 0 hits preserves the number of the last take, which was dropped.
     bytes[#bytes + 1] = struct.pack(FORMAT, state.newest, state.total, 0, (state.next - 1) % ROUND)
   end
   if state.kept >= state.first then
@@ -230,8 +231,8 @@ local function save(key, state, limit, at)
   redis.call('SET', key, table.concat(bytes), 'PX', ms)
 end
 
--- Takes the receipt's entry out. The takes after it are written anew: in practice a few. What is over is
--- removed: were this the newest take, a clock that stepped back would bring older ones to life again.
+-- Removes the receipt's take and rewrites the takes after it, usually few. Also removes expired takes: if
+-- the removed take was the newest, they would count again after a step back of the clock.
 local function refund(key, limit, at, _, taken_at, _, number)
   local length = limit[at + 3]
   local stored, err = count_stored(key)

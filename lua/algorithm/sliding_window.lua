@@ -1,17 +1,17 @@
 #!lua
--- Sliding window: about so many hits in any interval of one window's length. The previous window's hits
--- count in proportion to the part of it that the sliding window still covers.
--- algorithms.lua says what each function does.
+-- Sliding window: about `hits` hits in any interval of one window's length. The previous window's hits
+-- are weighted by the part of that window that the sliding window still covers.
+-- algorithms.lua describes the functions.
 --
 -- limit      +1  hits
---            +2  cap: the highest count of a window
+--            +2  cap: the largest count of a window
 --            +3  length_us: at least a second
---            +4  tick_us: what time is counted in; hits times ticks per window is below 2^53
--- State      three numbers with colons between: the current window's number, the hits of the one before
---            it and its own
--- Expiry     the end of the next window, or of this one where it has no hits
+--            +4  tick_us: unit of time; hits times ticks per window is below 2^53
+-- State      three numbers separated by colons: the current window's number, the hits of the previous
+--            window, and the hits of the current one
+-- Expiry     the end of the next window, or of this one if it has no hits
 --
--- Numbers are doubles, exact below 2^53: every product is. Never tostring a timestamp.
+-- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms, only_refund = ...
 
 local function load(key, limit, at)
@@ -30,7 +30,7 @@ local function save(key, state, limit, at)
   redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
 end
 
--- Into the window it was taken in, if that is the counter's current or previous one.
+-- Refunds to the window charged, if it is the counter's current or previous one.
 local function refund(key, limit, at, hits, _, window)
   local state, err = load(key, limit, at)
   if not state then
@@ -52,8 +52,8 @@ if only_refund then
   return { refund = refund }
 end
 
--- The counter as this limit sees it now: start, prev, cur, the ticks since its window began, whether it
--- was from the far future: then the window is full now.
+-- Returns the counter as it counts now: start, prev, cur, the ticks since its window began, and whether
+-- it was from the far future, in which case it is clamped to a full window.
 local function read(state, limit, at)
   local cap, length, tick = limit[at + 2], limit[at + 3], limit[at + 4]
   local start, prev, cur, clamped = now - now % length, 0, 0, false
@@ -61,7 +61,7 @@ local function read(state, limit, at)
   if state and state.start > now + length then
     cur, clamped = math.min(math.max(state.cur, limit[at + 1]), cap), true
   elseif state and state.start >= start then
-    -- In the next window where the clock stepped back: it stands still.
+    -- In the next window if the clock stepped back: time stands still at that window's start.
     start, prev, cur = state.start, math.min(state.prev, cap), math.min(state.cur, cap)
     from = math.min(start, now)
   elseif state and state.start + length == start then
@@ -70,7 +70,7 @@ local function read(state, limit, at)
   return start, prev, cur, (now - from - (now - from) % tick) / tick, clamped
 end
 
--- Microseconds until so many hits pass: 0 if they do now, nil if they never do.
+-- Returns the microseconds until `cost` hits pass: 0 if they pass now, nil if they never do.
 local function until_passes(start, prev, cur, elapsed, cost, limit, at)
   local tick, spare = limit[at + 4], limit[at + 1] - cost
   local window = (limit[at + 3] - limit[at + 3] % tick) / tick
@@ -84,7 +84,7 @@ local function until_passes(start, prev, cur, elapsed, cost, limit, at)
     room = room * window
     ticks = window - math.min((room - room % prev) / prev, window)
   else
-    -- In the next window, when enough of this one's hits count no more.
+    -- In the next window, once enough of this window's hits have lost their weight.
     room = spare * window
     ticks = 2 * window - math.min((room - room % cur) / cur, window)
   end
@@ -105,7 +105,7 @@ local function step(state, op, cost, limit, at)
       charged = cur - had
     end
     if charged > 0 and not passes then
-      -- A debt's wait counts from after its charge.
+      -- The wait of a debt is computed after its charge.
       wait = until_passes(start, prev, cur, elapsed, cost, limit, at)
     end
   end

@@ -1,7 +1,8 @@
-//! Debug-port routes that change something: overrides, counter resets, store drills, the log level.
+//! Debug-port routes that change the service: overrides, counter resets, store drills, and the log
+//! level.
 //!
-//! Each needs the operators' token and answers 403 if none is configured. The routes that show the
-//! effect of these actions need no token.
+//! A POST needs the operators' token, and gets 403 if no token is configured. The GET routes that
+//! show the current state need no token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,66 +18,67 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
-/// Longest lifetime of an override, in seconds. What must last longer belongs in the policy.
+/// Maximum lifetime of an operator's change, 30 days in seconds. A longer change belongs in the
+/// policy.
 const FOR_SECONDS_MAX: u64 = 30 * 86_400;
 
-/// A change that an operator requests. Without `lasts`, it holds until it is revoked.
+/// Change requested by an operator. Without `lasts`, it applies until it is revoked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAction {
-    /// Overrides the limits of a domain or a rule.
+    /// Overrides the limits of a domain or of one rule.
     SetOverride {
-        /// A domain, or a rule's path as `/rlconfig` lists it.
+        /// Domain, or path of a rule as listed by `/rlconfig`.
         target: String,
-        /// `shadow`, `allow`, `deny`, or a percentage such as `20%`.
+        /// New behavior: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
         to: String,
-        /// How long it holds.
+        /// Time until the change expires; `None` if it never does.
         lasts: Option<Duration>,
     },
-    /// Removes the override of a target, or every override.
+    /// Removes the override of one target, or all overrides.
     RemoveOverrides {
-        /// A domain or a rule's path; `None` stands for all.
+        /// Domain or path of a rule; `None` removes all overrides.
         target: Option<String>,
     },
-    /// Acts as if Redis were unavailable.
+    /// Acts as if Redis were unavailable, to rehearse an outage.
     DisableStore {
-        /// How long it holds.
+        /// Time until the change expires; `None` if it never does.
         lasts: Option<Duration>,
     },
-    /// Uses Redis again.
+    /// Ends the rehearsal of an outage, so that Redis is used again.
     EnableStore,
     /// Changes the log level.
     SetLogLevel {
-        /// `off`, `error`, `warn`, `info` or `debug`.
+        /// Name of the level: `off`, `error`, `warn`, `info` or `debug`.
         level: String,
-        /// How long it holds.
+        /// Time until the change expires; `None` if it never does.
         lasts: Option<Duration>,
     },
 }
 
-/// Carries out an action and returns what to tell the operator.
+/// Function that carries out an action and returns a message for the operator.
 pub type ActionHandler = Arc<dyn Fn(AdminAction) -> TextResult + Send + Sync>;
 
-/// Reads or resets the counters of a domain's descriptor (`k=v,k2=v2`).
+/// Function that reads or resets the counters of a domain and a descriptor (`k=v,k2=v2`).
 pub type CounterHandler =
     Arc<dyn Fn(String, String) -> BoxFuture<'static, TextResult> + Send + Sync>;
 
-/// Returns the operators' token; `None` if nobody may write.
+/// Function that returns the operators' token; `None` makes the debug port read-only.
 pub type TokenSource = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Functions behind the routes.
+/// Handlers of the routes that read or change the service.
 #[derive(Clone)]
 pub struct AdminHandlers {
-    /// Called for each write, so that the token can be rotated.
+    /// Returns the current token. Called for each write, so that the token can be rotated.
     pub token: TokenSource,
-    /// Carries out an action.
+    /// Carries out a change and returns a message for the operator.
     pub run: ActionHandler,
-    /// Lists the overrides in force.
+    /// Lists the active overrides.
     pub overrides: PageHandler,
-    /// Shows the log level and how long it holds.
+    /// Shows the log level and its remaining lifetime.
     pub log_level: PageHandler,
-    /// Shows counters without charging them.
+    /// Reads the counters of a descriptor without charging them.
     pub counter: CounterHandler,
-    /// Resets counters.
+    /// Resets the counters of a descriptor.
     pub reset: CounterHandler,
 }
 
@@ -86,7 +88,7 @@ impl std::fmt::Debug for AdminHandlers {
     }
 }
 
-/// Routes of [`AdminHandlers`].
+/// Builds the routes for [`AdminHandlers`].
 pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
     let AdminHandlers { token, run, overrides, log_level, counter, reset } = handlers;
     let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run));
@@ -100,14 +102,14 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
         .route(
             "/counter",
             get(move |RawQuery(query): RawQuery| async move {
-                text_or_bad_request(of_counters(&counter, query.as_deref()).await)
+                text_or_bad_request(answer_counters(&counter, query.as_deref()).await)
             }),
         )
         .route(
             "/reset",
             post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
                 authorize(&headers, token().as_deref())?;
-                let result = of_counters(&reset, query.as_deref()).await;
+                let result = answer_counters(&reset, query.as_deref()).await;
                 Ok::<_, AuthError>(text_or_bad_request(result))
             }),
         )
@@ -124,18 +126,18 @@ fn action_route(parse: ParseAction, token: TokenSource, run: ActionHandler) -> M
     })
 }
 
-/// Why a write is rejected.
+/// Reason for rejecting an unauthorized write.
 enum AuthError {
     ReadOnly,
     WrongToken,
 }
 
-/// Checks the bearer token of a request.
+/// Checks the request's bearer token against the operators' token.
 fn authorize(headers: &HeaderMap, token: Option<&str>) -> Result<(), AuthError> {
     let token = token.filter(|token| !token.is_empty()).ok_or(AuthError::ReadOnly)?;
     let given =
         headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    // Hashes are compared, so that the time of the comparison reveals nothing about the token.
+    // Compare hashes, so that the time of the comparison reveals nothing about the token.
     match given.map(blake3::hash) == Some(blake3::hash(token.as_bytes())) {
         true => Ok(()),
         false => Err(AuthError::WrongToken),
@@ -158,7 +160,7 @@ impl IntoResponse for AuthError {
     }
 }
 
-async fn of_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
+async fn answer_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2";
     let query = Query::parse(query, &["domain", "descriptor"], &[], usage)?;
     match (query.value("domain"), query.value("descriptor")) {

@@ -1,9 +1,10 @@
-//! Protects the debug port against web pages that the operator's browser happens to load.
+//! Protects the debug port against hostile web pages in an operator's browser.
 //!
-//! The same-origin policy keeps other sites from reading responses, the token keeps them from
-//! changing anything, and response headers keep them from framing pages. DNS rebinding remains: an
-//! attacker can point a name of their own at 127.0.0.1 and become our origin. So a loopback port
-//! accepts only host names that cannot be registered.
+//! The same-origin policy prevents other sites from reading responses, the token prevents them from
+//! changing anything, and response headers prevent them from framing pages. That leaves DNS
+//! rebinding: an attacker can point a domain of their own at 127.0.0.1, so that their page and the
+//! debug port share an origin. A loopback port therefore accepts only host names that nobody can
+//! register.
 
 use std::net::IpAddr;
 
@@ -21,13 +22,13 @@ use super::text_response;
 /// Values of the `Host` header that a port accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedHosts {
-    /// IP addresses, `localhost`, and names without a dot. For loopback ports.
+    /// IP addresses, `localhost`, and names without a dot. Used if the port listens on loopback.
     Local,
-    /// Any. The operator opened the port to other machines and chose its names.
+    /// All host names. Used if the operator has opened the port to other machines.
     Any,
 }
 
-/// Headers of every response that does not set them itself. Browsers may run and frame nothing.
+/// Default security headers of every response. They forbid browsers to run scripts or frame pages.
 const DEFAULT_HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-store"),
     (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
@@ -52,7 +53,7 @@ pub(super) async fn guard(hosts: AllowedHosts, request: Request<Body>, next: Nex
     response
 }
 
-/// Whether nobody can register the name in a `Host` header.
+/// Reports whether the name in a `Host` header is one that nobody can register.
 fn is_unregistrable(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let name = match host.strip_prefix('[') {

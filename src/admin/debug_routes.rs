@@ -1,5 +1,4 @@
-//! Routes of the debug port: settings, limits and explanations, and the routes of the live page and
-//! of the admin actions.
+//! Routes of the debug port: settings, limits, explanations, the live page, and admin actions.
 
 use std::sync::Arc;
 
@@ -16,27 +15,27 @@ use super::live_page_routes::{LivePageHandlers, live_page_routes};
 use super::query::Query;
 use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
-/// Parameters of `/explain`.
+/// Query parameters of `/explain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainQuery {
-    /// The domain.
+    /// Domain of the request to explain.
     pub domain: String,
-    /// Descriptors, each as `k=v,k2=v2`.
+    /// Descriptors of the request, each as `k=v,k2=v2`.
     pub descriptors: Vec<String>,
 }
 
-/// Functions behind the routes of the debug port.
+/// Handlers of the debug port's routes.
 #[derive(Clone)]
 pub struct DebugHandlers {
-    /// Lists every limit on a line, in the format of envoyproxy/ratelimit.
+    /// Lists all limits, one per line, in the format of envoyproxy/ratelimit.
     pub rlconfig: PageHandler,
-    /// Lists the settings in effect and where each comes from, without secrets.
+    /// Lists all settings with their values and sources. Secrets are hidden.
     pub config: PageHandler,
-    /// Explains which rules a request matches.
+    /// Explains which rules a request matches, with the Redis keys of their counters.
     pub explain: Arc<dyn Fn(&ExplainQuery) -> TextResult + Send + Sync>,
-    /// Data of the live page.
+    /// JSON data of the live page.
     pub live_page: LivePageHandlers,
-    /// Admin actions.
+    /// Reads and changes made by operators.
     pub actions: AdminHandlers,
 }
 
@@ -46,7 +45,7 @@ impl std::fmt::Debug for DebugHandlers {
     }
 }
 
-/// Body of `/` for clients other than browsers.
+/// Plain-text list of endpoints, the response to `/` for clients other than browsers.
 const ENDPOINTS: &str = "\
 /            this list; browsers get the live page
 /rlconfig    every limit, one per line
@@ -69,7 +68,7 @@ POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in t
 /log-level         ?to=off|error|warn|info|debug&for=SECONDS
 ";
 
-/// Routes of the debug port.
+/// Builds the routes of the debug port, guarded against hostile web pages.
 pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
     let explain = handlers.explain;
     Router::new()

@@ -1,5 +1,5 @@
-//! HTTP/1.1 server with bounds on the number of connections, the size and time of a request head,
-//! and the time of a whole request.
+//! HTTP/1.1 server that bounds the number of connections, the size of request headers, and the time
+//! to receive and answer a request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,22 +18,23 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 
-/// Bounds of one port.
+/// Connection and request limits of one HTTP port.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Open connections. One more closes the connection that has been open longest.
+    /// Maximum number of open connections. A further connection replaces the oldest one.
     pub connections: usize,
-    /// Time to send a request head, and time that a connection may stay idle.
+    /// Timeout for receiving the request headers, and for an idle connection.
     pub head_timeout: Duration,
-    /// Time of a whole request, its body included.
+    /// Timeout for handling a request, including receiving its body.
     pub request_timeout: Duration,
 }
 
 impl Default for HttpLimits {
-    /// 4,096 connections: probes and scrapers need a dozen, `/json` clients a pool each; idle ones
-    /// cost 50 MB in total. The oldest is closed to make room, because a client that holds them all
-    /// must not lock out a probe: a failed probe restarts the process. 30 s exceeds the usual scrape
-    /// interval, so that scrapers keep their connection. 10 s exceeds every response time.
+    /// Returns limits of 4,096 connections, 30 s for headers, and 10 s per request. Probes and
+    /// scrapers need a dozen connections, each `/json` client a pool; 4,096 idle connections take
+    /// 50 MB. The oldest is closed to make room, because a client that holds all connections must
+    /// not block a probe: a failed probe restarts the process. 30 s exceeds the usual scrape
+    /// interval, so that scrapers keep their connections. 10 s exceeds every response time.
     fn default() -> Self {
         HttpLimits {
             connections: 4_096,
@@ -43,15 +44,16 @@ impl Default for HttpLimits {
     }
 }
 
-/// Largest buffer of a connection, and so the largest request head: hyper answers longer ones with
-/// 431.
+/// Maximum size of a connection's read buffer, 16 KiB, which also limits the size of request
+/// headers. hyper answers larger headers with 431.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Pause after a failed accept (no file descriptors left): long enough for some connections to
-/// close, short enough that a probe does not time out.
+/// Pause after a failed accept, usually due to a lack of file descriptors: long enough for some
+/// connections to close, short enough that a probe does not time out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is true, then finishes the requests in progress and closes idle connections.
+/// Serves `routes` until `stop` is true, then finishes requests in progress and closes idle
+/// connections.
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -74,7 +76,7 @@ pub async fn serve(
         if slots.available_permits() == 0 {
             open.close_oldest();
         }
-        // The semaphore is never closed, so this always succeeds.
+        // The semaphore is never closed, so acquiring always succeeds.
         let slot = Arc::clone(&slots).acquire_owned().await.ok();
         let evicted = open.add(limits.connections);
         let (routes, stop) = (routes.clone(), stop.clone());
@@ -86,17 +88,18 @@ pub async fn serve(
             drop(slot);
         });
     }
-    // Every slot is free once every connection is closed.
+    // Wait for all connections to close: only then are all slots free.
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
     let _ = slots.acquire_many(all).await;
 }
 
-/// Open connections, the oldest first, and some that have closed since.
+/// Queue of open connections, oldest first. Entries of closed connections are removed lazily.
 #[derive(Default)]
 struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
 impl OpenConnections {
-    /// Registers a connection. The receiver resolves when it has to close to make room.
+    /// Registers a connection. The returned receiver resolves when the connection must close to
+    /// make room for a new one.
     fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= connections.saturating_mul(2) {
             self.0.retain(|connection| !connection.is_closed());
@@ -117,7 +120,8 @@ async fn connection(
     head_timeout: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Without Nagle, small responses do not wait for an acknowledgement. Failure is harmless.
+    // Without Nagle's algorithm, small responses do not wait for an acknowledgement. If the system
+    // refuses, responses are only slower.
     let _ = stream.set_nodelay(true);
     let mut connection = pin!(
         http1::Builder::new()
@@ -126,7 +130,7 @@ async fn connection(
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
     );
-    // Errors of the client's connection need no action and no log line.
+    // Ignore connection errors: a client that disconnects needs no log line.
     let _ = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopped(&mut stop) => {
@@ -136,7 +140,7 @@ async fn connection(
     };
 }
 
-/// Returns once the process has to stop, or the sender is gone.
+/// Waits until `stop` is true or its sender is dropped.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -1,7 +1,8 @@
-//! The live page: one embedded HTML file that loads nothing from elsewhere.
+//! Live page of the debug port: one embedded HTML file without external resources.
 //!
-//! Its Content-Security-Policy names the style and the script by hash, so that browsers run nothing
-//! that a displayed value might inject. Its data comes from `live_page_routes`.
+//! The Content-Security-Policy allows only the embedded style and script, identified by their
+//! hashes, so that browsers do not run scripts injected through displayed values.
+//! `live_page_routes` serves the page's data.
 
 use std::sync::LazyLock;
 
@@ -16,7 +17,7 @@ use super::text_response;
 
 const PAGE: &str = include_str!("live_page.html");
 
-/// Content-Security-Policy of the page.
+/// Value of the Content-Security-Policy header of the live page.
 static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (style, script) =
         (hash(between("<style>", "</style>")), hash(between("<script>", "</script>")));
@@ -25,11 +26,11 @@ static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
          connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'"
     );
-    // Base64 and the ASCII text above make a valid header value. The fallback runs nothing.
+    // Base64 and ASCII text form a valid header value. The fallback forbids all scripts and styles.
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// Returns the page to clients that accept HTML, and `list` to others.
+/// Returns the live page to clients that accept HTML, and `list` as plain text to others.
 pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut response = if accepts.into_iter().any(|accepted| accepted.contains("text/html")) {

@@ -1,6 +1,6 @@
-//! Debug-port routes that the live page reads, as JSON: `/policy`, `/top`, `/now`, `/try`.
+//! JSON routes of the live page on the debug port: `/policy`, `/top`, `/now` and `/try`.
 //!
-//! The data comes from functions that `app` hands in.
+//! `app` supplies the handlers that produce the data.
 
 use std::sync::Arc;
 
@@ -14,49 +14,50 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, bad_request, page};
 
-/// Rules that `/policy` lists by default: all of them, for tools that compare two policies.
+/// Default of `most` on `/policy`: more rules than any policy has, so that tools which compare two
+/// policies get all of them.
 const RULES_MAX: u64 = 10_000_000;
 
-/// Largest `hits` of `/try`, as in the gRPC request.
+/// Maximum value of `hits` on `/try`, the same as in a gRPC request.
 const HITS_MAX: u64 = u32::MAX as u64;
 
-/// Parameters of `/policy`.
+/// Query parameters of `/policy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyQuery {
-    /// Keeps rules with this text in their path, file name or limit names, ignoring case.
+    /// Text to search for in the paths, file names and limit names of rules, ignoring case.
     pub search: Option<String>,
-    /// Most rules to list.
+    /// Maximum number of rules to list.
     pub rules_max: usize,
 }
 
-/// Parameters of `/try`.
+/// Query parameters of `/try`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TryQuery {
-    /// The domain.
+    /// Domain of the request to predict.
     pub domain: String,
-    /// Descriptors, each as `k=v,k2=v2`.
+    /// Descriptors of the request, each as `k=v,k2=v2`.
     pub descriptors: Vec<String>,
-    /// Hits of each descriptor.
+    /// Hits charged by each descriptor; 0 only checks the limits.
     pub hits: u64,
 }
 
-/// Predicts the answer to a request without charging it.
+/// Function that predicts the answer to a request without charging it.
 pub type TryHandler = Arc<dyn Fn(TryQuery) -> BoxFuture<'static, TextResult> + Send + Sync>;
 
-/// Functions behind the routes. Each returns JSON.
+/// Handlers of the live page's routes. Each returns JSON.
 #[derive(Clone)]
 pub struct LivePageHandlers {
-    /// Lists the rules in force.
+    /// Lists the rules of the active policy.
     pub policy: Arc<dyn Fn(&PolicyQuery) -> String + Send + Sync>,
-    /// Lists the keys with most refusals.
+    /// Lists the keys with the most rejections.
     pub top: PageHandler,
-    /// Shows current rates, latency and store state.
+    /// Reports current rates, latency percentiles and the state of the store.
     pub now: PageHandler,
-    /// Handles `/try`.
+    /// Predicts the answer to the request in a `/try` query.
     pub try_request: TryHandler,
 }
 
-/// Routes of [`LivePageHandlers`].
+/// Builds the routes for [`LivePageHandlers`].
 pub(super) fn live_page_routes(handlers: LivePageHandlers) -> Router {
     let LivePageHandlers { policy, top, now, try_request } = handlers;
     Router::new()

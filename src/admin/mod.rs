@@ -1,8 +1,7 @@
-//! HTTP ports: probes, metrics and `/json` for clients of the service, and the debug port for
-//! operators.
+//! HTTP ports: one for probes, metrics and `/json`, and the debug port for operators.
 //!
-//! This module makes no decisions. Everything it shows or changes is a function that `app` hands
-//! in. The gRPC port is in `server`.
+//! `app` supplies a handler for everything that these ports show or change. `server` has the gRPC
+//! port.
 
 mod action_routes;
 mod browser_guard;
@@ -27,10 +26,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 
-/// Returns the body of a page.
+/// Function that returns the body of a page.
 pub type PageHandler = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// The body of a response, or what is wrong with the request.
+/// Response body, or a description of the error in the request, which is answered with 400.
 pub type TextResult = Result<String, String>;
 
 fn text_response(body: String) -> Response {
@@ -45,7 +44,7 @@ fn text_or_bad_request(result: TextResult) -> Response {
     result.map_or_else(|reason| bad_request(&reason), text_response)
 }
 
-/// A route that shows a page, in the format that `respond` gives it.
+/// Builds a GET route that formats a page with `respond`.
 fn page(page: PageHandler, respond: fn(String) -> Response) -> MethodRouter {
     get(move || {
         let body = page();

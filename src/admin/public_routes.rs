@@ -1,6 +1,6 @@
 //! Routes of the HTTP port: `/healthcheck`, `/healthz`, `/readyz`, `/metrics`, `/json`.
 //!
-//! The meaning of a JSON request is in `wire`; `app` hands in the function.
+//! `app` supplies the handlers; `wire` decodes JSON requests.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ use futures_util::future::BoxFuture;
 use super::text_response;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
 
-/// Response of `/json`.
+/// Response to a `/json` request.
 #[derive(Clone, Debug)]
 pub struct JsonResponse {
     /// HTTP status, as in envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid
     /// request or an unavailable store.
     pub status: u16,
-    /// JSON for 200 and 429, otherwise a line of text.
+    /// Response body: JSON for 200 and 429, otherwise one line of text.
     pub body: String,
 }
 
-/// Decides a JSON request.
+/// Function that decides the JSON request in a `/json` body.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
 
-/// Functions behind the routes of the HTTP port.
+/// Handlers of the HTTP port's routes.
 #[derive(Clone)]
 pub struct PublicHandlers {
-    /// Whether the process accepts requests: a policy is loaded and it is not shutting down.
+    /// Reports whether the process accepts requests: a policy is loaded and no shutdown has begun.
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Why requests are decided without Redis; `None` if they are not.
+    /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// Metrics.
+    /// Metrics page.
     pub scrape: Arc<Scrape>,
-    /// Decides JSON requests; `None` if `/json` is off.
+    /// Decides `/json` requests; `None` if `/json` is disabled.
     pub json: Option<JsonHandler>,
-    /// Largest body of a JSON request, in bytes.
+    /// Maximum size of a `/json` request body, in bytes.
     pub body_bytes_max: usize,
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for PublicHandlers {
     }
 }
 
-/// Routes of the HTTP port.
+/// Builds the routes of the HTTP port.
 pub fn public_routes(handlers: PublicHandlers) -> Router {
     let is_ready = Arc::clone(&handlers.is_ready);
     let healthcheck = async move || match is_ready() {
@@ -60,13 +60,13 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
     let (is_ready, degraded) = (handlers.is_ready, handlers.degraded);
     let readyz = async move || match (is_ready(), degraded()) {
         (true, None) => (StatusCode::OK, "ready\n".to_owned()),
-        // Still ready: an outage of Redis must not remove every replica at once.
+        // Ready despite a Redis outage, which would otherwise remove all replicas at once.
         (true, Some(reason)) => (StatusCode::OK, format!("ready, {reason}\n")),
         (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n".to_owned()),
     };
     let routes = Router::new()
         .route("/healthcheck", get(healthcheck))
-        // Liveness checks nothing else: a restart would not repair it.
+        // Liveness checks only that the process responds. A restart would not fix anything else.
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .merge(metrics_routes(handlers.scrape, "/metrics"));
@@ -77,8 +77,8 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
     .layer(DefaultBodyLimit::max(handlers.body_bytes_max))
 }
 
-/// Route of the metrics: in the OpenMetrics format for clients that accept it, as Prometheus does,
-/// otherwise in the older text format, which every tool reads.
+/// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
+/// Prometheus, and otherwise the older text format, which every tool can read.
 pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap| {
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());

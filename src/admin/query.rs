@@ -1,18 +1,18 @@
-//! Query strings of the debug port.
+//! Parser for the query strings of the debug port.
 
 use std::borrow::Cow;
 
-/// The decoded parameters of one request, in order.
+/// Decoded query parameters of a request, in order.
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
-    /// Parses `name=value&name=value`. The HTTP server bounds a request head to 16 KiB, so the
-    /// number of parameters is bounded too.
+    /// Parses `name=value&name=value`. Request headers are limited to 16 KiB, which also limits the
+    /// number of parameters.
     ///
     /// # Errors
     ///
-    /// `usage`, if a name is in neither list or one of `single` is repeated. A misspelt `for` must
-    /// not set an override that never expires.
+    /// Returns `usage` if a name is in neither list, or if one of `single` is repeated. Otherwise a
+    /// misspelled `for` would set an override that never expires.
     pub(super) fn parse(
         query: Option<&'a str>,
         single: &[&str],
@@ -23,7 +23,7 @@ impl<'a> Query<'a> {
         let known = |name: &&str| single.contains(name) || repeated.contains(name);
         let all_known = query.0.iter().all(|(name, _)| known(&&**name));
         let none_repeated = single.iter().all(|name| query.all(name).count() < 2);
-        // The decoder replaces invalid UTF-8, and the result would name another counter.
+        // The decoder replaces invalid UTF-8, so the value would name a different counter.
         let is_utf8 = !query.0.iter().any(|(_, value)| value.contains(char::REPLACEMENT_CHARACTER));
         match (all_known && none_repeated, is_utf8) {
             (true, true) => Ok(query),
@@ -32,17 +32,17 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The value of a parameter; `None` if it is absent or empty.
+    /// Returns the value of a parameter; `None` if absent or empty.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.all(name).next().filter(|value| !value.is_empty())
     }
 
-    /// Every value of a repeated parameter.
+    /// Returns all values of a parameter that may be repeated.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| &**value)
     }
 
-    /// A whole number from 0 to `max`; `default` if it is absent.
+    /// Parses a parameter as a whole number from 0 to `max`. Returns `default` if absent.
     pub(super) fn number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
         let Some(text) = self.value(name) else { return Ok(default) };
         match text.parse() {

@@ -1,84 +1,87 @@
-//! A bucket: `burst` hits fit in and it refills evenly. A leaky bucket is the same one seen as a
-//! level. It admits at most B + r·W in any interval of one window's length.
+//! Token bucket: holds `burst` hits and refills evenly. A leaky bucket is the same arithmetic, read
+//! as a level. Any interval of length W admits at most B + r·W.
 //!
-//! The state is the debt, kept as time (GCRA's theoretical arrival time): `tat`, the microsecond in
-//! which the bucket will be full again, and `rem`, the fraction of a further one. Both forms of
-//! refill are one arithmetic and share the state, so that a changed rate keeps its counter:
+//! The state is the debt as a time (GCRA's theoretical arrival time): `tat`, the whole microsecond
+//! in which the bucket is full again, and `rem`, a remainder below one microsecond. Both refill
+//! forms share this state, so that a limit whose rate changes keeps its counter:
 //!
-//! | | `u`, credits per hit | `l`, credits that come back each µs |
+//! | | `u`, credits per hit | `l`, credits refilled per µs |
 //! |---|---|---|
 //! | [`Refill::Arrival`] | emission | 1, so that `rem` is always 0 |
 //! | [`Refill::Credits`] | window W | hits L |
 //!
-//! With `C = burst·u` and `cap = C` (charge always: `2C`), and debt = `ahead·l + rem` credits:
+//! `C = burst·u` is the capacity, `cap` the largest debt (C, or 2C with `charge: always`), and the
+//! debt is `ahead·l + rem` credits.
 //!
 //! ```text
-//! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and where rem ≥ l: ahead + 1, 0
-//! far        ahead > ⌊cap / l⌋ + 1 s: ahead, rem = ⌊cap / l⌋, cap mod l, and that is written
-//! wait(c)    ahead − ⌊(C − max(c, floor)·u − rem) / l⌋ for c ≤ burst; it passes iff that is ≤ 0
+//! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and if rem ≥ l: ahead + 1, 0
+//! far        ahead > ⌊cap / l⌋ + 1 s: clamp to ahead, rem = ⌊cap / l⌋, cap mod l; store the clamp
+//! wait(c)    ahead − ⌊(C − max(c, floor)·u − rem) / l⌋ for c ≤ burst; passes iff ≤ 0
 //! charge     rem + c·u, carried into ahead by l
-//! available  ⌊(C − debt) / u⌋ + 1 − max(floor, 1), at least 0, and 0 where ahead > ⌊C / l⌋
-//! reset      ahead, + 1 where rem > 0
+//! available  ⌊(C − debt) / u⌋ + 1 − max(floor, 1), at least 0, and 0 if ahead > ⌊C / l⌋
+//! reset      ahead, + 1 if rem > 0
 //! write      tat = now + ahead, rem
 //! ```
 //!
-//! Every product is at most `cap` (plus `l`), never `ahead·l` of an unchecked `ahead`: so all of it
-//! is exact in doubles too. For that the policy keeps `burst·emission < 2^52` and
-//! `burst·window < 2^53`, and half of that for limits that are charged always.
+//! Every product is at most `cap + l`, because `ahead` is checked before it is multiplied. So all
+//! of them are exact in doubles, too. To that end the policy keeps `burst·emission < 2^52` and
+//! `burst·window < 2^53`, and half of that for limits with `charge: always`.
 //!
-//! A clock that steps back by at most a second beyond what a full debt explains only makes the debt
-//! look longer: clamping at once would let two alternating clocks refill the difference again and
-//! again. Beyond that the state is clamped, else the counter would freeze until the clock catches
-//! up.
+//! If the clock steps back by at most one second more than a full debt explains, the debt only
+//! looks longer. Clamping it at once would let two alternating clocks refill the difference again
+//! and again. Beyond that second the state is clamped; otherwise the counter would freeze until the
+//! clock catches up.
 //!
-//! Sources: the generic cell rate algorithm (ITU-T I.371); its bound follows from the debt never
-//! exceeding C and falling by l each microsecond.
+//! Source: the generic cell rate algorithm (ITU-T I.371). Its bound holds because the debt never
+//! exceeds C and falls by l each microsecond.
 
 use super::Step;
 use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
-/// How much further into the future than a full debt a state may reach before it counts as one
-/// from the far future. NTP slews below 128 ms and steps above; replicas that fail over differ by
-/// less than a second, or their operators are told.
+/// Longest time by which a bucket's stored debt may exceed a full debt before it is clamped.
+///
+/// NTP slews offsets below 128 ms and steps larger ones. Clocks of Redis replicas are expected to
+/// differ by less than a second.
 pub const STEP_BACK_MAX: Micros = Micros::SECOND;
 
-/// More credits than any limit that the policy lets through has; Lua's numbers are exact below it.
+/// Upper bound of all credits: doubles, Lua's only number type, are exact below it.
 const CREDITS_MAX: u64 = 1 << 53;
 
-/// A bucket's debt, as time.
+/// Stored debt of a bucket, as the time at which the bucket is full again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The whole microsecond in which the bucket is full again.
+    /// Whole microsecond in which the bucket is full again.
     pub tat: Micros,
-    /// And a fraction of one: in units of 1/L µs, below L; always 0 in arrival form.
+    /// Remainder beyond `tat`, in units of 1/L µs, below L; always 0 in arrival form.
     pub rem: u32,
 }
 
-/// A limit's numbers, in credits.
+/// Numbers of a bucket limit, converted from hits to credits.
 pub(crate) struct BucketCredits {
+    /// Capacity in hits.
     pub(crate) burst: u64,
     /// `u`: credits per hit.
     pub(crate) unit: u64,
-    /// `l`: credits that come back each microsecond; at least 1.
+    /// `l`: credits refilled per microsecond, at least 1.
     pub(crate) flow: u64,
-    /// `C`: burst · unit.
+    /// `C`: burst · unit, in credits.
     pub(crate) capacity: u64,
-    /// The largest debt: C, charged always 2C.
+    /// Largest debt in credits: C, or 2C with `charge: always`.
     pub(crate) cap: u64,
-    /// The same in hits.
+    /// Largest debt in hits.
     pub(crate) cap_hits: u64,
-    /// Hits that must be there before any is taken.
+    /// Hits that must be available before a take.
     pub(crate) floor: u64,
 }
 
-/// What is owed: `ahead` µs and `rem / flow` of one more.
+/// Debt of a bucket at a given time: `ahead` whole microseconds and `rem / flow` of another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Debt {
     ahead: u64,
     rem: u64,
 }
 
-/// Applies an operation.
+/// Applies an operation to a bucket and returns its outcome and new state.
 pub fn apply(
     state: Option<State>,
     limit: &Bucket,
@@ -86,36 +89,36 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let terms = BucketCredits::of(limit, charge);
-    let (read, clamped) = terms.read(state, now);
+    let credits = BucketCredits::of(limit, charge);
+    let (read, clamped) = credits.read(state, now);
     let mut debt = read;
     let mut charged = 0;
     let mut wait = Some(0);
     match op {
         Op::Refund { cost } => {
-            let credits = cost.0.min(terms.cap_hits) * terms.unit;
-            debt = terms.lowered(read, credits / terms.flow, credits % terms.flow);
+            let refunded = cost.0.min(credits.cap_hits) * credits.unit;
+            debt = credits.lower(read, refunded / credits.flow, refunded % credits.flow);
         }
-        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = terms.wait(read, 1),
+        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = credits.wait(read, 1),
         Op::Take { cost: Hits(cost) } => {
-            wait = terms.wait(read, cost);
+            wait = credits.wait(read, cost);
             if wait == Some(0) {
-                debt = terms.raised(read, cost * terms.unit);
+                debt = credits.raise(read, cost * credits.unit);
                 charged = cost;
             } else if charge == Charge::Always {
-                (debt, charged) = terms.capped(read, cost);
-                wait = terms.wait(debt, cost);
+                (debt, charged) = credits.raise_to_cap(read, cost);
+                wait = credits.wait(debt, cost);
             }
         }
     }
-    // Read off after the charge, so that the wait is honest for `Charge::Always` too; there it is
-    // never 0 because the debt has not shrunk.
+    // Under `Charge::Always` the wait was computed after the charge and is never 0, because a
+    // charge only raises the debt.
     let passes = wait == Some(0);
     Step {
         outcome: Outcome {
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
-            available: Hits(terms.available(debt)),
+            available: Hits(credits.available(debt)),
             retry_after: wait.filter(|wait| *wait > 0).map(Micros),
             reset_after: Micros(debt.ceil()),
             taken: (charged > 0).then_some(ChargeRecord {
@@ -125,13 +128,13 @@ pub fn apply(
                 entry: 0,
             }),
         },
-        write: (clamped || debt != read).then(|| debt.stored(now)),
+        write: (clamped || debt != read).then(|| debt.to_state(now)),
         stepped_back: clamped,
     }
 }
 
-/// Returns a receipt's hits, less what can have refilled since they were taken. (Returning all of
-/// them would hand out the refill twice.)
+/// Refunds the hits of a receipt, minus the hits that may have refilled since the charge. (A full
+/// refund would grant those twice.) Returns the new state, or `None` if nothing is left to refund.
 pub fn refund(
     state: State,
     limit: &Bucket,
@@ -139,16 +142,16 @@ pub fn refund(
     taken: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
-    let terms = BucketCredits::of(limit, charge);
-    let (read, clamped) = terms.read(Some(state), now);
-    let credits = taken.hits.0.min(terms.cap_hits) * terms.unit;
-    let (whole, rem) = (credits / terms.flow, credits % terms.flow);
+    let credits = BucketCredits::of(limit, charge);
+    let (read, clamped) = credits.read(Some(state), now);
+    let refunded = taken.hits.0.min(credits.cap_hits) * credits.unit;
+    let (whole, rem) = (refunded / credits.flow, refunded % credits.flow);
     let elapsed = now.saturating_sub(taken.at).0;
-    let debt = if elapsed > whole { read } else { terms.lowered(read, whole - elapsed, rem) };
-    (clamped || debt != read).then(|| debt.stored(now))
+    let debt = if elapsed > whole { read } else { credits.lower(read, whole - elapsed, rem) };
+    (clamped || debt != read).then(|| debt.to_state(now))
 }
 
-/// When the bucket is full again.
+/// Returns the time at which the bucket is full again, rounded up to a whole microsecond.
 pub fn expires_at(state: State) -> Micros {
     state.tat.saturating_add(Micros(u64::from(state.rem > 0)))
 }
@@ -160,7 +163,7 @@ impl BucketCredits {
             Refill::Credits { hits, window } => (window.0, hits.0),
         };
         let (unit, flow) = (unit.clamp(1, CREDITS_MAX), flow.clamp(1, CREDITS_MAX));
-        // Without effect on any limit that the policy lets through.
+        // The policy's bounds keep every limit below this clamp.
         let burst = limit.burst.0.min(CREDITS_MAX / unit);
         let times = match charge {
             Charge::Admitted => 1,
@@ -178,27 +181,28 @@ impl BucketCredits {
         }
     }
 
-    /// The debt at `now`, and whether it had to be clamped.
+    /// Returns the debt at `now`, and whether it was clamped.
     fn read(&self, state: Option<State>, now: Micros) -> (Debt, bool) {
         let Some(state) = state.filter(|state| state.tat >= now) else {
             return (Debt { ahead: 0, rem: 0 }, false);
         };
         let mut debt = Debt { ahead: state.tat.0 - now.0, rem: u64::from(state.rem) };
         if debt.rem >= self.flow {
-            // The limit changed its form or its rate: below a microsecond, rounded up.
+            // Written under another rate or refill form: round the remainder up to a microsecond.
             debt = Debt { ahead: debt.ahead.saturating_add(1), rem: 0 };
         }
         let full = Debt { ahead: self.cap / self.flow, rem: self.cap % self.flow };
         if debt.ahead > full.ahead + STEP_BACK_MAX.0 { (full, true) } else { (debt, false) }
     }
 
-    /// How long until `cost` hits pass: 0 if they do now, `None` if they never do.
+    /// Returns the microseconds until `cost` hits pass: 0 if they pass now, `None` if they never
+    /// do.
     fn wait(&self, debt: Debt, cost: u64) -> Option<u64> {
         if cost > self.burst {
             return None;
         }
         let room = self.capacity - cost.max(self.floor) * self.unit;
-        // `rem` is below `flow`: where there is no room for it, one microsecond makes some.
+        // `rem` is below `flow`, so one microsecond of refill always makes room for it.
         let wait = match room.checked_sub(debt.rem) {
             Some(room) => debt.ahead.saturating_sub(room / self.flow),
             None => debt.ahead.saturating_add(1),
@@ -206,25 +210,26 @@ impl BucketCredits {
         Some(wait)
     }
 
-    fn raised(&self, debt: Debt, credits: u64) -> Debt {
+    /// Returns the debt plus `credits`.
+    fn raise(&self, debt: Debt, credits: u64) -> Debt {
         let rem = debt.rem.saturating_add(credits);
         Debt { ahead: debt.ahead.saturating_add(rem / self.flow), rem: rem % self.flow }
     }
 
-    /// The debt raised by as much of `cost` as the cap has room for, and the hits that makes,
-    /// rounded down.
-    fn capped(&self, debt: Debt, cost: u64) -> (Debt, u64) {
+    /// Raises the debt by `cost` hits, at most up to the cap. Returns the new debt and the hits
+    /// charged, rounded down.
+    fn raise_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
         if debt.ahead > self.cap / self.flow {
             return (debt, 0);
         }
         let owed = debt.ahead * self.flow + debt.rem;
         let room = self.cap.saturating_sub(owed);
         let credits = (cost.min(self.cap_hits) * self.unit).min(room);
-        (self.raised(debt, credits), credits / self.unit)
+        (self.raise(debt, credits), credits / self.unit)
     }
 
-    /// The debt lowered by `whole` µs and `rem / flow` of one more; at least none.
-    fn lowered(&self, debt: Debt, whole: u64, rem: u64) -> Debt {
+    /// Returns the debt minus `whole` microseconds and `rem / flow` of another, at least 0.
+    fn lower(&self, debt: Debt, whole: u64, rem: u64) -> Debt {
         let (borrow, left) =
             if debt.rem >= rem { (0, debt.rem - rem) } else { (1, debt.rem + self.flow - rem) };
         match debt.ahead.checked_sub(whole + borrow) {
@@ -233,27 +238,28 @@ impl BucketCredits {
         }
     }
 
+    /// Returns how many single hits pass one after another.
     fn available(&self, debt: Debt) -> u64 {
         if debt.ahead > self.capacity / self.flow {
             return 0;
         }
-        let there = self.capacity.saturating_sub(debt.ahead * self.flow + debt.rem) / self.unit;
-        // Single hits pass until one more than the floor is no longer there.
-        (there + 1).saturating_sub(self.floor.max(1))
+        let left = self.capacity.saturating_sub(debt.ahead * self.flow + debt.rem) / self.unit;
+        // A single hit needs max(floor, 1) hits to be available before it.
+        (left + 1).saturating_sub(self.floor.max(1))
     }
 }
 
 impl Debt {
-    /// Whole microseconds, rounded up.
+    /// Returns the debt in whole microseconds, rounded up.
     fn ceil(self) -> u64 {
         self.ahead.saturating_add(u64::from(self.rem > 0))
     }
 
-    fn stored(self, now: Micros) -> State {
+    fn to_state(self, now: Micros) -> State {
         let tat = now.saturating_add(Micros(self.ahead));
         match u32::try_from(self.rem) {
             Ok(rem) => State { tat, rem },
-            // Only for rates beyond `u32::MAX` hits per window, which no policy can say.
+            // Only for rates above `u32::MAX` hits per window, which no policy can express.
             Err(_) => State { tat: tat.saturating_add(Micros(1)), rem: 0 },
         }
     }

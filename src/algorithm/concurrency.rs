@@ -1,15 +1,15 @@
-//! Concurrency: at most L requests in flight. Every slot has a holder and a lease; a slot that is not
-//! returned becomes free when its lease ends.
+//! Concurrency: at most L requests in flight. Each slot has a holder and a lease. A slot that its
+//! holder does not release becomes free when the lease ends.
 //!
 //! ```text
-//! in flight  slots whose lease has not ended (until > now)
+//! in flight  hits of slots whose lease has not ended (until > now)
 //! passes iff in flight, without the same holder's slots, + c ≤ L
 //! lease      until = max(now, start of the newest lease) + lease; another take renews it
 //! retry at   the first end of a lease after which the cost passes
 //! ```
 //!
-//! A refund must name the holder; without one it frees nothing. Envoy sends its call at the end of a
-//! stream for rejected requests too, and an anonymous refund would free a slot that was never taken.
+//! A refund without a holder frees nothing. Envoy sends its end-of-stream call for rejected
+//! requests, too, and an anonymous refund would free a slot that was never taken.
 //!
 //! Not here: generating holders (`decide`), calls of several checks, removal of entries.
 
@@ -24,23 +24,25 @@ pub struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
+    /// End of the lease.
     until: Micros,
     holder: Holder,
+    /// Slots that the holder uses.
     hits: u32,
 }
 
 impl State {
-    /// Returns the number of holders.
+    /// Returns the number of holders, those with expired leases included.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the heap bytes of the state.
+    /// Returns the size of the heap allocation in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>()
     }
 
-    /// Whether no slot is in use.
+    /// Whether there are no holders.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -49,10 +51,11 @@ impl State {
         self.slots.iter().map(|slot| u64::from(slot.hits)).sum()
     }
 
-    /// Returns the slots in use at `now`, with capacity for `spare` more, and whether a lease was
-    /// clamped. A lease that ends more than two leases from now was taken by a clock far ahead; it
-    /// counts as taken now.
-    fn at(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
+    /// Returns the slots in use at `now`, and whether a lease was clamped.
+    ///
+    /// A lease that ends more than two lease lengths from now was written by a clock far ahead. It
+    /// is clamped to one that starts now.
+    fn unexpired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
         let mut slots = Vec::with_capacity(self.slots.len() + spare);
@@ -67,7 +70,8 @@ impl State {
         (State { slots }, clamped)
     }
 
-    /// Returns the wait until `cost` passes for `holder`; zero if it passes now, `None` if never.
+    /// Returns the time until `holder` can take `cost` slots: zero if it can now, `None` if it
+    /// never can.
     fn wait(
         &self,
         limit: &Concurrency,
@@ -98,7 +102,7 @@ impl State {
     }
 }
 
-/// Applies an operation on behalf of `holder`.
+/// Applies an operation on behalf of `holder` and returns its outcome and new state.
 pub fn apply(
     state: Option<&State>,
     limit: &Concurrency,
@@ -108,7 +112,7 @@ pub fn apply(
 ) -> Step<State> {
     let (mut slots, clamped) = match state {
         // A refund must not need more memory than the table has, so only a take gets spare capacity.
-        Some(state) => state.at(limit, now, usize::from(matches!(op, Op::Take { .. }))),
+        Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
         None => (State::default(), false),
     };
     let mut wait = Some(Micros::ZERO);
@@ -123,7 +127,8 @@ pub fn apply(
         }
         (Op::Peek | Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, None, now),
         (Op::Take { cost }, holder) => {
-            // `decide` always sets a holder. Takes without one share a holder and renew each other.
+            // `decide` always sets a holder. Takes without one would share this holder and renew
+            // each other's lease.
             let holder = holder.unwrap_or(Holder(0));
             wait = slots.wait(limit, cost.0, Some(holder), now);
             if wait == Some(Micros::ZERO) {
@@ -132,7 +137,7 @@ pub fn apply(
                 let renewed = slots.slots.iter().any(|slot| slot.holder == holder);
                 slots.set_slots(holder, cost.0, began.saturating_add(limit.lease));
                 write = true;
-                // A renewal charges nothing: its refund would free a slot that was in use
+                // A renewal charges nothing, because its refund would free a slot that was in use
                 // before the call.
                 let window = Micros::ZERO;
                 taken = (!renewed).then_some(ChargeRecord {
@@ -159,8 +164,8 @@ pub fn apply(
     }
 }
 
-/// Frees the receipt's slots, if they are still in use, and drops ended leases. Returns `None` if
-/// nothing changes.
+/// Frees the slots of a receipt and drops expired leases. Returns `None` if the slots are no longer
+/// in use.
 pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let live = |slot: &&Slot| slot.until > now;
     state.slots.iter().filter(live).find(|slot| slot.holder.0 == taken.entry)?;
@@ -170,7 +175,7 @@ pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State>
     Some(State { slots })
 }
 
-/// Returns when the last lease ends.
+/// Returns the time at which the last lease ends; zero without slots.
 pub fn expires_at(state: &State) -> Micros {
     state.slots.last().map_or(Micros::ZERO, |slot| slot.until)
 }

@@ -1,15 +1,15 @@
 //! Fixed window: at most L hits in each window. Windows are aligned to the epoch or to a calendar.
 //!
-//! The state is the start of the window and its hits. In any interval of one window's length it admits
-//! at most 2 L: L just before a boundary and L just after it.
+//! The state is the window's start and its hit count. Any interval of one window's length admits at
+//! most 2 L: L just before a boundary and L just after it.
 //!
-//! With `w` = the start of the window that contains `now`, `w'` = its end, and `cap` = L (charge
-//! always: 2^32−1):
+//! `w` is the start of the window that contains `now`, `w'` its end, and `cap` the largest count:
+//! L, or 2^32−1 with `charge: always`.
 //!
 //! ```text
-//! start > w'        from the far future: start, count = w, max(count, L), and that is written
+//! start > w'        far future: clamp to start = w, count = max(count, L), and store the clamp
 //! w ≤ start ≤ w'    current (start = w': the clock stepped back over a boundary and stands still)
-//! start < w         ended: start, count = w, 0
+//! start < w         ended: start = w, count = 0
 //! count = min(count, cap)
 //! passes iff count + c ≤ L;  retry-after = reset = end of the window of `start` − now
 //! ```
@@ -24,25 +24,25 @@ use crate::domain::{
 /// Hits counted in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Start of the window.
+    /// Start of the window, aligned to its length or to the calendar.
     pub start: Micros,
-    /// Hits in the window: at most the limit, or `u32::MAX` for `charge: always`.
+    /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: always`.
     pub count: u32,
 }
 
-/// A state as it counts at a certain time.
-struct Read {
+/// Counter as seen at the time of an operation: the window it counts in, after clamping.
+struct WindowView {
     start: Micros,
     end: Micros,
     count: u64,
-    /// Whether a counter exists for this window.
-    counted: bool,
-    /// Whether the state was clamped and must be written.
+    /// Whether the stored state belongs to this window.
+    exists: bool,
+    /// Whether the stored state was from the far future, so that its clamp must be stored.
     clamped: bool,
     stepped_back: bool,
 }
 
-/// Applies an operation.
+/// Applies an operation to a fixed window and returns its outcome and new state.
 pub fn apply(
     state: Option<State>,
     limit: &FixedWindow,
@@ -52,14 +52,14 @@ pub fn apply(
 ) -> Step<State> {
     let hits = limit.hits.0.min(u64::from(u32::MAX));
     let cap = cap(hits, charge);
-    let read = read(state, limit, hits, cap, now);
-    let mut count = read.count;
-    let mut write = read.clamped;
+    let view = view(state, limit, hits, cap, now);
+    let mut count = view.count;
+    let mut write = view.clamped;
     let mut passes = true;
     let mut retry_after = None;
     match op {
         Op::Refund { cost } => {
-            if read.counted && count > 0 {
+            if view.exists && count > 0 {
                 count = count.saturating_sub(cost.0);
                 write = true;
             }
@@ -69,16 +69,16 @@ pub fn apply(
             if passes || charge == Charge::Always {
                 count = count.saturating_add(cost.0).min(cap);
             }
-            write |= count != read.count;
+            write |= count != view.count;
         }
         Op::Peek => passes = count < hits,
     }
     let needed = if let Op::Take { cost } = op { cost.0.max(1) } else { 1 };
-    let rest = read.end.saturating_sub(now);
+    let rest = view.end.saturating_sub(now);
     if !passes && needed <= hits {
         retry_after = Some(rest);
     }
-    let charged = Hits(count.saturating_sub(read.count));
+    let charged = Hits(count.saturating_sub(view.count));
     Step {
         outcome: Outcome {
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
@@ -89,58 +89,59 @@ pub fn apply(
             taken: (charged.0 > 0).then_some(ChargeRecord {
                 hits: charged,
                 at: now,
-                window: read.start,
+                window: view.start,
                 entry: 0,
             }),
         },
-        write: write.then(|| State { start: read.start, count: stored(count) }),
-        stepped_back: read.stepped_back,
+        write: write.then(|| State { start: view.start, count: saturate(count) }),
+        stepped_back: view.stepped_back,
     }
 }
 
-/// Returns a receipt's hits to their window. Returns `None` if that window is not the state's.
+/// Subtracts the hits of a receipt from the window they were charged to. Returns `None` if the
+/// counter has moved on to another window.
 pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     (state.start == taken.window && state.count > 0).then(|| State {
         start: state.start,
-        count: stored(u64::from(state.count).saturating_sub(taken.hits.0)),
+        count: saturate(u64::from(state.count).saturating_sub(taken.hits.0)),
     })
 }
 
-/// Returns the window's end.
+/// Returns the end of the counter's window.
 pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
     span(&limit.window, state.start).end
 }
 
-fn read(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Micros) -> Read {
+fn view(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Micros) -> WindowView {
     let present = span(&limit.window, now);
-    let mut read = Read {
+    let mut view = WindowView {
         start: present.start,
         end: present.end,
         count: 0,
-        counted: false,
+        exists: false,
         clamped: false,
         stepped_back: false,
     };
-    let Some(state) = state else { return read };
+    let Some(state) = state else { return view };
     let count = u64::from(state.count);
     if state.start > present.end {
-        read.count = count.max(hits).min(cap);
-        read.counted = true;
-        read.clamped = true;
-        read.stepped_back = true;
+        view.count = count.max(hits).min(cap);
+        view.exists = true;
+        view.clamped = true;
+        view.stepped_back = true;
     } else if state.start >= present.start {
-        read.start = state.start;
+        view.start = state.start;
         if state.start != present.start {
-            read.end = span(&limit.window, state.start).end;
+            view.end = span(&limit.window, state.start).end;
         }
-        read.count = count.min(cap);
-        read.counted = true;
-        read.stepped_back = state.start > now;
+        view.count = count.min(cap);
+        view.exists = true;
+        view.stepped_back = state.start > now;
     }
-    read
+    view
 }
 
-/// Returns the upper bound of the hits counted in a window.
+/// Returns the largest count that a window stores, in hits.
 pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
@@ -148,8 +149,8 @@ pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
     }
 }
 
-/// Returns the window that contains a time. A length of 0, which no policy has, counts as 1 µs, to
-/// avoid a division by zero.
+/// Returns the bounds of the window that contains `at`. A zero length, which no policy can have,
+/// counts as 1 µs, to avoid a division by zero.
 pub(crate) fn span(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {
@@ -161,6 +162,6 @@ pub(crate) fn span(window: &Window, at: Micros) -> WindowBounds {
     }
 }
 
-fn stored(count: u64) -> u32 {
+fn saturate(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,36 +1,36 @@
 //! Hybrid consumer classes: a guaranteed bucket for each class and a common pool with floors.
 //!
 //! Extends "Development of API rate limiting methods based on consumer classes" (Seleznev, 2025,
-//! DOI 10.26102/2310-6018/2025.48.1.013), which names it as future work. All classes count on one
-//! state. A take uses the class's own bucket first and the rest from the pool, if the pool holds,
-//! before taking, the class's floor. Nobody is starved, and idle capacity is used.
+//! DOI 10.26102/2310-6018/2025.48.1.013), which names hybrids as future work. All classes share one
+//! state. A take uses the class's own bucket first and the pool for the rest, provided that the
+//! pool holds at least the class's floor before the take. No class is starved, and idle capacity is
+//! used.
 //!
-//! Integers throughout. One hit is `u = 100·W` credits, W in ticks (microseconds for windows below
-//! a minute, milliseconds below a day, seconds from a day on):
+//! All arithmetic is integer. Time is counted in ticks: microseconds for windows below a minute,
+//! milliseconds below a day, seconds from a day on. One hit is `u = 100·W` credits, W in ticks.
 //!
 //! ```text
 //! total    u·B                 all buckets and the pool together
-//! own i    cap share_i·B·W,    refilled with share_i·L credits a tick
-//! pool     gets what a full own bucket would get and what the shares leave over;
-//!          never more than room = total − Σ own
+//! own i    cap share_i·B·W,    refilled with share_i·L credits per tick
+//! pool     refilled with the overflow of full own buckets and the part that no share claims;
+//!          never above room = total − Σ own
 //! passes   own ≥ c·u, or pool ≥ max(floor, c·u − own)
-//! P        total − Σ cap or, where that is 0, the largest the pool can hold now: room
-//! floor    ⌈floor% of P⌉ in whole hits; where P is room, at most that
-//! wait     the first tick t at which  pool + inflow(t) ≥ max(floor(t), c·u − own(t));  it is told
-//!          only if room(t) is as large, else the check never passes while nobody else calls
-//! returns  by the caller all of them; by a receipt c·u − 100·L credits for each tick since; into the
-//!          own bucket first, the rest into the pool
-//! available  single hits that pass one after the other
-//! reset    until every own bucket and all together are full
+//! P        total − Σ cap or, if that is 0, the most that the pool can hold now: room
+//! floor    ⌈floor% of P⌉ in whole hits; if P is room, at most room
+//! wait     the first tick t at which pool + inflow(t) ≥ max(floor(t), c·u − own(t)); none unless
+//!          room(t) is as large, because the check then never passes without takes of others
+//! refund   by a caller: all hits; by receipt: c·u − 100·L credits per tick since the charge; into
+//!          the own bucket first, the rest into the pool
+//! available  single hits that pass one after another
+//! reset    until every own bucket and the total are full
 //! ```
 //!
-//! One clamp of the pool at the end of an interval is the same as one at every tick of it: room only
-//! shrinks with time, so the last clamp is the tightest. And because room shrinks while what the
-//! pool would hold without it grows, the first tick found by bisection is the only one that need be
-//! looked at.
+//! The pool is clamped to its room once, at the end of an interval. This equals a clamp at every
+//! tick, because room only shrinks while buckets refill, so that the last clamp is the tightest.
+//! For the same reason the first tick found by bisection is the only candidate for the wait.
 //!
-//! Capacities that lower with a policy cut what is there. A state whose number of classes is not the
-//! limit's counts as full.
+//! If a policy change lowers a capacity, stored credits above it are dropped. A state with another
+//! number of classes than the limit counts as full.
 //!
 //! Not here: which class a request belongs to (`policy`).
 
@@ -43,60 +43,61 @@ use self::credits::PARTS;
 use super::Step;
 use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 
-/// What every class has, and the pool, in credits.
+/// Credits of every class and of the pool at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// When it was so, in ticks since the epoch.
+    /// Time of the credits, in ticks since the epoch.
     last: u64,
     pool: u64,
+    /// Credits in the own bucket of each class.
     own: Arc<[u64]>,
 }
 
 impl State {
-    /// Bytes on the heap beside the state itself: an `Arc`'s two counts and its elements.
+    /// Returns the size of the heap allocation in bytes: an `Arc`'s two counts and its elements.
     pub fn heap_bytes(&self) -> usize {
         2 * size_of::<usize>() + size_of_val::<[u64]>(&self.own)
     }
 }
 
-/// Applies an operation of the limit's class.
+/// Applies an operation of the limit's class and returns its outcome and new state.
 pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step<State> {
-    let terms = HybridCredits::of(limit);
-    let at = now.0 / terms.tick;
-    let (read, stepped_back) = terms.read(state, at);
+    let credits = HybridCredits::of(limit);
+    let at = now.0 / credits.tick;
+    let (read, stepped_back) = credits.read(state, at);
     let mut after = None;
     let mut wait = Some(0);
     let mut charged = 0;
     match op {
         Op::Refund { cost } => {
-            let credits = cost.0.min(terms.burst) * terms.unit;
-            after = state.map(|_| terms.returned(&read, limit.class, credits));
+            let refunded = cost.0.min(credits.burst) * credits.unit;
+            after = state.map(|_| credits.refund(&read, limit.class, refunded));
         }
-        Op::Take { cost } if cost.0 > terms.burst => wait = None,
-        Op::Take { cost } if cost.0 > 0 => match terms.take(&read, cost.0 * terms.unit) {
+        Op::Take { cost } if cost.0 > credits.burst => wait = None,
+        Op::Take { cost } if cost.0 > 0 => match credits.take(&read, cost.0 * credits.unit) {
             Some(left) => (after, charged) = (Some(left), cost.0),
-            None => wait = terms.wait(&read, cost.0 * terms.unit),
+            None => wait = credits.wait(&read, cost.0 * credits.unit),
         },
         Op::Take { .. } | Op::Peek => {
-            if terms.burst == 0 {
+            if credits.burst == 0 {
                 wait = None;
-            } else if terms.take(&read, terms.unit).is_none() {
-                wait = terms.wait(&read, terms.unit);
+            } else if credits.take(&read, credits.unit).is_none() {
+                wait = credits.wait(&read, credits.unit);
             }
         }
     }
     let left = after.as_ref().unwrap_or(&read);
-    // From the state's time: a clock that stepped back has to make up for that first.
-    let until = |ticks| Micros(left.last.saturating_add(ticks).saturating_mul(terms.tick));
+    // Waits start at the state's time, which a clock that stepped back has to reach first.
+    let until = |ticks| Micros(left.last.saturating_add(ticks).saturating_mul(credits.tick));
     Step {
         outcome: Outcome {
             verdict: if wait == Some(0) { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
-            available: Hits(terms.available(left)),
+            available: Hits(credits.available(left)),
             retry_after: wait
                 .filter(|wait| *wait > 0)
                 .map(|ticks| until(ticks).saturating_sub(now)),
-            reset_after: until(terms.ticks_until_full(left)).saturating_sub(now),
+            reset_after: until(credits.ticks_until_full(left)).saturating_sub(now),
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
@@ -109,27 +110,27 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     }
 }
 
-/// Refunds a charge, less the hits that may have refilled since. Returns the new state, or `None` if
-/// nothing is left to refund.
+/// Refunds the hits of a receipt, minus the hits that may have refilled since the charge. Returns
+/// the new state, or `None` if nothing is left to refund.
 pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
-    let terms = HybridCredits::of(limit);
-    let at = now.0 / terms.tick;
-    let (read, _) = terms.read(Some(state), at);
-    let elapsed = at.saturating_sub(taken.at.0 / terms.tick);
-    let flowed = elapsed.saturating_mul(PARTS.saturating_mul(limit.hits.0));
-    let credits = taken.hits.0.min(terms.burst) * terms.unit;
-    let back = credits.checked_sub(flowed).filter(|back| *back > 0)?;
-    Some(terms.returned(&read, limit.class, back))
+    let credits = HybridCredits::of(limit);
+    let at = now.0 / credits.tick;
+    let (read, _) = credits.read(Some(state), at);
+    let elapsed = at.saturating_sub(taken.at.0 / credits.tick);
+    let refilled = elapsed.saturating_mul(PARTS.saturating_mul(limit.hits.0));
+    let charged = taken.hits.0.min(credits.burst) * credits.unit;
+    let back = charged.checked_sub(refilled).filter(|back| *back > 0)?;
+    Some(credits.refund(&read, limit.class, back))
 }
 
-/// When everything is full again.
+/// Returns the time at which all own buckets and the pool are full again.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
-    let terms = HybridCredits::of(limit);
+    let credits = HybridCredits::of(limit);
     if state.own.len() != limit.shares.len() {
         return Micros::ZERO;
     }
-    let ticks = state.last.saturating_add(terms.ticks_until_full(state));
-    Micros(ticks.saturating_mul(terms.tick))
+    let ticks = state.last.saturating_add(credits.ticks_until_full(state));
+    Micros(ticks.saturating_mul(credits.tick))
 }
 
 #[cfg(test)]

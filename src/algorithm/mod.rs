@@ -1,24 +1,27 @@
 //! The arithmetic of each algorithm, as pure functions: (state, limit, operation, now) → (outcome,
 //! state).
 //!
-//! Integers only. Nothing here can fail, panic, wait or read a clock. The Lua scripts compute the same
-//! formulas in doubles, so every product stays below 2^53: the policy rejects limits whose products
-//! would not. `tests/vectors/` holds both to the same answers.
+//! All arithmetic is integer. No function fails, panics, waits, or reads a clock. The Lua scripts
+//! compute the same formulas in doubles, so every product must stay below 2^53; the policy rejects
+//! limits that would exceed it. `tests/vectors/` checks that Rust and Lua give the same answers.
 //!
-//! | algorithm | passes iff | the most it admits in any interval of one window | retry after |
+//! Notation: `c` is the cost in hits, `L` the limit, `B` the burst, `r` the refill rate, and `W`
+//! the window's length.
+//!
+//! | algorithm | passes iff | maximum admitted in any interval of length W | `retry_after` |
 //! |---|---|---|---|
-//! | [`fixed_window`] | count + c ≤ L in the current window | 2 L, at a boundary | the window's end |
-//! | [`sliding_window`] | the previous window's share + count + c ≤ L | below 2 L against an adversary, about L for steady traffic | exact |
-//! | [`sliding_log`] | hits in the last window + c ≤ L | L, exactly | until enough of the oldest have left |
+//! | [`fixed_window`] | count + c ≤ L in the current window | 2 L, across a boundary | the window's end |
+//! | [`sliding_window`] | weighted previous count + count + c ≤ L | below 2 L against an adversary, about L for steady traffic | exact |
+//! | [`sliding_log`] | hits in the last W + c ≤ L | exactly L | until enough of the oldest hits expire |
 //! | [`bucket`] | debt + c ≤ B | B + r · W | until enough has refilled |
-//! | [`hybrid`] | own share, then the pool above its floor | B + r · W over all classes | until both hold enough |
+//! | [`hybrid`] | own bucket, then the pool above the class's floor | B + r · W over all classes | until both have refilled enough |
 //! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
 //!
 //! Not here: which counters a call uses and whether it is admitted (`store`), the meaning of limits
 //! (`policy`).
 //!
-//! To add an algorithm, write a file with `State`, `apply`, `refund` and `expires_at`, and follow the
-//! compiler. A state larger than 16 bytes is boxed, so that [`State`] keeps its size.
+//! To add an algorithm, write a file with `State`, `apply`, `refund` and `expires_at`, and follow
+//! the compiler. Box a state larger than 16 bytes to keep the size of [`State`].
 
 use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op, Outcome};
 
@@ -32,22 +35,22 @@ pub mod sliding_window;
 /// Stored state of one counter: 24 bytes, because the memory store may hold ten million.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Hits of one window.
+    /// Hits counted in one window.
     FixedWindow(fixed_window::State),
     /// Debt of a bucket.
     Bucket(bucket::State),
-    /// Hits of two adjacent windows.
+    /// Hits counted in the previous and the current window.
     SlidingWindow(sliding_window::State),
-    /// Takes that still count.
+    /// Recent takes, each with its time.
     SlidingLog(Box<sliding_log::State>),
-    /// Buckets of the classes, and the pool.
+    /// Credits in the bucket of each consumer class and in the common pool.
     Hybrid(Box<hybrid::State>),
     /// Slots in use, with their leases.
     Concurrency(Box<concurrency::State>),
 }
 
 impl State {
-    /// Returns the heap bytes of the state; 0 for windows and buckets.
+    /// Returns the size of the state's heap allocations in bytes; 0 for windows and buckets.
     pub fn heap_bytes(&self) -> usize {
         match self {
             State::FixedWindow(_) | State::Bucket(_) | State::SlidingWindow(_) => 0,
@@ -58,7 +61,7 @@ impl State {
     }
 }
 
-/// Each returns the state of its algorithm, or `None` for another algorithm.
+/// Accessors: each returns `None` for a state of another algorithm.
 impl State {
     fn as_fixed_window(&self) -> Option<fixed_window::State> {
         if let State::FixedWindow(state) = self { Some(*state) } else { None }
@@ -90,15 +93,16 @@ const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is
 /// Result of one operation on one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<S = State> {
-    /// The outcome. `available` and `reset_after` describe the counter after the operation.
+    /// Outcome for the caller. `available` and `reset_after` describe the counter after the
+    /// operation.
     pub outcome: Outcome,
-    /// The state to store; `None` if nothing changes.
+    /// New state to store; `None` if the stored state does not change.
     ///
-    /// A refusal and a peek write only the clamp of a state from the far future. Without that write
-    /// every operation would clamp it again, and the counter would stay frozen.
+    /// The only state that a refusal or a peek writes is a clamped one. If the clamp were not
+    /// stored, every operation would clamp again and the counter would stay frozen.
     pub write: Option<S>,
-    /// Whether the state was from a later time than `now`, by more than the algorithm explains: the
-    /// clock stepped back (or a bucket's capacity was lowered).
+    /// Whether the stored state lies further in the future than the algorithm allows, because the
+    /// clock stepped back or a bucket's capacity was lowered.
     pub stepped_back: bool,
 }
 
@@ -109,10 +113,11 @@ impl<S> Step<S> {
     }
 }
 
-/// Applies an operation to a counter; `state` is `None` for a new one.
+/// Applies an operation to a counter and returns its outcome and new state; `state` is `None` for a
+/// new counter.
 ///
-/// A state of another algorithm counts as absent; it cannot occur, because the algorithm is part of a
-/// counter's key. A `Take` of zero hits is a peek.
+/// A state of another algorithm is ignored; it cannot occur, because the algorithm is part of a
+/// counter's key. `Op::Take` with zero hits acts as `Op::Peek`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -140,8 +145,8 @@ pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step 
     apply_for(state, limit, op, None, now)
 }
 
-/// Applies an operation on behalf of a slot holder. The same as [`apply`] except for concurrency
-/// limits.
+/// Applies an operation on behalf of a slot holder. Only concurrency limits use the holder; for all
+/// others this is [`apply`].
 pub fn apply_for(
     state: Option<&State>,
     limit: &Limit,
@@ -178,10 +183,11 @@ pub fn apply_for(
     }
 }
 
-/// Returns the hits of a receipt to the counter that they were charged to (the store's contract, 16).
+/// Refunds the hits of a receipt to the counter that they were charged to (clause 16 of the store's
+/// contract).
 ///
-/// `limit` is the limit of the receipt. Returns the state to store, or `None` if the receipt has no
-/// effect any more. The same receipt must not be refunded twice.
+/// `limit` is the limit that the hits were charged under. Returns the new state to store, or `None`
+/// if the charge has already expired. Callers must refund each receipt at most once.
 pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
     match &limit.algorithm {
         Algorithm::FixedWindow(_) => {
@@ -203,9 +209,12 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
     }
 }
 
-/// Returns when an absent counter starts to mean the same as this state, under this limit and under
-/// any that may replace it (a window's length is part of the counter's key; a bucket's debt is time).
-/// Zero for a state of another algorithm.
+/// Returns the time from which a missing counter is equivalent to this state, so that the counter
+/// can be deleted.
+///
+/// This holds for this limit and for every limit that may replace it on the same counter: a
+/// window's length is part of the key, and a bucket's debt is stored as a time. Returns zero for a
+/// state of another algorithm.
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
     let expires = match &limit.algorithm {
         Algorithm::FixedWindow(window) => {

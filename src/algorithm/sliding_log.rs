@@ -1,20 +1,20 @@
-//! Sliding log: never more than L hits in any interval of one window's length. Every take is stored
-//! until it is one window old.
+//! Sliding log: at most L hits in any interval of one window's length. Each take is stored until it
+//! is one window old.
 //!
-//! The state is the list of takes, oldest first: time, hits, and a number that identifies the take in
-//! its receipt. The list can grow to L takes, so L is at most 10,000.
+//! The state is the list of takes, oldest first. Each has a time, its hits, and a number that
+//! identifies it in a receipt. The list can grow to L takes, so L is at most 10,000.
 //!
 //! ```text
-//! counts     takes with at > still − W   (a take at t stops counting at t + W)
-//! still      max(now, newest): a clock that stepped back stands still, so ended takes stay ended
-//! passes iff hits that count + c ≤ L
-//! retry at   t + W, where t is the first take after whose end hits that count + c ≤ L
+//! clock      max(now, newest): if the clock steps back, time stands still and nothing un-expires
+//! counted    hits of takes with at > clock − W   (a take at t expires at t + W)
+//! passes iff counted + c ≤ L
+//! retry at   t + W, where t is the first take whose expiry makes counted + c ≤ L
 //! reset      the newest take + W
-//! at         still, for a new take
+//! at         clock, for a new take
 //! ```
 //!
-//! A take more than W ahead comes from a clock that was far wrong; it counts as taken now, so that
-//! the log does not stay full until that time.
+//! A take more than W in the future was written by a wrong clock. It counts as taken now; otherwise
+//! the log would stay full until that time.
 //!
 //! Not here: calls of several checks, removal of entries.
 
@@ -23,29 +23,30 @@ use std::collections::VecDeque;
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog, Verdict};
 
-/// Takes that may still count.
+/// Stored takes of a log, oldest first. Some may have expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     takes: VecDeque<Take>,
-    /// Number of the next take.
+    /// Number that the next take gets.
     next: u64,
 }
 
-/// One take.
+/// Charge of one or more hits at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Take {
     at: Micros,
+    /// Number that identifies the take in its receipt.
     entry: u64,
     hits: u32,
 }
 
 impl State {
-    /// Returns the number of stored takes.
+    /// Returns the number of stored takes, expired ones included.
     pub fn len(&self) -> usize {
         self.takes.len()
     }
 
-    /// Whether there are no takes.
+    /// Whether no takes are stored.
     pub fn is_empty(&self) -> bool {
         self.takes.is_empty()
     }
@@ -79,25 +80,25 @@ impl State {
         State { takes, next: 0 }
     }
 
-    /// Returns the heap bytes of the state.
+    /// Returns the size of the heap allocation in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.takes.capacity() * size_of::<Take>()
     }
 
-    /// Returns how many takes no longer count. They are the first ones.
+    /// Returns the number of expired takes, which are the first ones in the list.
     fn expired_takes(&self, limit: &SlidingLog, now: Micros) -> usize {
-        let still = self.takes.back().map_or(now, |take| take.at.max(now));
-        self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= still)
+        let clock = self.takes.back().map_or(now, |take| take.at.max(now));
+        self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
     }
 
-    /// Returns the takes that count at `now`, with capacity for `spare` more, and whether a take was
-    /// clamped.
-    fn at(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
+    /// Returns the unexpired takes at `now`, with capacity for `spare` more, and whether a take from
+    /// the far future was clamped.
+    fn unexpired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
         let expired = self.expired_takes(limit, now);
         let mut takes = VecDeque::with_capacity(self.takes.len() - expired + spare);
         takes.extend(self.takes.iter().skip(expired));
-        // An empty log means the same as an absent one.
+        // An empty log is equivalent to a missing one, whose numbers start at 0.
         let next = if takes.is_empty() { 0 } else { self.next };
         let mut state = State { takes, next };
         let clamped = state.takes.back().is_some_and(|take| take.at > horizon);
@@ -110,7 +111,7 @@ impl State {
         (state, clamped)
     }
 
-    /// Returns the wait until `cost` passes; zero if it passes now, `None` if never.
+    /// Returns the time until `cost` hits pass: zero if they pass now, `None` if they never do.
     fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
         limit.hits.0.checked_sub(cost)?;
         let mut hits = self.hits();
@@ -128,7 +129,7 @@ impl State {
     }
 }
 
-/// Applies an operation.
+/// Applies an operation to a sliding log and returns its outcome and new state.
 pub fn apply(
     state: Option<&State>,
     limit: &SlidingLog,
@@ -139,7 +140,7 @@ pub fn apply(
     // Copies the log: its length is bounded by the limit, and a take rewrites it anyway.
     let (mut log, clamped) = match state {
         // A refund must not need more memory than the log has, so only a take gets spare capacity.
-        Some(state) => state.at(limit, now, usize::from(matches!(op, Op::Take { .. }))),
+        Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
         None => (State::default(), false),
     };
     let newest = log.takes.back().map_or(Micros::ZERO, |take| take.at);
@@ -148,7 +149,7 @@ pub fn apply(
     let mut taken = None;
     let mut write = clamped;
     match op {
-        Op::Refund { cost } => write |= log.drop_newest(cost.0),
+        Op::Refund { cost } => write |= log.remove_newest(cost.0),
         Op::Peek | Op::Take { cost: Hits::ZERO } => wait = log.wait(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
             wait = log.wait(limit, cost, now);
@@ -192,8 +193,9 @@ impl State {
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
     }
 
-    /// A caller's own refund names no take: the newest go first, as if they had not been.
-    fn drop_newest(&mut self, mut hits: u64) -> bool {
+    /// Removes `hits` hits, newest takes first, for a refund by the caller, which names no take.
+    /// Returns whether anything changed.
+    fn remove_newest(&mut self, mut hits: u64) -> bool {
         let mut changed = false;
         while hits > 0 {
             let Some(take) = self.takes.back_mut() else { break };
@@ -209,25 +211,27 @@ impl State {
     }
 }
 
-/// Removes the receipt's take from the log, if it still counts, together with ended takes: if the
-/// receipt's take is the newest, a clock that stepped back would otherwise make them count again.
-/// Returns `None` if the take no longer counts.
+/// Removes the take of a receipt from the log. Returns `None` if the take has expired.
+///
+/// Also removes expired takes: the removed take may be the newest, and after a step back of the
+/// clock the others would otherwise count again.
 pub fn refund(
     state: &State,
     limit: &SlidingLog,
     taken: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
-    // Also compare the time, because an empty log restarts its numbers at 0.
-    let is_it = |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
+    // The time is compared, too, because an empty log restarts its numbers at 0.
+    let is_charged_take =
+        |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
     let expired = state.expired_takes(limit, now);
-    let at = state.takes.range(expired..).position(is_it)?;
+    let at = state.takes.range(expired..).position(is_charged_take)?;
     let mut takes: VecDeque<Take> = state.takes.range(expired..).copied().collect();
     takes.remove(at);
     Some(State { takes, next: state.next })
 }
 
-/// Returns when no take counts any more.
+/// Returns the time at which the newest take expires; zero for an empty log.
 pub fn expires_at(state: &State, limit: &SlidingLog) -> Micros {
     state.takes.back().map_or(Micros::ZERO, |take| take.at.saturating_add(limit.length))
 }

@@ -1,12 +1,12 @@
-//! Sliding window: the hits of the current window, plus the previous window's hits weighted by the part
-//! of that window that the sliding window still covers.
+//! Sliding window: counts the hits of the current window, plus the previous window's hits weighted
+//! by the part of that window that the sliding window still covers.
 //!
-//! The state is the start of the current window and the hits of the previous and the current window.
-//! In an interval of one window's length it admits less than 2 L to an adversary who fills the end of
-//! a window, and about L of steady traffic.
+//! The state is the start of the current window and the hits of the previous and the current
+//! window. Any interval of one window's length admits about L hits of steady traffic, and less than
+//! 2 L to an adversary who fills the end of a window.
 //!
-//! With W and `e` (the time since the current window started, rounded down) in ticks (see
-//! [`SlidingWindow::tick`]), all integers:
+//! W and `e`, the time since the current window started, rounded down, are in ticks (see
+//! [`SlidingWindow::tick`]). All arithmetic is integer.
 //!
 //! ```text
 //! room(c)    L − cur − c
@@ -17,43 +17,42 @@
 //! reset      the end of the next window if cur > 0, of this one if prev > 0, else now
 //! ```
 //!
-//! The two sides of the comparison are computed separately so that each product stays below 2^53 (the
-//! policy keeps L·W below it), because the Lua script does the same in doubles. Under
-//! [`Charge::Always`] a count is capped at the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋ for the
-//! same reason.
+//! The waits solve the inequality for `e`. Its two sides are computed separately, because the Lua
+//! script compares doubles and each product must stay below 2^53: the policy keeps L·W below it,
+//! and under [`Charge::Always`] a count is at most the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋.
 //!
-//! The waits are the inequality solved for `e`. Not here: calls of several checks, removal of entries.
+//! Not here: calls of several checks, removal of entries.
 
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
-/// Doubles, which are Lua's numbers, are exact below this.
-const EXACT: u64 = 1 << 53;
+/// Bound below which every integer is exact as a double, Lua's only number type.
+const EXACT_MAX: u64 = 1 << 53;
 
-/// Hits of two adjacent windows.
+/// Hits counted in the current window and in the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Start of the current window.
+    /// Start of the current window, aligned to the epoch.
     pub start: Micros,
-    /// Hits of the previous window.
+    /// Hits charged in the previous window.
     pub prev: u32,
-    /// Hits of the current window.
+    /// Hits charged in the current window.
     pub cur: u32,
 }
 
-/// A state as it counts at a certain time.
+/// Counter as seen at the time of an operation: both windows, after shifting and clamping.
 #[derive(Clone, Copy)]
-struct Read {
+struct WindowView {
     start: Micros,
     prev: u64,
     cur: u64,
-    /// Ticks since `start`, at most W.
+    /// Ticks since `start`, at most one window.
     elapsed: u64,
     clamped: bool,
     stepped_back: bool,
 }
 
-/// Applies an operation.
+/// Applies an operation to a sliding window and returns its outcome and new state.
 pub fn apply(
     state: Option<State>,
     limit: &SlidingWindow,
@@ -61,23 +60,23 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let read = read(state, limit, charge, now);
-    let mut after = read;
+    let view = view(state, limit, charge, now);
+    let mut after = view;
     let mut wait = Some(Micros::ZERO);
     let mut charged = 0;
     match op {
         Op::Refund { cost } => {
-            let from_cur = cost.0.min(read.cur);
+            let from_cur = cost.0.min(view.cur);
             after.cur -= from_cur;
-            after.prev = read.prev.saturating_sub(cost.0 - from_cur);
+            after.prev = view.prev.saturating_sub(cost.0 - from_cur);
         }
-        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = read.wait(limit, 1, now),
+        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = view.wait(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
-            wait = read.wait(limit, cost, now);
+            wait = view.wait(limit, cost, now);
             let passes = wait == Some(Micros::ZERO);
             if passes || charge == Charge::Always {
-                after.cur = read.cur.saturating_add(cost).min(limit.count_max(charge));
-                charged = after.cur - read.cur;
+                after.cur = view.cur.saturating_add(cost).min(limit.count_max(charge));
+                charged = after.cur - view.cur;
             }
             if !passes && charge == Charge::Always {
                 wait = after.wait(limit, cost, now);
@@ -85,7 +84,7 @@ pub fn apply(
         }
     }
     let passes = wait == Some(Micros::ZERO);
-    let changed = (after.prev, after.cur) != (read.prev, read.cur);
+    let changed = (after.prev, after.cur) != (view.prev, view.cur);
     Step {
         outcome: Outcome {
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
@@ -96,23 +95,23 @@ pub fn apply(
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
-                window: read.start,
+                window: view.start,
                 entry: 0,
             }),
         },
-        write: (changed || read.clamped).then(|| State {
+        write: (changed || view.clamped).then(|| State {
             start: after.start,
-            prev: stored(after.prev),
-            cur: stored(after.cur),
+            prev: saturate(after.prev),
+            cur: saturate(after.cur),
         }),
-        stepped_back: read.stepped_back,
+        stepped_back: view.stepped_back,
     }
 }
 
-/// Returns a receipt's hits to their window, if that is the state's current or previous one. Returns
-/// `None` if nothing changes.
+/// Subtracts the hits of a receipt from the window they were charged to. Returns `None` if that is
+/// neither the current nor the previous window.
 pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Option<State> {
-    let back = |count: u32| stored(u64::from(count).saturating_sub(taken.hits.0));
+    let back = |count: u32| saturate(u64::from(count).saturating_sub(taken.hits.0));
     if taken.window == state.start && state.cur > 0 {
         Some(State { cur: back(state.cur), ..state })
     } else if taken.window.saturating_add(limit.length) == state.start && state.prev > 0 {
@@ -122,16 +121,16 @@ pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Opti
     }
 }
 
-/// Returns when no hit counts any more.
+/// Returns the time at which the last counted hit loses its weight.
 pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
     let windows = if state.cur > 0 { 2 } else { 1 };
     state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))
 }
 
-fn read(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> Read {
+fn view(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> WindowView {
     let length = limit.length.0.max(1);
     let begins = Micros(now.0 - now.0 % length);
-    let mut read = Read {
+    let mut view = WindowView {
         start: begins,
         prev: 0,
         cur: 0,
@@ -139,28 +138,28 @@ fn read(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros
         clamped: false,
         stepped_back: false,
     };
-    let Some(state) = state else { return read };
+    let Some(state) = state else { return view };
     let max = limit.count_max(charge);
     let (prev, cur) = (u64::from(state.prev).min(max), u64::from(state.cur).min(max));
     if state.start.0 > now.0.saturating_add(length) {
-        // From the far future: clamp to a full window now. The clamp is written, so that the counter
-        // does not stay frozen.
-        read.cur = cur.max(limit.hits.0).min(max);
-        read.clamped = true;
-        read.stepped_back = true;
+        // From the far future: clamp to a full window now. Callers store the clamp; otherwise the
+        // counter would stay frozen.
+        view.cur = cur.max(limit.hits.0).min(max);
+        view.clamped = true;
+        view.stepped_back = true;
     } else if state.start >= begins {
         // If the clock stepped back behind the window's start, it counts as standing at that start.
-        read.elapsed = now.saturating_sub(state.start).0 / limit.tick().0;
-        read.stepped_back = state.start > now;
-        (read.start, read.prev, read.cur) = (state.start, prev, cur);
+        view.elapsed = now.saturating_sub(state.start).0 / limit.tick().0;
+        view.stepped_back = state.start > now;
+        (view.start, view.prev, view.cur) = (state.start, prev, cur);
     } else if state.start.saturating_add(Micros(length)) == begins {
-        read.prev = cur;
+        view.prev = cur;
     }
-    read
+    view
 }
 
-impl Read {
-    /// Returns the wait until `cost` passes; zero if it passes now, `None` if never.
+impl WindowView {
+    /// Returns the time until `cost` hits pass: zero if they pass now, `None` if they never do.
     fn wait(&self, limit: &SlidingWindow, cost: u64, now: Micros) -> Option<Micros> {
         let window = limit.window_ticks();
         let spare = limit.hits.0.checked_sub(cost)?;
@@ -192,9 +191,8 @@ impl Read {
 }
 
 impl SlidingWindow {
-    /// Returns the unit of W and of the elapsed time: a microsecond for windows below a minute, a
-    /// millisecond below a day, a second from a day on, so that L·W stays below 2^53 for realistic
-    /// limits.
+    /// Returns the tick, the time unit of the weighting: 1 µs for windows below a minute, 1 ms
+    /// below a day, 1 s from a day on. Coarser ticks keep L·W below 2^53 for realistic limits.
     pub fn tick(&self) -> Micros {
         const MINUTE: u64 = 60_000_000;
         const DAY: u64 = 86_400_000_000;
@@ -205,21 +203,21 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns W in ticks; at least 1.
+    /// Returns the window's length in ticks, at least 1.
     pub fn window_ticks(&self) -> u64 {
         (self.length.0 / self.tick().0).max(1)
     }
 
-    /// Returns the upper bound of the hits counted in one window.
+    /// Returns the largest count that a window stores, in hits.
     pub fn count_max(&self, charge: Charge) -> u64 {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),
-            Charge::Always => u64::from(u32::MAX).min((EXACT - 1) / self.window_ticks()),
+            Charge::Always => u64::from(u32::MAX).min((EXACT_MAX - 1) / self.window_ticks()),
         }
     }
 }
 
-fn stored(count: u64) -> u32 {
+fn saturate(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

@@ -1,7 +1,6 @@
-//! Admin actions of the debug port, as functions over the running service.
+//! Carries out the admin actions of the debug port on the running service.
 //!
-//! Routes and the check of the token are in `admin`, the overrides themselves in
-//! `runtime_overrides`.
+//! `admin` has the routes and checks the token; `runtime_overrides` keeps the overrides.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use super::descriptor_arg::parse_descriptor;
 use super::exit_codes::Failure;
-use super::files_and_env::secret_file;
+use super::files_and_env::read_secret_file;
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
 use super::runtime_overrides::RuntimeOverrides;
@@ -22,11 +21,12 @@ use crate::domain::Micros;
 use crate::policy::RuleOverride;
 use crate::telemetry::Verbosity;
 
-/// Returns the functions behind the routes.
+/// Returns the functions that the routes of the debug port call to read or change the service.
 ///
 /// # Errors
 ///
-/// [`Failure::File`] if the token file cannot be read. It is read again for each write.
+/// [`Failure::File`] if the token file cannot be read. Each write reads the file again, so that the
+/// token can be rotated.
 pub(super) fn admin_handlers(
     decider: &Arc<ServiceDecider>,
     overrides: &Arc<RuntimeOverrides>,
@@ -34,10 +34,10 @@ pub(super) fn admin_handlers(
     token_file: Option<PathBuf>,
 ) -> Result<AdminHandlers, Failure> {
     if let Some(path) = &token_file {
-        secret_file(path)?;
+        read_secret_file(path)?;
     }
     let token = move || {
-        secret_file(token_file.as_ref()?)
+        read_secret_file(token_file.as_ref()?)
             .inspect_err(|error| tracing::error!(%error, "cannot read the debug token file"))
             .ok()
     };
@@ -126,7 +126,7 @@ async fn counters(
     let now = Clock::System.now();
     let CounterSnapshots { each, source } = if reset {
         let counters = decider.reset(&policy, domain, &entries, now).await;
-        // Logs only the rule: the values of a descriptor are personal data.
+        // The log names only the rule, because a descriptor's values may be personal data.
         let rule = counters.each.first().map_or("", |counter| counter.rule);
         tracing::warn!(rule, counters = counters.each.len(), "counters reset by hand");
         counters

@@ -1,4 +1,4 @@
-//! Sends one request to the debug port of a running service, for `tidegate reset` and `switch`.
+//! HTTP client of the debug port. `tidegate reset` and `tidegate switch` send one request with it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,29 +12,31 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::exit_codes::Failure;
-use super::files_and_env::secret_file;
+use super::files_and_env::read_secret_file;
 
-/// Time for the whole exchange. The port is on this machine or forwarded to it.
+/// Timeout of a request to the debug port, from connecting to the last byte of the response. The
+/// port is on this machine or forwarded to it, so ten seconds mean that the service hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest response body that is read.
+/// Maximum size of a response body from the debug port, in bytes.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Posts to `path` with these parameters and the token in `token_file`. Returns the response body.
+/// Sends a POST request with query parameters and a bearer token to the debug port, and returns the
+/// response body.
 ///
 /// # Errors
 ///
-/// [`Failure::File`] for the token file, [`Failure::AdminRequest`] if the service is not reached or
-/// rejects the request.
+/// [`Failure::File`] if the token file cannot be read, [`Failure::AdminRequest`] if the service
+/// cannot be reached or rejects the request.
 pub fn post_to_debug_port(
     endpoint: &str,
     path: &str,
     parameters: &[(&str, &str)],
     token_file: &Path,
 ) -> Result<String, Failure> {
-    let token = secret_file(token_file)?;
+    let token = read_secret_file(token_file)?;
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
     let request = Request::post(format!("{path}?{query}"))
         .header(HOST, "tidegate")

@@ -1,14 +1,13 @@
-//! Descriptors in the form people type them, on the command line and on the debug port:
-//! `k=v,k2=v2`.
+//! Parser for descriptors typed as `k=v,k2=v2`, on the command line and in debug-port URLs.
 
 use super::exit_codes::Failure;
 
-/// Parses one descriptor into keys and values, in order. A value may be empty or missing and may
-/// contain `=`. A backslash escapes a comma or a backslash.
+/// Parses a descriptor such as `k=v,k2=v2` into its keys and values, in order. A value may be empty
+/// or absent and may contain `=`. A backslash escapes a comma or another backslash.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] for an entry without a key.
+/// [`Failure::Usage`] if an entry has no key.
 pub fn parse_descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
     let mut entries = vec![String::new()];
     let mut chars = text.chars();

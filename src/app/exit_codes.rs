@@ -11,58 +11,58 @@ use crate::wire::WireError;
 /// A failure that ends the process. Retrying helps only if the exit code is 69.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line is invalid.
+    /// An invalid command line.
     Usage(String),
-    /// Settings are invalid.
+    /// Invalid settings, each with the value and its source.
     Settings(Vec<settings::SettingError>),
-    /// A file named by a setting cannot be used.
+    /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
-    /// Policy files cannot be read.
+    /// Policy files are missing, unreadable or too large.
     PolicyFiles(PolicyFileError),
-    /// The policy has errors.
+    /// A policy that does not compile, with every error and its position.
     Policy(policy::Diagnostics),
-    /// The policy has warnings, which `--strict` treats as errors.
+    /// A valid policy with warnings, under `--strict`.
     Strict {
-        /// Number of warnings.
+        /// Number of warnings, at least 1.
         warnings: usize,
     },
-    /// An address cannot be listened on.
+    /// A listen address that cannot be resolved or bound.
     Address {
-        /// The address as given.
+        /// The address, as configured or as resolved.
         address: String,
-        /// Error of the operating system.
+        /// Error from the operating system.
         error: io::Error,
     },
     /// The gRPC server cannot start or run.
     Wire(WireError),
-    /// The store that the settings require is unavailable.
+    /// Redis was not reached in time under `--require-store`.
     Store(String),
-    /// `tidegate ask` got no answer.
+    /// `tidegate ask` did not get a response.
     Ask {
-        /// Address of the service.
+        /// Address of the service's gRPC port.
         target: String,
-        /// What went wrong.
+        /// Error of the gRPC client.
         error: WireError,
     },
-    /// The debug port of a service was not reached or rejected a request.
+    /// The debug port of a service could not be reached, or rejected the request.
     AdminRequest {
-        /// Address of the port.
+        /// Address of the debug port.
         endpoint: String,
-        /// Its response, or the error of the operating system.
+        /// Body of the response, or the error from the operating system.
         reason: String,
     },
-    /// The operating system refuses to start a thread or a runtime.
+    /// The operating system refused to start a thread or a Tokio runtime.
     Runtime(io::Error),
-    /// A bug in Tidegate.
+    /// A bug in Tidegate, with the broken assumption.
     Bug(&'static str),
 }
 
 impl Failure {
-    /// Invalid flags or settings.
+    /// Exit code for invalid flags or settings.
     pub const USAGE: u8 = 64;
     const POLICY: u8 = 65;
     const UNAVAILABLE: u8 = 69;
-    /// A bug in Tidegate.
+    /// Exit code for a bug in Tidegate.
     pub const BUG: u8 = 70;
 
     /// Returns the exit code of the process.
@@ -129,14 +129,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Joins an error and its causes, each once.
+/// Formats an error followed by its causes. Skips a cause whose text is already part of the
+/// message.
 fn with_sources(error: &dyn error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {
-        let words = source.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
+        let cause = source.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
         }
         next = source.source();
     }

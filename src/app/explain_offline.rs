@@ -1,6 +1,7 @@
-//! `tidegate explain`: explains how a request matches, then predicts its answer with unused counters.
+//! `tidegate explain`: explains which rules a request matches, and predicts its answer as if no
+//! counter had been charged yet.
 //!
-//! The explanation itself is in `policy`, the decision in `decide`.
+//! `policy` writes the explanation, `decide` makes the decision.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -17,19 +18,19 @@ use crate::settings::Sources;
 use crate::store::redis::keys::Prefix;
 use crate::wire::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
-/// A request to explain or to try.
+/// A rate limit request typed by an operator, for `explain` and `/try`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampleRequest {
-    /// The domain.
+    /// Domain of the request; must not be empty.
     pub domain: String,
-    /// Descriptors: keys and values, in order.
+    /// Descriptors, each as a list of key-value pairs.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// Hits of each descriptor; 0 only checks the limits.
+    /// Hits charged by each descriptor; 0 checks the limits and charges nothing.
     pub hits: u64,
 }
 
 impl SampleRequest {
-    /// Checks the bounds that a service enforces with INVALID_ARGUMENT.
+    /// Rejects requests that the gRPC service would answer with INVALID_ARGUMENT.
     pub(super) fn check_bounds(&self) -> Result<(), String> {
         if self.domain.is_empty() {
             return Err("the domain must not be empty".to_owned());
@@ -44,16 +45,16 @@ impl SampleRequest {
     }
 }
 
-/// Counters of one offline decision: a call has at most 128 checks.
+/// Capacity of the memory store for one offline decision; a call has at most 128 checks.
 const KEYS_MAX: usize = 1_024;
 
-/// Explains which rule each descriptor matches, with the keys of its counters in Redis.
+/// Explains which rule each descriptor matches, and lists the Redis keys of its counters.
 pub(super) fn explain_request(policy: &Policy, prefix: &Prefix, request: &SampleRequest) -> String {
     let explain = |pairs: &Vec<_>| explain_descriptor(policy, prefix, &request.domain, pairs);
     request.descriptors.iter().map(explain).collect()
 }
 
-/// Does the same for one descriptor.
+/// Explains which rule a descriptor matches, and lists the Redis keys of its counters.
 pub(super) fn explain_descriptor(
     policy: &Policy,
     prefix: &Prefix,
@@ -72,12 +73,13 @@ pub(super) fn explain_descriptor(
     text
 }
 
-/// Explains every descriptor by the policy at these paths and predicts the answer to a first call.
+/// Loads the policy at `paths`, explains how `request` matches it, and predicts the answer to the
+/// first such call.
 ///
 /// # Errors
 ///
-/// An invalid setting; errors of the policy; [`Failure::Usage`] for a request that a service would
-/// reject as invalid; [`Failure::Bug`] if the memory store does not answer.
+/// Returns an error if a setting or the policy is invalid, [`Failure::Usage`] if the service would
+/// reject the request as invalid, and [`Failure::Bug`] if the memory store does not answer.
 pub fn explain(
     paths: &[PathBuf],
     sources: Sources,

@@ -1,8 +1,7 @@
-//! Input of the process besides its flags: the environment, the settings file, secrets, and text
-//! files that a flag names.
+//! Reads environment variables, the settings file, secrets, and text files named by flags.
 //!
-//! No other module reads the environment. The meaning of settings is in `settings`, policy files
-//! are in `policy_files`.
+//! No other module reads the environment. `settings` interprets the values; `policy_files` reads
+//! policies.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,41 +10,42 @@ use std::{env, error, fmt, fs, io};
 use super::policy_files::printable;
 use crate::settings::TextMap;
 
-/// Largest settings file: a hundred times what every setting with a long value needs.
+/// Maximum size of a settings file, in bytes: 1 MiB, a hundred times the size of a file that sets
+/// everything.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Largest file with a secret or with certificates: four times the CA bundle of a system.
+/// Maximum size of a secret or certificate file, in bytes: 1 MiB, four times a system's CA bundle.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
-/// Largest scenario of `simulate`: it holds a policy and a thousand groups of callers.
+/// Maximum size of a `simulate` scenario, in bytes: 1 MiB holds a policy and a thousand groups.
 const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the environment without names and values that are not UTF-8: no setting has one.
+/// Returns the environment variables whose name and value are UTF-8, as those of every setting are.
 pub fn environment() -> TextMap {
     let text = |text: std::ffi::OsString| text.into_string().ok();
     env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
 }
 
-/// An error of a settings file, a secret or a text file.
+/// Error reading or writing a settings file, a secret or a text file.
 #[derive(Debug)]
 pub enum FileError {
-    /// The file cannot be read.
+    /// The file could not be opened or read, or is not UTF-8.
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error from the operating system.
         error: io::Error,
     },
-    /// The file cannot be written.
+    /// The file could not be written.
     Unwritable {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error from the operating system.
         error: io::Error,
     },
-    /// The file has the wrong format.
+    /// The file has the wrong format or is too large.
     Malformed {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, without quoting the content.
+        /// Description of the problem. It never quotes the file, which may contain a secret.
         reason: String,
     },
 }
@@ -67,8 +67,8 @@ impl error::Error for FileError {}
 ///
 /// # Errors
 ///
-/// The file cannot be read, is too large, or is not such a mapping.
-pub fn settings_file(path: &Path) -> Result<TextMap, FileError> {
+/// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping to scalars.
+pub fn read_settings_file(path: &Path) -> Result<TextMap, FileError> {
     let malformed = |reason| FileError::Malformed { path: path.to_owned(), reason };
     let text = read_at_most(path, SETTINGS_BYTES_MAX)?;
     let values: std::collections::BTreeMap<String, serde_yaml::Value> =
@@ -85,8 +85,8 @@ pub fn settings_file(path: &Path) -> Result<TextMap, FileError> {
     values.into_iter().map(scalar).collect()
 }
 
-/// Describes where the YAML is wrong without quoting it, as the parser's own message would: a file
-/// named by mistake may be the one with the password.
+/// Returns the line and column of a YAML error. Unlike the parser's own message, it does not quote
+/// the file: an operator may have named a password file by mistake.
 fn yaml_error(error: &serde_yaml::Error) -> String {
     match error.location() {
         Some(at) => {
@@ -97,12 +97,12 @@ fn yaml_error(error: &serde_yaml::Error) -> String {
     }
 }
 
-/// Reads a secret: the text of the file without line breaks at its end.
+/// Reads a secret from a file and strips trailing line breaks.
 ///
 /// # Errors
 ///
-/// The file cannot be read or is too large.
-pub(super) fn secret_file(path: &Path) -> Result<String, FileError> {
+/// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
+pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
     let text = read_at_most(path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -111,16 +111,16 @@ pub(super) fn secret_file(path: &Path) -> Result<String, FileError> {
 ///
 /// # Errors
 ///
-/// The file cannot be read, is not UTF-8 or is too large.
+/// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
     read_at_most(path, SCENARIO_BYTES_MAX)
 }
 
-/// Writes a file named on the command line, replacing an existing one.
+/// Writes a file named on the command line. Overwrites an existing file.
 ///
 /// # Errors
 ///
-/// The file cannot be written.
+/// Returns [`FileError::Unwritable`] if the operating system rejects the write.
 pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
     fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
 }

@@ -1,32 +1,34 @@
-//! Loads policy files into a [`Policy`]: at the start, at a reload, and for `check` and `explain`.
+//! Loads policy files into a [`Policy`], for `serve`, for each reload, and for `check` and
+//! `explain`.
 //!
-//! Finding the files is in `policy_files`, their meaning in `policy`.
+//! `policy_files` finds and reads the files; `policy` compiles them.
 
 use std::path::PathBuf;
 
 use super::exit_codes::Failure;
-use super::files_and_env::secret_file;
+use super::files_and_env::read_secret_file;
 use super::policy_files::{Fingerprint, PolicyFiles};
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
 use crate::settings::{Settings, Sources};
 
-/// A compiled policy and what is known about it.
+/// A compiled policy with its warnings and the fingerprint of its files.
 #[derive(Debug)]
 pub struct LoadedPolicy {
-    /// The policy.
+    /// Compiled policy, with consecutively numbered rules.
     pub policy: Policy,
-    /// Warnings: valid configuration that is probably a mistake.
+    /// Warnings about configuration that is valid but probably a mistake.
     pub warnings: Vec<Diagnostic>,
-    /// Pairs of limits that one call can use, and whether Redis Cluster keeps them on one node.
+    /// Pairs of limits that one call can check, each with whether Redis Cluster keeps both counters
+    /// in one slot.
     pub colocation: Vec<LimitPair>,
-    /// Number of files.
+    /// Number of policy files.
     pub files: usize,
-    /// Hash of their content.
+    /// Hash of the names and contents of the policy files.
     pub fingerprint: Fingerprint,
 }
 
-/// Loads policies in the same way at the start and at every reload.
+/// Loads the configured policy files, with the same options at startup and at every reload.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyLoader {
     pub(super) files: PolicyFiles,
@@ -37,7 +39,7 @@ pub(super) struct PolicyLoader {
 impl PolicyLoader {
     pub(super) fn new(settings: &Settings) -> Result<PolicyLoader, Failure> {
         let secret = match &settings.key_secret_file {
-            Some(path) => Secret::derive(&secret_file(path)?),
+            Some(path) => Secret::derive(&read_secret_file(path)?),
             None => Secret::derive(settings.key_secret.reveal()),
         };
         let options = Options {
@@ -48,12 +50,12 @@ impl PolicyLoader {
         Ok(PolicyLoader { files: PolicyFiles::new(settings)?, options, secret })
     }
 
-    /// Reads and compiles the files. Rules are numbered from `first`.
+    /// Reads and compiles the policy files, numbering rules from `first`.
     pub(super) fn load(&self, first: RuleId) -> Result<LoadedPolicy, Failure> {
         self.compile(&self.files.read()?, first)
     }
 
-    /// Compiles files that were read already.
+    /// Compiles files that are already in memory, numbering rules from `first`.
     pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
         Ok(LoadedPolicy {
@@ -66,23 +68,23 @@ impl PolicyLoader {
     }
 }
 
-/// Loads the policy at these paths, as `serve` would with these settings.
+/// Loads the policy at `paths` exactly as `serve` would with the same settings.
 ///
 /// # Errors
 ///
-/// An invalid setting, an unreadable file, or every error of the policy.
+/// Returns an error if a setting is invalid, a file is unreadable, or the policy does not compile.
 pub fn check(paths: &[PathBuf], sources: Sources) -> Result<LoadedPolicy, Failure> {
     Ok(load_at(paths, sources)?.0)
 }
 
-/// Does the same as [`check`] and returns the settings too.
+/// Loads the policy at `paths` and returns it with the parsed settings.
 pub(super) fn load_at(
     paths: &[PathBuf],
     mut sources: Sources,
 ) -> Result<(LoadedPolicy, Settings), Failure> {
     let has_comma = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().contains(&b',');
     if let Some(path) = paths.iter().find(has_comma) {
-        // The setting separates paths with commas.
+        // `--policy` is a comma-separated list, so a comma would split the path in two.
         let reason = format!("{}: a path must not contain a comma", path.display());
         return Err(Failure::Usage(reason));
     }

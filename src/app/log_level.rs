@@ -1,11 +1,12 @@
-//! The log level: as configured, or as an operator set it for a while.
+//! Log level at run time: the configured level, or a level that an operator has set until a
+//! deadline.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::domain::Micros;
 use crate::telemetry::{LogHandle, Verbosity};
 
-/// Changes the log level at run time.
+/// Sets the log level at run time and restores the configured level when the change expires.
 #[derive(Debug)]
 pub(super) struct LogLevelControl {
     logs: LogHandle,
@@ -16,7 +17,7 @@ pub(super) struct LogLevelControl {
 #[derive(Clone, Copy, Debug)]
 struct CurrentLevel {
     level: Verbosity,
-    /// When the configured level returns; `None`: never.
+    /// Time at which the configured level is restored; `None` if never.
     until: Option<Micros>,
 }
 
@@ -26,16 +27,16 @@ impl LogLevelControl {
         LogLevelControl { logs, configured, current }
     }
 
-    /// Sets the level until that time, or for good.
+    /// Sets the log level until `until`; `None` keeps the level until the next change.
     pub(super) fn set(&self, level: Verbosity, until: Option<Micros>) {
         let mut current = self.current();
-        // Logged before the change, which may silence this line.
+        // Log before the change, because the new level may suppress this line.
         tracing::info!(level = level.as_str(), until = until.map(|at| at.0), "log level changed");
         self.logs.set(level);
         *current = CurrentLevel { level, until };
     }
 
-    /// Returns to the configured level if the time of the other one is over.
+    /// Restores the configured log level if the operator's change has expired.
     pub(super) fn expire(&self, now: Micros) {
         let mut current = self.current();
         if current.until.is_some_and(|until| until <= now) {
@@ -45,7 +46,7 @@ impl LogLevelControl {
         }
     }
 
-    /// The level and how long it holds, on one line.
+    /// Describes the current log level and its remaining lifetime, on one line.
     pub(super) fn describe(&self, now: Micros) -> String {
         let CurrentLevel { level, until } = *self.current();
         match until {

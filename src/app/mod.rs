@@ -1,5 +1,5 @@
-//! Composition root: reads input, loads the policy, builds the parts and connects them, serves, and
-//! shuts down. The only module that may use every other one.
+//! Composition root: reads settings, loads the policy, builds and connects all components, serves,
+//! and shuts down. Only this module may import every other one.
 
 mod exit_codes;
 mod files_and_env;
@@ -28,7 +28,7 @@ pub use admin_client::post_to_debug_port;
 pub use descriptor_arg::parse_descriptor;
 pub use exit_codes::Failure;
 pub use explain_offline::{SampleRequest, explain};
-pub use files_and_env::{FileError, environment, read_text, settings_file, write_text};
+pub use files_and_env::{FileError, environment, read_settings_file, read_text, write_text};
 pub use load_policy::{LoadedPolicy, check, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 pub use policy_files::{Fingerprint, PolicyFileError};
@@ -38,7 +38,7 @@ use std::path::Path;
 
 use crate::settings::{self, Notice, SettingValue, Settings, Sources, TextMap};
 
-/// Settings, and where each value comes from.
+/// Validated settings, with the source of each value.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     settings: Settings,
@@ -47,32 +47,32 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads every setting.
+    /// Parses and validates all settings.
     ///
     /// # Errors
     ///
-    /// [`Failure::Settings`] with every invalid setting.
+    /// Returns [`Failure::Settings`] with a list of all invalid settings.
     pub fn read(sources: Sources) -> Result<Configuration, Failure> {
         let (settings, values) = Settings::read(&sources).map_err(Failure::Settings)?;
         Ok(Configuration { settings, values, environment: sources.environment })
     }
 
-    /// Lists every setting with its value and where it comes from, without secrets.
+    /// Lists every setting with its value and source, one per line. Secrets are hidden.
     pub fn report(&self) -> String {
         settings::report(&self.values)
     }
 
-    /// Settings without effect or with a risk.
+    /// Returns startup notices about settings that have no effect or carry a risk.
     pub fn notices(&self) -> Vec<Notice> {
         settings::notices(&self.environment, &self.settings)
     }
 }
 
-/// Runs a future to completion on this thread.
+/// Runs a future to completion on the current thread, with a Tokio runtime of its own.
 ///
 /// # Errors
 ///
-/// [`Failure::Runtime`] if the operating system refuses a runtime.
+/// Returns [`Failure::Runtime`] if the runtime cannot be created.
 pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -85,7 +85,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 ///
 /// # Errors
 ///
-/// [`Failure::File`].
-pub fn pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    Ok(files_and_env::secret_file(path)?.into_bytes())
+/// Returns [`Failure::File`] if the file cannot be read or exceeds 1 MiB.
+pub fn read_pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    Ok(files_and_env::read_secret_file(path)?.into_bytes())
 }

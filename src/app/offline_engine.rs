@@ -1,5 +1,5 @@
-//! The decision engine without a server: a policy and a memory store, with the time as an argument.
-//! `explain` and `simulate` run on it.
+//! Decision engine without a server, for `explain` and `simulate`: a policy and a memory store,
+//! with the time as an argument.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 
-/// A decider with a memory store of its own, in which no counter has been charged yet.
+/// Decider with its own, initially empty memory store.
 #[derive(Debug)]
 pub struct OfflineEngine {
     policy: Arc<Policy>,
@@ -19,18 +19,18 @@ pub struct OfflineEngine {
 }
 
 impl OfflineEngine {
-    /// Creates an engine with at most `keys_max` counters (at least 1).
+    /// Creates an engine whose memory store holds at most `keys_max` counters (at least 1).
     pub fn new(policy: Arc<Policy>, keys_max: usize) -> OfflineEngine {
         let store = MemoryStore::new(keys_max);
         let decider = Decider::new(Arc::clone(&policy), store, (), Modes::default());
         OfflineEngine { decider, policy }
     }
 
-    /// Decides a request at `now`.
+    /// Decides a request as if the time were `now`, and charges the counters.
     ///
     /// # Errors
     ///
-    /// [`Failure::Bug`] if the memory store does not answer at once, as it always does.
+    /// Returns [`Failure::Bug`] if the memory store does not answer immediately.
     pub fn decide(&self, request: &Request<'_>, now: Micros) -> Result<Decision<'_>, Failure> {
         let mut decide = pin!(self.decider.decide(&self.policy, request, now));
         match decide.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -42,7 +42,7 @@ impl OfflineEngine {
     }
 }
 
-/// Borrows keys and values as the entries of a descriptor.
+/// Converts key-value pairs into the entries of a descriptor, without copying.
 pub fn to_entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
     pairs
         .iter()
@@ -50,7 +50,7 @@ pub fn to_entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
         .collect()
 }
 
-/// A descriptor that charges `hits`, without options.
+/// Returns a descriptor that charges `hits`, without a refund, a request override or a holder.
 pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'a> {
     Descriptor { entries, hits: Hits(hits), refund: false, limit: None, holder: None }
 }

@@ -1,7 +1,7 @@
-//! Data of the live page, as JSON: the policy in force, the keys with most refusals, current rates.
+//! JSON data of the live page: the active policy, the most rejected keys, and current rates.
 //!
-//! Field names are an interface, described in docs/ADMIN.md. Routes are in `admin`, `/try` is in
-//! `try_request`.
+//! docs/ADMIN.md documents the field names, so renaming one breaks clients. `admin` has the routes;
+//! `try_request` handles `/try`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use crate::store::redis::client::node_stats::NodeReport;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{LimitName, Telemetry};
 
-/// Returns the functions behind the routes.
+/// Returns the functions that supply the JSON for `/policy`, `/top`, `/now` and `/try`.
 pub(super) fn live_page_handlers(
     decider: &Arc<ServiceDecider>,
     telemetry: &Arc<Telemetry>,
@@ -58,7 +58,7 @@ pub(super) fn live_page_handlers(
     }
 }
 
-/// Returns the name of a limit in the policy in force.
+/// Returns the domain, rule and name of a limit; `None` if the policy has no such rule or limit.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
     let rule = policy.rule(rule)?;
     let spec = rule.limits.get(limit)?;
@@ -77,7 +77,7 @@ struct RuleListing<'p> {
     rules: Vec<ListedRule<'p>>,
 }
 
-/// A rule with the overrides of itself and of its domain.
+/// A rule of the policy, with the overrides that operators have set on the rule or its domain.
 #[derive(Serialize)]
 struct ListedRule<'p> {
     #[serde(flatten)]
@@ -109,7 +109,8 @@ fn list_rules<'p>(
     RuleListing { rules_total, rules_found, switches: overrides, rules }
 }
 
-/// Whether the rule's path, its file or the name of one of its limits contains this text.
+/// Reports whether the rule's path, its file name or the name of one of its limits contains the
+/// text, ignoring case.
 fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);
     let mut texts = [view.rule].into_iter().chain(view.file).chain(names);
@@ -136,13 +137,13 @@ struct LatencyPercentiles {
 
 #[derive(Serialize)]
 struct StoreState {
-    /// `memory` or `redis`.
+    /// Configured store, `memory` or `redis`.
     kind: &'static str,
-    /// Counters in the memory of this process.
+    /// Number of counters in the memory store, which is the fallback if Redis is configured.
     keys_in_memory: u64,
-    /// Why calls are decided without Redis.
+    /// Reason why calls are being decided without Redis; `None` while Redis decides.
     degraded: Option<String>,
-    /// Redis servers that hold counters.
+    /// Redis servers that hold counters; empty with the memory store.
     nodes: Vec<NodeState>,
 }
 
@@ -150,11 +151,11 @@ struct StoreState {
 struct NodeState {
     address: String,
     connections: u64,
-    /// Circuit breakers that are open or half-open.
+    /// Number of circuit breakers that are open or half-open.
     open_breakers: u64,
-    /// Script calls sent since the start.
+    /// Script calls sent since the process started.
     calls: u64,
-    /// Connections lost since the start.
+    /// Connections lost since the process started.
     losses: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Finds and reads policy files: those named in the settings and those in directories, in an order
-//! that does not depend on the file system.
+//! Finds and reads policy files: configured files, and files in configured directories, sorted by
+//! path so that the order does not depend on the file system.
 //!
-//! Follows symbolic links, because Kubernetes mounts a ConfigMap as links that it swaps. Reloading
-//! is in `policy_reload`.
+//! Follows symbolic links, because Kubernetes mounts a ConfigMap as links that it swaps.
+//! `policy_reload` watches for changes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -15,59 +15,61 @@ use crate::domain::escaped;
 use crate::policy::Source;
 use crate::settings::Settings;
 
-/// Most files of one policy. More means that a wrong directory was named.
+/// Maximum number of files in one policy. More files suggest that the wrong directory was
+/// configured.
 const FILES_MAX: usize = 10_000;
-/// Deepest nesting of directories. Deeper means a loop of links.
+/// Maximum directory depth. Deeper nesting suggests a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
 
-/// Where the policy files are, and how large they may be.
+/// Paths of the policy files and directories, and the size limits for reading them.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFiles {
     paths: Vec<PathBuf>,
-    /// Reads every file of a directory, as envoyproxy/ratelimit does, not only `.yaml` and `.yml`.
+    /// Whether to read all files of a directory, as envoyproxy/ratelimit does, instead of only
+    /// `.yaml` and `.yml` files.
     any_extension: bool,
-    /// Skips names with a leading dot in directories.
+    /// Whether to skip files and directories whose names start with a dot.
     skip_dots: bool,
     file_bytes_max: usize,
     bytes_max: usize,
 }
 
-/// An error when policy files are read.
+/// Error finding or reading policy files.
 #[derive(Debug)]
 pub enum PolicyFileError {
     /// No setting names a policy.
     NotConfigured,
-    /// A file or directory cannot be read.
+    /// A policy file or directory could not be read.
     Unreadable {
-        /// Its path.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error from the operating system.
         error: io::Error,
     },
-    /// A pipe, a socket or a device: reading it may never end, and it cannot be read again.
+    /// The path is a pipe, a socket or a device. Reading one may block forever.
     NotAFile {
-        /// Its path.
+        /// Path of the pipe, socket or device.
         path: PathBuf,
     },
-    /// The directories contain no policy file.
+    /// The configured directories contain no policy file.
     Empty {
-        /// The directories.
+        /// Paths of the configured directories.
         paths: Vec<PathBuf>,
-        /// Only `.yaml` and `.yml` files are read.
+        /// Whether only files named `.yaml` or `.yml` count as policy files.
         yaml_only: bool,
     },
-    /// A file or the sum of all files exceeds the size in the settings.
+    /// A policy file, or all policy files together, exceed the configured size.
     TooLarge {
-        /// The file that exceeds it.
+        /// File that exceeds the limit.
         path: PathBuf,
-        /// The maximum, in bytes.
+        /// Configured limit, in bytes.
         bytes_max: usize,
-        /// The setting with this maximum.
+        /// Name of the setting: `policy-file-size` or `policy-size`.
         setting: &'static str,
     },
-    /// Too many files, or directories nested too deep.
+    /// The directories contain more than 10,000 files or are nested more than 16 deep.
     TooMany {
-        /// The file or directory that exceeds the maximum.
+        /// First file or directory beyond the limit.
         path: PathBuf,
     },
 }
@@ -110,11 +112,11 @@ impl fmt::Display for PolicyFileError {
 impl error::Error for PolicyFileError {}
 
 impl PolicyFiles {
-    /// Takes the paths from `policy`, otherwise from `runtime-root` and its subdirectories.
+    /// Takes the paths from `--policy`, else from `--runtime-root` and its subdirectories.
     ///
     /// # Errors
     ///
-    /// [`PolicyFileError::NotConfigured`].
+    /// Returns [`PolicyFileError::NotConfigured`] if neither is set.
     pub(super) fn new(settings: &Settings) -> Result<PolicyFiles, PolicyFileError> {
         let is_runtime_root = settings.policy.is_empty();
         let paths = match &settings.runtime_root {
@@ -133,7 +135,8 @@ impl PolicyFiles {
         })
     }
 
-    /// Finds the files: named ones in the given order, those of a directory sorted by path.
+    /// Lists the policy files: configured files in the given order, files of a directory sorted by
+    /// path.
     fn find(&self) -> Result<Vec<(PathBuf, Metadata)>, PolicyFileError> {
         let mut found = Vec::new();
         for path in &self.paths {
@@ -146,7 +149,7 @@ impl PolicyFiles {
                 return Err(PolicyFileError::NotAFile { path: path.clone() });
             }
         }
-        // A file may be named twice, or be named and lie in a named directory.
+        // A file may be configured twice, or be configured and also lie in a configured directory.
         let mut seen = BTreeSet::new();
         found.retain(|(path, _)| seen.insert(path.clone()));
         if found.is_empty() {
@@ -193,11 +196,11 @@ impl PolicyFiles {
             || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
     }
 
-    /// Reads every file.
+    /// Reads all policy files into memory.
     ///
     /// # Errors
     ///
-    /// The first file or directory that cannot be read or is too large.
+    /// Returns an error for the first file or directory that cannot be read or is too large.
     pub(super) fn read(&self) -> Result<Vec<Source>, PolicyFileError> {
         let mut files = Vec::new();
         let mut left = self.bytes_max;
@@ -215,12 +218,12 @@ impl PolicyFiles {
         Ok(files)
     }
 
-    /// Hashes the metadata of the files. The result changes when a file is written, added or
-    /// removed, or when a link on its path is swapped.
+    /// Hashes the metadata of all policy files. The hash changes when a file is written, added or
+    /// removed, or when a symbolic link on its path is swapped.
     ///
     /// # Errors
     ///
-    /// As [`PolicyFiles::read`].
+    /// Returns an error for the first file or directory whose metadata cannot be read.
     pub(super) fn stamp(&self) -> Result<MetadataStamp, PolicyFileError> {
         let mut hasher = blake3::Hasher::new();
         for (path, metadata) in self.find()? {
@@ -238,16 +241,16 @@ impl PolicyFiles {
     }
 }
 
-/// Hash of the metadata of all files.
+/// Hash of the path, inode, size and times of every policy file. It detects changes cheaply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MetadataStamp(blake3::Hash);
 
-/// Hash of the names and the content of all files.
+/// Hash of the names and contents of all policy files. It identifies a policy across replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
-    /// Hashes these files.
+    /// Hashes the names and contents of `files`, in order.
     pub(super) fn of(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {
@@ -260,14 +263,14 @@ impl Fingerprint {
 }
 
 impl fmt::Display for Fingerprint {
-    /// Writes sixteen hexadecimal digits, enough to compare replicas by eye.
+    /// Writes the first 16 hexadecimal digits, which are enough to compare replicas by eye.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.to_hex()[..16])
     }
 }
 
-/// Escapes a path for logs and terminals: line breaks in a name must not forge a log line, nor
-/// control characters steer a terminal.
+/// Escapes control characters in a path, so that a file name cannot forge a log line or send escape
+/// sequences to a terminal.
 pub(super) fn printable(path: &Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
@@ -276,7 +279,7 @@ fn metadata_of(path: &Path) -> Result<Metadata, PolicyFileError> {
     fs::metadata(path).map_err(|error| PolicyFileError::Unreadable { path: path.to_owned(), error })
 }
 
-/// Reads a file; `None` if it has more than `bytes_max` bytes.
+/// Reads a file. Returns `None` if the file is larger than `bytes_max` bytes.
 fn read_up_to(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, PolicyFileError> {
     let unreadable = |error| PolicyFileError::Unreadable { path: path.to_owned(), error };
     let file = File::open(path).map_err(unreadable)?;

@@ -1,8 +1,8 @@
-//! Watches the policy files and puts a changed policy in force. If the new policy has errors, the
-//! last good one stays.
+//! Watches the policy files and activates a changed policy. If the new policy has errors, the last
+//! valid policy stays active.
 //!
-//! It polls, because polling detects swapped ConfigMap links, replaced files and unmounted
-//! directories alike on every file system. Kernel events miss some of these.
+//! The watcher polls, because polling detects swapped ConfigMap links, replaced files and unmounted
+//! directories on every file system. Kernel events miss some of these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,33 +17,33 @@ use crate::domain::RuleId;
 use crate::policy::{Diagnostic, Policy};
 use crate::telemetry::{RuleName, Telemetry};
 
-/// Polls that read the content after the metadata changed. A file written twice within the
-/// resolution of its time stamp has the same metadata after the second write.
+/// Number of polls that read the file contents after the metadata changed. One is not enough: a
+/// second write within the timestamp resolution of the file system leaves the metadata unchanged.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Diagnostics logged per load; the rest is summed up in one line. A thousand lines about one
-/// mistake would bury everything else.
+/// Maximum number of diagnostics logged per load; one more line gives the number of the others. A
+/// thousand lines about one mistake would bury everything else.
 const LOGGED_MAX: usize = 20;
 
-/// Watches the policy files.
+/// Polls the policy files and compiles them when they change.
 pub(super) struct PolicyReloader {
     loader: PolicyLoader,
     telemetry: Arc<Telemetry>,
     poll_interval: Duration,
     stamp: Option<MetadataStamp>,
-    /// Content that was compiled last, valid or not.
+    /// Fingerprint of the files that were compiled last, whether they were valid or not.
     last_read: Fingerprint,
-    /// Content in force.
+    /// Fingerprint of the active policy's files.
     in_force: Fingerprint,
     reads_left: u32,
-    /// Number of the first rule of the next policy.
+    /// Number that the first rule of the next policy gets.
     next_rule: RuleId,
-    /// The last poll could not read the files, which has been logged.
+    /// Whether the last poll failed to read the files and logged the error.
     unreadable: bool,
 }
 
 impl PolicyReloader {
-    /// Starts with `loaded` in force.
+    /// Creates a reloader whose active policy is `loaded`.
     pub(super) fn new(
         loader: PolicyLoader,
         loaded: &LoadedPolicy,
@@ -51,7 +51,7 @@ impl PolicyReloader {
         poll_interval: Duration,
     ) -> Self {
         PolicyReloader {
-            next_rule: rule_after(&loaded.policy, RuleId(0)),
+            next_rule: first_rule_after(&loaded.policy, RuleId(0)),
             last_read: loaded.fingerprint,
             in_force: loaded.fingerprint,
             stamp: None,
@@ -63,8 +63,8 @@ impl PolicyReloader {
         }
     }
 
-    /// Polls until `stop` and calls `replace` with each new policy. Runs on a thread of its own,
-    /// because reading a large policy must delay neither a decision nor a probe.
+    /// Polls until `stop` is set and calls `replace` with each new policy. Runs on its own thread,
+    /// because reading a large policy must not delay decisions or probes.
     pub(super) fn run(mut self, stop: &AtomicBool, replace: impl Fn(Arc<Policy>)) {
         while !stop.load(Ordering::Relaxed) {
             thread::park_timeout(self.poll_interval);
@@ -79,7 +79,7 @@ impl PolicyReloader {
         };
         if self.stamp != Some(stamp) {
             // The files may still be changing, and half of a policy is often valid, with fewer
-            // limits. They are read once a poll finds the same metadata again.
+            // limits. So they are only read once two polls in a row find the same metadata.
             self.stamp = Some(stamp);
             self.reads_left = READS_AFTER_CHANGE;
             return;
@@ -93,14 +93,14 @@ impl PolicyReloader {
             Err(error) => return self.report_unreadable(&error.into()),
         };
         self.unreadable = false;
-        // If the files changed meanwhile, old and new content may be mixed.
+        // If a file changed while the files were being read, old and new contents may be mixed.
         if !self.loader.files.stamp().is_ok_and(|after| after == stamp) {
             self.stamp = None;
             return;
         }
         let fingerprint = Fingerprint::of(&files);
         if self.last_read == fingerprint {
-            // The files were unreadable for a while, which the metrics show as a failed reload.
+            // If the files were unreadable for a while, the metrics still show a failed reload.
             if self.in_force == fingerprint {
                 self.telemetry.policy_unchanged();
             }
@@ -129,11 +129,12 @@ impl PolicyReloader {
             Clock::System.now(),
         );
         self.in_force = loaded.fingerprint;
-        self.next_rule = rule_after(&loaded.policy, self.next_rule);
+        self.next_rule = first_rule_after(&loaded.policy, self.next_rule);
         Arc::new(loaded.policy)
     }
 
-    /// Reports unreadable files once. When they are readable again, they count as changed.
+    /// Reports unreadable files once per outage. Forgets their metadata, so that the next
+    /// successful poll reads their contents again.
     fn report_unreadable(&mut self, failure: &Failure) {
         self.stamp = None;
         if !self.unreadable {
@@ -153,13 +154,14 @@ impl PolicyReloader {
     }
 }
 
-/// The number after the last rule of a policy.
-fn rule_after(policy: &Policy, first: RuleId) -> RuleId {
-    // A policy of 64 MiB has fewer than u32::MAX rules. Wrapping keeps consecutive policies apart.
+/// Returns the number that follows a policy's last rule, if its first rule has the number `first`.
+fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
+    // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
+    // two consecutive policies never overlap.
     RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
 }
 
-/// Names of the rules in metrics, in the order of their numbers.
+/// Returns the names that the rules have in metrics, ordered by rule number.
 pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
     policy
         .rules()

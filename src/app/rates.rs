@@ -1,7 +1,6 @@
-//! Current rates for the live page, from the difference between two snapshots of the counters.
+//! Current rates for the live page, computed from the difference between two counter snapshots.
 //!
-//! A request for the rates takes a new snapshot if the last one is old enough. Without requests
-//! nothing is read.
+//! Snapshots are taken only when a client requests the rates.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,17 +11,18 @@ use serde::Serialize;
 use crate::domain::Micros;
 use crate::telemetry::{RuleName, RuleSnapshot, Snapshot};
 
-/// Age up to which a snapshot is reused for every viewer. A page polls once a second.
+/// Age below which a snapshot is reused, 0.9 s. Pages poll once a second, so all viewers share one
+/// snapshot per second.
 const REUSE_MAX: Micros = Micros(900_000);
 
-/// Largest distance of two snapshots that give a current rate. The first request after a while gets
-/// no rates.
-const DISTANCE_MAX: Micros = Micros::from_secs(15);
+/// Maximum time between two snapshots for their difference to count as a current rate, 15 s. The
+/// first request after a longer break gets no rates.
+const SNAPSHOT_INTERVAL_MAX: Micros = Micros::from_secs(15);
 
-/// Rules with rates, the busiest first. A policy may have 100,000 rules.
+/// Maximum number of rules listed, busiest first. A policy may have 100,000 rules.
 const RULES_MAX: usize = 50;
 
-/// Computes current rates.
+/// Computes current rates from the last snapshot and a new one.
 #[derive(Debug, Default)]
 pub(super) struct RateSampler(Mutex<LastSample>);
 
@@ -32,20 +32,20 @@ struct LastSample {
     rates: CurrentRates,
 }
 
-/// Current rates.
+/// Calls per second, and the busiest rules, since the previous snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct CurrentRates {
-    /// Seconds between the two snapshots; `None` after a while without requests.
+    /// Seconds between the two snapshots; `None` if the previous one is too old.
     pub(super) over_seconds: Option<f64>,
     /// Calls admitted per second.
     pub(super) admitted_per_second: Option<f64>,
     /// Calls rejected per second.
     pub(super) refused_per_second: Option<f64>,
-    /// Rules with traffic.
+    /// Rules with traffic, busiest first, at most 50.
     pub(super) rules: Vec<RuleRate>,
 }
 
-/// Rates of a rule.
+/// Hits per second of one rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct RuleRate {
     pub(super) domain: String,
@@ -55,7 +55,7 @@ pub(super) struct RuleRate {
 }
 
 impl RateSampler {
-    /// Returns the current rates. Calls `read` if the last snapshot is too old to reuse.
+    /// Returns the current rates. Calls `read` for a new snapshot unless the last one is fresh.
     pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> CurrentRates {
         let mut last = self.last();
         let age = last.snapshot.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
@@ -64,7 +64,9 @@ impl RateSampler {
         }
         let snapshot = read();
         last.rates = match (&last.snapshot, age) {
-            (Some((_, before)), Some(age)) if age < DISTANCE_MAX => rates(before, &snapshot, age),
+            (Some((_, before)), Some(age)) if age < SNAPSHOT_INTERVAL_MAX => {
+                rates(before, &snapshot, age)
+            }
             _ => CurrentRates::default(),
         };
         last.snapshot = Some((now, snapshot));
@@ -76,9 +78,9 @@ impl RateSampler {
     }
 }
 
-/// Rates between two snapshots. A counter that a reload has reset counts from zero.
+/// Computes the rates between two snapshots. A rule that is absent from the first counts from zero.
 fn rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
-    // Exact: counts within 15 seconds are far below 2^52.
+    // The casts are exact: counts within 15 seconds are far below 2^52.
     let seconds = distance.0 as f64 / 1e6;
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
     let former: BTreeMap<&RuleName, &RuleSnapshot> =

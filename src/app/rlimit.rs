@@ -1,10 +1,11 @@
-//! The limit on open files, and so on connections.
+//! Raises the process's limit on open files, which also limits the number of connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard limit. Shells and service managers start programs with a soft
-/// limit of 1,024, for old programs that call `select`; a thousand idle connections on the HTTP
-/// port would then leave none for gRPC. If the system refuses, the service runs with what it has.
+/// Raises the soft limit on open files to the hard limit. Shells and service managers start
+/// programs with a soft limit of 1,024, for old programs that call `select`; a thousand idle
+/// connections on the HTTP port would then leave none for gRPC. On failure, logs a warning and
+/// keeps the old limit.
 pub(super) fn raise_open_files() {
     let granted = getrlimit(Resource::Nofile);
     if granted.current == granted.maximum {

@@ -1,8 +1,7 @@
 //! Overrides that operators set at run time with `tidegate switch` or `POST /switch`.
 //!
-//! An override holds in this process until it is removed or expires, the process ends, or the
-//! policy is reloaded: the policy wins. Its effect on a rule is in `policy`, access control in
-//! `admin`.
+//! An override applies to this process until it is removed or expires, the process ends, or the
+//! policy is reloaded. `policy` defines the effect on a rule; `admin` checks the token.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +12,11 @@ use super::wiring::store_setup::ServiceDecider;
 use crate::domain::Micros;
 use crate::policy::{Policy, RuleOverride};
 
-/// Overrides in force at a time. Each makes a change of the policy a little slower, and nobody can
-/// keep track of more.
+/// Maximum number of active overrides. Each slows down policy changes a little, and nobody can keep
+/// track of more.
 const OVERRIDES_MAX: usize = 64;
 
-/// The overrides of this process.
+/// Active overrides of this process, applied on top of the loaded policy.
 #[derive(Debug)]
 pub(super) struct RuntimeOverrides {
     decider: Arc<ServiceDecider>,
@@ -26,7 +25,7 @@ pub(super) struct RuntimeOverrides {
 
 #[derive(Debug)]
 struct OverrideState {
-    /// The policy as loaded, without overrides.
+    /// Policy as compiled from the files, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
 }
@@ -35,34 +34,35 @@ struct OverrideState {
 struct ActiveOverride {
     target: String,
     value: RuleOverride,
-    /// `None`: until it is removed.
+    /// Expiry; `None` if the override lasts until it is removed.
     until: Option<Micros>,
 }
 
-/// An override as the live page shows it.
+/// An active override as listed on the live page and by `/switches`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct OverrideView {
-    /// A domain or a rule's path.
+    /// Domain, or path of a rule, that the override applies to.
     pub(super) target: String,
     /// `shadow`, `allow`, `deny`, or a percentage such as `20%`.
     pub(super) to: String,
-    /// `None`: until it is removed.
+    /// Remaining lifetime, rounded up; `None` if the override lasts until it is removed.
     pub(super) seconds_left: Option<u64>,
 }
 
 impl RuntimeOverrides {
-    /// Starts without overrides; the decider's policy is the loaded one.
+    /// Creates an empty set of overrides on top of the decider's current policy.
     pub(super) fn new(decider: Arc<ServiceDecider>) -> RuntimeOverrides {
         let loaded = Arc::clone(&decider.policy());
         let state = Mutex::new(OverrideState { loaded, active: Vec::new() });
         RuntimeOverrides { decider, state }
     }
 
-    /// Sets the override of a domain or a rule's path, in place of an earlier one.
+    /// Sets the override of a domain or a rule, replacing an earlier override of the same target.
     ///
     /// # Errors
     ///
-    /// The reason why it cannot be set.
+    /// Returns a message for the operator if the policy has no such target, the value does not suit
+    /// it, or 64 overrides are active.
     pub(super) fn set(
         &self,
         target: &str,
@@ -77,21 +77,22 @@ impl RuntimeOverrides {
         }
         state.active.push(ActiveOverride { target: target.to_owned(), value, until });
         tracing::warn!(target, switch = %value, until = until.map(|at| at.0), "switch set");
-        self.put_in_force(&state);
+        self.activate(&state);
         Ok(())
     }
 
-    /// Removes the override of a target, or every override. Returns how many were removed.
+    /// Removes the override of a target, or all overrides if `target` is `None`. Returns the number
+    /// removed.
     pub(super) fn remove(&self, target: Option<&str>) -> usize {
         self.remove_where("undone", |active| target.is_none_or(|only| active.target == only))
     }
 
-    /// Removes expired overrides.
+    /// Removes overrides that have expired by `now`.
     pub(super) fn expire(&self, now: Micros) {
         self.remove_where("expired", |active| active.until.is_some_and(|until| until <= now));
     }
 
-    /// Replaces the policy after a reload, which removes every override.
+    /// Replaces the policy after a reload, and removes all overrides.
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
         let mut state = self.state();
         if !state.active.is_empty() {
@@ -101,10 +102,10 @@ impl RuntimeOverrides {
             );
         }
         *state = OverrideState { loaded: policy, active: Vec::new() };
-        self.put_in_force(&state);
+        self.activate(&state);
     }
 
-    /// Every override in force.
+    /// Lists the active overrides.
     pub(super) fn list(&self, now: Micros) -> Vec<OverrideView> {
         let view = |active: &ActiveOverride| OverrideView {
             target: active.target.clone(),
@@ -114,7 +115,7 @@ impl RuntimeOverrides {
         self.state().active.iter().map(view).collect()
     }
 
-    /// Every override in force, each on a line with its target and its remaining seconds.
+    /// Formats the active overrides for operators, one per line.
     pub(super) fn describe(&self, now: Micros) -> String {
         let mut text = String::new();
         for OverrideView { target, to, seconds_left } in self.list(now) {
@@ -134,13 +135,14 @@ impl RuntimeOverrides {
             tracing::warn!(target, switch = %value, reason, "switch removed");
         }
         if !removed.is_empty() {
-            self.put_in_force(&state);
+            self.activate(&state);
         }
         removed.len()
     }
 
-    /// Called with the lock held, so that a reload and an override cannot overtake each other.
-    fn put_in_force(&self, state: &OverrideState) {
+    /// Activates the loaded policy with the overrides applied. The caller holds the lock, so that a
+    /// concurrent reload cannot activate an older policy afterwards.
+    fn activate(&self, state: &OverrideState) {
         let policy = if state.active.is_empty() {
             Arc::clone(&state.loaded)
         } else {

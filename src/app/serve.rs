@@ -1,8 +1,8 @@
-//! Starts the service, serves, and shuts down in order.
+//! `tidegate serve`: starts the service, serves, and shuts down gracefully.
 //!
-//! On SIGTERM, SIGINT or SIGHUP, health and readiness turn negative. During the drain delay
-//! everything continues. Then gRPC connections get a GOAWAY and finish their calls. The process
-//! exits with 0, at the hard limit at the latest.
+//! On SIGTERM, SIGINT or SIGHUP, health and readiness checks start to fail, and calls are served
+//! until the drain delay is over. Then gRPC connections receive a GOAWAY and finish their calls.
+//! The process exits with code 0, at the hard limit at the latest.
 
 use std::process;
 use std::sync::Arc;
@@ -33,25 +33,27 @@ use crate::server::{Health, Listener, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings, TopValues};
 use crate::telemetry::{self, LineFormat, Telemetry, ValueDisplay, Verbosity};
 
-/// Threads for everything but gRPC: probes, scrapes, `/json`, accepting connections.
+/// Number of threads for everything except gRPC calls: probes, scrapes, `/json`, and accepting
+/// connections.
 const SIDE_THREADS: usize = 2;
 
-/// Interval of the sweep for expired counters, and slots per sweep: a store of a million keys is
-/// swept in eight seconds, at a cost of about 10 ms per second.
+/// Interval at which expired counters, overrides and log levels are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of memory-store slots checked per sweep. A store of a million keys is swept in eight
+/// seconds, at a cost of about 10 ms per second.
 const SWEEP_SLOTS: usize = 131_072;
 
-/// Time for the HTTP ports to finish requests after gRPC has finished.
+/// Time allowed for the HTTP ports to finish their requests after gRPC has finished, 250 ms.
 const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
 
-/// Time for the last export of metrics and traces.
+/// Time allowed for the final export of metrics and traces at shutdown, 1 s.
 const LAST_EXPORT_MAX: Duration = Duration::from_secs(1);
 
-/// Serves until a signal arrives.
+/// Runs the service until a signal stops it.
 ///
 /// # Errors
 ///
-/// The reason why the service cannot start.
+/// Returns the reason why the service cannot start.
 pub fn serve(configuration: Configuration) -> Result<(), Failure> {
     let log_level = Arc::new(start_logs(&configuration.settings));
     rlimit::raise_open_files();
@@ -65,7 +67,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
         .build()
         .map_err(Failure::Runtime)?;
     let result = runtime.block_on(run(&configuration, log_level));
-    // Background tasks must not delay the exit.
+    // Do not wait for background tasks at exit.
     runtime.shutdown_background();
     result
 }
@@ -80,7 +82,7 @@ async fn run(
     log_warnings(&loaded.warnings);
     let telemetry = start_telemetry(settings, &loaded);
 
-    // Everything that can fail comes before the first answer.
+    // Run every step that can fail before answering the first call.
     let response_config = server_config::response_config(settings)?;
     let certificates = CertificateReloader::new(settings)?;
     let tls = certificates.as_ref().map(CertificateReloader::tls);
@@ -150,7 +152,7 @@ async fn run(
     Ok(())
 }
 
-/// Creates the counters for the loaded policy.
+/// Creates the metrics counters, with one set for each rule of the loaded policy.
 fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry> {
     let values = match settings.top_values {
         TopValues::Shortened => ValueDisplay::Shortened,
@@ -163,7 +165,7 @@ fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry>
     telemetry
 }
 
-/// A debug port on loopback accepts only host names of this machine.
+/// Returns the host names that the debug port accepts: only local ones if it listens on loopback.
 fn allowed_hosts(debug: &TcpListener) -> AllowedHosts {
     match debug.local_addr() {
         Ok(address) if !address.ip().is_loopback() => AllowedHosts::Any,
@@ -201,7 +203,7 @@ async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
         .map_err(|error| Failure::Address { address: address.to_string(), error })
 }
 
-/// Logs the bound addresses. With port 0, a parent process reads the real port from this line.
+/// Logs the bound addresses. With port 0, a parent process reads the actual port from this line.
 fn log_addresses(
     grpc: &Listener,
     http: &TcpListener,
@@ -220,8 +222,8 @@ fn log_addresses(
     );
 }
 
-/// Resolves at the first SIGTERM, SIGINT or SIGHUP, the signals on which envoyproxy/ratelimit shuts
-/// down in order.
+/// Returns a future that resolves at the first SIGTERM, SIGINT or SIGHUP, the signals on which
+/// envoyproxy/ratelimit shuts down gracefully.
 fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
@@ -235,8 +237,9 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// Ends the process at the hard limit, whatever hangs. A supervisor's SIGKILL would come later and
-/// look like a crash. If no thread can be started, the drain's own limit applies.
+/// Starts a thread that exits with code 0 at the hard limit, even if the shutdown hangs. A
+/// supervisor's SIGKILL would come later and look like a crash. If the thread cannot be started,
+/// the drain's own limit still applies.
 fn exit_at_hard_limit(hard_limit: Duration) {
     let _ = thread::Builder::new().name("hard-limit".to_owned()).spawn(move || {
         thread::sleep(hard_limit);
@@ -245,7 +248,7 @@ fn exit_at_hard_limit(hard_limit: Duration) {
     });
 }
 
-/// Starts the tasks that run until the process ends.
+/// Spawns the periodic tasks that run until the process exits.
 fn spawn_background_tasks(
     decider: &Arc<ServiceDecider>,
     overrides: &Arc<RuntimeOverrides>,
@@ -256,7 +259,7 @@ fn spawn_background_tasks(
     tokio::spawn(sweep(Arc::clone(decider), Arc::clone(overrides), log_level));
 }
 
-/// Every second: drops expired counters, overrides and log levels, and logs refusals.
+/// Removes expired counters, overrides and log levels, and logs rejections, once a second.
 async fn sweep(
     decider: Arc<ServiceDecider>,
     overrides: Arc<RuntimeOverrides>,
@@ -268,14 +271,29 @@ async fn sweep(
         ticks.tick().await;
         let now = Clock::System.now();
         memory.sweep(now, SWEEP_SLOTS);
+        log_overflows(&decider);
         overrides.expire(now);
         log_level.expire(now);
         decider.observer().log_refusals();
     }
 }
 
-/// Moves notes of refused keys into the statistics, many times a second, so that the ring buffer
-/// that holds them can be small.
+/// Logs each rule whose new keys began to share counters, or to be refused, in a full memory store.
+fn log_overflows(decider: &ServiceDecider) {
+    for overflow in decider.store().memory().new_overflows() {
+        let policy = decider.policy();
+        let rule = policy.rule_of_limit(overflow.limit_id);
+        let rule = rule.map_or("request override", |rule| &*rule.path);
+        if overflow.is_refusing {
+            tracing::warn!(rule, "the memory store is full: new keys of the rule are refused");
+        } else {
+            tracing::warn!(rule, "the memory store is full: new keys of the rule share counters");
+        }
+    }
+}
+
+/// Moves records of rejected keys from their ring buffer into the statistics, twenty times a second
+/// so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -286,8 +304,8 @@ async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemet
     }
 }
 
-/// Watches the policy and the certificates on a thread each: a file system that hangs for one must
-/// not block the other.
+/// Starts one thread that watches the policy files and one that watches the certificates, so that a
+/// file system that hangs for one does not block the other.
 fn watch_files(
     policy: PolicyReloader,
     overrides: Arc<RuntimeOverrides>,
@@ -303,7 +321,7 @@ fn watch_files(
     Ok(watchers)
 }
 
-/// A thread that polls files.
+/// Thread that polls files for changes, with a flag to stop it.
 struct WatcherThread {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,

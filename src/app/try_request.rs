@@ -1,7 +1,7 @@
-//! `/try` on the debug port: predicts the answer to a request and explains it, as JSON. Charges
-//! nothing.
+//! `/try` on the debug port: predicts the answer to a request without charging it, and explains the
+//! prediction, as JSON.
 //!
-//! The prediction is in `decide`, the explanation in `policy`.
+//! `decide` makes the prediction, `policy` writes the explanation.
 
 use serde::Serialize;
 
@@ -19,10 +19,11 @@ use crate::store::redis::keys::Prefix;
 #[derive(Serialize)]
 struct TryResponse<'a> {
     charges_nothing: bool,
-    /// OK, OVER_LIMIT, or UNAVAILABLE if the store does not answer and a rule requires an error.
+    /// OK, OVER_LIMIT, or UNAVAILABLE if the store does not answer and a rule says
+    /// `on_store_failure: error`.
     code: &'static str,
     source: Option<&'static str>,
-    /// The call is over the limit, and the global shadow mode admits it.
+    /// Whether the call is over its limit but admitted by the global shadow mode.
     shadowed: bool,
     limited_by: Option<&'a str>,
     retry_after_ms: Option<u64>,
@@ -32,7 +33,7 @@ struct TryResponse<'a> {
 #[derive(Serialize)]
 struct DescriptorPrediction<'a> {
     code: &'static str,
-    /// Path of the rule that matched.
+    /// Path of the matching rule.
     rule: Option<&'a str>,
     remaining: Option<u32>,
     explanation: String,
@@ -49,7 +50,7 @@ struct LimitPrediction<'a> {
     shadow: bool,
 }
 
-/// Predicts the answer to a request.
+/// Predicts the answer to a request without charging any counter, and formats it as JSON.
 pub(super) async fn try_request(
     decider: &ServiceDecider,
     prefix: &Prefix,
@@ -125,7 +126,8 @@ fn limit<'a>(limit: &DryRunLimit<'a>) -> LimitPrediction<'a> {
     }
 }
 
-/// Serializes a response. This cannot fail: its maps have string keys only.
+/// Serializes a response as one line of JSON. Serialization cannot fail, because all map keys are
+/// strings.
 pub(super) fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }

@@ -1,7 +1,7 @@
-//! `tidegate reset` and `tidegate switch`: reset the counters of one caller, and override a rule or a
-//! domain for a while.
+//! `tidegate reset` and `tidegate switch`: reset the counters of one descriptor, and temporarily
+//! override a rule or a domain.
 //!
-//! The debug port of a running service does the work; `app::admin_client` sends the request.
+//! Both send a request to the debug port of a running service, with `app::admin_client`.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use clap::Args;
 use super::terminal;
 use crate::app::{self, Failure};
 
-/// The debug port of a service, and the token for it.
+/// Flags for reaching the debug port of a running service.
 #[derive(Args, Debug)]
 struct DebugPort {
     /// The service's debug port

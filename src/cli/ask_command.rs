@@ -1,6 +1,5 @@
-//! `tidegate ask`: sends a request to a running service, as Envoy would, and shows the response.
-//!
-//! The protocol is in `wire::client`.
+//! `tidegate ask`: sends a rate limit request to a running service, as Envoy would, and prints the
+//! response. `wire::client` implements the protocol.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,7 +53,7 @@ pub(super) struct Ask {
     server_name: Option<String>,
 }
 
-/// Enough to use up any limit by hand. Load tests need another tool.
+/// Maximum of `--repeat`: enough to exhaust a limit by hand. Load tests need a different tool.
 const REPEAT_MAX: i64 = 1_000_000;
 
 const AFTER_HELP: &str = "\
@@ -97,7 +96,8 @@ impl Ask {
         let descriptor = |text: &String| {
             Ok(CallDescriptor {
                 entries: app::parse_descriptor(text)?.into_iter().map(bytes).collect(),
-                // In a request, 0 means 1. In a descriptor, 0 only checks the limits.
+                // `hits_addend: 0` means 1 in the request, but "only check the limits" in a
+                // descriptor.
                 hits: (self.hits == 0).then_some(0),
                 refund: self.refund,
                 limit: None,
@@ -113,14 +113,14 @@ impl Ask {
     fn tls(&self) -> Result<Option<ClientTls>, Failure> {
         let Some(ca) = &self.ca else { return Ok(None) };
         let identity = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => Some((app::pem_file(cert)?, app::pem_file(key)?)),
+            (Some(cert), Some(key)) => Some((app::read_pem_file(cert)?, app::read_pem_file(key)?)),
             _ => None,
         };
         let server_name = self.server_name.clone();
-        Ok(Some(ClientTls { authority: app::pem_file(ca)?, identity, server_name }))
+        Ok(Some(ClientTls { authority: app::read_pem_file(ca)?, identity, server_name }))
     }
 
-    /// Formats the response: the code, a line for each descriptor, headers, body.
+    /// Formats a response as text: the code, a line for each descriptor, headers, and the body.
     fn format_response(&self, response: &CallResponse) -> String {
         let color = if response.refused { Color::Red } else { Color::Green };
         let mut text = color.paint(response.code, terminal::stdout_is_terminal());
@@ -161,7 +161,7 @@ impl Ask {
     }
 }
 
-/// Whether the text is a host and a port.
+/// Reports whether `target` has the form `host:port`.
 fn is_host_and_port(target: &str) -> bool {
     target.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty()

@@ -1,4 +1,4 @@
-//! `tidegate check`: reports every error and warning of a policy before it is served.
+//! `tidegate check`: reports all errors and warnings of a policy before it is deployed.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `tidegate explain`: shows which rule a request matches, how, on which counter, and its answer.
+//! `tidegate explain`: shows which rule a request matches and why, its counters, and its answer.
 
 use std::path::PathBuf;
 

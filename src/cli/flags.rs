@@ -1,5 +1,5 @@
-//! Turns the table of settings into flags: all of them for `serve`, those that affect the policy for
-//! `check` and `explain`. So a setting has the same name and the same sources in every subcommand.
+//! Generates flags from the table of settings: all settings for `serve`, and those that affect the
+//! policy for `check` and `explain`. A setting has the same name and sources in every subcommand.
 
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -9,23 +9,24 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crate::app::{self, Failure};
 use crate::settings::{SettingRow, Sources, TABLE, TextMap};
 
-/// The rows of the table that a subcommand has as flags.
+/// Selects the settings that a subcommand accepts as flags.
 pub(super) trait FlagSet {
-    /// Paths follow the flags, so a boolean flag needs `=` before its value.
+    /// Whether the subcommand takes paths after its flags. If so, a boolean flag needs `=` before
+    /// its value, so that a path is not taken for the value.
     const PATHS_FOLLOW: bool = true;
 
     fn contains(row: &SettingRow) -> bool;
 }
 
-/// Every setting.
+/// Flags for all settings.
 #[derive(Debug)]
 pub(super) struct AllFlags;
 
-/// Settings that affect how policy files are read.
+/// Flags for the settings that affect how policy files are read.
 #[derive(Debug)]
 pub(super) struct PolicyFlags;
 
-/// Those, and settings that affect the names of counters.
+/// Flags for the settings that affect how policy files are read and how counters are named.
 #[derive(Debug)]
 pub(super) struct CounterFlags;
 
@@ -50,7 +51,7 @@ impl FlagSet for CounterFlags {
     }
 }
 
-/// Settings given as flags, and the settings file.
+/// Setting flags on the command line, including `--settings` with a settings file.
 #[derive(Args, Debug)]
 pub(super) struct SettingFlags<S: FlagSet> {
     /// A file with settings: YAML, `name: value` with the names of the flags
@@ -61,39 +62,39 @@ pub(super) struct SettingFlags<S: FlagSet> {
 }
 
 impl<S: FlagSet> SettingFlags<S> {
-    /// Reads the settings file and returns every source.
+    /// Reads the settings file and combines it with the flags and the environment.
     ///
     /// # Errors
     ///
-    /// The settings file cannot be read.
+    /// Returns an error if the settings file cannot be read.
     pub(super) fn sources(self, environment: &TextMap) -> Result<Sources, Failure> {
         let file = match &self.settings {
-            Some(path) => app::settings_file(path)?,
+            Some(path) => app::read_settings_file(path)?,
             None => TextMap::new(),
         };
         Ok(Sources { flags: self.flags.values, environment: environment.clone(), file })
     }
 
-    /// Does the same without settings that the subcommand does not use: an invalid port must stop
-    /// the service from starting, but not the check of its policy.
+    /// Reads all sources but drops settings that this subcommand does not use: an invalid port must
+    /// prevent `serve` from starting, but not `check` from checking a policy.
     ///
     /// # Errors
     ///
-    /// The settings file cannot be read.
+    /// Returns an error if the settings file cannot be read.
     pub(super) fn own_sources(self, environment: &TextMap) -> Result<Sources, Failure> {
         let mut sources = self.sources(environment)?;
         sources.environment.retain(|name, _| {
             rows::<S>()
                 .any(|row| row.variable() == *name || row.compat_names.contains(&name.as_str()))
         });
-        // Unknown names stay, so that they are reported.
+        // Keep unknown names, so that they are reported.
         let is_unused = |name: &str| TABLE.iter().any(|row| row.name == name && !S::contains(row));
         sources.file.retain(|name, _| !is_unused(name));
         Ok(sources)
     }
 }
 
-/// Values of the given flags, by name.
+/// Values of the flags given on the command line, by setting name.
 #[derive(Debug)]
 struct Flags<S> {
     values: TextMap,
@@ -117,7 +118,7 @@ impl<S: FlagSet> Args for Flags<S> {
                 .value_name("VALUE")
                 .help(row.help.trim().trim_end_matches('.'))
                 .long_help(format!("{}\n[default: {shown}] [env: {names}]", row.help.trim()));
-            // A shell expands a glob into several arguments.
+            // Accept several paths, because a shell expands a glob into several arguments.
             command.arg(if row.name == "policy" {
                 flag.num_args(1..).action(ArgAction::Append).value_name("FILE|DIR")
             } else if row.default == "false" {

@@ -1,7 +1,7 @@
-//! The command line, with a file per subcommand.
+//! Command line, with one file per subcommand.
 //!
-//! Exit codes: 0 success · 64 flags or settings · 65 policy · 69 address or store unavailable · 70 a
-//! bug in Tidegate. `app` does the work.
+//! Exit codes: 0 success · 64 invalid flags or settings · 65 invalid policy · 69 address or store
+//! unavailable · 70 bug in Tidegate. Subcommands call `app` to do their work.
 
 mod admin_commands;
 mod ask_command;
@@ -63,9 +63,10 @@ enum Command {
     },
 }
 
-/// Runs the program with these arguments (the first is its name) and returns its exit code.
+/// Runs the program with command-line arguments, the first of which is the program's name, and
+/// returns the exit code.
 ///
-/// A panic is a bug: it prints its location and ends the process with exit code 70.
+/// A panic is a bug in Tidegate: it prints its location and exits with code 70.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = arguments.into_iter().collect();
     panic::catch_unwind(|| parse_and_run(arguments))
@@ -79,8 +80,8 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // clap prints help and version to standard output, errors to standard error. If that
-            // fails, the exit code still tells.
+            // clap prints help and version to standard output, errors to standard error. Ignore a
+            // failure to print, because the exit code also reports the error.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(Failure::USAGE)
@@ -104,7 +105,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A service's standard error is its log.
+            // The standard error of a service is its log, so print one line per diagnostic.
             if is_service {
                 terminal::failure_in_lines(&failure);
             } else {
@@ -121,8 +122,9 @@ fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     terminal::out(&String::from_utf8_lossy(&script))
 }
 
-/// Inserts `serve` if the program is called as `ratelimit`, or without a subcommand while RUNTIME_ROOT
-/// is set. So it can replace the image of envoyproxy/ratelimit as it is.
+/// Inserts the `serve` subcommand if the program is called as `ratelimit`, or without a subcommand
+/// while RUNTIME_ROOT is set. Tidegate is then a drop-in replacement for the image of
+/// envoyproxy/ratelimit.
 fn add_serve(mut arguments: Vec<OsString>, has_runtime_root: bool) -> Vec<OsString> {
     let name = arguments.first().and_then(|name| Path::new(name).file_name());
     let is_ratelimit = name.is_some_and(|name| name == "ratelimit");

@@ -1,4 +1,4 @@
-//! `tidegate serve`: runs the service with every setting of the table as a flag.
+//! `tidegate serve`: runs the service. Accepts all settings as flags.
 
 use clap::Args;
 

@@ -1,5 +1,5 @@
-//! Terminal output: results on standard output, everything else on standard error, with colors only
-//! on a terminal.
+//! Terminal output: results go to standard output, everything else to standard error. Colors are
+//! used only on a terminal.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -8,18 +8,18 @@ use crate::app::Failure;
 use crate::domain::escaped;
 use crate::policy::Diagnostic;
 
-/// Prints a result.
+/// Prints a result to standard output.
 ///
 /// # Errors
 ///
-/// Never fails: a reader that closed the pipe (`| head`) wants no more. It returns a `Result` because
-/// most subcommands end with it.
+/// Never fails: write errors are ignored, because a closed pipe (`| head`) is not a failure.
+/// Returns a `Result` because most subcommands end with this call.
 pub(super) fn out(text: &str) -> Result<(), Failure> {
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Ok(())
 }
 
-/// Prints a failure; a policy's diagnostics with their source lines.
+/// Prints a failure to standard error. Policy diagnostics include the source lines.
 pub(super) fn failure(failure: &Failure) {
     match failure {
         Failure::Policy(errors) => {
@@ -29,8 +29,9 @@ pub(super) fn failure(failure: &Failure) {
     }
 }
 
-/// Prints a failure with one line for each diagnostic, for logs. Each line begins with `error`; text
-/// from files and flags is escaped, so that it can neither add lines nor steer the terminal.
+/// Prints a failure to standard error for logs, with one line per diagnostic. Each line begins with
+/// `error`. Text from files and flags is escaped, so that it cannot add lines or control the
+/// terminal.
 pub(super) fn failure_in_lines(failure: &Failure) {
     let severity = Color::Red.paint("error", io::stderr().is_terminal());
     for line in failure.to_string().lines() {
@@ -38,7 +39,7 @@ pub(super) fn failure_in_lines(failure: &Failure) {
     }
 }
 
-/// Prints a warning about a policy with its source line.
+/// Prints a policy warning with its source line to standard error.
 pub(super) fn warning(warning: &Diagnostic) {
     diagnostic(Color::Yellow, "warning", warning);
 }
@@ -52,12 +53,12 @@ fn err(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Whether standard output is a terminal.
+/// Reports whether standard output is a terminal.
 pub(super) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// A terminal color.
+/// Terminal color of a severity or a result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Color {
     Green,

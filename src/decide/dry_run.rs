@@ -1,10 +1,10 @@
-//! Dry run of a request: the decision it would get now, without charging anything or notifying the
+//! Dry run: the decision that a request would get now, without charging limits or notifying the
 //! observer.
 //!
-//! Every check becomes a peek, and the decision is combined from the peeks. A peek knows the wait for
-//! one hit only.
+//! Every check becomes a peek, and the decision is combined from the peeks. A peek reports the wait
+//! for a single hit only.
 //!
-//! Not here: how the result is shown (`app`).
+//! Not here: presenting the result (`app`).
 
 use super::{Decider, Unavailable, assign_quota_roles, combine, is_admitted};
 use crate::domain::{
@@ -17,20 +17,20 @@ use crate::store::Store;
 /// Result of a dry run.
 #[derive(Clone, Debug)]
 pub struct DryRun<'p> {
-    /// The decision.
+    /// Predicted decision.
     pub decision: Decision<'p>,
-    /// For each descriptor, the limits that would be checked.
+    /// Limits that would be checked, per descriptor.
     pub limits: Vec<Vec<DryRunLimit<'p>>>,
 }
 
-/// Result of one check in a dry run.
+/// Limit that a dry run checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DryRunLimit<'p> {
-    /// The limit's own name; empty where it has none.
+    /// Name of the limit; empty if the limit is unnamed.
     pub name: &'p str,
-    /// Largest cost that can pass.
+    /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Hits that the request would take.
+    /// Cost of the request, in hits.
     pub cost: Hits,
     /// Hits available now; `None` if the store did not answer.
     pub available: Option<Hits>,
@@ -43,10 +43,10 @@ pub struct DryRunLimit<'p> {
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Returns the decision that a request would get at `now`.
     ///
-    /// If a refused check costs more than one hit, its wait is unknown: `retry_after` is `None`, and
-    /// `limited_by` may name another limit than the request would get. Several hits on a limit with
-    /// hybrid tiers may pass although the prediction is a refusal, because a peek does not tell the
-    /// class's own bucket from the pool.
+    /// The wait of a refused check that costs more than one hit is unknown: `retry_after` is
+    /// `None`, and `limited_by` may differ from that of the real request. On a limit with hybrid
+    /// tiers, a request of several hits may pass although the prediction is a refusal, because a
+    /// peek does not distinguish the class's guaranteed share from the pool.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
         assign_quota_roles(&mut checks, &matches, self.modes);
-        // Independent shadow checks, so that no answer depends on another check.
+        // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each
             .iter()
@@ -104,7 +104,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns the hits that the passing ones of these checks take from a counter.
+/// Returns the hits that the passing checks take from a counter.
 fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
     let takes = checks.iter().zip(answers).filter(|(check, answer)| {
         check.key == counter && !check.is_refund() && answer.verdict() == Some(Verdict::Pass)
@@ -112,10 +112,12 @@ fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> 
     Hits(takes.fold(0, |sum, (check, _)| sum.saturating_add(check.cost().0)))
 }
 
-/// Turns a peek into the outcome of a check, after earlier checks have taken `before` hits.
+/// Predicts the outcome of a check from a peek, if earlier checks of the call have taken `before`
+/// hits.
 fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
-    // Hits pass while at least the floor is left, so one call can take more than the single hits.
+    // The floor must be left before a call, not after it, so one call can take more than
+    // `available`.
     let below_floor = match &check.limit.algorithm {
         Algorithm::Bucket(bucket) => bucket.floor.0.saturating_sub(1),
         Algorithm::FixedWindow(_)
@@ -128,7 +130,7 @@ fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome
     let (verdict, retry_after) = if check.hits_needed().0 <= largest {
         (Verdict::Pass, None)
     } else {
-        // A peek's wait is that for a single hit.
+        // The wait of a peek is that of a single hit.
         (Verdict::Refuse, peek.retry_after.filter(|_| check.cost() <= Hits::ONE))
     };
     Outcome { verdict, retry_after, available, ..*peek }

@@ -1,7 +1,7 @@
-//! Generated holders of concurrency slots, for callers that name none: random tokens that are
-//! returned with the answer.
+//! Generated holders of concurrency slots, for callers that do not name one. The answer contains
+//! the token, with which the caller can release the slot.
 //!
-//! Not here: what holders do (`algorithm::concurrency`), how tokens are sent (`wire`).
+//! Not here: counting slots (`algorithm::concurrency`), sending tokens (`wire`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Answer, Check, Hits, Holder, HolderToken};
 use crate::policy::Policy;
 
-/// A generated holder of one call.
+/// Holder that was generated for one call.
 pub(super) struct GeneratedHolder {
     pub(super) token: HolderToken,
     pub(super) holder: Holder,
 }
 
 impl GeneratedHolder {
-    /// Whether one of the checks charged a slot to this holder.
+    /// Returns whether any of the checks charged a slot to this holder.
     pub(super) fn took_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
         checks.iter().zip(answers).any(|(check, answer)| {
             check.holder == Some(self.holder)
@@ -25,8 +25,8 @@ impl GeneratedHolder {
     }
 }
 
-/// Generates tokens that are unique and cannot be guessed: a keyed hash (SipHash, keys from the
-/// operating system) of a counter. Needs neither a lock nor a system call per token.
+/// Generator of unique, unpredictable tokens: SipHash of a counter, with random keys. Needs neither
+/// a lock nor a system call per token.
 #[derive(Debug, Default)]
 pub(super) struct HolderGenerator {
     next: AtomicU64,

@@ -1,6 +1,6 @@
 //! Inspects and resets counters for operators, without notifying the observer.
 //!
-//! Not here: who is authorized (`admin`), how the result is shown (`app`).
+//! Not here: authorization (`admin`), presenting the result (`app`).
 
 use super::Decider;
 use crate::domain::{
@@ -10,32 +10,32 @@ use crate::domain::{
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// Present state of a counter.
+/// Current state of a counter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterSnapshot<'p> {
     /// Path of the counter's rule.
     pub rule: &'p str,
-    /// The limit's own name; empty where it has none.
+    /// Name of the limit; empty if the limit is unnamed.
     pub name: &'p str,
-    /// The rate as written.
+    /// Configured rate.
     pub rate: Rate,
-    /// Largest cost that can pass.
+    /// Capacity of the limit, in hits.
     pub capacity: Hits,
     /// Outcome of a peek; `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 
-/// Present states of a descriptor's counters.
+/// Current states of a descriptor's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterSnapshots<'p> {
-    /// In the policy's order; empty if no rule with limits matches.
+    /// Counters in file order; empty if no rule with limits matches.
     pub each: Vec<CounterSnapshot<'p>>,
-    /// Which component answered. With [`Source::Local`], other replicas may count differently.
+    /// Component that answered. With [`Source::Local`], the counts of other replicas may differ.
     pub source: Source,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// Returns the state of a descriptor's counters. Charges nothing.
+    /// Returns the state of a descriptor's counters, without charging them.
     pub async fn inspect_counters<'p>(
         &self,
         policy: &'p Policy,
@@ -46,8 +46,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.apply_to_all(policy, domain, entries, Op::Peek, now).await
     }
 
-    /// Resets a descriptor's counters by refunding their whole capacity, and returns their state
-    /// afterwards. Concurrency slots stay with their holders.
+    /// Resets a descriptor's counters by refunding the maximum number of hits, and returns the new
+    /// state. Concurrency slots stay with their holders.
     pub async fn reset<'p>(
         &self,
         policy: &'p Policy,
@@ -73,10 +73,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let request = Request { domain, descriptors: &descriptors };
         let matches = policy.find(&request);
         let checks = policy.checks(&request, &matches);
-        let Some(rule) = matches.found.first().and_then(super::rule_of) else {
+        let Some(rule) = matches.found.first().and_then(super::matched_rule) else {
             return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         };
-        // Independent shadow checks, so that no answer depends on another check.
+        // Independent shadow checks, so that no answer depends on another one.
         let checks_of_op: Vec<Check<'_>> =
             checks.each.iter().map(|check| Check { op, role: Role::Shadow, ..*check }).collect();
         let answers = self.apply(&checks_of_op, Accounting::Independent, now, None).await;

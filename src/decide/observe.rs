@@ -1,13 +1,13 @@
-//! Reports decisions to the observer.
+//! Notifies the observer of checks, refusals, and decisions.
 //!
-//! Not here: what an observer does with them (`telemetry`).
+//! Not here: counting and logging them (`telemetry`).
 
-use super::{Decider, is_admitted, rule_of};
+use super::{Decider, is_admitted, matched_rule};
 use crate::domain::{
     Answer, Answers, Check, CheckEvent, Decision, Descriptor, Hits, Observer, Outcome,
     RefusalEvent, Request, Role, Source, Verdict,
 };
-use crate::policy::{Checks, Found, Matches, Rule};
+use crate::policy::{Checks, DescriptorMatch, Matches, Rule};
 use crate::store::Store;
 
 impl<S: Store, O: Observer> Decider<S, O> {
@@ -22,8 +22,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let admitted = is_admitted(decision);
         let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
         for ((found, span), descriptor) in descriptors {
-            let rule = rule_of(found);
-            if let Found::Unlimited(rule) = found {
+            let rule = matched_rule(found);
+            if let DescriptorMatch::Unlimited(rule) = found {
                 self.observer.on_check(&unlimited_event(rule, descriptor, admitted));
             }
             for at in span.clone() {
@@ -50,7 +50,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.observer.on_decision(decision);
     }
 
-    /// Separate from `notify`, so that requests that pass do not pay for it.
+    /// Notifies the observer of a refused check. A separate function, so that requests that pass do
+    /// not pay for collecting the entries.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,
@@ -64,14 +65,14 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let event = RefusalEvent { rule: None, limit: 0, counter, entries, shadow };
             return self.observer.on_refusal(&event);
         };
-        let limit = rule.position(name);
-        let entries = rule.counter_of(limit, descriptor.entries);
+        let limit = rule.limit_position(name);
+        let entries = rule.counter_entries(limit, descriptor.entries);
         let (rule, entries) = (Some(rule.id), &entries[..]);
         self.observer.on_refusal(&RefusalEvent { rule, limit, counter, entries, shadow });
     }
 }
 
-/// Event of a rule without a limit: a check with infinite capacity that passes.
+/// Returns the event of an unlimited rule: a check with infinite capacity that passes.
 fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> CheckEvent {
     CheckEvent {
         rule: Some(rule.id),

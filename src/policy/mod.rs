@@ -1,11 +1,11 @@
-//! Policies: parses YAML rate limit rules and matches requests to the checks they must pass.
+//! Policies: parses rate limit rules from YAML, and turns requests into the checks they must pass.
 //!
 //! | directory | what it does |
 //! |---|---|
 //! | `source` | policy files as bytes, and their size limits |
 //! | `syntax` | YAML with source positions, the keyword table, the JSON Schema, diagnostics |
 //! | `compile` | parsed YAML to [`spec`]: descriptors, limits, tiers, calendars, colocation, warnings |
-//! | `lookup` | [`spec`] to the tree that requests are matched against; counter keys |
+//! | `lookup` | [`spec`] to the tree that requests are matched against, counter keys |
 //! | `show` | explanations of a match, and listings of the active policy |
 //!
 //! Not here: reading and watching files (`app`), counting (`store`), decisions (`decide`).
@@ -22,11 +22,11 @@ pub use compile::spec;
 pub use compile::time_zone::calendar;
 pub use compile::{Compiled, compile};
 pub use lookup::counter_key::{Secret, key_text};
-pub use lookup::matcher::{CHECKS_MAX, Checks, Found, Matches};
+pub use lookup::matcher::{CHECKS_MAX, Checks, DescriptorMatch, Matches};
 pub use lookup::overrides::{RuleOverride, RuleOverrideError};
 pub use lookup::tree::{Policy, Rule};
 pub use show::explain::{
-    Explanation, LimitExplanation, MatchEnd, RuleExplanation, Step, StepResult,
+    ExplainedStep, Explanation, LimitExplanation, MatchEnd, RuleExplanation, StepResult,
 };
 pub use show::listing::statistic_name;
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};

@@ -1,38 +1,39 @@
-//! Policy files as bytes, and the bounds that apply before they are parsed.
+//! Policy files as bytes, and the checks before parsing: size, encoding, control characters.
 //!
-//! Not here: where the bytes come from (`app`), YAML (`document`).
+//! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
 use super::syntax::excerpt::Lines;
 use super::syntax::yaml::{BYTES_MAX, Span};
 
-/// One policy file.
+/// Policy file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Name in diagnostics. Files are read in the byte order of their names.
+    /// File name, shown in diagnostics. Files are read in the byte order of their names.
     pub name: String,
-    /// Content.
+    /// Content, normally UTF-8.
     pub text: Vec<u8>,
 }
 
-/// How to read policies.
+/// Options for reading policy files.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Merge files of the same domain, in the order of their names. Otherwise the second one is an
-    /// error.
+    /// Whether to merge files of the same domain, in the order of their names. If not, a second
+    /// file of a domain is an error.
     pub merge_domains: bool,
-    /// Most bytes of one file.
+    /// Maximum size of one file, in bytes.
     pub file_bytes_max: usize,
-    /// Most bytes of all files together.
+    /// Maximum size of all files together, in bytes.
     pub all_bytes_max: usize,
 }
 
-/// Default maximum of one file: some 150,000 rules. A larger file is more likely a mistake (a log, a
-/// dump) than a policy, and reading it would delay a reload.
+/// Default maximum size of one file, in bytes: about 150,000 rules. A larger file is probably not a
+/// policy but a log or a dump, and reading it would delay a reload.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Default maximum of all files together: four of the largest files. Compiling a policy takes about
-/// 14 times its text in memory, and 37 times as JSON (measured at 1 MiB).
+/// Default maximum size of all files together, in bytes: four of the largest files. Compiling a
+/// policy takes about 14 times the size of its text in memory, or 37 times for JSON (measured at 1
+/// MiB).
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {
@@ -46,8 +47,11 @@ impl Default for Options {
 }
 
 impl Source {
-    /// Returns the file's text: UTF-8, without a byte order mark and without characters that YAML
-    /// forbids.
+    /// Returns the text without its byte order mark.
+    ///
+    /// # Errors
+    ///
+    /// The file is too large, is not UTF-8, or contains a control character that YAML forbids.
     pub(super) fn decode(&self, options: &Options) -> Result<&str, Box<Diagnostic>> {
         let error =
             |span, kind, message| Box::new(Diagnostic::new(&self.name, span, kind, message));
@@ -62,7 +66,7 @@ impl Source {
         let text = std::str::from_utf8(&self.text).map_err(|invalid| {
             let good = String::from_utf8_lossy(&self.text[..invalid.valid_up_to()]);
             let message = "the text is not UTF-8 from here on; save the file as UTF-8".to_owned();
-            error(place_after(&good), DiagnosticKind::Encoding, message)
+            error(end_position(&good), DiagnosticKind::Encoding, message)
         })?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let Some((at, c)) = text.char_indices().find(|(_, c)| is_forbidden(*c)) else {
@@ -73,14 +77,14 @@ impl Source {
              in double quotes",
             quoted(&c.to_string())
         );
-        let span = place_after(&text[..at]);
+        let span = end_position(&text[..at]);
         let mut error = error(span, DiagnosticKind::Encoding, message);
         error.excerpt = Lines::new(text).excerpt(span);
         Err(error)
     }
 }
 
-/// Returns whether YAML 1.1 forbids a character in a file.
+/// Returns whether YAML 1.1 forbids a character.
 fn is_forbidden(c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' | '\u{85}' => false,
@@ -89,8 +93,8 @@ fn is_forbidden(c: char) -> bool {
     }
 }
 
-/// Returns the position of what follows `text`.
-fn place_after(text: &str) -> Span {
+/// Returns the position of the first character after `text`.
+fn end_position(text: &str) -> Span {
     let line = text.matches('\n').count() + 1;
     let last = text.rsplit('\n').next().unwrap_or(text);
     Span::at(line, last.chars().count() + 1)

@@ -1,11 +1,11 @@
 //! Authorization of callers by domain, from the names in their client certificates. The names are
 //! read once per connection, at the handshake; each call then compares two or three strings.
 //!
-//! Grants are per domain because whoever may call a domain can exhaust anybody's limit in it and can
-//! learn from the responses who is near one. Gateways of several teams must not be able to do that to
-//! each other, and the CA that signs all of their certificates cannot tell them apart.
+//! Grants are per domain because a caller can exhaust every limit of its domains and can learn from
+//! the responses which users are near a limit. Gateways of different teams must not be able to do
+//! that to each other, and one CA often signs the certificates of all of them.
 //!
-//! Not here: handshakes and which certificates are accepted at all (`tls`).
+//! Not here: the handshake and the verification of certificates (`tls`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,37 +18,39 @@ use x509_parser::prelude::FromDer as _;
 /// Matches every domain in a [`Grant`].
 pub const EVERY_DOMAIN: &str = "*";
 
-/// A domain and the callers that may use it. If any grant exists, a caller without one is denied.
+/// Permission for some callers to use a domain. Once any grant exists, callers without one are
+/// denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The domain, or [`EVERY_DOMAIN`].
+    /// Name of the domain, or [`EVERY_DOMAIN`].
     pub domain: String,
-    /// DNS names and URIs; a certificate that carries one of them is granted the domain.
+    /// DNS names and URIs. A client certificate that carries one of them may use the domain.
     pub callers: Vec<String>,
 }
 
-/// Counters of TLS and authorization since the start; `expires_secs` is a gauge.
+/// Counters of TLS and authorization since the process started; `expires_secs` is a gauge.
 #[derive(Debug, Default)]
 pub struct TlsCounters {
-    /// Calls denied because the caller has no grant for the domain.
+    /// Calls rejected with PERMISSION_DENIED because the caller has no grant for the domain.
     pub denied: AtomicU64,
-    /// Successful certificate reloads.
-    pub replaced: AtomicU64,
-    /// Failed certificate reloads; the old certificates stay in use.
-    pub not_replaced: AtomicU64,
-    /// Expiry of the server certificate in use, in seconds since the Unix epoch.
+    /// Certificate reloads that succeeded.
+    pub reloads: AtomicU64,
+    /// Certificate reloads that failed; the old certificates stay in use.
+    pub reload_failures: AtomicU64,
+    /// Time at which the server certificate in use expires, in seconds since the Unix epoch.
     pub expires_secs: AtomicU64,
 }
 
-/// The authorized peer of a connection.
+/// Peer of a connection, with the domains that it may use.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// May use every domain: no grants are configured.
+    /// May use every domain, because no grants are configured.
     Unrestricted,
-    /// May use the domains granted to its certificate.
+    /// May use the domains that are granted to the names in its certificate.
     Restricted(Arc<GrantedDomains>),
 }
 
+/// Domains that one caller may use, and the counter of its denied calls.
 #[derive(Debug)]
 pub(crate) struct GrantedDomains {
     domains: Box<[Box<str>]>,
@@ -56,7 +58,8 @@ pub(crate) struct GrantedDomains {
 }
 
 impl Caller {
-    /// Returns the caller that presented `certificate`. Without one it is granted nothing.
+    /// Returns the caller that presented `certificate`. A caller without a certificate may use no
+    /// domain if there are grants, and every domain if there are none.
     pub(crate) fn from_certificate(
         certificate: Option<&CertificateDer<'_>>,
         grants: &[Grant],
@@ -65,20 +68,20 @@ impl Caller {
         if grants.is_empty() {
             return Caller::Unrestricted;
         }
-        let carried =
-            |grant: &&Grant| certificate.is_some_and(|leaf| names_any(leaf, &grant.callers));
-        let domains = grants.iter().filter(carried).map(|grant| grant.domain.as_str().into());
+        let applies =
+            |grant: &&Grant| certificate.is_some_and(|leaf| has_any_name(leaf, &grant.callers));
+        let domains = grants.iter().filter(applies).map(|grant| grant.domain.as_str().into());
         Caller::Restricted(Arc::new(GrantedDomains {
             domains: domains.collect(),
             counters: Arc::clone(counters),
         }))
     }
 
-    /// Returns whether the caller may use `domain`, and counts a denial.
+    /// Returns whether the caller may use `domain`. Counts the call as denied if it may not.
     pub(crate) fn is_authorized(&self, domain: &str) -> bool {
         let Caller::Restricted(granted) = self else { return true };
         let authorized =
-            granted.domains.iter().any(|one| **one == *domain || **one == *EVERY_DOMAIN);
+            granted.domains.iter().any(|name| **name == *domain || **name == *EVERY_DOMAIN);
         if !authorized {
             granted.counters.denied.fetch_add(1, Ordering::Relaxed);
         }
@@ -86,20 +89,20 @@ impl Caller {
     }
 }
 
-/// Returns whether a subject alternative name of the certificate is in `names`. DNS names compare
-/// without regard to case, URIs exactly. The common name is ignored (RFC 6125).
-pub(crate) fn names_any(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
+/// Returns whether a subject alternative name (SAN) of the certificate is in `names`. DNS names are
+/// compared case-insensitively, URIs exactly. The common name is ignored (RFC 6125).
+pub(crate) fn has_any_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
-    let Ok(Some(carried)) = certificate.subject_alternative_name() else { return false };
-    carried.value.general_names.iter().any(|name| match name {
+    let Ok(Some(san)) = certificate.subject_alternative_name() else { return false };
+    san.value.general_names.iter().any(|name| match name {
         GeneralName::DNSName(name) => names.iter().any(|one| one.eq_ignore_ascii_case(name)),
         GeneralName::URI(uri) => names.iter().any(|one| one == uri),
         _ => false,
     })
 }
 
-/// Returns the expiry of a certificate in seconds since the Unix epoch, or `None` if it cannot be
-/// parsed.
+/// Returns the time at which a certificate expires, in seconds since the Unix epoch; `None` if the
+/// certificate cannot be parsed.
 pub(crate) fn expires_secs(certificate: &CertificateDer<'_>) -> Option<u64> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0))
@@ -123,7 +126,7 @@ mod tests {
     fn malformed_certificates_carry_no_names() {
         for bytes in [&b""[..], b"\x30", b"\x30\x84\xff\xff\xff\xff", &[0xff; 64]] {
             let certificate = CertificateDer::from(bytes.to_vec());
-            assert!(!names_any(&certificate, &["a".to_owned()]));
+            assert!(!has_any_name(&certificate, &["a".to_owned()]));
             assert_eq!(expires_secs(&certificate), None);
         }
     }

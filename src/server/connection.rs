@@ -32,20 +32,21 @@ use super::tls::Tls;
 pub(crate) enum Phase {
     /// Accepts connections and calls.
     Serving,
-    /// Sends GOAWAY on every connection and lets its calls finish.
+    /// Sends GOAWAY on every connection and lets its calls in flight finish.
     Draining,
-    /// Drops the connections that are left.
+    /// Drops every connection that is still open.
     Stopped,
 }
 
-/// A socket on its way from the acceptor's runtime to a worker's.
+/// Accepted socket that is not registered with any runtime yet: the acceptor and the worker that
+/// serves it run on different ones.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(net::TcpStream),
     Unix(unix::net::UnixStream),
 }
 
-/// Counts one open connection, for its worker and for the whole server, until it is dropped.
+/// Guard that counts one open connection, for its worker and for the whole server, until dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
@@ -53,7 +54,7 @@ pub(crate) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    pub(crate) fn take(load: Arc<AtomicUsize>, stats: Arc<ConnectionStats>) -> Self {
+    pub(crate) fn acquire(load: Arc<AtomicUsize>, stats: Arc<ConnectionStats>) -> Self {
         load.fetch_add(1, Ordering::Relaxed);
         stats.open.fetch_add(1, Ordering::Relaxed);
         ConnectionSlot { load, stats }
@@ -67,16 +68,16 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// An accepted connection, as it is handed to a worker.
+/// Accepted connection that the acceptor sends to a worker.
 #[derive(Debug)]
 pub(crate) struct AcceptedSocket {
     pub(crate) socket: Socket,
     pub(crate) slot: ConnectionSlot,
-    /// Age at which the connection gets a GOAWAY; `None`: never.
+    /// Age at which the connection gets a GOAWAY; `None` means never.
     pub(crate) age_max: Option<Duration>,
 }
 
-/// What all connections of one worker thread share.
+/// State that all connections of one worker thread share.
 #[derive(Debug)]
 pub(crate) struct Worker<D> {
     pub(crate) router: Arc<Router<D>>,
@@ -87,7 +88,8 @@ pub(crate) struct Worker<D> {
 }
 
 impl<D: Decide> Worker<D> {
-    /// Serves a connection until it ends or, while the server drains, until its last call is answered.
+    /// Serves a connection until it closes. While the server drains, it closes after the last call
+    /// in flight is answered.
     pub(crate) async fn serve(self: Arc<Self>, accepted: AcceptedSocket) {
         let AcceptedSocket { socket, slot: _slot, age_max } = accepted;
         match socket {
@@ -98,7 +100,7 @@ impl<D: Decide> Worker<D> {
                     Some(tls) => self.serve_tls(tls, socket, age_max).await,
                 }
             }
-            // File permissions decide who may connect to a Unix socket.
+            // No TLS on a Unix socket: its file permissions control who may connect.
             Socket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
                 self.serve_plain(socket, Caller::Unrestricted, age_max).await;
@@ -110,7 +112,7 @@ impl<D: Decide> Worker<D> {
         let handshake = time::timeout(self.limits.handshake_timeout, tls.accept(socket));
         let accepted = tokio::select! {
             accepted = handshake => accepted,
-            () = self.reached(Phase::Draining) => return,
+            () = self.wait_for_phase(Phase::Draining) => return,
         };
         match accepted {
             Ok(Ok((socket, caller))) => self.serve_plain(socket, caller, age_max).await,
@@ -127,7 +129,7 @@ impl<D: Decide> Worker<D> {
         let preface = time::timeout(self.limits.preface_timeout, preface::read(io));
         let read = tokio::select! {
             read = preface => read,
-            () = self.reached(Phase::Draining) => return,
+            () = self.wait_for_phase(Phase::Draining) => return,
         };
         match read {
             Ok(Ok(io)) => self.serve_http2(io, caller, age_max).await,
@@ -142,18 +144,18 @@ impl<D: Decide> Worker<D> {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let service = service_fn(|request| {
-            // A reference count of this worker's own: no other thread touches it.
+            // Each worker has its own router, so no other thread contends for this reference count.
             let (router, caller) = (Arc::clone(&self.router), caller.clone());
-            // Boxed: otherwise the whole call future (12 KB) is moved when the stream starts and when
-            // it ends, which costs 15 % of the CPU of a call with one descriptor.
+            // Boxed, because otherwise the call's future (12 KB) is copied when the stream starts
+            // and when it ends, which costs 15 % of the CPU of a call with one descriptor.
             Box::pin(async move {
                 Ok::<_, std::convert::Infallible>(router.call(request, &caller).await)
             })
         });
-        let mut connection = pin!(self.protocol().serve_connection(TokioIo::new(io), service));
+        let mut connection = pin!(self.http2_builder().serve_connection(TokioIo::new(io), service));
         let mut shutdown_due = pin!(async {
             tokio::select! {
-                () = self.reached(Phase::Draining) => {}
+                () = self.wait_for_phase(Phase::Draining) => {}
                 () = sleep_or_never(age_max) => {}
             }
         });
@@ -175,7 +177,7 @@ impl<D: Decide> Worker<D> {
         });
     }
 
-    fn protocol(&self) -> http2::Builder<TokioExecutor> {
+    fn http2_builder(&self) -> http2::Builder<TokioExecutor> {
         let limits = &self.limits;
         let mut protocol = http2::Builder::new(TokioExecutor::new());
         protocol
@@ -191,8 +193,9 @@ impl<D: Decide> Worker<D> {
         protocol
     }
 
-    /// Waits until the server has reached `phase`. Returns at once if the server is gone.
-    pub(crate) async fn reached(&self, phase: Phase) {
+    /// Waits until the server is in `phase` or a later one. Returns immediately if the server has
+    /// been dropped.
+    pub(crate) async fn wait_for_phase(&self, phase: Phase) {
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 }

@@ -4,20 +4,21 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// Counters since the start; `open` is a gauge.
+/// Counters since the process started; `open` is a gauge.
 #[derive(Debug, Default)]
 pub struct ConnectionStats {
-    /// Open connections.
+    /// Connections that are open now.
     pub open: AtomicUsize,
     /// Connections accepted and handed to a worker.
     pub accepted: AtomicU64,
-    /// Connections closed at once because `connections_max` were open.
+    /// Connections closed right after accept: `connections_max` were open, or a worker's backlog
+    /// full.
     pub refused: AtomicU64,
-    /// Failed accepts, such as out of file descriptors.
+    /// Calls of `accept` that failed, for example because the process is out of file descriptors.
     pub accepts_failed: AtomicU64,
     /// TLS handshakes that failed or timed out.
     pub handshakes_failed: AtomicU64,
-    /// Connections without a valid HTTP/2 preface in time.
+    /// Connections closed because they did not send the HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
     /// Connections that ended with a protocol error.
     pub connections_broken: AtomicU64,

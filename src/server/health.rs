@@ -1,8 +1,8 @@
-//! Health service (`grpc.health.v1`), with the same status under every name of this server.
+//! Health service (`grpc.health.v1`), which reports the same status for every service name here.
 //!
-//! The reporter of tonic-health always says SERVING for the empty name, and its watch streams keep
-//! connections open through a drain; so only its generated types are used. Not here: when the server
-//! is ready (`app`).
+//! Uses only the generated types of tonic-health. Its reporter always answers SERVING for the empty
+//! name, and its watch streams would keep connections open through a drain. Not here: deciding
+//! whether the server is ready (`app`).
 
 use std::pin::Pin;
 
@@ -15,11 +15,11 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::rls_service::SERVICE_NAME;
 
-/// Service names with a health status: the whole server, the name that envoyproxy/ratelimit uses, and
-/// the full service name.
+/// Service names with a health status: the whole server, the name that envoyproxy/ratelimit uses,
+/// and the full service name.
 pub const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
 
-/// Health of the server.
+/// Health status of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HealthState {
     NotServing,
@@ -28,19 +28,19 @@ enum HealthState {
     ShutDown,
 }
 
-/// The health status. Clones share it.
+/// Health status of the server and the gRPC service that reports it. Clones share the status.
 #[derive(Clone, Debug)]
 pub struct Health {
     state: watch::Sender<HealthState>,
 }
 
 impl Health {
-    /// Returns a status of NOT_SERVING.
+    /// Creates a status that is NOT_SERVING.
     pub fn new() -> Self {
         Health { state: watch::Sender::new(HealthState::NotServing) }
     }
 
-    /// Sets SERVING or NOT_SERVING; no effect after [`Health::shut_down`].
+    /// Sets the status to SERVING or NOT_SERVING. Does nothing after [`Health::shut_down`].
     pub fn set_serving(&self, serving: bool) {
         let next = if serving { HealthState::Serving } else { HealthState::NotServing };
         self.state.send_if_modified(|state| {
@@ -52,7 +52,8 @@ impl Health {
         });
     }
 
-    /// Sets NOT_SERVING permanently and ends all watch streams, so that a drain does not wait for them.
+    /// Sets the status to NOT_SERVING for good and ends all watch streams, so that a drain does not
+    /// wait for them.
     pub fn shut_down(&self) {
         self.state.send_replace(HealthState::ShutDown);
     }
@@ -62,7 +63,7 @@ impl Health {
         *self.state.borrow() == HealthState::Serving
     }
 
-    /// Returns the gRPC service.
+    /// Returns the gRPC service that reports this status.
     pub(crate) fn service(&self) -> HealthServer<Health> {
         HealthServer::new(self.clone())
     }
@@ -74,40 +75,44 @@ impl Default for Health {
     }
 }
 
-fn sent(status: ServingStatus) -> HealthCheckResponse {
+fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-fn truth(state: HealthState) -> HealthCheckResponse {
-    sent(match state {
+fn response_for(state: HealthState) -> HealthCheckResponse {
+    response(match state {
         HealthState::Serving => ServingStatus::Serving,
         HealthState::NotServing | HealthState::ShutDown => ServingStatus::NotServing,
     })
 }
 
-/// State of a watch stream: before its first message, or after the last one sent.
-enum Watching {
+/// State of a watch stream: the name it watches is known or not, and the last message sent, if any.
+enum WatchState {
     Known { state: watch::Receiver<HealthState>, sent: Option<HealthState> },
     Unknown { state: watch::Receiver<HealthState>, sent: bool },
 }
 
-async fn next(watching: Watching) -> Option<(Result<HealthCheckResponse, Status>, Watching)> {
-    match watching {
-        Watching::Known { sent: Some(HealthState::ShutDown), .. } => None,
-        Watching::Known { mut state, sent } => {
+async fn next_message(
+    watch: WatchState,
+) -> Option<(Result<HealthCheckResponse, Status>, WatchState)> {
+    match watch {
+        WatchState::Known { sent: Some(HealthState::ShutDown), .. } => None,
+        WatchState::Known { mut state, sent } => {
             let now = *state.wait_for(|now| Some(*now) != sent).await.ok()?;
-            // After NOT_SERVING, shutting down sends no further message; the stream just ends.
+            // The client already knows NOT_SERVING, so a shutdown ends the stream without a
+            // message.
             if (now, sent) == (HealthState::ShutDown, Some(HealthState::NotServing)) {
                 return None;
             }
-            Some((Ok(truth(now)), Watching::Known { state, sent: Some(now) }))
+            Some((Ok(response_for(now)), WatchState::Known { state, sent: Some(now) }))
         }
-        Watching::Unknown { state, sent: false } => {
-            let unknown = sent(ServingStatus::ServiceUnknown);
-            Some((Ok(unknown), Watching::Unknown { state, sent: true }))
+        WatchState::Unknown { state, sent: false } => {
+            let unknown = response(ServingStatus::ServiceUnknown);
+            Some((Ok(unknown), WatchState::Unknown { state, sent: true }))
         }
-        Watching::Unknown { mut state, sent: true } => {
-            // No name becomes known later; the stream stays open until the server shuts down.
+        WatchState::Unknown { mut state, sent: true } => {
+            // An unknown name never becomes known. The protocol asks to keep the stream open
+            // anyway, so it stays open until the server shuts down.
             let _ = state.wait_for(|now| *now == HealthState::ShutDown).await;
             None
         }
@@ -121,7 +126,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Ok(Response::new(truth(*self.state.borrow())))
+            Ok(Response::new(response_for(*self.state.borrow())))
         } else {
             Err(Status::not_found("no service of that name"))
         }
@@ -135,11 +140,11 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let state = self.state.subscribe();
-        let watching = if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Watching::Known { state, sent: None }
+        let watch = if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
+            WatchState::Known { state, sent: None }
         } else {
-            Watching::Unknown { state, sent: false }
+            WatchState::Unknown { state, sent: false }
         };
-        Ok(Response::new(Box::pin(stream::unfold(watching, next))))
+        Ok(Response::new(Box::pin(stream::unfold(watch, next_message))))
     }
 }

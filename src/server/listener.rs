@@ -1,6 +1,7 @@
-//! Listener: binds the addresses, accepts sockets, hands them to the workers, and drains on shutdown.
+//! Listener: binds the addresses, accepts sockets, dispatches them to the workers, and drains on
+//! shutdown.
 //!
-//! Not here: what happens on a connection (`connection`), which signals shut down (`app`).
+//! Not here: serving a connection (`connection`), the signals that start a shutdown (`app`).
 
 use std::future::Future;
 use std::hash::{BuildHasher as _, RandomState};
@@ -28,24 +29,25 @@ use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
 use crate::wire::WireError;
 
-/// Pause after a failed accept. Out of file descriptors, an immediate retry would spin; the pause
-/// doubles up to the maximum.
-const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
-const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// First pause after a failed accept; doubles up to [`ACCEPT_BACKOFF_MAX`]. Without a pause, a
+/// process out of file descriptors would retry in a busy loop.
+const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
+/// Longest pause after a failed accept.
+const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Listen backlog of the socket. After a restart every worker of every Envoy reconnects at once; a
-/// connection that does not fit is retried by its client a second later.
+/// Listen backlog of the TCP sockets. After a restart, every worker thread of every Envoy
+/// reconnects at once; a client whose connection does not fit retries a second later.
 const BACKLOG: i32 = 4_096;
 
-/// How long worker threads may take to end after the hard limit.
+/// Timeout for the worker threads to exit after the hard limit of a shutdown.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// An address to listen on.
+/// Address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP address; port 0 takes any free port.
+    /// A TCP address. Port 0 binds any free port.
     Tcp(SocketAddr),
-    /// A Unix socket; a socket file left by an earlier process is replaced.
+    /// Path of a Unix socket. A socket file left behind by an earlier process is replaced.
     Unix(PathBuf),
 }
 
@@ -67,28 +69,28 @@ pub struct ListenSettings {
     pub threads: NonZeroUsize,
     /// Limits of connections and calls.
     pub limits: ServerLimits,
-    /// TLS on the TCP addresses; `None`: plaintext.
+    /// TLS of the TCP addresses; `None` means plaintext.
     pub tls: Option<Tls>,
 }
 
-/// How the drain ended.
+/// Result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Connections that were closed at the hard limit with calls under way.
+    /// Connections closed at the hard limit although calls were still in flight.
     pub cut_off: usize,
 }
 
-/// Bound addresses with their worker threads, before serving starts.
+/// Bound addresses and their worker threads, before serving starts.
 #[derive(Debug)]
 pub struct Listener {
     settings: ListenSettings,
-    bound: Vec<Bound>,
+    bound: Vec<BoundSocket>,
     workers: IdleWorkers,
     stats: Arc<ConnectionStats>,
 }
 
 #[derive(Debug)]
-enum Bound {
+enum BoundSocket {
     Tcp(net::TcpListener),
     Unix(unix::net::UnixListener, PathBuf),
 }
@@ -98,8 +100,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`WireError::Bind`] for the first address that is in use or not local; [`WireError::Thread`]
-    /// if a thread cannot be started.
+    /// Returns [`WireError::Bind`] for the first address that is in use or not local, and
+    /// [`WireError::Thread`] if a thread cannot be started.
     pub fn bind(settings: ListenSettings) -> Result<Self, WireError> {
         let bound = settings.addresses.iter().map(|address| {
             bind(address).map_err(|source| WireError::Bind { address: address.to_string(), source })
@@ -109,18 +111,18 @@ impl Listener {
         Ok(Listener { settings, bound, workers, stats: Arc::default() })
     }
 
-    /// Returns the runtimes of the worker threads. A task that calls wait for, such as a Redis
-    /// connection, should run on the worker of its calls: then no reply has to wake another thread.
-    /// The runtimes end with the last connection.
+    /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
+    /// connection, should run on the worker of these calls, so that its replies wake no other
+    /// thread. The runtimes shut down after the last connection closes.
     pub fn worker_handles(&self) -> Vec<Handle> {
         self.workers.handles()
     }
 
-    /// Returns the bound addresses, with the port that replaced port 0.
+    /// Returns the bound addresses, with the actual port where port 0 was requested.
     pub fn addresses(&self) -> Vec<Address> {
-        let address = |bound: &Bound| match bound {
-            Bound::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
-            Bound::Unix(_, path) => Some(Address::Unix(path.clone())),
+        let address = |bound: &BoundSocket| match bound {
+            BoundSocket::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
+            BoundSocket::Unix(_, path) => Some(Address::Unix(path.clone())),
         };
         self.bound.iter().filter_map(address).collect()
     }
@@ -130,13 +132,14 @@ impl Listener {
         Arc::clone(&self.stats)
     }
 
-    /// Serves until `shutdown` resolves, then drains: health reports NOT_SERVING; calls are answered
-    /// as before for the drain delay; accepting stops and every connection gets a GOAWAY; calls under
-    /// way finish; at the hard limit, counted from `shutdown`, the remaining connections are closed.
+    /// Serves until `shutdown` resolves, then drains. First, health reports NOT_SERVING while calls
+    /// are answered as before for the drain delay. Then accepting stops, every connection gets a
+    /// GOAWAY, and calls in flight finish. At the hard limit, measured from `shutdown`, all
+    /// remaining connections are closed.
     ///
     /// # Errors
     ///
-    /// [`WireError::Bind`] if a bound socket cannot be registered with the runtime.
+    /// Returns [`WireError::Bind`] if a bound socket cannot be registered with the runtime.
     pub async fn serve<D: Decide>(
         self,
         router: Router<D>,
@@ -152,7 +155,8 @@ impl Listener {
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;
-        let acceptor = Acceptor { workers: &workers, limits, stats: &stats, ages: Ages::default() };
+        let age_jitter = AgeJitter::default();
+        let acceptor = Acceptor { workers: &workers, limits, stats: &stats, age_jitter };
         let bound =
             bound.into_iter().map(AsyncListener::from_bound).collect::<Result<Vec<_>, _>>()?;
         let mut hard_limit = {
@@ -180,7 +184,7 @@ impl Listener {
     }
 }
 
-fn bind(address: &Address) -> io::Result<Bound> {
+fn bind(address: &Address) -> io::Result<BoundSocket> {
     match address {
         Address::Tcp(address) => {
             let socket = socket2::Socket::new(
@@ -188,25 +192,26 @@ fn bind(address: &Address) -> io::Result<Bound> {
                 socket2::Type::STREAM,
                 None,
             )?;
-            // A restart need not wait for old connections in TIME_WAIT. A second server on the same
-            // port still fails.
+            // SO_REUSEADDR lets a restarted server bind while old connections are in TIME_WAIT. A
+            // second server on the same port still fails.
             socket.set_reuse_address(true)?;
             socket.bind(&(*address).into())?;
             socket.listen(BACKLOG)?;
             socket.set_nonblocking(true)?;
-            Ok(Bound::Tcp(socket.into()))
+            Ok(BoundSocket::Tcp(socket.into()))
         }
         Address::Unix(path) => {
-            remove_abandoned(path)?;
+            remove_stale_socket(path)?;
             let listener = unix::net::UnixListener::bind(path)?;
             listener.set_nonblocking(true)?;
-            Ok(Bound::Unix(listener, path.clone()))
+            Ok(BoundSocket::Unix(listener, path.clone()))
         }
     }
 }
 
-/// Removes a socket file that no process listens on. Any other file stays, and binding fails.
-fn remove_abandoned(path: &Path) -> io::Result<()> {
+/// Removes a socket file that no process listens on. Leaves any other file in place, so that
+/// binding fails.
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match unix::net::UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             use std::os::unix::fs::FileTypeExt as _;
@@ -219,21 +224,21 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A bound socket registered with this runtime.
+/// Bound socket that is registered with the current runtime.
 enum AsyncListener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
 impl AsyncListener {
-    fn from_bound(bound: Bound) -> Result<Self, WireError> {
+    fn from_bound(bound: BoundSocket) -> Result<Self, WireError> {
         let failed = |address: String| move |source| WireError::Bind { address, source };
         match bound {
-            Bound::Tcp(listener) => {
+            BoundSocket::Tcp(listener) => {
                 let address = listener.local_addr().map(|a| a.to_string()).unwrap_or_default();
                 TcpListener::from_std(listener).map(AsyncListener::Tcp).map_err(failed(address))
             }
-            Bound::Unix(listener, path) => {
+            BoundSocket::Unix(listener, path) => {
                 let address = path.display().to_string();
                 UnixListener::from_std(listener)
                     .map(|listener| AsyncListener::Unix(listener, path))
@@ -246,7 +251,8 @@ impl AsyncListener {
         match self {
             AsyncListener::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // TCP_NODELAY: a response is one small segment and must not wait for an ACK.
+                // TCP_NODELAY, because a response is one small segment and must not wait for an
+                // ACK.
                 stream.set_nodelay(true)?;
                 stream.into_std().map(Socket::Tcp)
             }
@@ -261,33 +267,34 @@ impl AsyncListener {
 impl Drop for AsyncListener {
     fn drop(&mut self) {
         if let AsyncListener::Unix(_, path) = self {
-            // On failure the file stays behind; the next process replaces it.
+            // If this fails, the next process replaces the file.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
+/// Accepts connections and dispatches them to the workers.
 struct Acceptor<'a> {
     workers: &'a Workers,
     limits: &'a ServerLimits,
     stats: &'a Arc<ConnectionStats>,
-    ages: Ages,
+    age_jitter: AgeJitter,
 }
 
 impl Acceptor<'_> {
     async fn run(&self, from: &AsyncListener) {
-        let mut pause = ACCEPT_PAUSE_MIN;
+        let mut pause = ACCEPT_BACKOFF_MIN;
         loop {
             match from.accept().await {
                 Ok(socket) => {
-                    pause = ACCEPT_PAUSE_MIN;
+                    pause = ACCEPT_BACKOFF_MIN;
                     self.admit(socket);
                 }
                 Err(error) if is_per_connection(&error) => {}
                 Err(_) => {
                     self.stats.accepts_failed.fetch_add(1, Ordering::Relaxed);
                     time::sleep(pause).await;
-                    pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
+                    pause = (pause * 2).min(ACCEPT_BACKOFF_MAX);
                 }
             }
         }
@@ -295,7 +302,7 @@ impl Acceptor<'_> {
 
     fn admit(&self, socket: Socket) {
         let free = self.stats.open.load(Ordering::Relaxed) < self.limits.connections_max;
-        let age_max = self.limits.connection_age_max.map(|age| self.ages.vary(age));
+        let age_max = self.limits.connection_age_max.map(|age| self.age_jitter.apply(age));
         let outcome = if free && self.workers.dispatch(socket, age_max, self.stats) {
             &self.stats.accepted
         } else {
@@ -305,7 +312,7 @@ impl Acceptor<'_> {
     }
 }
 
-/// Returns whether an accept error concerns only the connection being accepted, not the listener.
+/// Returns whether an accept error concerns only the new connection and not the listener.
 fn is_per_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -318,16 +325,16 @@ fn is_per_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Spreads the maximum age of connections, so that those opened together do not close together.
+/// Jitter of the maximum connection age, so that connections opened together do not close together.
 #[derive(Default)]
-struct Ages {
+struct AgeJitter {
     random: RandomState,
     given: AtomicU64,
 }
 
-impl Ages {
-    /// Returns `age` changed by a pseudo-random -10 % to +10 %.
-    fn vary(&self, age: Duration) -> Duration {
+impl AgeJitter {
+    /// Returns `age` with a pseudo-random jitter of -10 % to +10 %.
+    fn apply(&self, age: Duration) -> Duration {
         let number = self.random.hash_one(self.given.fetch_add(1, Ordering::Relaxed));
         let thousandths = u32::try_from(900 + number % 201).unwrap_or(1_000);
         age.saturating_mul(thousandths) / 1_000
@@ -340,9 +347,9 @@ mod tests {
 
     #[test]
     fn ages_spread_by_up_to_ten_percent() {
-        let ages = Ages::default();
+        let jitter = AgeJitter::default();
         let hour = Duration::from_secs(3_600);
-        let varied: Vec<_> = (0..1_000).map(|_| ages.vary(hour)).collect();
+        let varied: Vec<_> = (0..1_000).map(|_| jitter.apply(hour)).collect();
         assert!(varied.iter().all(|age| (3_240..=3_960).contains(&age.as_secs())));
         assert!(varied.iter().any(|age| age.as_secs() < 3_400));
         assert!(varied.iter().any(|age| age.as_secs() > 3_800));

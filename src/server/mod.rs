@@ -1,16 +1,16 @@
-//! The server: every socket of the gRPC port, and the services behind it.
+//! gRPC server: every socket of the gRPC port, and the services behind it.
 //!
-//! Not here: bytes to values and back (`wire`), the HTTP ports (`admin`).
+//! Not here: encoding and decoding of messages (`wire`), the HTTP ports (`admin`).
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `listener`, `workers` | listens, hands sockets to the cores, drains |
-//! | `connection` (over `preface`, `tls`) | one connection, from first byte to last |
-//! | `authz` | what a caller may ask, by its certificate |
-//! | `router` | which service answers which path |
-//! | `framing` | gRPC's framing of a unary call |
-//! | `rls_service`, `health` | the rate limit service; health |
-//! | `server_limits`, `connection_stats` | limits of connections; what the listener counts |
+//! | `listener`, `workers` | accepts connections, dispatches them to worker threads, drains |
+//! | `connection`, `preface`, `tls` | one connection: TLS handshake, HTTP/2, shutdown |
+//! | `authz` | domains that a caller may use, by its certificate |
+//! | `router` | maps request paths to services |
+//! | `framing` | gRPC framing of a unary call |
+//! | `rls_service`, `health` | the rate limit service and the health service |
+//! | `server_limits`, `connection_stats` | bounds and counters of connections |
 
 mod authz;
 mod connection;

@@ -1,5 +1,5 @@
-//! Reads the HTTP/2 preface before a connection is served, so that a silent client holds a socket for
-//! a bounded time; tonic and hyper would wait forever.
+//! Reads the HTTP/2 preface before a connection is served. A timeout can then close the connection
+//! of a silent client; tonic and hyper would wait for the preface forever.
 //!
 //! Not here: the timeout (`connection`), TLS (`tls`).
 
@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// The first bytes of every HTTP/2 client (RFC 9113, section 3.4).
+/// First bytes that every HTTP/2 client sends (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream that returns the preface once more to its reader.
+/// Stream that first replays the HTTP/2 preface to its reader, because hyper expects it, too.
 #[derive(Debug)]
 pub(crate) struct ReplayPreface<I> {
-    /// Bytes of [`PREFACE`] already returned.
+    /// Bytes of [`PREFACE`] that were replayed already.
     replayed: usize,
     io: I,
 }
@@ -24,7 +24,8 @@ pub(crate) struct ReplayPreface<I> {
 ///
 /// # Errors
 ///
-/// `InvalidData` for other bytes (HTTP/1.1, a port scan), `UnexpectedEof` if the stream ends first.
+/// Returns `InvalidData` for any other bytes (HTTP/1.1, a port scan), and `UnexpectedEof` if the
+/// stream ends first.
 pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<ReplayPreface<I>> {
     let mut bytes = [0; PREFACE.len()];
     let mut length = 0;

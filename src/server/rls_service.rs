@@ -1,8 +1,9 @@
-//! The rate limit service: decodes a request, decides it, encodes the response.
+//! Rate limit service: decodes a request, decides it, and encodes the response.
 //!
-//! Reads the clock once and keeps the caller's deadline. Answers UNAVAILABLE if the store did not
-//! respond and the rule says `on_store_failure: error`, so that the caller's failure mode applies. Not
-//! here: framing (`framing`), sockets (`listener`), the decision (`decide`).
+//! Reads the clock once per call and enforces the caller's deadline. If the store does not respond
+//! and the rule says `on_store_failure: error`, the call fails with UNAVAILABLE, so that the
+//! caller's failure mode applies. Not here: framing (`framing`), sockets (`listener`), decisions
+//! (`decide`).
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -22,32 +23,32 @@ use crate::domain::{Decision, Micros, Observer, Request, RpcOutcome, Trace};
 use crate::policy::Policy;
 use crate::store::{Store, current_trace};
 use crate::wire::decode::{self, DecodedRequest};
-use crate::wire::encode::Answer;
+use crate::wire::encode::ResponseInput;
 use crate::wire::messages::RateLimitResponse;
 use crate::wire::proto_json;
 use crate::wire::proto_json::JsonReply;
 use crate::wire::response_config::ResponseConfig;
 use crate::wire::traceparent;
 
-/// Full name of the service, for health checks and reflection.
+/// Full name of the rate limit service, as health checks and reflection use it.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// The path of its one method.
+/// HTTP path of the only method of the rate limit service.
 pub(crate) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Shortest deadline worth deciding: decoding, deciding and encoding take about as long. A call with
-/// less time left gets DEADLINE_EXCEEDED at once and consumes nothing.
+/// Shortest deadline that a decision can meet, because decoding, deciding, and encoding take about
+/// as long. A call with less time left fails with DEADLINE_EXCEEDED at once and charges nothing.
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
-/// Decides requests: a [`Decider`] in the service, a stub in tests of the protocol.
+/// Decides requests. Implemented by [`Decider`], and by a stub in tests of the protocol.
 pub trait Decide: Send + Sync + 'static {
-    /// Decides `request` before `deadline`, and passes the decision to `respond` together with the
-    /// policy it borrows from.
+    /// Decides `request` before `deadline`. Passes the decision to `respond`, together with the
+    /// policy that the decision borrows from.
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] if the store did not respond and no fallback applies.
+    /// Returns [`Unavailable`] if the store did not respond and no fallback applies.
     fn decide<R: Send>(
         &self,
         request: &Request<'_>,
@@ -56,7 +57,7 @@ pub trait Decide: Send + Sync + 'static {
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> impl Future<Output = Result<R, Unavailable>> + Send;
 
-    /// Returns the observer of decisions and calls.
+    /// Returns the observer that is notified of decisions and calls.
     fn observer(&self) -> &dyn Observer {
         &()
     }
@@ -80,60 +81,61 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
     }
 }
 
-/// The rate limit service.
+/// Rate limit service, which answers encoded requests.
 #[derive(Debug)]
 pub struct RateLimit<D> {
     decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
-    /// Keyed hash that spreads waits; its numbers cannot be predicted from outside.
+    /// Keyed hash for the jitter of waits, whose values a caller cannot predict.
     random_state: RandomState,
 }
 
 impl<D: Decide> RateLimit<D> {
-    /// The service over `decider`.
+    /// Creates the service; `decider` makes its decisions.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
         RateLimit { decider, clock, response_config, random_state: RandomState::new() }
     }
 
-    /// Answers an encoded `RateLimitRequest` of `caller`; `deadline` is how long the caller waits,
-    /// `traced` what [`sampled`](Self::sampled) said.
+    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time that the caller
+    /// still waits, `trace` the result of [`start_trace`](Self::start_trace).
     ///
     /// # Errors
     ///
-    /// INVALID_ARGUMENT for a request beyond the bounds of `decode`, PERMISSION_DENIED for a domain
-    /// that was not granted to the caller, DEADLINE_EXCEEDED, UNAVAILABLE. None of them because of
-    /// anything that a downstream client put into a header.
+    /// Returns INVALID_ARGUMENT for a request that `decode` rejects, PERMISSION_DENIED for a domain
+    /// without a grant for the caller, DEADLINE_EXCEEDED, or UNAVAILABLE. No header value of a
+    /// downstream client causes an error.
     pub(crate) async fn answer(
         &self,
         message: Bytes,
         deadline: Option<Duration>,
         caller: &Caller,
-        traced: Option<Arc<Trace>>,
+        trace: Option<Arc<Trace>>,
     ) -> Result<RateLimitResponse, Status> {
         let observer = self.decider.observer();
-        if !observer.wants_timing() && traced.is_none() {
-            return self.decided(message, deadline, None, caller, None).await;
+        if !observer.wants_timing() && trace.is_none() {
+            return self.decide_encoded(message, deadline, None, caller, None).await;
         }
         let began = self.clock.monotonic();
-        let answered = match &traced {
-            None => self.decided(message, deadline, Some(began), caller, None).await,
-            // Boxed, so that the calls without a trace do not carry the room for it.
+        let answered = match &trace {
+            None => self.decide_encoded(message, deadline, Some(began), caller, None).await,
+            // Boxed, so that the future of calls without a trace stays small.
             Some(trace) => {
-                let decided = self.decided(message, deadline, Some(began), caller, Some(trace));
-                Box::pin(current_trace::scope(Arc::clone(trace), decided)).await
+                let answer =
+                    self.decide_encoded(message, deadline, Some(began), caller, Some(trace));
+                Box::pin(current_trace::scope(Arc::clone(trace), answer)).await
             }
         };
-        let ending = ending(&answered);
-        observer.on_response(ending, self.clock.monotonic() - began);
-        if let Some(trace) = &traced {
-            observer.on_trace(trace, ending);
+        let outcome = outcome_of(&answered);
+        observer.on_response(outcome, self.clock.monotonic() - began);
+        if let Some(trace) = &trace {
+            observer.on_trace(trace, outcome);
         }
         answered
     }
 
-    /// The trace of a call, if it is to be traced: decided by nothing but its headers.
-    pub(crate) fn sampled(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
+    /// Starts the trace of a call with these headers, or returns `None` if it is not sampled.
+    pub(crate) fn start_trace(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let observer = self.decider.observer();
         if !observer.tracing_enabled() {
             return None;
@@ -145,7 +147,8 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    async fn decided(
+    /// Decodes, decides, and encodes one call. `began` is the start of the call, if it is timed.
+    async fn decide_encoded(
         &self,
         encoded: Bytes,
         deadline: Option<Duration>,
@@ -154,44 +157,47 @@ impl<D: Decide> RateLimit<D> {
         trace: Option<&Trace>,
     ) -> Result<RateLimitResponse, Status> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
-            return Err(too_late());
+            return Err(deadline_exceeded());
         }
-        let message = decode::message(encoded.clone())?;
-        let asked = DecodedRequest::new(&message)?;
-        if !caller.is_authorized(asked.domain) {
+        let message = decode::decode_message(encoded.clone())?;
+        let decoded = DecodedRequest::new(&message)?;
+        if !caller.is_authorized(decoded.domain) {
             return Err(Status::permission_denied("this caller is not authorized for this domain"));
         }
-        let descriptors = asked.descriptors();
-        let request = asked.request(&descriptors);
+        let descriptors = decoded.descriptors();
+        let request = decoded.request(&descriptors);
         let now = self.clock.now();
         let random = self.random(&encoded, now);
         let response_config = &self.response_config;
-        // The clock that was read already is not read again: that is what timing a call costs most.
-        let since = || began.unwrap_or_else(|| self.clock.monotonic());
-        let until = deadline.and_then(|left| since().checked_add(left));
+        // Reuses the start of a timed call, because reading the clock is the main cost of timing.
+        let start = || began.unwrap_or_else(|| self.clock.monotonic());
+        let until = deadline.and_then(|left| start().checked_add(left));
         let decision = self.decider.decide(&request, now, until, |decision, rules| {
-            let (asked, descriptors) = (&asked, &*descriptors);
+            let descriptors = &*descriptors;
             if let Some(trace) = trace {
                 trace.record_decision(request.domain, descriptors.len(), decision);
             }
-            Answer { asked, descriptors, decision, rules, response_config, now, random }.message()
+            let request = &decoded;
+            ResponseInput { request, descriptors, decision, rules, response_config, now, random }
+                .message()
         });
         let decision = match deadline {
-            // The timer is armed only if the decision is not there at once.
+            // tokio registers the timer only if the decision is not ready at the first poll.
             Some(deadline) => {
-                tokio::time::timeout(deadline, decision).await.map_err(|_| too_late())?
+                tokio::time::timeout(deadline, decision).await.map_err(|_| deadline_exceeded())?
             }
             None => decision.await,
         };
         decision.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
     }
 
-    /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`: the service without
-    /// its sockets, for whoever brings requests in another way.
+    /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, for callers in
+    /// the same process.
     ///
     /// # Errors
     ///
-    /// The status that a gRPC caller would get: INVALID_ARGUMENT, DEADLINE_EXCEEDED, UNAVAILABLE.
+    /// Returns the status that a gRPC caller would get: INVALID_ARGUMENT, DEADLINE_EXCEEDED, or
+    /// UNAVAILABLE.
     pub async fn answer_encoded(
         &self,
         message: &[u8],
@@ -202,7 +208,7 @@ impl<D: Decide> RateLimit<D> {
         Ok(answer.encode_to_vec())
     }
 
-    /// Returns a number that differs from call to call if waits are spread, else 0.
+    /// Returns a random number for the jitter of waits; 0 if no jitter is configured.
     fn random(&self, encoded: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0
@@ -218,15 +224,17 @@ impl<D: Decide> RateLimit<D> {
             Ok(message) => message,
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };
-        // Where callers are held to domains, the settings refuse `/json`: it shows no certificate.
+        // Unrestricted, because the settings reject `/json` together with grants: its callers
+        // present no certificate.
         match self.answer(message, None, &Caller::Unrestricted, None).await {
-            Ok(response) => JsonReply::of(&response),
+            Ok(response) => JsonReply::from_response(&response),
             Err(status) => JsonReply::bad_request(status.message()),
         }
     }
 }
 
-fn ending(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
+/// Classifies the result of a call for the metrics.
+fn outcome_of(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,
         Err(Code::DeadlineExceeded) => RpcOutcome::Late,
@@ -235,6 +243,6 @@ fn ending(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     }
 }
 
-fn too_late() -> Status {
+fn deadline_exceeded() -> Status {
     Status::deadline_exceeded("the deadline was over before the decision")
 }

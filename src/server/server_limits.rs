@@ -1,49 +1,52 @@
-//! Limits of connections and of the drain, each with its default and the reason for it.
+//! Limits of connections and of the shutdown, with their defaults and the reasons for them.
 //!
 //! Not here: the bounds of a request (`wire::decode`).
 
 use std::time::Duration;
 
-/// Limits of the gRPC port. Each is a setting.
+/// Limits of the gRPC port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Advertised maximum of concurrent calls per connection. Without it h2 advertises no limit and
-    /// calls queue up here instead of in the caller. At 1,000 Envoy stays on one connection.
+    /// Maximum of concurrent calls per connection, as advertised to the client. Without a limit,
+    /// calls would queue here instead of in the client. With 1,000, Envoy opens one connection per
+    /// thread.
     pub streams_max: u32,
-    /// Flow-control window of a connection, in bytes. h2 charges small frames against half of it
-    /// and closes the connection when that is used up: with 1 MiB, at 4,000 calls at once.
+    /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection whose
+    /// small unread frames add up to half of the window: with 1 MiB, that happens at 4,000
+    /// concurrent calls.
     pub connection_window_bytes: u32,
-    /// Maximum of accepted streams that the peer has reset before the server read them. Envoy resets
-    /// calls at its timeout (20 ms): h2's default of 20 would close the connection after one stall,
-    /// and no bound would allow a rapid reset attack (CVE-2023-44487).
+    /// Maximum of streams that the client has reset before the server accepted them. Envoy resets
+    /// calls at its timeout (20 ms), so h2's default of 20 would close the connection after one
+    /// stall. Without a bound, a rapid reset attack (CVE-2023-44487) would be possible.
     pub pending_resets_max: usize,
-    /// Maximum of streams that the server resets for the peer's protocol errors over the lifetime of
-    /// a connection (RUSTSEC-2024-0003).
+    /// Maximum of streams that the server resets because of protocol errors of the client, over the
+    /// lifetime of a connection. Then the connection is closed (RUSTSEC-2024-0003).
     pub local_error_resets_max: usize,
-    /// Maximum size of a call's headers in bytes. Envoy forwards a client's `tracestate` and accepts
-    /// 60 KiB from the client: with a lower limit, a long one would fail the rate limit call, and
-    /// Envoy lets failed calls pass.
+    /// Maximum size of the headers of a call, in bytes. Envoy forwards a client's `tracestate`
+    /// header and accepts 60 KiB of headers from a client. With a lower limit here, a client could
+    /// make the rate limit call fail, and by default Envoy lets requests pass if it fails.
     pub header_list_bytes_max: u32,
     /// Timeout for the HTTP/2 preface.
     pub preface_timeout: Duration,
     /// Timeout for the TLS handshake.
     pub handshake_timeout: Duration,
-    /// Maximum of open connections; a further one is closed as soon as it is accepted. Envoy opens
-    /// one per worker thread.
+    /// Maximum of open connections; further ones are closed right after accept. Envoy opens one per
+    /// worker thread.
     pub connections_max: usize,
-    /// Interval of HTTP/2 keepalive pings; `None`: none are sent.
+    /// Interval of HTTP/2 keepalive pings; `None` turns them off.
     pub keepalive_interval: Option<Duration>,
-    /// Timeout of a keepalive ping, after which the connection is closed.
+    /// Timeout of a keepalive ping. The connection is closed if no answer arrives in time.
     pub keepalive_timeout: Duration,
-    /// Age at which a connection gets a GOAWAY and finishes its calls, so that callers spread over new
-    /// replicas; varied by ±10 % so that connections do not close together. There is no grace period:
-    /// with one, hyper drops calls.
+    /// Age at which a connection gets a GOAWAY and finishes its calls, so that clients reconnect
+    /// and spread over new replicas; `None` means never. Jittered by ±10 %, so that connections do
+    /// not close together. No grace period limits the remaining calls, because hyper would drop
+    /// some.
     pub connection_age_max: Option<Duration>,
-    /// Time between the shutdown signal and the end of accepting, in which callers notice the failing
-    /// health check and move to other replicas.
+    /// Time between the shutdown signal and the end of accepting connections. Clients notice the
+    /// failing health check in this time and move to other replicas.
     pub drain_delay: Duration,
-    /// Time between the shutdown signal and the closing of all remaining connections: a frozen caller
-    /// never finishes its calls.
+    /// Time between the shutdown signal and the closing of all remaining connections. Without it, a
+    /// client that never finishes its calls would delay the shutdown forever.
     pub hard_limit: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! TLS of the gRPC port: the server certificate, verification of client certificates, and reloading
+//! TLS of the gRPC port: server certificate, verification of client certificates, and reload of
 //! both while serving.
 //!
-//! Not here: reading and watching files (`app` passes PEM text), authorization by domain (`authz`).
+//! Not here: reading and watching the files (`app`), authorization by domain (`authz`).
 
 use std::io;
 use std::sync::Arc;
@@ -27,19 +27,20 @@ use super::authz::{Caller, Grant, TlsCounters};
 use crate::domain::Micros;
 use crate::wire::WireError;
 
-/// Certificates and keys, as PEM text.
+/// Certificates and keys as PEM text, and the callers that they authorize.
 #[derive(Clone, Default)]
 pub struct TlsMaterial {
-    /// The server's chain, leaf first.
+    /// Certificate chain of the server, leaf first.
     pub certificate: Vec<u8>,
-    /// The leaf's private key.
+    /// Private key of the server's leaf certificate.
     pub private_key: Vec<u8>,
-    /// CA certificates that sign client certificates. If set, a client certificate is required.
+    /// CA certificates that client certificates are verified against. If set, every client must
+    /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
-    /// DNS names and URIs; a client certificate must carry one of them. Empty: every certificate that
-    /// the CA signed is accepted.
+    /// DNS names and URIs, one of which a client certificate must carry. If empty, every
+    /// certificate signed by the CA is accepted.
     pub allowed_callers: Vec<String>,
-    /// Grants of domains to callers. Empty: every caller may use every domain.
+    /// Domains that each caller may use. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,
 }
 
@@ -54,43 +55,45 @@ impl std::fmt::Debug for TlsMaterial {
     }
 }
 
-/// The TLS configuration in use. Clones share it: [`Tls::replace`] applies to every later connection.
+/// TLS configuration in use, shared by all clones. [`Tls::replace`] applies to every later
+/// connection.
 #[derive(Clone, Debug)]
 pub struct Tls {
     active: Arc<ArcSwap<ActiveConfig>>,
     counters: Arc<TlsCounters>,
 }
 
+/// TLS configuration that was built from one [`TlsMaterial`].
 #[derive(Debug)]
 struct ActiveConfig {
     config: Arc<ServerConfig>,
     grants: Vec<Grant>,
-    /// Expiry of the server certificate, in seconds since the Unix epoch.
+    /// Time at which the server certificate expires, in seconds since the Unix epoch.
     expires_secs: u64,
 }
 
 impl Tls {
-    /// Builds the configuration. An expired certificate is accepted here, because at the start there
-    /// is no better one to fall back to.
+    /// Builds the configuration. Accepts an expired certificate, because at startup there is no
+    /// older one to keep.
     ///
     /// # Errors
     ///
-    /// [`WireError`] that names the unusable part.
+    /// Returns a [`WireError`] that names the unusable part.
     pub fn new(material: &TlsMaterial) -> Result<Self, WireError> {
-        let active = ActiveConfig::of(material)?;
+        let active = ActiveConfig::build(material)?;
         let counters = Arc::new(TlsCounters::default());
         counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
         Ok(Tls { active: Arc::new(ArcSwap::from_pointee(active)), counters })
     }
 
-    /// Replaces the configuration. Open connections keep the old one.
+    /// Replaces the configuration and counts the reload. Open connections keep the old one.
     ///
     /// # Errors
     ///
-    /// As [`Tls::new`], and [`WireError::Expired`] if the certificate has expired at `now`. On an
-    /// error the old configuration stays in use.
+    /// Returns the errors of [`Tls::new`], and [`WireError::Expired`] if the certificate has
+    /// expired at `now`. On an error the old configuration stays in use.
     pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
-        let replaced = ActiveConfig::of(material).and_then(|active| match active.expires_secs {
+        let replaced = ActiveConfig::build(material).and_then(|active| match active.expires_secs {
             expiry if expiry <= now.0 / 1_000_000 => Err(WireError::Expired),
             _ => Ok(active),
         });
@@ -102,15 +105,15 @@ impl Tls {
             }
             Err(error) => Err(error),
         };
-        self.count(outcome.is_ok());
+        self.count_reload(outcome.is_ok());
         outcome
     }
 
-    /// Counts a reload that failed before [`Tls::replace`] was called, such as an unreadable file, or
-    /// one that succeeded.
-    pub fn count(&self, replaced: bool) {
-        let TlsCounters { replaced: done, not_replaced, .. } = &*self.counters;
-        if replaced { done } else { not_replaced }.fetch_add(1, Ordering::Relaxed);
+    /// Counts a reload as successful or failed. [`Tls::replace`] counts by itself; call this only
+    /// if a reload failed earlier, for example because a file is unreadable.
+    pub fn count_reload(&self, succeeded: bool) {
+        let TlsCounters { reloads, reload_failures, .. } = &*self.counters;
+        if succeeded { reloads } else { reload_failures }.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the counters of TLS and authorization.
@@ -118,7 +121,7 @@ impl Tls {
         Arc::clone(&self.counters)
     }
 
-    /// Performs the server handshake; returns the encrypted stream and the authorized peer.
+    /// Performs the TLS handshake as the server. Returns the encrypted stream and the caller.
     pub(crate) async fn accept(
         &self,
         socket: TcpStream,
@@ -133,20 +136,20 @@ impl Tls {
 }
 
 impl ActiveConfig {
-    fn of(material: &TlsMaterial) -> Result<ActiveConfig, WireError> {
-        let refused = |source| WireError::Tls { source };
+    fn build(material: &TlsMaterial) -> Result<ActiveConfig, WireError> {
+        let rejected = |source| WireError::Tls { source };
         let provider = Arc::new(ring::default_provider());
-        let chain = certificates(&material.certificate).ok_or(WireError::Certificate)?;
+        let chain = parse_certificates(&material.certificate).ok_or(WireError::Certificate)?;
         let expires_secs =
             chain.first().and_then(authz::expires_secs).ok_or(WireError::Certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&material.private_key)
             .map_err(|_| WireError::PrivateKey)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(refused)?;
+            .map_err(rejected)?;
         let builder = match &material.client_authority {
             Some(authority) => {
-                let verifier = caller_verifier(authority, &material.allowed_callers, provider)?;
+                let verifier = client_verifier(authority, &material.allowed_callers, provider)?;
                 builder.with_client_cert_verifier(verifier)
             }
             None if material.allowed_callers.is_empty() && material.grants.is_empty() => {
@@ -154,50 +157,52 @@ impl ActiveConfig {
             }
             None => return Err(WireError::AllowListWithoutAuthority),
         };
-        let mut config = builder.with_single_cert(chain, key).map_err(refused)?;
+        let mut config = builder.with_single_cert(chain, key).map_err(rejected)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        // No session resumption: a resumed session presents no certificate, so that an expired one, or
-        // one of a removed CA, would stay valid. Envoy connects once a day; a full handshake is cheap.
+        // No session resumption: a resumed session skips the check of the client certificate, so an
+        // expired one would stay valid. Full handshakes are cheap here: Envoy reconnects once a
+        // day.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(ActiveConfig { config: Arc::new(config), grants: material.grants.clone(), expires_secs })
     }
 }
 
-/// Parses the certificates of a PEM text; `None` if there is none or any is malformed.
-fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+/// Parses all certificates of a PEM text; `None` if it holds no certificate or a malformed one.
+fn parse_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     Some(all).filter(|all| !all.is_empty())
 }
 
-fn caller_verifier(
+/// Builds the verifier of client certificates.
+fn client_verifier(
     authority: &[u8],
     allowed: &[String],
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, WireError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(authority).ok_or(WireError::ClientAuthority)? {
+    for certificate in parse_certificates(authority).ok_or(WireError::ClientAuthority)? {
         roots.add(certificate).map_err(|source| WireError::Tls { source })?;
     }
-    let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+    let signature_verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .map_err(|_| WireError::ClientAuthority)?;
     if allowed.is_empty() {
-        return Ok(signed);
+        return Ok(signature_verifier);
     }
-    Ok(Arc::new(AllowedNames { signed, allowed: allowed.to_vec() }))
+    Ok(Arc::new(AllowedNameVerifier { signature_verifier, allowed: allowed.to_vec() }))
 }
 
-/// Accepts a client certificate that the CA signed and that carries a name in `allowed`.
+/// Accepts client certificates that the CA has signed and that carry a name in `allowed`.
 #[derive(Debug)]
-struct AllowedNames {
-    signed: Arc<dyn ClientCertVerifier>,
+struct AllowedNameVerifier {
+    signature_verifier: Arc<dyn ClientCertVerifier>,
     allowed: Vec<String>,
 }
 
-impl ClientCertVerifier for AllowedNames {
+impl ClientCertVerifier for AllowedNameVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.signed.root_hint_subjects()
+        self.signature_verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -206,8 +211,9 @@ impl ClientCertVerifier for AllowedNames {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        if authz::names_any(end_entity, &self.allowed) {
+        let verified =
+            self.signature_verifier.verify_client_cert(end_entity, intermediates, now)?;
+        if authz::has_any_name(end_entity, &self.allowed) {
             Ok(verified)
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())
@@ -220,7 +226,7 @@ impl ClientCertVerifier for AllowedNames {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed.verify_tls12_signature(message, certificate, signature)
+        self.signature_verifier.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -229,10 +235,10 @@ impl ClientCertVerifier for AllowedNames {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed.verify_tls13_signature(message, certificate, signature)
+        self.signature_verifier.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
+        self.signature_verifier.supported_verify_schemes()
     }
 }

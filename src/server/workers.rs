@@ -1,10 +1,12 @@
-//! Worker threads, one single-threaded runtime each: a connection and its calls stay on one thread.
+//! Worker threads with one single-threaded runtime each. A connection and its calls stay on one
+//! thread.
 //!
-//! Compared with one work-stealing runtime this takes 40 % less CPU per call on the few busy
-//! connections that Envoy opens, because h2 has one lock per connection. Each new socket goes to the
-//! worker with the fewest connections; SO_REUSEPORT would distribute them blindly. The threads start
-//! when the addresses are bound, so that the Redis connections can run on the same threads as the
-//! calls they serve. Not here: accepting (`listener`), serving (`connection`).
+//! Compared with one work-stealing runtime, this takes 40 % less CPU per call on the few busy
+//! connections that Envoy opens, because h2 has one lock per connection. Each new socket goes to
+//! the worker with the fewest connections; SO_REUSEPORT would ignore how many each worker has. The
+//! threads start when the addresses are bound, so that Redis connections can run on the threads of
+//! the calls that use them. Not here: accepting sockets (`listener`), serving connections
+//! (`connection`).
 
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -22,121 +24,130 @@ use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use crate::wire::WireError;
 
-/// Accept backlog per worker. A worker that is this far behind would not catch up with more.
+/// Maximum of accepted sockets that wait for one worker. A worker this far behind would not catch
+/// up if it were sent more.
 const ACCEPT_BACKLOG_MAX: usize = 1_024;
 
-/// The task that a worker runs once the server starts.
+/// Task that a worker thread runs from the start of serving until it ends.
 type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Worker threads that run and serve nothing yet. Dropping this value ends them.
+/// Worker threads that are started but serve no connections yet. Dropping this value ends them.
 pub(crate) struct IdleWorkers {
-    each: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
-    /// Closed once every worker thread has ended: `recv` then returns `None`.
+    threads: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
+    /// Closes when every worker thread has ended; `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 
 impl std::fmt::Debug for IdleWorkers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IdleWorkers").field("threads", &self.each.len()).finish_non_exhaustive()
+        f.debug_struct("IdleWorkers").field("threads", &self.threads.len()).finish_non_exhaustive()
     }
 }
 
 impl IdleWorkers {
-    /// Starts the threads.
+    /// Starts the threads, each with its own runtime.
     pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
         let (alive, ended) = mpsc::channel(1);
-        let each = (0..threads.get()).map(|at| start(at, alive.clone()));
-        Ok(IdleWorkers { each: each.collect::<Result<_, _>>()?, ended })
+        let threads = (0..threads.get()).map(|index| start_thread(index, alive.clone()));
+        Ok(IdleWorkers { threads: threads.collect::<Result<_, _>>()?, ended })
     }
 
-    /// Returns a handle to the runtime of each worker.
+    /// Returns the handles of the workers' runtimes, one per thread.
     pub(crate) fn handles(&self) -> Vec<Handle> {
-        self.each.iter().map(|(handle, _)| handle.clone()).collect()
+        self.threads.iter().map(|(handle, _)| handle.clone()).collect()
     }
 
-    /// Starts serving; `worker` makes the state of each thread.
+    /// Starts serving. `worker` creates the state of each thread.
     pub(crate) fn serve<D: Decide>(self, worker: impl Fn() -> Worker<D>) -> Workers {
-        let each = self.each.into_iter().map(|(_, begin)| {
+        let handles = self.threads.into_iter().map(|(_, task)| {
             let (sockets, incoming) = mpsc::channel(ACCEPT_BACKLOG_MAX);
-            // If the thread has died, it takes no sockets either.
-            let _ = begin.send(Box::pin(run(Arc::new(worker()), incoming)));
+            // Sending fails if the thread has died; `dispatch` then finds its channel closed.
+            let _ = task.send(Box::pin(serve_sockets(Arc::new(worker()), incoming)));
             WorkerHandle { sockets, load: Arc::default() }
         });
-        Workers { each: each.collect(), ended: self.ended }
+        Workers { handles: handles.collect(), ended: self.ended }
     }
 }
 
-/// The serving workers, as the acceptor sees them.
+/// Worker threads that serve connections, from the acceptor's side.
 #[derive(Debug)]
 pub(crate) struct Workers {
-    each: Vec<WorkerHandle>,
-    /// Closed once every worker has ended: `recv` then returns `None`.
+    handles: Vec<WorkerHandle>,
+    /// Closes when every worker thread has ended; `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 
 #[derive(Debug)]
 struct WorkerHandle {
     sockets: mpsc::Sender<AcceptedSocket>,
+    /// Open connections of the worker, those in its backlog included.
     load: Arc<AtomicUsize>,
 }
 
 impl Workers {
-    /// Hands a socket to the worker with the fewest connections. Returns `false` if its backlog is
-    /// full.
+    /// Sends a socket to the worker with the fewest connections. Returns `false` and closes the
+    /// socket if the worker's backlog is full.
     pub(crate) fn dispatch(
         &self,
         socket: Socket,
         age_max: Option<Duration>,
         stats: &Arc<ConnectionStats>,
     ) -> bool {
-        let worker = self.each.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
+        let worker = self.handles.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
         worker.is_some_and(|worker| {
-            let slot = ConnectionSlot::take(Arc::clone(&worker.load), Arc::clone(stats));
+            let slot = ConnectionSlot::acquire(Arc::clone(&worker.load), Arc::clone(stats));
             worker.sockets.try_send(AcceptedSocket { socket, slot, age_max }).is_ok()
         })
     }
 
-    /// Waits until every connection has ended. No socket can be dispatched any more.
+    /// Stops dispatching and waits until every connection has closed and every thread has ended.
     pub(crate) async fn finish(&mut self) {
-        self.each.clear();
+        self.handles.clear();
         while self.ended.recv().await.is_some() {}
     }
 }
 
-fn start(
-    at: usize,
+/// Starts one worker thread. Returns its runtime and the sender of the task that it is to run.
+fn start_thread(
+    index: usize,
     alive: mpsc::Sender<()>,
 ) -> Result<(Handle, oneshot::Sender<WorkerTask>), WireError> {
     let failed = |source| WireError::Thread { source };
-    let (begin, task) = oneshot::channel::<WorkerTask>();
-    let (begun, beginning) = std::sync::mpsc::sync_channel(1);
+    let (task_sender, task) = oneshot::channel::<WorkerTask>();
+    let (startup_sender, startup) = std::sync::mpsc::sync_channel(1);
     thread::Builder::new()
-        .name(format!("tidegate-core-{at}"))
+        .name(format!("tidegate-core-{index}"))
         .spawn(move || {
-            // Built on its own thread: the caller runs in async code, where dropping a runtime panics.
+            // Built on its own thread, because the caller runs in async code, where dropping a
+            // runtime panics.
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => {
-                    let _ = begun.send(Ok(runtime.handle().clone()));
+                    let _ = startup_sender.send(Ok(runtime.handle().clone()));
                     runtime.block_on(async {
                         if let Ok(task) = task.await {
                             task.await;
                         }
                     });
-                    // Remaining connections and calls end before the thread reports its end.
+                    // Drops all remaining connections before `alive` signals the end of the thread.
                     drop(runtime);
                 }
-                Err(error) => drop(begun.send(Err(error))),
+                Err(error) => drop(startup_sender.send(Err(error))),
             }
             drop(alive);
         })
         .map_err(failed)?;
-    // A thread that died without a report counts as ended.
-    let outcome = beginning.recv().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
-    Ok((outcome.map_err(failed)?, begin))
+    // If the thread dies before it sends a result, `recv` fails.
+    let outcome = startup.recv().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
+    Ok((outcome.map_err(failed)?, task_sender))
 }
 
-async fn run<D: Decide>(worker: Arc<Worker<D>>, mut incoming: mpsc::Receiver<AcceptedSocket>) {
+/// Serves the sockets of one worker until the acceptor is dropped and their connections have
+/// closed, or until the server is stopped.
+async fn serve_sockets<D: Decide>(
+    worker: Arc<Worker<D>>,
+    mut incoming: mpsc::Receiver<AcceptedSocket>,
+) {
     let mut connections = JoinSet::new();
     let serve = async {
         loop {
@@ -152,6 +163,6 @@ async fn run<D: Decide>(worker: Arc<Worker<D>>, mut incoming: mpsc::Receiver<Acc
     };
     tokio::select! {
         () = serve => {}
-        () = worker.reached(Phase::Stopped) => {}
+        () = worker.wait_for_phase(Phase::Stopped) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of settings that depend on each other.
+//! Validation of settings that depend on each other.
 
 use super::SettingError;
 use super::table::Settings;
@@ -56,7 +56,7 @@ impl Settings {
         errors
     }
 
-    /// Whether counters are in Redis.
+    /// Reports whether counters are kept in Redis, as `--store` and `--redis-url` determine.
     pub fn counts_in_redis(&self) -> bool {
         match self.store {
             StoreKind::Auto => !self.redis_url.is_empty(),

@@ -1,14 +1,14 @@
-//! The setting that authorizes callers for domains.
+//! Parser for `--grpc-client-domains`, which authorizes callers for domains.
 //!
-//! `server::authz` enforces it with the callers' certificates.
+//! `server::authz` enforces the grants with the callers' client certificates.
 
 use super::value_types::{ValueError, text};
 
-/// A domain, and the names of the callers that may use it.
+/// Domain, and the certificate names of the callers that may use it.
 pub type DomainGrant = (String, Vec<String>);
 
-/// Parses `domain=name,name; domain=name`. The domain `*` stands for all. Empty: every caller may
-/// use every domain.
+/// Parses `domain=name,name; domain=name`. The domain `*` stands for all domains. An empty setting
+/// lets all callers use all domains.
 pub(super) fn grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
     let error = |reason: &str| {
         Err(format!(

@@ -1,9 +1,9 @@
-//! Settings of the process: addresses, timeouts, the store, headers, logs.
+//! Settings of the process, such as addresses, timeouts, the store, response headers and logs.
 //!
 //! A value comes from a flag, else from the environment, else from the settings file, else from the
-//! default. The table in `table` defines the flags, their help, the names in the environment, the
-//! struct [`Settings`], and the page docs/SETTINGS.md. `app` reads the environment and the file,
-//! `cli` turns the table into flags. Limits are not settings; they are in `policy`.
+//! default. The table in `table` defines flags, help texts, environment variables, the struct
+//! [`Settings`], and the page docs/SETTINGS.md. `app` reads the environment and the settings file;
+//! `cli` generates flags from the table. Rate limits are not settings; see `policy`.
 
 mod cross_checks;
 mod domain_grants;
@@ -27,39 +27,39 @@ pub use value_types::{
 
 use std::fmt;
 
-/// An invalid setting. The process exits with code 64, and retrying does not help.
+/// Invalid setting. The process exits with code 64; retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingError {
-    /// A value is malformed or out of range.
+    /// A malformed or out-of-range value.
     Value {
-        /// Name of the flag.
+        /// Name of the flag, without leading hyphens.
         name: &'static str,
-        /// Where the value comes from.
+        /// Source of the value.
         origin: Origin,
-        /// The value, masked if it is a secret.
+        /// The rejected value; secrets are masked.
         shown: String,
-        /// What the value must be.
+        /// Description of valid values.
         expected: String,
     },
-    /// The settings file contains an unknown name.
+    /// An unknown name in the settings file.
     Unknown {
-        /// The name as written.
+        /// The unknown name.
         name: String,
-        /// A similar setting.
+        /// Name of a similar setting, as a suggestion.
         similar: Option<&'static str>,
     },
-    /// A setting of envoyproxy/ratelimit that would make it behave differently from Tidegate.
+    /// An envoyproxy/ratelimit setting that changes decisions and that Tidegate does not support.
     Unsupported {
-        /// Its name in the environment.
+        /// Name of the environment variable.
         name: &'static str,
-        /// Why, and what to do instead.
+        /// Reason for the error, and an alternative.
         advice: &'static str,
     },
-    /// Settings contradict each other.
+    /// Settings that contradict each other.
     Conflict {
-        /// Their names.
+        /// Names of the flags involved.
         names: &'static str,
-        /// Why, and what to do instead.
+        /// Reason for the error, and an alternative.
         advice: String,
     },
 }

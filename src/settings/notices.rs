@@ -1,8 +1,8 @@
-//! Notices at the start: settings of envoyproxy/ratelimit without effect here, unknown `TIDEGATE_`
-//! variables, and settings with a risk.
+//! Startup notices about envoyproxy/ratelimit settings without effect, unknown `TIDEGATE_`
+//! variables, and risky settings.
 //!
-//! Settings of envoyproxy/ratelimit that Tidegate supports are in `table`. `precedence` rejects those
-//! that would change decisions.
+//! `table` has the envoyproxy/ratelimit settings that Tidegate supports; `precedence` rejects
+//! unsupported settings that change decisions.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use super::Settings;
 use super::precedence::{TextMap, similar_name};
 use super::table::TABLE;
 
-/// A setting without effect or with a risk.
+/// Startup notice about a setting that has no effect or carries a risk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The setting, under the name that was used.
+    /// Name of the flag or variable, as the operator gave it.
     pub name: String,
-    /// Its effect.
+    /// Description of the effect or risk.
     pub text: String,
 }
 
@@ -25,9 +25,9 @@ impl fmt::Display for Notice {
     }
 }
 
-/// A variable of envoyproxy/ratelimit without effect.
+/// Environment variable of envoyproxy/ratelimit that has no effect in Tidegate.
 struct IgnoredVariable {
-    /// The name, or a prefix that ends with `*`.
+    /// Name of the variable; a trailing `*` matches any suffix.
     name: &'static str,
     reason: &'static str,
 }
@@ -103,7 +103,7 @@ impl IgnoredVariable {
     }
 }
 
-/// Returns the notices about the environment and the settings.
+/// Returns notices about ignored or unknown variables and about risky settings.
 pub fn notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
     let mut notices = Vec::new();
     let mut notice = |name: &str, text: String| {

@@ -1,7 +1,7 @@
-//! The OTLP settings as one value. The standard variables of OpenTelemetry have their standard
-//! meaning.
+//! Settings of the OTLP export, which have the names and meanings of the OpenTelemetry
+//! specification.
 //!
-//! The export is in `telemetry::otlp`.
+//! `telemetry::otlp` implements the export.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,45 +9,45 @@ use std::time::Duration;
 use super::value_types::ValueError;
 use super::{SecretText, SettingError, Settings};
 
-/// Settings of the OTLP export.
+/// Validated settings of the OTLP export.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
-    /// Receiver of metrics; `None`: metrics are not exported.
+    /// Collector endpoint for metrics; `None` disables their export.
     pub metrics_endpoint: Option<String>,
-    /// Receiver of traces; `None`: traces are not exported.
+    /// Collector endpoint for traces; `None` disables their export.
     pub traces_endpoint: Option<String>,
-    /// Headers as one text; a value may be a token.
+    /// Request headers as `name=value,name=value`. Secret, because a value may be a token.
     headers: SecretText,
-    /// CA of the receivers' certificates.
+    /// PEM file with the CA of the collectors' certificates; `None` uses the system's CAs.
     pub certificate: Option<PathBuf>,
-    /// Time that a receiver has to answer.
+    /// Timeout of a request to the collector.
     pub timeout: Duration,
-    /// Interval of the metrics export.
+    /// Interval at which metrics are exported.
     pub metrics_interval: Duration,
-    /// Name of the service.
+    /// Service name, the `service.name` resource attribute.
     pub service: String,
-    /// Resource attributes.
+    /// Further resource attributes, as name-value pairs.
     pub attributes: Vec<(String, String)>,
-    /// A caller with a trace context decides whether its call is sampled.
+    /// Whether the sampling decision in a caller's trace context applies to its call.
     pub parent_based: bool,
-    /// Share of the other calls that is sampled, 0 to 1.
+    /// Fraction of calls to sample if no caller has decided, 0 to 1.
     pub sample_ratio: f64,
 }
 
-/// Trace samplers of the OpenTelemetry standard.
+/// Trace sampler, as named by the OpenTelemetry specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceSampler {
-    /// Samples every call.
+    /// Samples all calls.
     AlwaysOn,
-    /// Samples no call.
+    /// Never samples.
     AlwaysOff,
-    /// Samples a share of the calls.
+    /// Samples a fraction of the calls.
     Ratio,
-    /// Follows the caller's trace context; samples every call without one.
+    /// Follows the caller's trace context; samples all calls without one.
     ParentAlwaysOn,
-    /// Follows the caller's trace context; samples no call without one.
+    /// Follows the caller's trace context; never samples calls without one.
     ParentAlwaysOff,
-    /// Follows the caller's trace context; samples a share of the calls without one.
+    /// Follows the caller's trace context; samples a fraction of the calls without one.
     ParentRatio,
 }
 
@@ -68,7 +68,8 @@ impl TraceSampler {
         })
     }
 
-    /// Returns whether the sampler follows the caller, and the share of the other calls.
+    /// Returns whether the sampler follows the caller's trace context, and the fraction of other
+    /// calls to sample.
     fn resolve(self, ratio: f64) -> (bool, f64) {
         match self {
             TraceSampler::AlwaysOn => (false, 1.0),
@@ -81,7 +82,7 @@ impl TraceSampler {
     }
 }
 
-/// Parses whether a signal is exported: `otlp` or `none`.
+/// Parses an exporter name. Returns true for `otlp`, false for `none`.
 pub(super) fn exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
@@ -91,11 +92,11 @@ pub(super) fn exporter(text: &str) -> Result<bool, ValueError> {
 }
 
 impl Settings {
-    /// Returns the OTLP settings; `None` if nothing is exported.
+    /// Returns the OTLP settings; `None` if neither metrics nor traces are exported.
     ///
     /// # Errors
     ///
-    /// Malformed headers or resource attributes.
+    /// Returns an error if the headers or resource attributes are malformed.
     pub fn otlp(&self) -> Result<Option<OtlpSettings>, SettingError> {
         let endpoint = |enabled: bool, own: &str| {
             let endpoint = if own.is_empty() { &self.otlp_endpoint } else { own };
@@ -128,21 +129,21 @@ impl Settings {
         }))
     }
 
-    /// Whether the protocol is gRPC, the only supported one.
+    /// Reports whether `--otlp-protocol` is `grpc`, the only supported protocol.
     pub(super) fn otlp_is_grpc(&self) -> bool {
         self.otlp_protocol.eq_ignore_ascii_case("grpc")
     }
 }
 
 impl OtlpSettings {
-    /// Returns the headers as names and values.
+    /// Returns the request headers as name-value pairs.
     pub fn headers(&self) -> Vec<(String, String)> {
-        // `Settings::otlp` has validated them.
+        // `Settings::otlp` has validated the headers.
         parse_pairs(self.headers.reveal()).unwrap_or_default()
     }
 }
 
-/// Parses `name=value,name=value` with percent-encoded values; `None` if it is malformed.
+/// Parses `name=value,name=value` with percent-encoded values. Returns `None` if malformed.
 fn parse_pairs(text: &str) -> Option<Vec<(String, String)>> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     let pair = |item: &str| {

@@ -1,7 +1,7 @@
-//! Finds the value of a setting: flag, then environment, then settings file, then default. Also
-//! prints the report of `--print-settings`.
+//! Looks up the value of each setting: flag, else environment, else settings file, else default.
+//! Also formats the output of `--print-settings`.
 //!
-//! `app` reads the environment and the file. `value_types` parses values.
+//! `app` reads the environment and the settings file; `value_types` parses values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,30 +10,30 @@ use super::SettingError;
 use super::table::{Redaction, SettingRow};
 use super::value_types::ValueError;
 
-/// Unparsed values by name.
+/// Map from names to unparsed values.
 pub type TextMap = BTreeMap<String, String>;
 
-/// Unparsed input of every source.
+/// Unparsed settings from flags, the environment and the settings file.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Flags, by name without leading hyphens.
+    /// Values of flags, by flag name without leading hyphens.
     pub flags: TextMap,
-    /// The environment.
+    /// Environment variables, by name.
     pub environment: TextMap,
-    /// The settings file, by name of the flag.
+    /// Values in the settings file, by flag name.
     pub file: TextMap,
 }
 
-/// Where a value comes from.
+/// Source of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A flag.
+    /// Command-line flag.
     Flag,
-    /// This variable of the environment.
+    /// Environment variable with this name.
     Environment(String),
-    /// The settings file.
+    /// Settings file.
     File,
-    /// No source has a value.
+    /// Built-in default, because no source sets a value.
     Default,
 }
 
@@ -48,14 +48,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The unparsed value of a setting.
+/// Unparsed value of a setting, and its source.
 #[derive(Clone, Debug)]
 pub struct SettingValue {
-    /// Row of the table.
+    /// Row of the settings table.
     pub row: &'static SettingRow,
-    /// Unparsed value.
+    /// Value as text, before parsing.
     pub text: String,
-    /// Where it comes from.
+    /// Source of the value.
     pub origin: Origin,
 }
 
@@ -75,7 +75,7 @@ impl SettingValue {
 
 /// Masks the password of an address: `redis://user:(hidden)@host`.
 fn mask_password(address: &str) -> String {
-    // Text before a later `://` is not a scheme, it may be a password.
+    // Text before a later `://` is not a scheme: it may be part of a password.
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let (scheme, rest) = match address.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
@@ -92,8 +92,9 @@ fn mask_password(address: &str) -> String {
     }
 }
 
-/// Masks text that is neither a path nor a host with a numeric port. The list separator splits a
-/// password with a comma, and its first part looks like a host with a port of letters.
+/// Masks text that is neither a path nor a host with a numeric port. A comma in a password splits
+/// the list in the wrong place, and the first part of the password then looks like a host with a
+/// port.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
@@ -105,19 +106,19 @@ fn mask_non_address(text: &str) -> &str {
     if is_host && is_port { text } else { "(hidden)" }
 }
 
-/// Whether the byte may occur in the name of a user or host.
+/// Reports whether the byte may occur in a user name or host name.
 fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".-_".contains(&byte)
 }
 
-/// Finds the value of every setting, in the order of the table.
+/// Looks up the values of all settings, in the order of the table.
 pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<SettingValue> {
     table.iter().map(|row| find(row, sources)).collect()
 }
 
 fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     let flag = sources.flags.get(row.name).map(|text| (text, Origin::Flag));
-    // An empty variable counts as unset: manifests write it that way.
+    // An empty variable counts as unset, because deployment manifests unset variables that way.
     let in_environment = |name: &String| {
         let text = sources.environment.get(name).filter(|text| !text.is_empty())?;
         Some((text, Origin::Environment(name.clone())))
@@ -134,7 +135,7 @@ fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     }
 }
 
-/// Parses one value; an error goes to `errors`.
+/// Parses a value. On failure, appends an error to `errors` and returns `None`.
 pub(super) fn parse<T>(
     values: &[SettingValue],
     field: &str,
@@ -152,7 +153,7 @@ pub(super) fn parse<T>(
     }
 }
 
-/// Returns an error for each unknown name in the settings file.
+/// Returns an error for every unknown name in the settings file.
 pub(super) fn unknown_names(table: &'static [SettingRow], file: &TextMap) -> Vec<SettingError> {
     file.keys()
         .filter(|name| !table.iter().any(|row| row.name == name.as_str()))
@@ -163,8 +164,8 @@ pub(super) fn unknown_names(table: &'static [SettingRow], file: &TextMap) -> Vec
         .collect()
 }
 
-/// Returns an error for each setting of envoyproxy/ratelimit that would silently mean something
-/// else here.
+/// Returns an error for every envoyproxy/ratelimit variable in the environment that Tidegate would
+/// silently interpret differently.
 pub(super) fn unsupported(environment: &TextMap) -> Vec<SettingError> {
     let differs = |name: &str, supported: &str| {
         environment
@@ -188,8 +189,8 @@ pub(super) fn unsupported(environment: &TextMap) -> Vec<SettingError> {
     errors
 }
 
-/// Returns a setting whose name differs only in case, hyphens and underscores, or has `name` as a
-/// prefix.
+/// Returns a setting to suggest for an unknown name: one whose name differs only in case, hyphens
+/// and underscores, or starts with the unknown name.
 pub(super) fn similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
     let wanted = plain(name);
@@ -199,7 +200,7 @@ pub(super) fn similar_name(table: &'static [SettingRow], name: &str) -> Option<&
     same.or_else(longer).map(|row| row.name)
 }
 
-/// Prints a line per setting with its value and where it comes from.
+/// Formats all settings with their values and sources, one per line.
 pub fn report(values: &[SettingValue]) -> String {
     use fmt::Write;
     let width = values.iter().map(|value| value.row.name.len()).max().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! The Redis settings as one value. Parses addresses in every form that envoyproxy/ratelimit and Redis
-//! tools accept.
+//! Settings of the Redis store. Parses Redis addresses in the formats that envoyproxy/ratelimit and
+//! Redis tools accept.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,86 +7,86 @@ use std::time::Duration;
 use super::value_types::{RedisType, SecretText};
 use super::{SettingError, Settings};
 
-/// Default port of Redis.
+/// Default TCP port of a Redis server.
 const REDIS_PORT: u16 = 6_379;
-/// Default port of Sentinel.
+/// Default TCP port of a Redis Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
-/// Largest database number. A larger one is a typing error.
+/// Maximum database number. A larger number is probably a typo.
 const DATABASE_MAX: u32 = 65_535;
 
-/// Address of one server.
+/// Address of a Redis server or sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisAddress {
-    /// A host and a port.
+    /// TCP address.
     Tcp {
-        /// Name or address.
+        /// Host name or IP address.
         host: String,
-        /// Port.
+        /// TCP port.
         port: u16,
     },
-    /// A unix socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// Kind of deployment, and the addresses to start from.
+/// Redis topology, with the addresses of the first servers to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisTopology {
-    /// One server.
+    /// Single Redis server.
     Single(RedisAddress),
-    /// Sentinels name the master.
+    /// Replicated Redis whose sentinels report the master.
     Sentinel {
-        /// Name of the master.
+        /// Name of the master in the sentinels' configuration.
         master: String,
-        /// At least one.
+        /// Addresses of the sentinels, at least one.
         sentinels: Vec<RedisAddress>,
     },
-    /// Redis Cluster: at least one node, which names the others.
+    /// Redis Cluster, with at least one node, from which the others are discovered.
     Cluster(Vec<RedisAddress>),
 }
 
-/// TLS settings.
+/// TLS settings for connections to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisTls {
-    /// CA certificates, PEM; `None`: those of the system.
+    /// PEM file with CA certificates; `None` uses the system's CAs.
     pub ca: Option<PathBuf>,
-    /// Client certificate and private key, PEM.
+    /// PEM files with the client certificate and its private key.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// Accepts a certificate for another host name.
+    /// Whether to accept a server certificate for a different host name.
     pub skip_hostname_verification: bool,
 }
 
-/// Settings of the Redis store.
+/// Validated settings of the Redis store.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// Kind of deployment and addresses.
+    /// Topology and addresses of the servers.
     pub topology: RedisTopology,
     /// Database number; always 0 in a cluster.
     pub database: u32,
-    /// User; `None`: the default user.
+    /// User name; `None` uses Redis' default user.
     pub user: Option<String>,
-    /// Password; may be empty.
+    /// Password; empty if Redis needs none.
     pub password: SecretText,
-    /// File with the password (or user:password), read for every new connection.
+    /// File with `password` or `user:password`, read again for every new connection.
     pub password_file: Option<PathBuf>,
-    /// User of the sentinels.
+    /// User name for the sentinels; `None` uses their default user.
     pub sentinel_user: Option<String>,
-    /// Password of the sentinels; may be empty.
+    /// Password for the sentinels; empty if they need none.
     pub sentinel_password: SecretText,
-    /// TLS, if it is on.
+    /// TLS settings; `None` connects in plain text.
     pub tls: Option<RedisTls>,
-    /// Connections per server.
+    /// Number of connections to each server.
     pub connections: usize,
-    /// Timeout of a connection attempt.
+    /// Timeout for connecting to a server.
     pub connect_timeout: Duration,
-    /// Interval of INFO polls; `None`: off.
+    /// Interval at which INFO is polled for metrics; `None` disables polling.
     pub info_interval: Option<Duration>,
-    /// Time budget of a call.
+    /// Maximum time that a call waits for Redis.
     pub budget: Duration,
-    /// Prefix of every key.
+    /// Prefix of all keys.
     pub key_prefix: String,
 }
 
-/// One parsed item of `redis-url`.
+/// One parsed address of the `--redis-url` list.
 struct Url {
     address: RedisAddress,
     user: Option<String>,
@@ -100,7 +100,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// A malformed address, or settings that contradict each other.
+    /// Returns an error if an address is malformed or settings contradict each other.
     pub fn redis(&self) -> Result<RedisSettings, SettingError> {
         let error = |advice: &str| SettingError::Conflict {
             names: "--redis-url, --redis-type",
@@ -190,8 +190,8 @@ impl Settings {
     }
 }
 
-/// Parses `password` or `user:password`. As in envoyproxy/ratelimit, a password with a colon and
-/// without a user is written with a colon in front, `:pass:word`.
+/// Parses `password` or `user:password`. As in envoyproxy/ratelimit, a password that contains a
+/// colon but has no user is written with a leading colon: `:pass:word`.
 pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     match auth.split_once(':') {
         Some((user, password)) => {
@@ -201,7 +201,7 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses one address. Errors never quote it, because it may contain a password.
+/// Parses one Redis address. Errors do not quote the address, because it may contain a password.
 fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
     let bare = |address, tls| Url { address, user: None, password: None, database: 0, tls };
     let (scheme, rest) = item.split_once("://").unwrap_or(("", item));

@@ -1,8 +1,8 @@
-//! The table of settings. A row defines a field of [`Settings`], its flag (`--grpc-port`), its
-//! variable (`TIDEGATE_GRPC_PORT`), the names of the same setting in envoyproxy/ratelimit, the
-//! default, a parser with its bounds, and the help text for flags and docs/SETTINGS.md.
+//! Table of all settings. A row defines a field of [`Settings`], its flag (`--grpc-port`), its
+//! environment variable (`TIDEGATE_GRPC_PORT`), its names in envoyproxy/ratelimit, the default, a
+//! parser with bounds, and the help text for flags and docs/SETTINGS.md.
 //!
-//! A new setting is one row.
+//! Adding a setting takes one row.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,36 +18,36 @@ use super::value_types::{
     number, path, paths, ratio, secret, secret_line, text,
 };
 
-/// How `--print-settings` and errors show a value.
+/// How to display a setting's value in `--print-settings` and in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redaction {
-    /// Unchanged.
+    /// Display the value unchanged.
     Plain,
-    /// As an address with its password masked.
+    /// Display an address, with any password masked.
     Address,
-    /// Hidden.
+    /// Do not display the value.
     Hidden,
 }
 
-/// A row of the table.
+/// Row of the settings table: everything known about one setting except its parser.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRow {
-    /// Field of [`Settings`].
+    /// Name of the field in [`Settings`].
     pub field: &'static str,
     /// Name of the flag, without leading hyphens, and key in the settings file.
     pub name: &'static str,
-    /// Default, unparsed.
+    /// Default value, as text.
     pub default: &'static str,
-    /// How the value is shown.
+    /// How to display the value, for example masked.
     pub redaction: Redaction,
-    /// Names of the variable in envoyproxy/ratelimit or OpenTelemetry.
+    /// Environment variables of envoyproxy/ratelimit or OpenTelemetry that also set this value.
     pub compat_names: &'static [&'static str],
-    /// Help text.
+    /// Help text for `--help` and docs/SETTINGS.md.
     pub help: &'static str,
 }
 
 impl SettingRow {
-    /// Returns the name of our variable in the environment.
+    /// Returns the name of the environment variable, such as `TIDEGATE_GRPC_PORT`.
     pub fn variable(&self) -> String {
         format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
     }
@@ -55,11 +55,11 @@ impl SettingRow {
 
 macro_rules! settings {
     ($( $(#[doc = $help:literal])+ $field:ident $name:literal : $type:ty = $default:literal, $parser:expr, $redaction:ident, [$($compat:literal),*]; )+) => {
-        /// Every setting of the process, parsed and validated.
+        /// All settings of the process, parsed and validated.
         #[derive(Clone, Debug)]
         pub struct Settings { $( $(#[doc = $help])+ pub $field: $type, )+ }
 
-        /// Every setting, in the order of the help and of docs/SETTINGS.md.
+        /// Rows of all settings, in the order of `--help` and docs/SETTINGS.md.
         pub const TABLE: &[SettingRow] = &[ $( SettingRow {
             field: stringify!($field),
             name: $name,
@@ -70,11 +70,11 @@ macro_rules! settings {
         }, )+ ];
 
         impl Settings {
-            /// Reads every setting.
+            /// Parses and validates all settings.
             ///
             /// # Errors
             ///
-            /// Every invalid setting at once. Retrying does not help.
+            /// Returns a list of all invalid settings. Retrying does not help.
             pub fn read(
                 sources: &Sources,
             ) -> Result<(Settings, Vec<SettingValue>), Vec<SettingError>> {
@@ -95,7 +95,7 @@ macro_rules! settings {
     };
 }
 
-/// A day: the longest timeout or period, except for the age of connections.
+/// A day in milliseconds.
 const DAY_MS: u64 = 86_400_000;
 
 settings! {
@@ -115,7 +115,7 @@ settings! {
     runtime_subdirectory "runtime-subdirectory": String = "", text, Plain, ["RUNTIME_SUBDIRECTORY"];
     /// Directory below --runtime-subdirectory whose files are read.
     runtime_appdirectory "runtime-appdirectory": String = "config", text, Plain, ["RUNTIME_APPDIRECTORY"];
-    /// Accepted; files and links are both watched in any case.
+    /// Accepted and ignored: files and symbolic links are always watched.
     runtime_watch_root "runtime-watch-root": bool = "true", flag, Plain, ["RUNTIME_WATCH_ROOT"];
     /// Ignore files and directories below --runtime-root that start with a dot.
     runtime_ignoredotfiles "runtime-ignoredotfiles": bool = "true", flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
@@ -136,26 +136,27 @@ settings! {
     debug_port "debug-port": u16 = "6070", number(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token for changes on the debug port; without it, the port is read-only.
     debug_token_file "debug-token-file": Option<PathBuf> = "", path, Plain, [];
-    /// Values of rejected keys on the debug port: shortened (24 bytes) or hashed (the counter only).
+    /// Values of rejected keys on the debug port: shortened (24 bytes) or hashed (the counter
+    /// only).
     top_values "top-values": TopValues = "shortened", TopValues::read, Plain, [];
     /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus": bool = "false", flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
     prometheus_addr "prometheus-addr": (String, u16) = ":9090", address, Plain, ["PROMETHEUS_ADDR"];
-    /// Path of the metrics on that port.
+    /// Path of the metrics on --prometheus-addr.
     prometheus_path "prometheus-path": String = "/metrics", text, Plain, ["PROMETHEUS_PATH"];
     /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
     ratelimit_metric_names "ratelimit-metric-names": bool = "false", flag, Plain, [];
     /// Serve /json on the HTTP port: auto (off if client certificates are required), on, off.
     json "json": OnOff = "auto", OnOff::read, Plain, [];
 
-    /// TLS on the gRPC port.
+    /// Use TLS on the gRPC port.
     grpc_server_use_tls "grpc-server-use-tls": bool = "false", flag, Plain, ["GRPC_SERVER_USE_TLS"];
     /// Certificate chain of the gRPC port, PEM.
     grpc_server_tls_cert "grpc-server-tls-cert": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_CERT"];
-    /// Private key of that certificate, PEM.
+    /// Private key of the gRPC port's certificate, PEM.
     grpc_server_tls_key "grpc-server-tls-key": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_KEY"];
-    /// CA of client certificates, which are then required.
+    /// CA of client certificates, PEM; if set, clients must present a certificate.
     grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name required in client certificates.
     grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
@@ -172,9 +173,10 @@ settings! {
     connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
     /// Largest header list of a gRPC call; with tracing, clients can lengthen it (tracestate).
     header_size "header-size": u32 = "64KiB", bytes(1_024, 1 << 20), Plain, [];
-    /// Largest number of calls reset before being processed; then the connection is closed.
+    /// Largest number of calls that a client may reset before they are processed; beyond it, the
+    /// connection is closed.
     pending_resets "pending-resets": usize = "1024", number(20, 1_000_000), Plain, [];
-    /// Largest number of streams per connection reset because of client errors.
+    /// Largest number of streams per connection that are reset because of client errors.
     local_error_resets "local-error-resets": usize = "1024", number(20, 1_000_000), Plain, [];
     /// Timeout of a TLS handshake.
     handshake_timeout "handshake-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
@@ -191,7 +193,7 @@ settings! {
     /// Longest time between SIGTERM and exit.
     hard_limit "hard-limit": Duration = "25s", duration(100, 3_600_000), Plain, [];
 
-    /// Where hits are counted: auto (redis if --redis-url is set, else memory), memory, redis.
+    /// Store of the counters: auto (redis if --redis-url is set, else memory), memory, redis.
     store "store": StoreKind = "auto", StoreKind::read, Plain, [];
     /// Largest number of counters in memory.
     max_keys "max-keys": usize = "1000000", number(1_024, 1_000_000_000), Plain, [];
@@ -207,11 +209,12 @@ settings! {
     replicas "replicas": u32 = "1", number(1, 10_000), Plain, [];
     /// Prefix of every key in Redis.
     cache_key_prefix "cache-key-prefix": String = "", key_prefix, Plain, ["CACHE_KEY_PREFIX"];
-    /// Cache rejections and repeat them without asking Redis until their retry-after time has passed, for at most one second.
+    /// Cache rejections and repeat them without asking Redis until their retry-after time has
+    /// passed, for at most one second.
     refusal_cache "refusal-cache": bool = "true", flag, Plain, [];
-    /// Accepted; the refusal cache has a fixed size, see --refusal-cache.
+    /// Accepted and ignored: the refusal cache has a fixed size, see --refusal-cache.
     local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", bytes(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
-    /// Accepted; a rejected call never charges anything.
+    /// Accepted and ignored: a rejected call never charges anything.
     stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
     /// Redis: host:port, redis://, rediss://, or a unix socket; for sentinel and cluster, a list.
@@ -222,17 +225,17 @@ settings! {
     redis_socket_type "redis-socket-type": String = "", text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Password of Redis, or user:password.
     redis_auth "redis-auth": SecretText = "", secret, Hidden, ["REDIS_AUTH"];
-    /// File with that password; read again when it changes.
+    /// File with the Redis password, or user:password; read again for every new connection.
     redis_auth_file "redis-auth-file": Option<PathBuf> = "", path, Plain, [];
     /// Password of the sentinels, or user:password.
     redis_sentinel_auth "redis-sentinel-auth": SecretText = "", secret, Hidden, ["REDIS_SENTINEL_AUTH"];
-    /// TLS to Redis.
+    /// Connect to Redis with TLS.
     redis_tls "redis-tls": bool = "false", flag, Plain, ["REDIS_TLS"];
     /// CA of the certificate of Redis, PEM; empty: those of the system.
     redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CACERT"];
     /// Client certificate for Redis, PEM.
     redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_CERT"];
-    /// Private key of that certificate, PEM.
+    /// Private key of the Redis client certificate, PEM.
     redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_KEY"];
     /// Accept a certificate of Redis for another host name.
     redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
@@ -251,13 +254,14 @@ settings! {
     near_limit_ratio "near-limit-ratio": f64 = "0.8", ratio, Plain, ["NEAR_LIMIT_RATIO"];
     /// Limit headers: none, ratelimit, x-ratelimit, both.
     headers "headers": HeaderFamily = "none", HeaderFamily::read, Plain, [];
-    /// Limit headers with the following three names.
+    /// Send limit headers under the names in --limit-limit-header, --limit-remaining-header and
+    /// --limit-reset-header.
     limit_response_headers_enabled "limit-response-headers-enabled": bool = "false", flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
     /// Name of the header with the limit.
     limit_limit_header "limit-limit-header": String = "RateLimit-Limit", text, Plain, ["LIMIT_LIMIT_HEADER"];
     /// Name of the header with the remaining hits.
     limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", text, Plain, ["LIMIT_REMAINING_HEADER"];
-    /// Name of the header with the reset.
+    /// Name of the header with the time of the reset.
     limit_reset_header "limit-reset-header": String = "RateLimit-Reset", text, Plain, ["LIMIT_RESET_HEADER"];
     /// Format of the reset header: seconds (from now) or unix (since 1970).
     header_reset "header-reset": ResetForm = "seconds", ResetForm::read, Plain, [];
@@ -265,7 +269,7 @@ settings! {
     retry_after "retry-after": RetryAfterForm = "seconds", RetryAfterForm::read, Plain, [];
     /// Lengthen Retry-After at random by up to this percentage, to spread retries.
     retry_after_spread "retry-after-spread": u8 = "0", number(0, 100), Plain, [];
-    /// Header with the name of the limit on rejections; empty: none.
+    /// Header with the name of the exceeded limit on rejections; empty: no such header.
     limit_name_header "limit-name-header": String = "", text, Plain, [];
     /// Send a JSON body with rejections for which the policy has none.
     refusal_body "refusal-body": bool = "false", flag, Plain, [];
@@ -274,9 +278,9 @@ settings! {
 
     /// OTLP collector for metrics and traces, such as http://collector:4317; empty: none.
     otlp_endpoint "otlp-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
-    /// OTLP collector for metrics, if different.
+    /// OTLP collector for metrics, if different from --otlp-endpoint.
     otlp_metrics_endpoint "otlp-metrics-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
-    /// OTLP collector for traces, if different.
+    /// OTLP collector for traces, if different from --otlp-endpoint.
     otlp_traces_endpoint "otlp-traces-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
     /// Headers for OTLP requests: name=value, separated by commas.
     otlp_headers "otlp-headers": SecretText = "", secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
@@ -292,7 +296,8 @@ settings! {
     metrics_exporter "metrics-exporter": bool = "otlp", exporter, Plain, ["OTEL_METRICS_EXPORTER"];
     /// Export traces by OTLP (otlp) or not (none).
     traces_exporter "traces-exporter": bool = "otlp", exporter, Plain, ["OTEL_TRACES_EXPORTER"];
-    /// Which calls are traced; by default the caller decides, and --traces-ratio without a trace.
+    /// Which calls are traced; by default the caller's trace context decides, and --traces-ratio
+    /// without one.
     traces_sampler "traces-sampler": TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
     /// Fraction of traced calls.
     traces_ratio "traces-ratio": f64 = "0.01", ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];

@@ -1,26 +1,26 @@
-//! Types of setting values and their parsers.
+//! Types of setting values, and their parsers.
 //!
-//! A parser's error says what the value must be. The caller adds the name of the setting and where
-//! the value comes from.
+//! A parser's error describes valid values. The caller adds the name of the setting and the source
+//! of the value.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Error message that describes the expected value.
+/// Error message that describes which values a setting accepts.
 pub(super) type ValueError = String;
 
-/// A secret that appears neither in logs nor in `--print-settings` nor in errors.
+/// Secret text that is hidden in logs, errors and `--print-settings`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretText(String);
 
 impl SecretText {
-    /// Returns the secret.
+    /// Returns the secret in plain text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether the secret is empty.
+    /// Reports whether the secret is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -38,7 +38,7 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Defines enums that are parsed from words, ignoring case.
+/// Defines enums whose variants are parsed from keywords, ignoring case.
 macro_rules! words {
     ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $each:literal])* $word:literal $variant:ident ),+ $(,)? } )+) => { $(
         $(#[doc = $doc])*
@@ -57,98 +57,98 @@ macro_rules! words {
 }
 
 words! {
-    /// On, off, or depending on other settings.
+    /// Switch that can also be determined by other settings.
     OnOff {
-        /// Depends on other settings.
+        /// Determined by other settings.
         "auto" Auto,
-        /// On.
+        /// Enabled.
         "on" On,
-        /// Off.
+        /// Disabled.
         "off" Off,
     }
-    /// Where counters are kept.
+    /// Store that keeps the counters.
     StoreKind {
-        /// In Redis if `redis-url` is given, else in memory.
+        /// Redis if `--redis-url` is set, else memory.
         "auto" Auto,
-        /// In this process.
+        /// Memory of this process.
         "memory" Memory,
-        /// In Redis.
+        /// Redis, shared by all replicas.
         "redis" Redis,
     }
-    /// Kind of Redis deployment.
+    /// Redis topology.
     RedisType {
-        /// One server.
+        /// Single Redis server.
         "single" Single,
-        /// Sentinels name the master.
+        /// Replicated Redis whose sentinels report the master.
         "sentinel" Sentinel,
         /// Redis Cluster.
         "cluster" Cluster,
     }
-    /// Limit headers of responses.
+    /// Family of rate limit headers added to responses.
     HeaderFamily {
-        /// None.
+        /// No rate limit headers.
         "none" None,
-        /// `RateLimit-Limit`, `-Remaining`, `-Reset`, as the IETF draft names them.
+        /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`, as in the IETF draft.
         "ratelimit" RateLimit,
-        /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
+        /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
         "x-ratelimit" XRateLimit,
-        /// Both families.
+        /// `RateLimit-*` and `X-RateLimit-*` headers.
         "both" Both,
     }
     /// Format of the reset header.
     ResetForm {
-        /// Seconds from now.
+        /// Seconds until the reset.
         "seconds" Seconds,
-        /// Seconds since the Unix epoch.
+        /// Time of the reset, in seconds since the Unix epoch.
         "unix" Unix,
     }
     /// Format of the `Retry-After` header.
     RetryAfterForm {
-        /// No header.
+        /// No `Retry-After` header.
         "off" Off,
-        /// In whole seconds, at least 1.
+        /// Whole seconds, at least 1.
         "seconds" Seconds,
-        /// As an HTTP date.
+        /// HTTP date.
         "date" Date,
     }
-    /// How the debug port shows values of refused keys.
+    /// How the debug port displays the descriptor values of rejected keys.
     TopValues {
-        /// Their first 24 bytes.
+        /// First 24 bytes of the value.
         "shortened" Shortened,
-        /// As the keyed hash in the name of the counter.
+        /// Only the keyed hash that identifies the counter.
         "hashed" Hashed,
     }
-    /// Format of logs.
+    /// Format of log lines.
     LogFormat {
-        /// A line of text.
+        /// Plain text.
         "text" Text,
-        /// A line of JSON.
+        /// One JSON object per line.
         "json" Json,
     }
-    /// Log levels of logrus and of tracing.
+    /// Log level, in the words of logrus and of tracing.
     LogLevel {
-        /// No logs.
+        /// Nothing is logged.
         "off" Off,
-        /// Same as error.
+        /// Same as `error`.
         "panic" Panic,
-        /// Same as error.
+        /// Same as `error`.
         "fatal" Fatal,
-        /// Failures.
+        /// Logs failures.
         "error" Error,
-        /// Problems that need attention.
+        /// Also logs problems that need attention.
         "warning" Warning,
-        /// Same as warning.
+        /// Same as `warning`.
         "warn" Warn,
-        /// Events.
+        /// Also logs normal events.
         "info" Info,
-        /// Details of events.
+        /// Also logs details that help to find a cause.
         "debug" Debug,
-        /// Same as debug.
+        /// Same as `debug`.
         "trace" Trace,
     }
 }
 
-/// Parses text without control characters.
+/// Parses text, rejecting control characters.
 pub(super) fn text(text: &str) -> Result<String, ValueError> {
     match text.chars().find(|c| c.is_control()) {
         Some(_) => Err("may not contain control characters".to_owned()),
@@ -156,7 +156,7 @@ pub(super) fn text(text: &str) -> Result<String, ValueError> {
     }
 }
 
-/// Parses a host name or an IP address; removes the brackets of an IPv6 address.
+/// Parses a host name or an IP address. Strips the brackets of an IPv6 address.
 pub(super) fn host(input: &str) -> Result<String, ValueError> {
     let bare = input.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(input);
     if bare.is_empty() || bare.contains(char::is_whitespace) {
@@ -165,7 +165,7 @@ pub(super) fn host(input: &str) -> Result<String, ValueError> {
     text(bare)
 }
 
-/// Parses `host:port`; without a host, all addresses.
+/// Parses `host:port`. An empty host means all local addresses.
 pub(super) fn address(input: &str) -> Result<(String, u16), ValueError> {
     let error = || "must be host:port or :port, such as 0.0.0.0:9090 or :9090".to_owned();
     let (name, port) = input.rsplit_once(':').ok_or_else(error)?;
@@ -174,28 +174,28 @@ pub(super) fn address(input: &str) -> Result<(String, u16), ValueError> {
     Ok((name, port))
 }
 
-/// Accepts any text as a secret.
+/// Parses a secret. Any text is valid.
 pub(super) fn secret(input: &str) -> Result<SecretText, ValueError> {
     Ok(SecretText::from(input))
 }
 
-/// Parses a text without control characters that may contain a secret.
+/// Parses secret text, rejecting control characters.
 pub(super) fn secret_line(input: &str) -> Result<SecretText, ValueError> {
     text(input).map(|text| SecretText::from(text.as_str()))
 }
 
-/// Parses a path; empty means none.
+/// Parses a path. Empty text means `None`.
 pub(super) fn path(input: &str) -> Result<Option<PathBuf>, ValueError> {
     Ok((!input.is_empty()).then(|| PathBuf::from(input)))
 }
 
-/// Parses a comma-separated list of paths; empty means none.
+/// Parses a comma-separated list of paths. Empty text means an empty list.
 pub(super) fn paths(input: &str) -> Result<Vec<PathBuf>, ValueError> {
     let items = input.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(|item| text(item).map(PathBuf::from)).collect()
 }
 
-/// Parses a boolean in the words of Go, as envoyproxy/ratelimit does, and in those of YAML.
+/// Parses a boolean as in Go (`1`, `t`, `TRUE`), like envoyproxy/ratelimit, or as in YAML (`yes`).
 pub(super) fn flag(input: &str) -> Result<bool, ValueError> {
     match input.to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "y" | "yes" | "on" => Ok(true),
@@ -204,15 +204,15 @@ pub(super) fn flag(input: &str) -> Result<bool, ValueError> {
     }
 }
 
-/// Parses a whole number within bounds.
+/// Returns a parser for whole numbers from `min` to `max`.
 pub(super) fn number<T: TryFrom<u64>>(
     min: u64,
     max: u64,
 ) -> impl Fn(&str) -> Result<T, ValueError> {
-    move |input| within(input.replace('_', "").parse().ok(), min, max, &min, &max)
+    move |input| check_bounds(input.replace('_', "").parse().ok(), min, max, &min, &max)
 }
 
-/// Parses a ratio from 0 to 1.
+/// Parses a decimal fraction from 0 to 1.
 pub(super) fn ratio(input: &str) -> Result<f64, ValueError> {
     match input.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
@@ -220,17 +220,18 @@ pub(super) fn ratio(input: &str) -> Result<f64, ValueError> {
     }
 }
 
-/// Parses a duration such as `250ms`, `5s` or `1h30m`, within bounds in milliseconds.
+/// Returns a parser for durations such as `250ms`, `5s` or `1h30m`, from `min_ms` to `max_ms`.
 pub(super) fn duration(min_ms: u64, max_ms: u64) -> impl Fn(&str) -> Result<Duration, ValueError> {
     move |input| {
         let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
-        within(millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
+        check_bounds(millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
             .map(Duration::from_millis)
             .map_err(|error| format!("{error}, with a unit: 250ms, 5s, 1m30s, 24h"))
     }
 }
 
-/// Parses a duration; a number without a unit is in milliseconds, as in OpenTelemetry's variables.
+/// Returns a parser for durations from `min_ms` to `max_ms`. A number without a unit is in
+/// milliseconds, as in OpenTelemetry's variables.
 pub(super) fn duration_or_millis(
     min_ms: u64,
     max_ms: u64,
@@ -242,7 +243,7 @@ pub(super) fn duration_or_millis(
     }
 }
 
-/// Parses a size such as `65536`, `64KiB` or `16MiB`, within bounds in bytes.
+/// Returns a parser for sizes such as `65536`, `64KiB` or `16MiB`, from `min` to `max` bytes.
 pub(super) fn bytes<T: TryFrom<u64>>(min: u64, max: u64) -> impl Fn(&str) -> Result<T, ValueError> {
     move |input| {
         let digits = input.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(input.len());
@@ -256,12 +257,12 @@ pub(super) fn bytes<T: TryFrom<u64>>(min: u64, max: u64) -> impl Fn(&str) -> Res
         };
         let number: Option<u64> = number.replace('_', "").parse().ok();
         let size = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
-        within(size, min, max, &min, &max)
+        check_bounds(size, min, max, &min, &max)
             .map_err(|error| format!("{error} bytes; units are KiB, MiB, GiB"))
     }
 }
 
-fn within<T: TryFrom<u64>>(
+fn check_bounds<T: TryFrom<u64>>(
     value: Option<u64>,
     min: u64,
     max: u64,
@@ -274,7 +275,7 @@ fn within<T: TryFrom<u64>>(
         .ok_or_else(|| format!("must be from {shown_min} to {shown_max}"))
 }
 
-/// Parses a duration in Go's format: numbers with units, or `0`. Returns milliseconds, rounded down.
+/// Parses a duration in Go's format, such as `1h30m` or `0`. Returns milliseconds, rounded down.
 fn millis(input: &str) -> Option<u64> {
     if input == "0" {
         return Some(0);
@@ -299,7 +300,7 @@ fn millis(input: &str) -> Option<u64> {
             return None;
         }
         let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
-        // Nine decimals of a second are a nanosecond; more have no effect.
+        // Ignore further decimals: nine decimals of a second are already a nanosecond.
         let part = part.get(..9).unwrap_or(part);
         let scale = 10u64.pow(u32::try_from(part.len()).ok()?);
         sum_ns = sum_ns.checked_add(digits(whole)?.checked_mul(unit_ns)?)?;
@@ -309,7 +310,7 @@ fn millis(input: &str) -> Option<u64> {
     (!input.is_empty()).then_some(sum_ns / 1_000_000)
 }
 
-/// Parses the prefix of keys in Redis. Rejects characters that could change the hash tag.
+/// Parses the prefix of Redis keys. Rejects characters that could change the hash tag.
 pub(super) fn key_prefix(input: &str) -> Result<String, ValueError> {
     let bad = |c: char| c == '{' || c == '}' || c.is_whitespace() || c.is_control();
     if input.len() > 64 {

@@ -1,8 +1,8 @@
-//! The trace of the current call, as a task-local variable.
+//! Task-local trace of the current call.
 //!
-//! It travels beside the call, not in it: seven layers between the wire and a node's connection have
-//! nothing to do with traces, and only one call in a hundred has one. Without a trace, `record` is
-//! one look at a thread-local variable.
+//! The trace is not a parameter, because the seven layers between the wire and a node's connection
+//! do not use it, and only one call in a hundred is traced. For an untraced call, `record` reads
+//! one thread-local variable.
 //!
 //! Not here: what a trace contains (`domain`), which calls are traced (`telemetry`).
 
@@ -15,13 +15,13 @@ tokio::task_local! {
     static TRACE: Arc<Trace>;
 }
 
-/// Runs a future with `trace` as the current trace.
+/// Runs `work` with `trace` as the current trace.
 pub async fn scope<W: Future>(trace: Arc<Trace>, work: W) -> W::Output {
     TRACE.scope(trace, work).await
 }
 
-/// Calls `write` with the current trace, if there is one.
+/// Calls `write` with the current trace; does nothing for an untraced call.
 pub fn record(write: impl FnOnce(&Trace)) {
-    // An error means that there is none.
+    // An error means that the call is not traced.
     let _ = TRACE.try_with(|trace| write(trace));
 }

@@ -1,4 +1,4 @@
-//! Counter storage: the [`Store`] trait with its contract, and its implementations.
+//! Counter stores: the [`Store`] trait with its contract, and the memory and Redis stores.
 //!
 //! Not here: policy, gRPC, the meaning of an answer for the caller (`decide`), deadlines and
 //! fallback (`resilience`).
@@ -14,40 +14,42 @@
 //!    has no effect on a counter that does not exist.
 //! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
 //!    checks, at least one of those does. `Shadow` checks have no effect on admission.
-//! 4. **All or nothing.** Under this accounting a rejected call charges nothing; an admitted call
-//!    charges every check that passes, and none that refuses.
-//!    If some checks are unanswered and none refuses, the charges of the others are kept. Whoever
-//!    decides the unanswered checks refunds those charges by receipt if the call is then rejected.
-//! 5. **Independent.** Under this accounting every check that passes is charged, whether or not the
-//!    call is admitted.
+//! 4. **All or nothing.** Under `Accounting::AllOrNothing` a rejected call charges nothing; an
+//!    admitted call charges every check that passes, and none that refuses. If some checks are
+//!    unanswered and none refuses, the charges of the others are kept. If the fallback then rejects
+//!    the call, it refunds those charges by receipt.
+//! 5. **Independent.** Under `Accounting::Independent` every check that passes is charged, whether
+//!    or not the call is admitted.
 //! 6. **Refusals are free.** A check that refuses is never charged and writes nothing, except for
-//!    the clamps of clauses 14 (buckets) and 15. An unwritten clamp would be repeated on every call,
-//!    and `retry_after` would never come true.
-//! 7. **Always.** `Charge::Always` is the only exception to clauses 3 to 6: its hits are charged even
-//!    beyond the limit and even if the call is rejected, up to one more capacity of debt (windows: up
-//!    to `u32::MAX`). Its verdict is that of any other check and is decided before the charge.
+//!    the clamps of clauses 14 (buckets) and 15. An unwritten clamp would be repeated on every
+//!    call, and the reported `retry_after` would never be reached.
+//! 7. **Always.** `Charge::Always` is the only exception to clauses 3 to 6: its hits are charged
+//!    even beyond the limit and even if the call is rejected, up to one more capacity of debt
+//!    (windows: up to `u32::MAX`). The verdict is decided before the charge, as for any other
+//!    check.
 //! 8. **Peeks.** A peek reports whether one more hit would pass, and charges nothing.
-//! 9. **Repeated counters.** If two checks of a call use the same counter, the later one sees the
-//!    earlier one's charge (which is undone if the call is rejected).
-//! 10. **Excessive cost.** A cost above the capacity, and any cost on a limit of 0, is refused without
-//!     a charge and without `retry_after`.
+//! 9. **Repeated counters.** If two checks of a call use the same counter, the later check sees the
+//!    charge of the earlier one. A rejected call undoes both.
+//! 10. **Excessive cost.** A cost above the capacity, and any cost on a limit of 0, is refused
+//!     without a charge and without `retry_after`.
 //! 11. **Exact waits.** On a refusal, `retry_after` is the shortest wait after which the same check
-//!     passes on its own; one tick earlier it is refused.
-//! 12. **Reset.** `reset_after` is the time until the counter is unused: the window's end, or the time
-//!     until the bucket is full (zero for a full one).
+//!     passes if nobody else calls; one tick earlier it is refused.
+//! 12. **Reset.** `reset_after` is the time until the counter is unused: the window's end, or the
+//!     time until the bucket is full (zero for a full one).
 //! 13. **Available** is the number of single hits that could be taken next, rounded down. It and
 //!     `reset_after` describe the counter after the whole call. `retry_after` describes it at the
 //!     moment of the refusal (for `Charge::Always`: after that charge).
-//! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their count,
-//!     buckets keep their share of debt. Both are clamped to the new capacity.
-//! 15. **Clock steps back.** A clock that steps back counts as one that stands still, and refills
-//!     nothing twice. A state from the far future is clamped to a full debt, so that no counter
-//!     freezes. Far future means: a window that starts later than one window from now, or a bucket's
-//!     debt more than one second beyond a full one.
-//! 16. **Receipts.** `refund` returns the hits of a receipt, once: to their own window, if that is
-//!     still the current or the previous one, or to a bucket, less what can have refilled since then
-//!     (by the store's clock; a store without one uses the time of its latest call).
-//! 17. **Expiry.** Every counter expires when an absent one means the same, and never earlier.
+//! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
+//!     count, buckets keep their share of debt. Both are clamped to the new capacity.
+//! 15. **Clock steps back.** While the clock is behind the newest state, time stands still, and
+//!     nothing refills twice. A state from the far future is clamped to a full debt, so that no
+//!     counter freezes. Far future means: a window that starts later than one window from now, or a
+//!     bucket's debt more than one second beyond a full one.
+//! 16. **Receipts.** `refund` returns the hits of a receipt, once: to the window they were charged
+//!     to, if that is still the current or the previous one; or to a bucket, minus the hits that
+//!     may have refilled since the charge (by the store's clock; a store without one uses the time
+//!     of its latest call).
+//! 17. **Expiry.** A counter expires once a missing counter is equivalent to it, and never earlier.
 
 use std::future::Future;
 
@@ -57,48 +59,48 @@ pub mod current_trace;
 pub mod memory;
 pub mod redis;
 
-/// Counts hits. The module documentation states the contract.
+/// Store of counters that decides calls. The module documentation states the contract.
 pub trait Store: Send + Sync + 'static {
     /// Decides a call and returns one answer per check, in order.
     ///
     /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
 
-    /// Returns charges to their counters (clause 16). Sends them once; a lost refund only keeps the
-    /// counter stricter until it refills.
+    /// Refunds charges to their counters (clause 16). Each refund is sent at most once; a lost one
+    /// only leaves the counter stricter until it refills.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 }
 
-/// A store within this process, under the same contract, that answers without waiting. It stands in
-/// for a remote store that is slow or unavailable.
+/// Store in this process's memory, which answers without waiting. It replaces a remote store that
+/// is slow or unavailable, and keeps the same contract.
 pub trait LocalStore: Store {
-    /// Decides a call and returns one answer per check, in order. All are `Answer::Decided`.
+    /// Decides a call and returns one answer per check, in order, each an `Answer::Decided`.
     fn decide(&self, call: &Call<'_>) -> Vec<Answer>;
 
-    /// Decides a call of one check, without an allocation for the answer.
+    /// Decides a call of one check. Unlike `decide`, allocates no list of answers.
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
 }
 
-/// A store that replicas share, as operators see it. A wrapper adds its own counters and asks the
-/// store that it wraps for the rest.
+/// Store that all replicas share, with what operators ask of it: nodes, connections, statistics. A
+/// wrapper adds its own counters to the statistics of the store that it wraps.
 pub trait SharedStore: Store {
-    /// The state of one server.
+    /// Report on one server.
     type Node;
 
-    /// The servers that hold counters now.
+    /// Returns a report on each server that holds counters now.
     fn nodes(&self) -> Vec<Self::Node>;
 
-    /// Waits until every server is connected. For the start only: a request never waits.
+    /// Waits until every server is connected. Only startup calls this; a request never waits.
     fn until_connected(&self) -> impl Future<Output = ()> + Send;
 
-    /// Totals since the start.
+    /// Returns the totals since the start of the process.
     fn shared_stats(&self) -> SharedStoreStats;
 
-    /// Drops cached refusals, because the policy has changed.
+    /// Empties the refusal cache. Called when the policy changes.
     fn clear_refusals(&self);
 }
 
-/// Totals of a shared store since the start.
+/// Totals of a shared store since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedStoreStats {
     /// Calls not answered within the budget.
@@ -107,13 +109,13 @@ pub struct SharedStoreStats {
     pub cached_refusals: u64,
     /// Calls answered from the refusal cache alone.
     pub cached_calls: u64,
-    /// Counters from the far future, read as full.
+    /// Counters with a state from the far future, which were read as full.
     pub clamped: u64,
-    /// Replies that no script can send.
+    /// Replies that match no script's format.
     pub unreadable: u64,
-    /// Calls over several slots of a cluster.
+    /// Calls whose counters were in several cluster slots.
     pub multi_slot_calls: u64,
-    /// Of these, calls that used one slot before the others.
+    /// Multi-slot calls that asked one slot before the others.
     pub two_rounds: u64,
     /// Charges refunded because another slot rejected the call.
     pub refunds: u64,

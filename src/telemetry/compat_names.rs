@@ -1,8 +1,9 @@
-//! Our counters under the Prometheus names of envoyproxy/ratelimit, for existing dashboards and
-//! alerts.
+//! Exports Tidegate's counters under the Prometheus names of envoyproxy/ratelimit, for existing
+//! dashboards and alerts.
 //!
-//! As there, counters have no `_total`, the labels `key1` and `key2` are the first two levels of the
-//! rule's path, and deeper levels are summed up. Not here: our own names (`families`).
+//! As in envoyproxy/ratelimit, counter names do not end in `_total`, the labels `key1` and `key2`
+//! are the first two levels of the rule's path, and deeper levels are summed up. `families` has
+//! Tidegate's own names.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +26,7 @@ const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "key1", "key2"])
 }
 
-/// A counter of every rule: its family, and its value.
+/// Metric family with a series per rule, and the function that reads its value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
 const RULES: [RuleMetric; 5] = [
@@ -54,7 +55,7 @@ const ERRORS: MetricFamily = counter(
 )
 .with_labels(&["err_type"]);
 
-/// A counter of the whole process: its family, and its value.
+/// Metric family of the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
 const LOADS: [ProcessMetric; 2] = [
@@ -66,7 +67,7 @@ const LOADS: [ProcessMetric; 2] = [
     }),
 ];
 
-/// Every family of this module, in the order of a scrape.
+/// Lists the families with envoyproxy/ratelimit names in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn compat_families() -> Vec<MetricFamily> {
     let rules = RULES.iter().map(|(family, _)| *family);
@@ -74,7 +75,7 @@ pub(crate) fn compat_families() -> Vec<MetricFamily> {
     rules.chain([REQUESTS, RESPONSE_TIME, ERRORS]).chain(loads).collect()
 }
 
-/// Encodes our counters under these names.
+/// Prometheus collector that encodes Tidegate's counters under envoyproxy/ratelimit's names.
 #[derive(Debug)]
 pub(super) struct CompatMetrics(pub(super) Arc<Telemetry>);
 
@@ -88,7 +89,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     let tables = telemetry.tables();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
     for (rule, counters) in &tables.present.by_name {
-        let [key1, key2] = keys(&rule.domain, &rule.path);
+        let [key1, key2] = key_labels(&rule.domain, &rule.path);
         rows.entry([rule.domain.to_string(), key1, key2]).or_default().add(&counters.hits());
     }
     for (family, value) in &RULES {
@@ -115,9 +116,9 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     LOADS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// The first two levels of a rule's path as envoyproxy/ratelimit writes them: it splits at dots, and
-/// turns the dots of IPv4 addresses and the characters `:` and `|` into underscores.
-fn keys(domain: &str, path: &str) -> [String; 2] {
+/// Returns the first two levels of a rule's path in the format of envoyproxy/ratelimit, which
+/// splits paths at dots and replaces the dots of IPv4 addresses, `:` and `|` with underscores.
+fn key_labels(domain: &str, path: &str) -> [String; 2] {
     let path = path.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.')).unwrap_or(path);
     let clean = path.replace([':', '|'], "_");
     let clean = without_addresses(&clean);
@@ -125,9 +126,10 @@ fn keys(domain: &str, path: &str) -> [String; 2] {
     [levels.next().unwrap_or_default(), levels.next().unwrap_or_default()]
 }
 
-/// Replaces the dots of IPv4 addresses by underscores.
+/// Replaces the dots in IPv4 addresses with underscores.
 fn without_addresses(path: &str) -> String {
-    // Four numbers separated by dots; the first may follow a key and `_`, another may follow the last.
+    // An address is four numbers separated by dots. The first may be preceded by a key and `_`, and
+    // a fifth number may follow the last.
     let parts: Vec<&str> = path.split('.').collect();
     let mut out = String::with_capacity(path.len());
     let mut at = 0;
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_path_is_split_into_key1_and_key2() {
-        let split = |path| keys("edge", path);
+        let split = |path| key_labels("edge", path);
         assert_eq!(split("edge.client"), ["client", ""]);
         assert_eq!(split("edge.path_a.client.deeper"), ["path_a", "client"]);
         assert_eq!(

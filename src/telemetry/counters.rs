@@ -1,8 +1,8 @@
-//! The counters of the process: those of each rule (`rule_counters`), and a few that every call
-//! touches.
+//! Decision counters of the process: one set per rule (`rule_counters`), and process-wide counters
+//! that every call increments.
 //!
-//! Each worker has its own copy of the latter, on cache lines of its own. Not here: what counts as
-//! near or over (`hit_counts`), the metrics' names (`families`).
+//! Each worker thread has its own copy of the process-wide counters, on its own cache lines.
+//! `hit_counts` classifies hits as near or over the limit; `families` names the metrics.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,14 +23,15 @@ use crate::domain::{
     RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
-/// Workers with counters of their own, plus one: all further workers share the last.
+/// Number of sets of worker counters. The first 255 workers have one each; all others share the
+/// last.
 const WORKERS_MAX: usize = 256;
 
-/// The counters of one worker.
+/// Process-wide counters, as incremented by one worker thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounters {
-    /// By code and source.
+    /// Number of decisions, by code and source.
     decided: [[AtomicU64; SOURCE_COUNT]; 2],
     shadowed: AtomicU64,
     domain_not_found: AtomicU64,
@@ -39,7 +40,7 @@ struct WorkerCounters {
     durations: DurationHistogram,
 }
 
-/// The sums over all workers, and the state of policy loads.
+/// Sums of all workers' counters, and the state of policy loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessTotals {
     pub(super) decided: CountsByCode,
@@ -54,37 +55,41 @@ pub(super) struct ProcessTotals {
     pub(super) last_load_us: u64,
 }
 
-/// The counters of the process.
+/// Counters, traces and logs of the process's decisions.
 #[derive(Debug)]
 pub struct Telemetry {
-    /// Whether decisions are counted.
+    /// Whether decisions are counted and timed (`--metrics`).
     enabled: bool,
     near_ratio: f64,
     tables: ArcSwap<RuleTables>,
-    /// Request overrides. They share one set of counters, because callers choose their number.
+    /// Counters of all request overrides together, because callers choose how many different
+    /// overrides there are.
     pub(super) overrides: RuleCounters,
     workers: Box<[WorkerCounters]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
-    /// Whether the policy in force is what the files held when they were last read.
+    /// Whether the last attempt to load the policy files succeeded, or the files match the active
+    /// policy again.
     last_load_succeeded: AtomicBool,
-    /// The time of the last successful load, in microseconds since the Unix epoch.
+    /// Time of the last successful load, in microseconds since the Unix epoch.
     last_load_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
     refusal_log: RefusalLog,
     top: Top,
 }
 
-/// The number of threads that have counted something. Workers are few and live as long as the process.
+/// Number of threads that have used worker counters. Workers are few and live as long as the
+/// process.
 static WORKER_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// This thread's index among the workers.
+    /// Index of this thread's worker counters; `None` until first use.
     static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 impl Telemetry {
-    /// Counters at zero. `near_ratio`: the share of a limit, 0 to 1, above which hits are near it.
+    /// Creates counters that are all zero. `near_ratio` is the fraction of a limit (0 to 1) above
+    /// which hits count as near the limit.
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
             enabled: true,
@@ -102,18 +107,18 @@ impl Telemetry {
         }
     }
 
-    /// Turns tracing on. Only the first call has an effect.
+    /// Enables tracing. Only the first call has an effect.
     pub fn set_trace_exporter(&self, exporter: TraceExporter) {
-        // A second server in the process keeps the first one's exporter.
+        // A second server in the same process keeps the first server's exporter.
         let _ = self.trace_exporter.set(exporter);
     }
 
-    /// The trace exporter, if tracing is on.
+    /// Returns the trace exporter; `None` if tracing is disabled.
     pub fn trace_exporter(&self) -> Option<&TraceExporter> {
         self.trace_exporter.get()
     }
 
-    /// Writes a log line if calls were rejected since the last one. Call it about once a second.
+    /// Logs a line if calls were rejected since the last such line. Call this about once a second.
     pub fn log_refusals(&self) {
         let refused = |worker: &WorkerCounters| {
             worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
@@ -121,21 +126,21 @@ impl Telemetry {
         self.refusal_log.write(self.workers.iter().map(refused).sum());
     }
 
-    /// Turns the counting of decisions on or off. It is on by default.
+    /// Enables or disables counting and timing of decisions. Enabled by default.
     #[must_use]
     pub fn enabled(self, enabled: bool) -> Self {
         Telemetry { enabled, ..self }
     }
 
-    /// Sets how the values of rejected keys are displayed.
+    /// Sets how `/top` displays the descriptor values of rejected keys.
     #[must_use]
     pub fn with_value_display(self, values: ValueDisplay) -> Self {
         Telemetry { top: Top::new(values), ..self }
     }
 
-    /// Records that a policy was loaded whose rules are numbered from `first` on. Rules with a known
-    /// name keep their counts. `fingerprint` is that of its files, `now` wall clock time. Call it
-    /// before the policy decides its first call.
+    /// Records a successful load of a policy. Its rules are numbered from `first`; a rule that
+    /// existed before under the same name keeps its counts. Call this before the policy decides its
+    /// first call.
     pub fn policy_loaded(
         &self,
         first: RuleId,
@@ -151,19 +156,19 @@ impl Telemetry {
         self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the files again hold the policy in force: no load, but a failed one before it no
-    /// longer counts.
+    /// Records that the policy files match the active policy again after a failed load. Clears the
+    /// failure without counting a load.
     pub fn policy_unchanged(&self) {
         self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
-    /// Records that a policy was invalid or could not be read.
+    /// Records a failed load: the policy files were invalid or could not be read.
     pub fn policy_load_failed(&self) {
         self.load_errors.fetch_add(1, Ordering::Relaxed);
         self.last_load_succeeded.store(false, Ordering::Relaxed);
     }
 
-    /// The keys that are rejected most.
+    /// Returns the statistics of the most rejected keys.
     pub fn top(&self) -> &Top {
         &self.top
     }
@@ -199,7 +204,7 @@ impl Telemetry {
         totals
     }
 
-    /// This thread's counters, and whether no other thread adds to them.
+    /// Returns this thread's counters, and whether no other thread writes to them.
     fn worker(&self) -> (&WorkerCounters, bool) {
         let worker = WORKER.get().unwrap_or_else(|| {
             let next = WORKER_COUNT.fetch_add(1, Ordering::Relaxed);

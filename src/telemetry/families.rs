@@ -1,7 +1,7 @@
-//! Our metric families for decisions, calls and policy loads: one row each, with the value it reads.
+//! Metric families for decisions, calls and policy loads, one row each.
 //!
-//! Not here: counting (`counters`), the formats (`prometheus`, `otlp`), metrics of stores and
-//! connections (`app::wiring`).
+//! `counters` does the counting, `prometheus` and `otlp` the formatting. `app::wiring` has the
+//! metrics of stores and connections.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::metric::{
 use super::rule_counters::{CODES, CountsByCode, RuleName, SOURCES};
 use crate::domain::RpcOutcome;
 
-/// A counter of every rule: its family, and its value.
+/// Metric family with a series per rule, and the function that reads its value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
 const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
@@ -49,7 +49,7 @@ const DECISION_SECONDS: MetricFamily =
     histogram("decision", "Time from receiving a call to its response")
         .in_unit(MetricUnit::Seconds);
 
-/// A metric of the whole process: its family, and its value.
+/// Metric family of the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
 const TOTALS: [ProcessMetric; 7] = [
@@ -91,7 +91,7 @@ const POLICY: MetricFamily = gauge("policy_info", "1, with the fingerprint of th
 const BUILD: MetricFamily =
     gauge("build_info", "1, with the running version").with_labels(&["version"]);
 
-/// Every family of this module, in the order of a scrape.
+/// Lists the families of decisions, calls and policy loads in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
     let rules = RULES.iter().map(|(family, _)| *family);
@@ -100,15 +100,15 @@ pub(crate) fn families() -> Vec<MetricFamily> {
     rules.chain(calls).chain(totals).chain([POLICY, BUILD]).collect()
 }
 
-/// The `rule` label of request overrides.
+/// Value of the `rule` label for request overrides.
 const OVERRIDES: &str = "(override)";
 
 impl Telemetry {
-    /// Writes all our families to a sink.
+    /// Writes the metrics of decisions, calls and policy loads to a sink.
     ///
     /// # Errors
     ///
-    /// Errors of the format.
+    /// Returns the first error of the sink.
     pub(super) fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         self.emit_rules(sink)?;
         emit_totals(&self.totals(), sink)?;

@@ -1,31 +1,31 @@
-//! How many hits of a check count as within, over or near the limit, as envoyproxy/ratelimit
-//! defines them.
+//! Classifies the hits of a check as within, over or near the limit, as envoyproxy/ratelimit does.
 //!
-//! Not here: where the sums are kept (`rule_counters`).
+//! `rule_counters` keeps the sums.
 
 use crate::domain::{CheckEvent, Verdict};
 
-/// The hits that one check adds to its rule's counters, or their sums.
+/// Hits of one check by class, or the sums over all checks of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HitCounts {
-    /// Requested.
+    /// Requested hits.
     pub(super) total: u64,
-    /// Passed.
+    /// Hits that passed.
     pub(super) within: u64,
-    /// Rejected.
+    /// Hits over the limit.
     pub(super) over: u64,
-    /// Above the near-limit threshold, and passed or would have fitted.
+    /// Hits between the near-limit threshold and the limit. For a rejected check, those that would
+    /// have fitted.
     pub(super) near: u64,
-    /// Rejected by a limit in shadow mode.
+    /// Hits over a limit in shadow mode, which rejects nothing.
     pub(super) shadow: u64,
-    /// Passed, but not charged because another check rejected the call.
+    /// Hits that passed but were not charged, because another check rejected the call.
     pub(super) uncharged: u64,
-    /// Returned by the caller.
+    /// Hits that callers refunded.
     pub(super) refunded: u64,
 }
 
 impl HitCounts {
-    /// Adds other hits.
+    /// Adds the hits of another check, class by class.
     pub(super) fn add(&mut self, other: &HitCounts) {
         self.total += other.total;
         self.within += other.within;
@@ -37,13 +37,13 @@ impl HitCounts {
     }
 }
 
-/// Classifies the hits of a check. With *before* and *after* the hits in use around the call, n the
-/// requested hits, L the capacity and N = floor(L · ratio):
+/// Classifies the hits of a check. Let *before* and *after* be the hits in use before and after the
+/// call, n the requested hits, L the capacity, and N = floor(L · ratio):
 ///
-/// - passed: n within; near are those above N;
-/// - rejected with nothing left: n over;
-/// - rejected with something left: over are those beyond L; near are those that would have fitted
-///   above N. A rejection charges nothing, so *after* is hypothetically before + n.
+/// - If the check passes, all n hits are within; those above N are near.
+/// - If the check is rejected with no capacity left, all n hits are over.
+/// - If the check is rejected with some capacity left, hits above L are over, and hits between N and L
+///   are near. A rejection charges nothing, so *after* is the hypothetical before + n.
 pub(super) fn count_hits(check: &CheckEvent, near_ratio: f64) -> HitCounts {
     let hits = check.hits.0;
     if check.is_refund {
@@ -51,7 +51,7 @@ pub(super) fn count_hits(check: &CheckEvent, near_ratio: f64) -> HitCounts {
     }
     let capacity = check.capacity.0;
     let in_use = capacity.saturating_sub(check.outcome.available.0);
-    // The ratio is at most 1, so the product fits; the cast rounds down.
+    // The ratio is at most 1, so the product fits into u64. The cast rounds down.
     let threshold = (capacity as f64 * near_ratio) as u64;
     let mut counts = HitCounts { total: hits, ..HitCounts::default() };
     match check.outcome.verdict {

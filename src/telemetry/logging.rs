@@ -1,8 +1,8 @@
 //! Log output: one line of text or JSON per event on standard error, with a constant message and
 //! fields.
 //!
-//! Control characters, line separators and bidirectional marks in a field are escaped, so no value can
-//! forge or reorder a line. Not here: what is logged, and how often.
+//! Control characters, line separators and bidirectional marks are escaped, so that no field can
+//! forge a log line or reorder its text.
 
 use std::io::{self, Write};
 
@@ -14,36 +14,36 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::domain::needs_escape;
 
-/// The least severe level that is logged.
+/// Log level: the least severe events that are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     /// Nothing is logged.
     Off,
-    /// Failures.
+    /// Only failures.
     Error,
-    /// Events that will need attention.
+    /// Also problems that need attention.
     Warn,
-    /// Normal events.
+    /// Also normal events.
     Info,
-    /// Details that help to find a cause.
+    /// Also details that help to find the cause of a problem.
     Debug,
 }
 
-/// The format of a log line.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFormat {
-    /// For people.
+    /// Plain text, for people.
     Text,
-    /// For programs.
+    /// One JSON object per line, for programs.
     Json,
 }
 
 impl Verbosity {
-    /// Every level, the quietest first.
+    /// All levels, least verbose first.
     pub const ALL: [Verbosity; 5] =
         [Verbosity::Off, Verbosity::Error, Verbosity::Warn, Verbosity::Info, Verbosity::Debug];
 
-    /// Its name in settings.
+    /// Returns the level's name in settings and on the debug port.
     pub const fn as_str(self) -> &'static str {
         match self {
             Verbosity::Off => "off",
@@ -54,7 +54,7 @@ impl Verbosity {
         }
     }
 
-    /// The level with a name.
+    /// Returns the level with the given name.
     pub fn parse(word: &str) -> Option<Verbosity> {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
@@ -70,25 +70,25 @@ impl Verbosity {
     }
 }
 
-/// Changes the log level at run time.
+/// Handle for changing the log level at run time.
 #[derive(Clone, Debug)]
 pub struct LogHandle(reload::Handle<LevelFilter, Registry>);
 
 impl LogHandle {
-    /// Sets the level. Events below it cost one comparison, as before.
+    /// Sets the log level. A suppressed event costs one comparison.
     pub fn set(&self, level: Verbosity) {
-        // It fails only if these logs were never started, because they are the process's second.
+        // Fails only if another subscriber was installed first, so that this one is unused.
         let _ = self.0.reload(level.filter());
     }
 }
 
-/// Starts logging. Only the first call in a process has an effect.
+/// Installs the process's log output. Only the first call in a process has an effect.
 pub fn init_logging(level: Verbosity, format: LineFormat) -> LogHandle {
     let (filter, handle) = reload::Layer::new(level.filter());
     let subscriber = tracing_subscriber::registry().with(filter);
-    // No colours: their control characters would be escaped below.
+    // No colors: `EscapingWriter` would escape their control characters.
     let lines = fmt::layer().with_ansi(false).with_writer(|| EscapingWriter).with_target(false);
-    // A second server in the process keeps the first one's logs.
+    // A second server in the same process keeps the first server's log output.
     let _ = match format {
         LineFormat::Text => set_global_default(subscriber.with(lines)),
         LineFormat::Json => set_global_default(subscriber.with(lines.json().flatten_event(true))),
@@ -96,13 +96,13 @@ pub fn init_logging(level: Verbosity, format: LineFormat) -> LogHandle {
     LogHandle(handle)
 }
 
-/// Writes lines to standard error and escapes control characters.
+/// Writer to standard error that escapes control characters.
 #[derive(Clone, Copy, Debug)]
 struct EscapingWriter;
 
 impl Write for EscapingWriter {
-    /// Receives one whole line, line feed included. If standard error is closed or nobody reads it, the
-    /// line is lost; it never delays a decision.
+    /// Writes one log line, which includes its line feed. Drops the line if standard error is
+    /// closed or its pipe is full, because logging must not delay decisions.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
         for chunk in escaped(line).chunks(CHUNK_BYTES) {
@@ -118,27 +118,27 @@ impl Write for EscapingWriter {
     }
 }
 
-/// Bytes per write. A pipe that is writable accepts this many without blocking (PIPE_BUF on Linux); a
-/// socket accepts more.
+/// Maximum number of bytes per write. A writable pipe accepts 4,096 bytes (PIPE_BUF on Linux)
+/// without blocking, and a socket accepts more.
 const CHUNK_BYTES: usize = 4_096;
 
-/// Whether standard error accepts a chunk now. A hanging log shipper leaves its pipe full.
+/// Reports whether standard error accepts a chunk without blocking. If the log shipper hangs, the
+/// pipe stays full.
 fn has_room(stderr: &io::StderrLock<'_>) -> bool {
     let mut fds = [PollFd::new(stderr, PollFlags::OUT)];
     let no_wait = Timespec::default();
     poll(&mut fds, Some(&no_wait)).is_ok() && fds[0].revents().contains(PollFlags::OUT)
 }
 
-/// Escapes all control characters of a line but its last line feed. JSON stays valid: there such
-/// characters occur only within strings, C0 ones already escaped, and `\u` escapes are valid in both
-/// formats.
+/// Escapes all control characters in a line except a trailing line feed. JSON lines stay valid: in
+/// JSON, control characters can occur only within strings, where `\u` escapes are allowed.
 fn escaped(line: &[u8]) -> Vec<u8> {
     let (body, end) = match line.split_last() {
         Some((b'\n', body)) => (body, &b"\n"[..]),
         Some(_) | None => (line, &b""[..]),
     };
     let mut out = Vec::with_capacity(line.len());
-    // The subscriber writes valid UTF-8, so nothing is lost here.
+    // Not lossy in practice, because the subscriber writes valid UTF-8.
     for c in String::from_utf8_lossy(body).chars() {
         match u8::try_from(c) {
             Ok(byte) if byte < b' ' => out.extend(byte.escape_ascii()),

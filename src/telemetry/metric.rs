@@ -1,47 +1,47 @@
-//! Metric families and their values, and the trait that writes them: a scrape and an OTLP export are
-//! both made from the same families.
+//! Types for metric families and values, and the sink trait through which scrapes and OTLP exports
+//! read them.
 //!
-//! Not here: the families themselves (`families`, `app::wiring`), the formats (`prometheus`, `otlp`).
+//! `families` and `app::wiring` define the families; `prometheus` and `otlp` implement the formats.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::domain::HistogramSnapshot;
 
-/// The kind of a metric.
+/// Kind of a metric family, as in OpenMetrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// A number that only grows.
+    /// Number that only increases.
     Counter,
-    /// A number that goes up and down.
+    /// Number that can increase and decrease.
     Gauge,
-    /// Counts per bucket.
+    /// Number of observations per bucket.
     Histogram,
-    /// A counter whose name does not end in `_total`, as envoyproxy/ratelimit names them.
+    /// Counter whose name does not end in `_total`, as in envoyproxy/ratelimit.
     UnsuffixedCounter,
 }
 
-/// A unit that is part of a metric's name.
+/// Unit that is appended to a metric's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricUnit {
-    /// Seconds; values are given in microseconds.
+    /// Seconds. Values are passed in microseconds and exported in seconds.
     Seconds,
     /// Bytes.
     Bytes,
 }
 
-/// A metric: one name, any number of series.
+/// Metric family: a name shared by any number of series with different labels.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricFamily {
-    /// Its name, without our prefix, its unit and the `_total` of counters.
+    /// Name without the prefix `tidegate_`, the unit, and the suffix `_total`.
     pub name: &'static str,
-    /// Its help text.
+    /// Help text, which docs/METRICS.md shows as the meaning.
     pub help: &'static str,
-    /// Its kind.
+    /// Kind of the metric, such as counter or gauge.
     pub kind: MetricKind,
-    /// Its unit.
+    /// Unit appended to the name.
     pub unit: Option<MetricUnit>,
-    /// The label names of each of its series.
+    /// Label names, the same for all series.
     pub labels: &'static [&'static str],
 }
 
@@ -50,19 +50,19 @@ impl MetricFamily {
         MetricFamily { name, help, kind, unit: None, labels: &[] }
     }
 
-    /// The same with a unit.
+    /// Returns a copy of the family with a unit.
     #[must_use]
     pub const fn in_unit(self, unit: MetricUnit) -> Self {
         MetricFamily { unit: Some(unit), ..self }
     }
 
-    /// The same with labels.
+    /// Returns a copy of the family with label names.
     #[must_use]
     pub const fn with_labels(self, labels: &'static [&'static str]) -> Self {
         MetricFamily { labels, ..self }
     }
 
-    /// Its name with its unit.
+    /// Returns the name followed by the unit.
     pub fn full_name(&self) -> Cow<'static, str> {
         match self.unit {
             None => self.name.into(),
@@ -72,48 +72,48 @@ impl MetricFamily {
     }
 }
 
-/// A counter without unit and labels.
+/// Creates a counter family without a unit and labels.
 pub const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Counter)
 }
 
-/// A gauge without unit and labels.
+/// Creates a gauge family without a unit and labels.
 pub const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Gauge)
 }
 
-/// A histogram without unit and labels.
+/// Creates a histogram family without a unit and labels.
 pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Histogram)
 }
 
-/// A counter under a name of envoyproxy/ratelimit.
+/// Creates a counter family whose name does not get the suffix `_total`.
 pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)
 }
 
-/// The value of a series. In families in seconds, numbers are microseconds.
+/// Value of a series. If the family's unit is seconds, values are in microseconds.
 #[derive(Clone, Debug)]
 pub enum MetricValue {
-    /// The value of a counter or gauge.
+    /// Value of a counter or gauge.
     Number(u64),
-    /// The buckets of a histogram.
+    /// Buckets of a histogram.
     Histogram(HistogramSnapshot),
 }
 
-/// The labels of a series. Values come from the policy or the settings, never from callers.
+/// Labels of a series. Values come from the policy or the settings, never from callers.
 pub type Labels<'a> = [(&'static str, &'a str)];
 
-/// Receives the series of a family, one by one.
+/// Callback that receives the labels and value of each series of a family.
 pub type EmitSeries<'p> = &'p mut dyn FnMut(&Labels<'_>, MetricValue) -> fmt::Result;
 
-/// Writes metrics in some format.
+/// Writer of metrics in some output format.
 pub trait MetricSink {
-    /// Writes a family; `fill` emits its series, each with different labels.
+    /// Writes a family. `fill` emits its series, each with different labels.
     ///
     /// # Errors
     ///
-    /// Errors of the format.
+    /// Returns an error if the output format cannot encode the family.
     fn family(
         &mut self,
         family: &MetricFamily,
@@ -121,15 +121,15 @@ pub trait MetricSink {
     ) -> fmt::Result;
 }
 
-/// Writes the metrics of one part of the process to a sink. Called for each scrape and export, never
-/// by a request.
+/// Function that writes the metrics of one component to a sink. Called for each scrape and OTLP
+/// export, never while deciding a call.
 pub type MetricSource = Box<dyn Fn(&mut dyn MetricSink) -> fmt::Result + Send + Sync>;
 
-/// Writes a family with one series without labels.
+/// Writes a family that has a single series without labels.
 ///
 /// # Errors
 ///
-/// Errors of the format.
+/// Returns the error of the sink.
 pub fn emit_single(sink: &mut dyn MetricSink, family: &MetricFamily, value: u64) -> fmt::Result {
     sink.family(family, &mut |emit| emit(&[], MetricValue::Number(value)))
 }

@@ -1,12 +1,13 @@
 //! Metrics, traces and logs.
 //!
-//! Telemetry observes decisions and changes none. Labels come from the policy, never from a caller. Not
-//! here: serving the metrics page (`admin`), metrics of stores and connections (`app::wiring`).
+//! Telemetry observes decisions and never changes them. Label values come from the policy, never
+//! from callers. `admin` serves the metrics page; `app::wiring` has the metrics of stores and
+//! connections.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
-//! | `metric`, `families`, `compat_names` | metric families; ours, and those of envoyproxy/ratelimit |
+//! | `metric`, `families`, `compat_names` | metric families of Tidegate and of envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`] | export of metrics and traces, sampling |
 //! | `top` | the keys that each limit rejects most |

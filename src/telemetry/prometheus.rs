@@ -1,7 +1,7 @@
-//! The metrics page: OpenMetrics, or the older Prometheus text format for clients that accept no
-//! OpenMetrics.
+//! Metrics page in the OpenMetrics format, or in the older Prometheus text format for clients that
+//! do not accept OpenMetrics.
 //!
-//! Not here: serving it (`admin`), counting (`counters`).
+//! `admin` serves the page; `counters` does the counting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use super::counters::Telemetry;
 use super::metric::{MetricSink, MetricSource};
 use super::prometheus_writer::PrometheusWriter;
 
-/// The media type of OpenMetrics.
+/// Media type of the OpenMetrics format.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The media type of the older text format.
+/// Media type of the older Prometheus text format.
 pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The prefix of our metric names.
+/// Prefix of all metric names except those of envoyproxy/ratelimit.
 pub(super) const PREFIX: &str = "tidegate";
 
-/// All metrics of the process, for scrapes and for OTLP exports.
+/// All metrics of the process, the source for both scrapes and OTLP exports.
 pub struct AllMetrics {
     telemetry: Arc<Telemetry>,
     others: Vec<MetricSource>,
@@ -36,57 +36,57 @@ impl fmt::Debug for AllMetrics {
 }
 
 impl AllMetrics {
-    /// The metrics of telemetry and those of other parts of the process.
+    /// Combines the decision metrics with those of other components.
     pub fn new(telemetry: Arc<Telemetry>, others: Vec<MetricSource>) -> Self {
         AllMetrics { telemetry, others }
     }
 
-    /// Writes them to a sink.
+    /// Writes all metrics to a sink.
     ///
     /// # Errors
     ///
-    /// Errors of the format.
+    /// Returns the first error of the sink.
     pub fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         self.telemetry.emit(sink)?;
         self.others.iter().try_for_each(|source| source(sink))
     }
 }
 
-/// The metrics page.
+/// Renderer of the metrics page.
 #[derive(Debug)]
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// A page with these metrics; every name begins with `tidegate_`.
+    /// Creates a page with these metrics. All names start with `tidegate_`.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
         registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(OwnMetrics(metrics)));
         Scrape(registry)
     }
 
-    /// The same, with the counters also under the names of envoyproxy/ratelimit.
+    /// Adds the decision counters under the names of envoyproxy/ratelimit.
     #[must_use]
     pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
         self.0.register_collector(Box::new(CompatMetrics(telemetry)));
         self
     }
 
-    /// The page in OpenMetrics.
+    /// Renders the page in the OpenMetrics format.
     ///
     /// # Errors
     ///
-    /// Errors of the encoder; in practice none, because writing to a string cannot fail.
+    /// Returns errors of the encoder. In practice it does not fail, because it writes to a string.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.0)?;
         Ok(text)
     }
 
-    /// The page in the older text format.
+    /// Renders the page in the older Prometheus text format.
     ///
     /// # Errors
     ///
-    /// As [`text`](Self::text).
+    /// Returns errors of the encoder, like [`text`](Self::text).
     pub fn plain_text(&self) -> Result<String, fmt::Error> {
         Ok(to_plain_text(&self.text()?))
     }
@@ -101,15 +101,15 @@ impl Collector for OwnMetrics {
     }
 }
 
-/// Converts OpenMetrics into the older text format: there the family name of a counter includes
-/// `_total`, and there are no units and no end marker.
+/// Converts OpenMetrics text into the older Prometheus text format, in which the family name of a
+/// counter includes `_total`, and which has no units and no end marker.
 fn to_plain_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut last_help = String::new();
     for line in text.lines() {
         let comment = line.strip_prefix("# ").and_then(|comment| comment.split_once(' '));
         match comment {
-            // Its name depends on the kind, which follows in the next line.
+            // Hold the HELP line back: its metric name depends on the kind in the next line.
             Some(("HELP", help)) => help.clone_into(&mut last_help),
             Some(("TYPE", kind)) => {
                 let (name, kind) = kind.rsplit_once(' ').unwrap_or((kind, "unknown"));

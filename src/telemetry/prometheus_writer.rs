@@ -1,6 +1,4 @@
-//! Writes metric families with Prometheus' encoder.
-//!
-//! Not here: the families (`families`, `compat_names`), the page (`prometheus`).
+//! Metric sink that writes with the encoder of the `prometheus_client` library.
 
 use std::fmt;
 
@@ -14,10 +12,10 @@ use super::metric::{
     EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue,
 };
 
-/// Prometheus wants seconds; our values are microseconds.
+/// Microseconds per second. Metric values are in microseconds, but Prometheus expects seconds.
 const MICROS: f64 = 1e6;
 
-/// A sink that writes to Prometheus' encoder.
+/// Metric sink for the Prometheus encoder.
 pub(super) struct PrometheusWriter<'a, 'e>(pub(super) &'a mut DescriptorEncoder<'e>);
 
 struct LabelSet<'a>(&'a Labels<'a>);

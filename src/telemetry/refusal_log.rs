@@ -1,35 +1,37 @@
-//! Logs rejected calls: at most one line a second, with the number of rejections since the last one.
+//! Logs rejected calls: at most one line per second, about one rejected call, with the number of
+//! rejections since the previous line.
 //!
-//! The call that is logged only leaves its data here. A background task writes the line, so that
-//! standard error never delays a decision. Not here: other log lines.
+//! A call only records its data. A background task writes the line, so that standard error never
+//! delays a decision.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::domain::{Decision, Source};
 
-/// A rejected call, without anything that its caller sent.
+/// Data of a rejected call for the log. It contains nothing that the caller sent.
 #[derive(Debug)]
 struct LoggedRefusal {
     limit: String,
     source: Source,
-    /// `None` if waiting does not help.
+    /// Time until a retry can succeed, in milliseconds; `None` if waiting does not help.
     retry_after_ms: Option<u64>,
 }
 
-/// The next rejected call to be logged.
+/// Holds one rejected call for the next log line.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// The next rejection is to be recorded.
+    /// Whether the next rejection should be recorded.
     wanted: AtomicBool,
     recorded: Mutex<Option<LoggedRefusal>>,
-    /// The number of rejections when the last line was written.
+    /// Total number of rejections when the last line was written.
     refused_before: AtomicU64,
 }
 
 impl RefusalLog {
-    /// Records a rejected call if one is wanted. Costs one load; once a second also an allocation
-    /// and a lock that only the background task shares.
+    /// Records a rejected call for the next log line, unless one is already recorded. Costs one
+    /// atomic load, and once per second also an allocation and a lock shared only with the
+    /// background task.
     pub(super) fn record(&self, decision: &Decision<'_>) {
         if !self.wanted.load(Ordering::Relaxed) || !self.wanted.swap(false, Ordering::Relaxed) {
             return;
@@ -43,7 +45,8 @@ impl RefusalLog {
         *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
     }
 
-    /// Writes the line, if a call was rejected since the last one. `refused`: all rejections so far.
+    /// Logs the recorded call, if any, and lets the next rejected call be recorded. `refused` is
+    /// the total number of rejections since the process started.
     pub(super) fn write(&self, refused: u64) {
         let recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(LoggedRefusal { limit, source, retry_after_ms }) = recorded {

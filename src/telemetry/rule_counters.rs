@@ -1,9 +1,8 @@
-//! The counters of each rule, resolved when a policy is loaded.
+//! Metrics counters of each rule, looked up by the rule's number.
 //!
-//! A rule has three cache lines of relaxed atomics, shared by all workers. Its counter in the store is
-//! contended (and locked) anyway, so sharing at most doubles that cost; counters per worker would cost
-//! 18 MB per core for 100,000 rules. Not here: what counts as near or over (`hit_counts`), counters of
-//! the whole process (`counters`).
+//! A rule has three cache lines of relaxed atomics, shared by all workers. Workers contend for the
+//! rule's counter in the store anyway, so sharing at most doubles that cost; separate counters per
+//! worker would take 18 MB per core for 100,000 rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,23 +11,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::hit_counts::HitCounts;
 use crate::domain::{CheckEvent, RuleId, Source, Verdict};
 
-/// A rule's name in metrics.
+/// Name of a rule in metrics.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleName {
-    /// The policy's domain.
+    /// Domain of the rule.
     pub domain: Box<str>,
-    /// The rule's printed path.
+    /// Path of the rule, as in `/rlconfig`.
     pub path: Box<str>,
 }
 
-/// Every source, in the order of [`source_index`].
+/// All sources, in the order of [`source_index`].
 pub(super) const SOURCES: [Source; SOURCE_COUNT] =
     [Source::Memory, Source::Redis, Source::Local, Source::Cached, Source::Policy, Source::Shed];
 
-/// The number of variants of [`Source`].
+/// Number of variants of [`Source`].
 pub(super) const SOURCE_COUNT: usize = 6;
 
-/// A source's index in arrays that count by source.
+/// Returns the index of a source in arrays of counts.
 pub(super) const fn source_index(source: Source) -> usize {
     match source {
         Source::Memory => 0,
@@ -40,14 +39,15 @@ pub(super) const fn source_index(source: Source) -> usize {
     }
 }
 
-/// Counts by code (OK and OVER_LIMIT) and by source.
+/// Counts by code (OK, OVER_LIMIT), then by source.
 pub(super) type CountsByCode = [[u64; SOURCE_COUNT]; 2];
 
-/// The codes, in the order of [`CountsByCode`].
+/// Values of the `code` label, in the order of [`CountsByCode`].
 pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 
-/// The counters of one rule: hits, and checks by verdict and source. A check that passes touches only
-/// the first cache line, because on a hot rule that line moves between all cores.
+/// Counters of one rule: hits by class, and checks by verdict and source. Fields are ordered so
+/// that a passing check writes only to the first cache line, which on a hot rule moves between all
+/// cores.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct RuleCounters {
@@ -55,7 +55,7 @@ pub(super) struct RuleCounters {
     within: AtomicU64,
     near: AtomicU64,
     refused: [AtomicU64; SOURCE_COUNT],
-    /// Requested, but not within the limit.
+    /// Requested hits that were not within the limit.
     not_within: AtomicU64,
     over: AtomicU64,
     shadow: AtomicU64,
@@ -106,22 +106,22 @@ impl RuleCounters {
     }
 }
 
-/// The rule counters of one policy.
+/// Rule counters of one policy.
 #[derive(Debug, Default)]
 pub(super) struct RuleTable {
-    /// The id of the policy's first rule. Ids are consecutive.
+    /// Number of the policy's first rule. Numbers are consecutive.
     first: u32,
-    /// By id, from `first` on. Rules with the same name share their counters.
+    /// Counters in the order of rule numbers, from `first`. Rules with the same name share theirs.
     by_id: Vec<Arc<RuleCounters>>,
-    /// By name, for scrapes and for the next policy.
+    /// Counters by rule name, for scrapes and for the next policy load.
     pub(super) by_name: BTreeMap<RuleName, Arc<RuleCounters>>,
-    /// The fingerprint of the policy's files.
+    /// Fingerprint of the policy's files.
     pub(super) fingerprint: String,
 }
 
 impl RuleTable {
-    /// Counters for a policy whose rules are numbered from `first` on. Rules that `former` has under
-    /// the same name keep their counters.
+    /// Creates counters for a policy whose rules are numbered from `first`. Rules that `former`
+    /// contains under the same name keep their counters.
     pub(super) fn new(
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
@@ -146,8 +146,8 @@ impl RuleTable {
     }
 }
 
-/// The counters of the present policy and of the former one. Calls in flight during a reload still
-/// count on the former.
+/// Rule counters of the current and the previous policy. A call in flight during a reload still
+/// counts for the previous one.
 #[derive(Debug, Default)]
 pub(super) struct RuleTables {
     pub(super) present: Arc<RuleTable>,

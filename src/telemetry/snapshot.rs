@@ -1,45 +1,44 @@
-//! A snapshot of the counters as plain numbers, from which the live page computes rates.
-//!
-//! Not here: counting (`counters`), the rates (`app::rates`).
+//! Snapshot of the counters as plain numbers, from which `app::rates` computes the live page's
+//! rates.
 
 use std::time::Duration;
 
 use super::counters::Telemetry;
 use super::rule_counters::RuleName;
 
-/// Counts since the start.
+/// Counts since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Admitted calls.
+    /// Number of admitted calls.
     pub admitted: u64,
-    /// Rejected calls.
+    /// Number of rejected calls.
     pub refused: u64,
-    /// Every rule of the policy in force, by name.
+    /// Counts of each rule of the active policy, by name.
     pub rules: Vec<(RuleName, RuleSnapshot)>,
 }
 
-/// Counts of a rule, in hits.
+/// Hits of one rule since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
-    /// Requested.
+    /// Requested hits.
     pub asked: u64,
-    /// Rejected.
+    /// Hits over the limit.
     pub refused: u64,
 }
 
-/// Percentiles of the time from receiving a call to its response.
+/// Percentiles of the time from receiving a call to sending its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// The median.
+    /// Median.
     pub p50: Duration,
-    /// The 99th percentile.
+    /// 99th percentile.
     pub p99: Duration,
-    /// The 99.9th percentile.
+    /// 99.9th percentile.
     pub p999: Duration,
 }
 
 impl Telemetry {
-    /// The counts so far.
+    /// Returns all counts since the process started.
     pub fn snapshot(&self) -> Snapshot {
         let totals = self.totals();
         let tables = self.tables();
@@ -54,7 +53,7 @@ impl Telemetry {
         }
     }
 
-    /// Latencies since the start; `None` before the first call.
+    /// Returns latency percentiles since the process started; `None` before the first call.
     pub fn latency(&self) -> Option<Latency> {
         let durations = self.totals().durations;
         let percentile = |share| durations.quantile(share).map(Duration::from_micros);

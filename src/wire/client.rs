@@ -1,4 +1,4 @@
-//! Client of the rate limit service, for `tidegate ask`.
+//! gRPC client of the rate limit service, for `tidegate ask`.
 //!
 //! Not here: parsing arguments and printing (`cli`).
 
@@ -21,22 +21,22 @@ use crate::domain::{Override, Unit};
 /// Connection settings of the client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSettings {
-    /// `HOST:PORT`.
+    /// Address of the server, as `HOST:PORT`.
     pub target: String,
-    /// Timeout for connecting and for each call.
+    /// Timeout for connecting and for each call; `None` waits forever.
     pub timeout: Option<Duration>,
-    /// TLS settings; `None`: plaintext.
+    /// TLS settings; `None` means plaintext.
     pub tls: Option<ClientTls>,
 }
 
-/// TLS of the client, as PEM text.
+/// TLS settings of the client, with certificates and keys as PEM text.
 #[derive(Clone, Default)]
 pub struct ClientTls {
-    /// CA certificates that sign the server's certificate.
+    /// CA certificates that the server's certificate is verified against.
     pub authority: Vec<u8>,
-    /// Client certificate and private key.
+    /// Certificate and private key of the client.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// Expected name in the server's certificate; `None`: the target's host.
+    /// Name that the server's certificate must carry; `None` expects the host of the target.
     pub server_name: Option<String>,
 }
 
@@ -46,76 +46,76 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// A call to send.
+/// Rate limit call to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {
-    /// The policy domain.
+    /// Domain of the policy.
     pub domain: String,
-    /// The descriptors.
+    /// Descriptors, in the order in which the server answers them.
     pub descriptors: Vec<CallDescriptor>,
-    /// Hits of the request; 0 means 1.
+    /// Hits of the call, which descriptors can override; 0 means 1.
     pub hits: u32,
 }
 
-/// A descriptor of a call.
+/// Descriptor of a [`CallRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallDescriptor {
-    /// Entries: key and value, any bytes.
+    /// Entries as pairs of key and value, which may hold any bytes.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Hits of this descriptor; `Some(0)` is a peek.
+    /// Hits of this descriptor; `Some(0)` only checks the limit, `None` uses the hits of the call.
     pub hits: Option<u64>,
-    /// Refund the hits instead of charging them.
+    /// Whether to refund the hits instead of charging them.
     pub refund: bool,
-    /// Request override.
+    /// Limit to apply instead of the one in the policy.
     pub limit: Option<Override>,
 }
 
-/// Response to a call.
+/// Response to a [`CallRequest`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResponse {
     /// Whether the code is OVER_LIMIT.
     pub refused: bool,
-    /// Name of the code.
+    /// Name of the code, such as `OVER_LIMIT`.
     pub code: &'static str,
-    /// Statuses, one per descriptor, in order.
+    /// One status per descriptor, in the order of the call.
     pub statuses: Vec<ResponseStatus>,
-    /// Response headers: name and value.
+    /// Names and values of the response headers.
     pub headers: Vec<(String, String)>,
-    /// The body of a refusal.
+    /// Body of a refusal; empty if there is none.
     pub body: Vec<u8>,
-    /// Dynamic metadata, if there is any.
+    /// Dynamic metadata; `None` if the response has none.
     pub metadata: Option<Value>,
-    /// The whole response as proto-JSON.
+    /// Complete response as proto-JSON.
     pub json: Value,
 }
 
-/// Status of one descriptor.
+/// Status of one descriptor of a [`CallResponse`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseStatus {
     /// Whether the code is OVER_LIMIT.
     pub refused: bool,
-    /// The limit, if there is one.
+    /// Limit that applied; `None` if no rule matched.
     pub limit: Option<ResponseLimit>,
-    /// Hits left.
+    /// Remaining hits.
     pub remaining: u32,
-    /// Seconds until the limit resets; on a refusal, until a retry can pass.
+    /// Seconds until the limit is unused again; on a refusal, until a retry can pass.
     pub reset_seconds: Option<u64>,
 }
 
-/// The limit that a status shows.
+/// Limit that applied to a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseLimit {
     /// Name of the limit; empty if it has none.
     pub name: String,
     /// Hits per window.
     pub requests_per_unit: u32,
-    /// Name of the unit.
+    /// Name of the unit, such as `MINUTE`.
     pub unit: &'static str,
-    /// Length of the window in units.
+    /// Number of units in a window, at least 1.
     pub unit_multiplier: u32,
 }
 
-/// A connection to a server.
+/// Connection to a rate limit server.
 #[derive(Clone, Debug)]
 pub struct Client {
     service: RateLimitServiceClient<Channel>,
@@ -126,7 +126,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WireError::Target`], [`WireError::Connect`].
+    /// Returns [`WireError::Target`] for a malformed target, and [`WireError::Connect`] if the
+    /// server cannot be reached or TLS fails.
     pub async fn connect(settings: &ClientSettings) -> Result<Self, WireError> {
         let target = settings.target.clone();
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
@@ -148,7 +149,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WireError::Refused`] with the server's status.
+    /// Returns [`WireError::Refused`] with the status if the call fails.
     pub async fn ask(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
         let answer = self.service.should_rate_limit(encode(request)).await;
         answer
@@ -179,24 +180,25 @@ fn encode(request: &CallRequest) -> RateLimitRequest {
     }
 }
 
-fn descriptor(asked: &CallDescriptor) -> RateLimitDescriptor {
+fn descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
     let entry = |(key, value): &(Vec<u8>, Vec<u8>)| Entry {
         key: key.clone().into(),
         value: value.clone().into(),
     };
     RateLimitDescriptor {
-        entries: asked.entries.iter().map(entry).collect(),
-        limit: asked.limit.map(|limit| RateLimitOverride {
+        entries: call.entries.iter().map(entry).collect(),
+        limit: call.limit.map(|limit| RateLimitOverride {
             requests_per_unit: limit.requests_per_unit,
             unit: unit(limit.unit).into(),
             unit_multiplier: Some(limit.unit_multiplier),
         }),
-        hits_addend: asked.hits,
-        is_negative_hits: asked.refund,
+        hits_addend: call.hits,
+        is_negative_hits: call.refund,
     }
 }
 
-/// Converts a unit. A request override cannot be per week; UNKNOWN makes the server reject it.
+/// Converts a unit. WEEK becomes UNKNOWN, which the server rejects, because request overrides per
+/// week do not exist.
 fn unit(unit: Unit) -> RateLimitUnit {
     match unit {
         Unit::Second => RateLimitUnit::Second,

@@ -1,56 +1,58 @@
-//! Dynamic metadata of a response, for Envoy's access log and for later calls: the refusing limit and
-//! the source of the decision; the holder of concurrency slots that the call took; on request, the
-//! keys of envoyproxy/ratelimit, which repeat the request.
+//! Dynamic metadata of a response, which Envoy offers to its access log and to later filters.
 //!
-//! Not here: which of them are sent (`response_config`).
+//! A refusal names the refusing limit and the source of the decision. A call that acquired
+//! concurrency slots gets their holder. If enabled, the keys of envoyproxy/ratelimit repeat the
+//! request.
+//!
+//! Not here: the settings that enable each of these (`response_config`).
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::Value as Json;
 
 use super::decode::DecodedRequest;
-use super::response_headers::name_of;
+use super::response_headers::limit_name;
 use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
 use crate::policy::Policy;
 
-/// Key of Tidegate's own metadata.
-const OURS: &str = "tidegate";
+/// Metadata key of Tidegate's own fields.
+const TIDEGATE_KEY: &str = "tidegate";
 
-/// Key of the slot holder. At the top level, not nested under [`OURS`], because Envoy's `metadata`
-/// action reads it at this path. It is set only if the call took slots, so that Envoy sends no release
-/// for other calls.
-const SLOT: &str = "slot";
+/// Metadata key of the holder of concurrency slots. At the top level, because documented Envoy
+/// configurations read it at this path. Set only if the call acquired slots, so that Envoy sends no
+/// release for other calls.
+const HOLDER_KEY: &str = "slot";
 
-/// Adds `{limited_by, retry_after_ms, source}` under [`OURS`]; without `retry_after_ms` if waiting
-/// does not help.
-pub(super) fn of_refusal(decision: &Decision<'_>, into: &mut Struct) {
-    let mut ours = Struct::default();
+/// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
+/// `retry_after_ms` if waiting does not help.
+pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
+    let mut refusal = Struct::default();
     if let Some(limited_by) = &decision.limited_by {
-        put(&mut ours, "limited_by", text(name_of(limited_by)));
+        put(&mut refusal, "limited_by", text(limit_name(limited_by)));
         if let Some(wait) = limited_by.retry_after {
-            put(&mut ours, "retry_after_ms", number(wait.ceil_millis()));
+            put(&mut refusal, "retry_after_ms", number(wait.ceil_millis()));
         }
     }
-    put(&mut ours, "source", text(decision.source.as_str()));
-    put(into, OURS, Kind::StructValue(ours));
+    put(&mut refusal, "source", text(decision.source.as_str()));
+    put(into, TIDEGATE_KEY, Kind::StructValue(refusal));
 }
 
-/// Adds the holder of the slots that the call took, under [`SLOT`].
-pub(super) fn of_slot(slot: &HolderToken, into: &mut Struct) {
-    put(into, SLOT, text(slot.as_str()));
+/// Adds the holder of the concurrency slots that the call acquired, under [`HOLDER_KEY`].
+pub(super) fn add_holder(holder: &HolderToken, into: &mut Struct) {
+    put(into, HOLDER_KEY, text(holder.as_str()));
 }
 
-/// Adds the keys of envoyproxy/ratelimit: `domain`, `descriptors`, `hitsAddend` and the merged `metadata` of
-/// the rules that passed.
-pub(super) fn of_request(
-    asked: &DecodedRequest<'_>,
+/// Adds the keys of envoyproxy/ratelimit: `domain`, `descriptors`, `hitsAddend`, and the merged
+/// `metadata` of the rules that passed.
+pub(super) fn add_request(
+    request: &DecodedRequest<'_>,
     descriptors: &[Descriptor<'_>],
     decision: &Decision<'_>,
     rules: &Policy,
     into: &mut Struct,
 ) {
-    put(into, "domain", text(asked.domain));
-    let listed = asked
+    put(into, "domain", text(request.domain));
+    let listed = request
         .heads
         .iter()
         .zip(descriptors)
@@ -72,18 +74,18 @@ pub(super) fn of_request(
         })
         .collect::<Vec<_>>();
     put(into, "descriptors", list(listed));
-    if asked.hits_addend != 0 {
-        put(into, "hitsAddend", number(u64::from(asked.hits_addend)));
+    if request.hits_addend != 0 {
+        put(into, "hitsAddend", number(u64::from(request.hits_addend)));
     }
-    let metadata = of_passing_rules(decision, rules);
+    let metadata = merge_rule_metadata(decision, rules);
     if !metadata.fields.is_empty() {
         put(into, "metadata", Kind::StructValue(metadata));
     }
 }
 
-/// Merges the metadata of the passing rules: maps merge, for other values the first one wins. Builds a
-/// new value, so that the policy is never changed by a request.
-fn of_passing_rules(decision: &Decision<'_>, rules: &Policy) -> Struct {
+/// Merges the metadata of the rules that passed into a new value. Maps merge; of other values under
+/// the same key, the first one wins.
+fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
         if status.code != Code::Ok || status.shown.is_none() {
@@ -100,20 +102,21 @@ fn of_passing_rules(decision: &Decision<'_>, rules: &Policy) -> Struct {
 fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>) {
     for (key, value) in from {
         match (into.fields.get_mut(key).and_then(|held| held.kind.as_mut()), value) {
-            (None, _) => put(into, key, of_json(value)),
+            (None, _) => put(into, key, json_kind(value)),
             (Some(Kind::StructValue(held)), Json::Object(map)) => merge(held, map),
             (Some(_), _) => {}
         }
     }
 }
 
-pub(super) fn of_json(value: &Json) -> Kind {
+/// Converts a JSON value to a value of `google.protobuf.Struct`.
+pub(super) fn json_kind(value: &Json) -> Kind {
     match value {
         Json::Null => Kind::NullValue(0),
         Json::Bool(truth) => Kind::BoolValue(*truth),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
         Json::String(words) => text(words),
-        Json::Array(values) => list(values.iter().map(of_json)),
+        Json::Array(values) => list(values.iter().map(json_kind)),
         Json::Object(map) => {
             let mut of_map = Struct::default();
             merge(&mut of_map, map);
@@ -122,7 +125,7 @@ pub(super) fn of_json(value: &Json) -> Kind {
     }
 }
 
-/// Formats a request override as envoyproxy/ratelimit prints it.
+/// Formats a request override as envoyproxy/ratelimit does: `requests_per_unit:5 unit:MINUTE`.
 fn override_text(limit: &Override) -> String {
     let unit = limit.unit.as_str().to_uppercase();
     let hits = limit.requests_per_unit;
@@ -142,7 +145,7 @@ fn text(words: &str) -> Kind {
     Kind::StringValue(words.to_owned())
 }
 
-/// Converts a number; a `Struct` holds doubles, exact up to 2^53.
+/// Converts an integer to the only number type of a `Struct`, a double: exact up to 2^53.
 #[allow(clippy::cast_precision_loss, reason = "the format has no other number")]
 fn number(value: u64) -> Kind {
     Kind::NumberValue(value as f64)

@@ -1,7 +1,8 @@
-//! Turns a [`Decision`] into the `RateLimitResponse` that Envoy reads.
+//! Encodes a [`Decision`] as the `RateLimitResponse` that Envoy reads.
 //!
-//! One status per descriptor, in order: Envoy matches them by position. Not here: how the decision
-//! came about (`decide`), which headers and bodies are sent (`response_config`).
+//! Envoy matches statuses to descriptors by position, so there is one status per descriptor, in
+//! order. Not here: making the decision (`decide`), the settings of headers and bodies
+//! (`response_config`).
 
 use prost_types::{Duration, Struct};
 
@@ -14,19 +15,19 @@ use super::{dynamic_metadata, refusal_body};
 use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
 use crate::policy::Policy;
 
-/// Everything that a response is encoded from.
-pub(crate) struct Answer<'a, 'b> {
-    pub(crate) asked: &'a DecodedRequest<'b>,
+/// Decision and request that a response is encoded from.
+pub(crate) struct ResponseInput<'a, 'b> {
+    pub(crate) request: &'a DecodedRequest<'b>,
     pub(crate) descriptors: &'a [Descriptor<'a>],
     pub(crate) decision: &'a Decision<'a>,
     pub(crate) rules: &'a Policy,
     pub(crate) response_config: &'a ResponseConfig,
     pub(crate) now: Micros,
-    /// A uniformly distributed number, which spreads the waits of refused callers.
+    /// Uniformly distributed random number, which adds jitter to `Retry-After`.
     pub(crate) random: u64,
 }
 
-impl Answer<'_, '_> {
+impl ResponseInput<'_, '_> {
     /// Builds the response message.
     pub(crate) fn message(&self) -> RateLimitResponse {
         let decision = self.decision;
@@ -37,7 +38,8 @@ impl Answer<'_, '_> {
         };
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
-            Wait::told(decision.limited_by.as_ref(), self.response_config, self.now, self.random)
+            let limited_by = decision.limited_by.as_ref();
+            Wait::of_refusal(limited_by, self.response_config, self.now, self.random)
         } else {
             None
         };
@@ -47,7 +49,7 @@ impl Answer<'_, '_> {
             && let Some(limited_by) = &decision.limited_by
             && let rule = limited_by.rule.and_then(|id| self.rules.rule(id))
             && let Some((text, content_type)) =
-                refusal_body::of_refusal(limited_by, rule, wait, self.response_config)
+                refusal_body::build(limited_by, rule, wait, self.response_config)
         {
             response.raw_body = text.into_bytes();
             headers.push(content_type);
@@ -61,14 +63,20 @@ impl Answer<'_, '_> {
     fn metadata(&self) -> Struct {
         let mut all = Struct::default();
         if self.response_config.request_metadata {
-            let (asked, descriptors) = (self.asked, self.descriptors);
-            dynamic_metadata::of_request(asked, descriptors, self.decision, self.rules, &mut all);
+            let (request, descriptors) = (self.request, self.descriptors);
+            dynamic_metadata::add_request(
+                request,
+                descriptors,
+                self.decision,
+                self.rules,
+                &mut all,
+            );
         }
         if self.decision.code == Code::OverLimit {
-            dynamic_metadata::of_refusal(self.decision, &mut all);
+            dynamic_metadata::add_refusal(self.decision, &mut all);
         }
-        if let Some(slot) = &self.decision.slot {
-            dynamic_metadata::of_slot(slot, &mut all);
+        if let Some(holder) = &self.decision.slot {
+            dynamic_metadata::add_holder(holder, &mut all);
         }
         all
     }
@@ -87,7 +95,8 @@ fn status(status: &Status<'_>) -> wire::DescriptorStatus {
         current_limit: status.shown.as_ref().map(limit),
         limit_remaining: status.remaining,
         duration_until_reset: status.reset.map(|reset| Duration {
-            // Rounded up: Envoy drops fractions, and a 0 would make a refused caller retry too early.
+            // Rounded up to at least 1, because Envoy drops fractions, and 0 would invite an early
+            // retry.
             seconds: i64::try_from(reset.ceil_secs().max(1)).unwrap_or(i64::MAX),
             nanos: 0,
         }),
@@ -111,7 +120,7 @@ fn limit(shown: &StatusLimit<'_>) -> wire::RateLimit {
         requests_per_unit: shown.rate.requests_per_unit,
         unit: unit.into(),
         name: shown.name.to_owned(),
-        // Absent means 1, for clients that do not know the field.
+        // Left out if 1, because older clients do not know the field.
         unit_multiplier: Some(shown.rate.unit_multiplier).filter(|many| *many > 1),
     }
 }

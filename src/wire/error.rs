@@ -1,92 +1,94 @@
-//! What can go wrong in this room at start, and in the client. A refused request is not an error,
-//! and a request that is at fault is answered, not reported here.
+//! Errors of starting the server and of the gRPC client.
+//!
+//! Not here: refused requests, which are no errors, and invalid requests (`decode::DecodeError`).
 
 use std::io;
 
-/// Why a listener, its TLS, its answers or the client cannot do what the settings ask for.
+/// Error of starting the listener, of its TLS or response settings, or of the gRPC client.
 #[derive(Debug)]
 pub enum WireError {
-    /// The address cannot be listened on. Another process may hold it: a retry may help.
+    /// Binding an address failed. Retrying helps if another process is about to release the
+    /// address.
     Bind {
-        /// The address as it was asked for.
+        /// Address from the settings.
         address: String,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A thread or its runtime could not be started.
+    /// Starting a worker thread or its runtime failed.
     Thread {
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A header's name may not be used. Change the setting.
+    /// A configured header name is not allowed.
     HeaderName {
-        /// The name as it was written.
+        /// Header name from the settings.
         name: String,
-        /// Why not.
+        /// Reason why the name is not allowed.
         why: HeaderNameError,
     },
-    /// The spread of waits is above 100 %. Change the setting.
+    /// The configured jitter of `Retry-After` is above 100 %.
     Spread {
-        /// The percentage asked for.
+        /// Percentage from the settings.
         percent: u8,
     },
-    /// The server's certificate is not a PEM chain of at least one certificate.
+    /// The server certificate file is not a PEM chain of at least one certificate.
     Certificate,
-    /// The server's key is not a PEM private key.
+    /// The server key file is not a PEM private key.
     PrivateKey,
-    /// The certificates that callers are checked by are not PEM, or there are none.
+    /// The CA file for client certificates is not PEM or holds no certificate.
     ClientAuthority,
-    /// The key does not fit the certificate, or rustls refuses the combination.
+    /// The key does not match the certificate, or rustls does not support one of them.
     Tls {
-        /// What rustls said.
+        /// Error of rustls.
         source: rustls::Error,
     },
-    /// The certificate's time is over. Another one helps.
+    /// The new server certificate has expired already.
     Expired,
-    /// A list of accepted callers needs certificates to check callers by.
+    /// Allowed callers or grants are configured without a CA that verifies client certificates.
     AllowListWithoutAuthority,
-    /// The client's target is not an address. Change the argument.
+    /// The client's target is not `HOST:PORT`.
     Target {
-        /// The target as it was written.
+        /// Target from the command line.
         target: String,
     },
-    /// The server cannot be reached. A retry may help.
+    /// Connecting to the server failed. Retrying may help.
     Connect {
-        /// The target as it was written.
+        /// Target from the command line.
         target: String,
-        /// What the transport said.
+        /// Error of the transport.
         source: tonic::transport::Error,
     },
-    /// The server answered with an error. Whether a retry helps depends on the code.
+    /// The server answered with a gRPC error. Whether retrying helps depends on the status code.
     Refused {
-        /// The gRPC status.
+        /// Status of the answer.
         status: Box<tonic::Status>,
     },
 }
 
-/// Why a header's name may not be used.
+/// Reason why a configured header name is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderNameError {
-    /// Empty, or with a character that a header's name cannot have (control characters too).
+    /// Empty, or contains a character that is not allowed in header names, such as a line break.
     NotAName,
-    /// A pseudo-header, such as `:status`.
+    /// Pseudo-header of HTTP/2, such as `:status`.
     Pseudo,
-    /// Belongs to one hop of a connection, such as `transfer-encoding`.
+    /// Hop-by-hop header, such as `transfer-encoding`.
     HopByHop,
-    /// Says how long or of what type the body is, or whom the request is for.
+    /// Describes or addresses the message, such as `content-length` or `host`.
     Framing,
-    /// Another setting sends the same header already.
+    /// Another setting already sends a header of this name.
     Twice,
 }
 
 impl HeaderNameError {
-    const fn words(self) -> &'static str {
+    const fn message(self) -> &'static str {
         match self {
             HeaderNameError::NotAName => "it is not a header name",
             HeaderNameError::Pseudo => "pseudo-headers belong to the protocol",
-            HeaderNameError::HopByHop => "it belongs to a single hop",
-            HeaderNameError::Framing => "it describes the body or the addressee",
-            HeaderNameError::Twice => "another setting sends it already",
+            HeaderNameError::HopByHop => "it is a hop-by-hop header",
+            HeaderNameError::Framing => "it describes or addresses the message",
+            HeaderNameError::Twice => "another setting already sends it",
         }
     }
 }
@@ -97,9 +99,9 @@ impl std::fmt::Display for WireError {
             WireError::Bind { address, source } => {
                 write!(f, "cannot listen on {address}: {source}")
             }
-            WireError::Thread { source } => write!(f, "cannot start a serving thread: {source}"),
+            WireError::Thread { source } => write!(f, "cannot start a worker thread: {source}"),
             WireError::HeaderName { name, why } => {
-                write!(f, "header {name:?} cannot be sent: {}", why.words())
+                write!(f, "header {name:?} cannot be sent: {}", why.message())
             }
             WireError::Spread { percent } => {
                 write!(f, "a spread of {percent} % is above 100 %")
@@ -107,12 +109,12 @@ impl std::fmt::Display for WireError {
             WireError::Certificate => f.write_str("the certificate is not a PEM chain"),
             WireError::PrivateKey => f.write_str("the key is not a PEM private key"),
             WireError::ClientAuthority => {
-                f.write_str("the client authority is not a PEM list of certificates")
+                f.write_str("the CA file for client certificates is not a PEM list of certificates")
             }
             WireError::Tls { source } => write!(f, "certificate and key cannot be used: {source}"),
-            WireError::Expired => f.write_str("the certificate's time is over"),
+            WireError::Expired => f.write_str("the certificate has expired"),
             WireError::AllowListWithoutAuthority => {
-                f.write_str("a list of accepted callers needs a client authority")
+                f.write_str("allowed callers and grants need a CA for client certificates")
             }
             WireError::Target { target } => write!(f, "{target:?} is not HOST:PORT"),
             WireError::Connect { target, .. } => write!(f, "cannot connect to {target}"),

@@ -1,6 +1,7 @@
-//! The messages of `proto/`, as prost generates them, and their descriptors as they are written.
+//! Rust types that prost generates from `proto/`, and the encoded descriptors of the same files.
 //!
-//! Nothing outside this room may see them: what a caller asks becomes a `domain::Request`.
+//! Private to `wire` and `server`; other modules work with `domain::Request` and
+//! `domain::Decision`.
 
 #![allow(
     missing_docs,
@@ -22,5 +23,5 @@ pub(crate) use envoy::service::ratelimit::v3::{
 };
 pub(crate) use envoy::r#type::v3::RateLimitUnit;
 
-/// The encoded `google.protobuf.FileDescriptorSet` of the service, as reflection serves it.
+/// Encoded `google.protobuf.FileDescriptorSet` of the service, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

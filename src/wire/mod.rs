@@ -1,15 +1,17 @@
-//! The wire: bytes to a [`domain::Request`](crate::domain::Request) and a
-//! [`domain::Decision`](crate::domain::Decision) to bytes.
+//! Wire format: decodes bytes to a [`domain::Request`](crate::domain::Request) and encodes a
+//! [`domain::Decision`](crate::domain::Decision) as bytes.
 //!
-//! Not here: sockets (`server`), arithmetic, policy, files, environment.
+//! Not here: sockets (`server`), decisions (`decide`).
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `decode` | an encoded request to a `Request`, within every bound |
-//! | `encode` (over `response_headers`, `refusal_body`, `dynamic_metadata`) | a decision to the response, as `response_config` asks |
-//! | `proto_json`, `struct_json` | the same request and response in proto-JSON |
-//! | `traceparent` | the caller's place in a trace |
-//! | `client` | the client of `tidegate ask` |
+//! | `decode` | decodes a request and checks its bounds |
+//! | `encode` | encodes a decision as a response |
+//! | `response_headers`, `refusal_body`, `dynamic_metadata` | parts of a response |
+//! | `response_config` | settings of these parts |
+//! | `proto_json`, `struct_json` | request and response in proto-JSON |
+//! | `traceparent` | parses the caller's trace context |
+//! | `client` | gRPC client of `tidegate ask` |
 
 pub mod client;
 pub(crate) mod decode;

@@ -1,8 +1,8 @@
-//! proto-JSON for `/json`: bytes to an encoded `RateLimitRequest`, a `RateLimitResponse` to text.
+//! Conversion of requests from proto-JSON and of responses to proto-JSON, for `/json`.
 //!
-//! Reads field names in both proto-JSON spellings and writes camelCase; enums by name, bytes in
-//! base64, wrappers as plain values; default values are omitted. Not here: HTTP (`admin`), bounds
-//! (`decode` reads the encoded request like any other).
+//! Accepts field names in camelCase and snake_case; writes camelCase. Enums are names, bytes are
+//! base64, wrapped values are plain values, and fields with default values are left out. Not here:
+//! HTTP (`admin`), bounds (`decode`).
 
 use std::fmt;
 
@@ -23,14 +23,15 @@ use super::struct_json::struct_json;
 /// Response of `/json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonReply {
-    /// HTTP status: 200, 429 or 400.
+    /// HTTP status: 200, 400, 429, or 500.
     pub status: u16,
-    /// proto-JSON; for a 400, one line of text.
+    /// Response as proto-JSON; with status 400, an error message of one line.
     pub body: String,
 }
 
 impl JsonReply {
-    pub(crate) fn of(response: &RateLimitResponse) -> Self {
+    /// Converts a response: 200 for OK, 429 for OVER_LIMIT.
+    pub(crate) fn from_response(response: &RateLimitResponse) -> Self {
         let status = match response.overall_code() {
             wire::Code::Ok => 200,
             wire::Code::OverLimit => 429,
@@ -39,37 +40,37 @@ impl JsonReply {
         JsonReply { status, body: self::response(response).to_string() }
     }
 
-    pub(crate) fn bad_request(why: &str) -> Self {
-        JsonReply { status: 400, body: why.to_owned() }
+    /// Returns status 400 with an error message.
+    pub(crate) fn bad_request(message: &str) -> Self {
+        JsonReply { status: 400, body: message.to_owned() }
     }
 }
 
-/// Why a JSON body is not a `RateLimitRequest`.
+/// Reason why a JSON body is not a `RateLimitRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
+    /// The body is longer than [`MESSAGE_BYTES_MAX`].
     TooLong,
+    /// The body is not JSON; holds the parser's message.
     NotJson(String),
-    /// Unknown field.
-    Unknown(String),
-    /// Value of the wrong type.
-    Shape {
-        field: &'static str,
-        wanted: &'static str,
-    },
+    /// The body has a field of this name, which the message does not have.
+    UnknownField(String),
+    /// A value has the wrong type or is out of range.
+    InvalidValue { field: &'static str, wanted: &'static str },
 }
 
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JsonError::TooLong => write!(f, "the body is longer than {MESSAGE_BYTES_MAX} bytes"),
-            JsonError::NotJson(why) => write!(f, "the body is not JSON: {why}"),
-            JsonError::Unknown(field) => write!(f, "unknown field {field:?}"),
-            JsonError::Shape { field, wanted } => write!(f, "{field} must be {wanted}"),
+            JsonError::NotJson(error) => write!(f, "the body is not JSON: {error}"),
+            JsonError::UnknownField(field) => write!(f, "unknown field {field:?}"),
+            JsonError::InvalidValue { field, wanted } => write!(f, "{field} must be {wanted}"),
         }
     }
 }
 
-/// Converts a `RateLimitRequest` from proto-JSON to its encoding.
+/// Converts a `RateLimitRequest` from proto-JSON to its protobuf encoding.
 pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     if body.len() > MESSAGE_BYTES_MAX {
         return Err(JsonError::TooLong);
@@ -77,7 +78,7 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| JsonError::NotJson(error.to_string()))?;
     let mut request = RateLimitRequest::default();
-    for (name, value) in fields(&value, "the body")? {
+    for (name, value) in members(&value, "the body")? {
         match name.as_str() {
             "domain" => request.domain = text(value, "domain")?.into(),
             "descriptors" => {
@@ -87,7 +88,7 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
             "hitsAddend" | "hits_addend" => {
                 request.hits_addend = integer32(value, "hitsAddend")?;
             }
-            _ => return Err(JsonError::Unknown(name.clone())),
+            _ => return Err(JsonError::UnknownField(name.clone())),
         }
     }
     Ok(request.encode_to_vec().into())
@@ -95,7 +96,7 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
 
 fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
     let mut descriptor = RateLimitDescriptor::default();
-    for (name, value) in fields(value, "descriptors")? {
+    for (name, value) in members(value, "descriptors")? {
         match name.as_str() {
             "entries" => {
                 let entries = list(value, "entries")?.iter().map(entry);
@@ -106,10 +107,11 @@ fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
                 descriptor.hits_addend = Some(integer(value, "hitsAddend")?);
             }
             "isNegativeHits" | "is_negative_hits" => {
-                let wanted = JsonError::Shape { field: "isNegativeHits", wanted: "true or false" };
+                let wanted =
+                    JsonError::InvalidValue { field: "isNegativeHits", wanted: "true or false" };
                 descriptor.is_negative_hits = value.as_bool().ok_or(wanted)?;
             }
-            _ => return Err(JsonError::Unknown(name.clone())),
+            _ => return Err(JsonError::UnknownField(name.clone())),
         }
     }
     Ok(descriptor)
@@ -117,11 +119,11 @@ fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
 
 fn entry(value: &Value) -> Result<Entry, JsonError> {
     let mut entry = Entry::default();
-    for (name, value) in fields(value, "entries")? {
+    for (name, value) in members(value, "entries")? {
         match name.as_str() {
             "key" => entry.key = text(value, "key")?.into(),
             "value" => entry.value = text(value, "value")?.into(),
-            _ => return Err(JsonError::Unknown(name.clone())),
+            _ => return Err(JsonError::UnknownField(name.clone())),
         }
     }
     Ok(entry)
@@ -129,7 +131,7 @@ fn entry(value: &Value) -> Result<Entry, JsonError> {
 
 fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
     let mut limit = RateLimitOverride::default();
-    for (name, value) in fields(value, "limit")? {
+    for (name, value) in members(value, "limit")? {
         match name.as_str() {
             "requestsPerUnit" | "requests_per_unit" => {
                 limit.requests_per_unit = integer32(value, "requestsPerUnit")?;
@@ -138,7 +140,7 @@ fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
             "unitMultiplier" | "unit_multiplier" => {
                 limit.unit_multiplier = Some(integer32(value, "unitMultiplier")?);
             }
-            _ => return Err(JsonError::Unknown(name.clone())),
+            _ => return Err(JsonError::UnknownField(name.clone())),
         }
     }
     Ok(limit)
@@ -146,70 +148,72 @@ fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
 
 fn unit(value: &Value) -> Result<i32, JsonError> {
     let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
-    let number = || value.as_number().and_then(whole);
+    let number = || value.as_number().and_then(whole_number);
     let by_number = || number().and_then(|number| i32::try_from(number).ok());
-    let wanted = JsonError::Shape { field: "unit", wanted: "the name or number of a unit" };
+    let wanted = JsonError::InvalidValue { field: "unit", wanted: "the name or number of a unit" };
     by_name.or_else(by_number).ok_or(wanted)
 }
 
-/// Returns the members of an object without those that are `null`.
-fn fields<'v>(
+/// Returns the members of an object, except those that are `null`.
+fn members<'v>(
     value: &'v Value,
     field: &'static str,
 ) -> Result<impl Iterator<Item = (&'v String, &'v Value)>, JsonError> {
-    let object = value.as_object().ok_or(JsonError::Shape { field, wanted: "an object" })?;
+    let object = value.as_object().ok_or(JsonError::InvalidValue { field, wanted: "an object" })?;
     Ok(object.iter().filter(|(_, value)| !value.is_null()))
 }
 
 fn list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonError> {
-    value.as_array().ok_or(JsonError::Shape { field, wanted: "a list" })
+    value.as_array().ok_or(JsonError::InvalidValue { field, wanted: "a list" })
 }
 
 fn text(value: &Value, field: &'static str) -> Result<String, JsonError> {
-    let text = value.as_str().ok_or(JsonError::Shape { field, wanted: "a string" })?;
+    let text = value.as_str().ok_or(JsonError::InvalidValue { field, wanted: "a string" })?;
     Ok(text.to_owned())
 }
 
+/// Reads a field of type `uint64`.
 fn integer(value: &Value, field: &'static str) -> Result<u64, JsonError> {
-    bounded(value, field, "at most 18446744073709551615")
+    unsigned(value, field, "at most 18446744073709551615")
 }
 
+/// Reads a field of type `uint32`.
 fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
-    bounded(value, field, "at most 4294967295")
+    unsigned(value, field, "at most 4294967295")
 }
 
-/// Reads an integer, or one in quotes: proto-JSON quotes 64-bit integers, which JavaScript cannot
-/// hold.
-fn bounded<T: TryFrom<i128>>(
+/// Reads an integer with or without quotes. proto-JSON quotes 64-bit integers, because JavaScript
+/// cannot represent all of them.
+fn unsigned<T: TryFrom<i128>>(
     value: &Value,
     field: &'static str,
     at_most: &'static str,
 ) -> Result<T, JsonError> {
     let number = match value {
-        Value::Number(number) => whole(number),
-        Value::String(text) => quoted(text).as_ref().and_then(whole),
+        Value::Number(number) => whole_number(number),
+        Value::String(text) => quoted_number(text).as_ref().and_then(whole_number),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     };
-    let wanted = JsonError::Shape { field, wanted: "a whole number that is not negative" };
+    let wanted = JsonError::InvalidValue { field, wanted: "a whole number that is not negative" };
     let number = number.filter(|number| *number >= 0).ok_or(wanted)?;
-    T::try_from(number).map_err(|_| JsonError::Shape { field, wanted: at_most })
+    T::try_from(number).map_err(|_| JsonError::InvalidValue { field, wanted: at_most })
 }
 
-/// Parses a quoted number; `None` if anything surrounds it.
-fn quoted(text: &str) -> Option<Number> {
+/// Parses a number in quotes; `None` if whitespace surrounds it.
+fn quoted_number(text: &str) -> Option<Number> {
     let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
     serde_json::from_str(text).ok().filter(|_| bare)
 }
 
-/// Returns the integer that `7`, `7.0` or `0.7e1` denotes; `None` if it is not whole. Numbers with a
-/// fraction or an exponent were parsed as doubles, so they are inexact from 2^53 on; beyond i128 they
-/// saturate, which is out of range for every field.
-fn whole(number: &Number) -> Option<i128> {
+/// Returns the integer that a number such as `7`, `7.0` or `0.7e1` denotes; `None` if it has a
+/// fraction. A number written with a fraction or an exponent was parsed as a double: inexact above
+/// 2^53, and saturated beyond `i128`, which is out of range for every field.
+fn whole_number(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
     number.as_i128().or_else(float)
 }
 
-/// Converts a response to proto-JSON.
+/// Converts a `RateLimitResponse` to proto-JSON.
 pub(crate) fn response(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
     put(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
@@ -251,7 +255,7 @@ fn header(header: &HeaderValue) -> Value {
     Value::Object(object)
 }
 
-/// Inserts a field unless it has its default value, as proto-JSON does.
+/// Inserts a field, unless it has its default value, which proto-JSON leaves out.
 fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
     let default = match &value {
         Value::String(text) => text.is_empty() || text == "UNKNOWN",
@@ -282,7 +286,7 @@ mod tests {
             "hits_addend": 3,
         });
         let message = request(body.to_string().as_bytes()).unwrap();
-        let message = decode::message(message).unwrap();
+        let message = decode::decode_message(message).unwrap();
         let asked = DecodedRequest::new(&message).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");

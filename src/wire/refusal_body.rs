@@ -1,27 +1,31 @@
-//! Body of a refusal: the text of the rule or its domain, else a JSON default if enabled.
+//! Body of a refusal: the text that the policy defines for the rule or its domain, otherwise a JSON
+//! default if enabled.
 //!
-//! Not here: reading the texts from the policy (`policy::compile::body`).
+//! Not here: reading the text from the policy (`policy::compile::body`).
 
 use super::messages::HeaderValue;
 use super::response_config::ResponseConfig;
-use super::response_headers::{Wait, header, name_of, visible};
+use super::response_headers::{Wait, header, limit_name, percent_encode};
 use crate::domain::LimitedBy;
 use crate::policy::Rule;
 
-/// Maximum bytes of a body after the placeholders are filled in. It passes through Envoy's buffers in
-/// every refusal.
+/// Maximum size of a body in bytes, with its placeholders filled in. Envoy buffers the body of
+/// every refusal, and attackers cause many refusals.
 pub const BODY_BYTES_MAX: usize = 1024;
 
-const JSON: &str = "application/json";
-const JSON_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
+/// Content type of the default body.
+const DEFAULT_CONTENT_TYPE: &str = "application/json";
+/// Text of the default body.
+const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Placeholders in a text.
+/// Placeholder for the name of the refusing limit.
 const NAME: &str = "{name}";
+/// Placeholder for the wait in whole seconds.
 const SECONDS: &str = "{retry_after_seconds}";
 
-/// Returns the body and its content-type header; `None` if there is no text, or if it exceeds
-/// [`BODY_BYTES_MAX`] even without the limit's name.
-pub(super) fn of_refusal(
+/// Builds the body and its content-type header. Returns `None` if no text is configured, or if the
+/// body exceeds [`BODY_BYTES_MAX`] even with an empty limit name.
+pub(super) fn build(
     limited_by: &LimitedBy<'_>,
     rule: Option<&Rule>,
     wait: Option<Wait>,
@@ -30,26 +34,26 @@ pub(super) fn of_refusal(
     let own = rule.and_then(|rule| rule.body.as_deref());
     let (content_type, text) = match own {
         Some(body) => (&*body.content_type, &*body.text),
-        None if response_config.body => (JSON, JSON_TEXT),
+        None if response_config.body => (DEFAULT_CONTENT_TYPE, DEFAULT_TEXT),
         None => return None,
     };
-    let body = [name_of(limited_by), ""]
+    let body = [limit_name(limited_by), ""]
         .into_iter()
-        .map(|name| filled(text, name, wait))
+        .map(|name| fill(text, name, wait))
         .find(|body| body.len() <= BODY_BYTES_MAX)?;
-    Some((body, header("content-type", visible(content_type))))
+    Some((body, header("content-type", percent_encode(content_type))))
 }
 
-/// Fills the placeholders: the name JSON-escaped, `null` for a wait that does not help. One pass, so
-/// that a name that looks like a placeholder is not expanded.
-fn filled(text: &str, name: &str, wait: Option<Wait>) -> String {
+/// Fills the placeholders of `text`: `name` is JSON-escaped, and a `wait` of `None` becomes `null`.
+/// A single pass, so that a placeholder inside `name` is not expanded.
+fn fill(text: &str, name: &str, wait: Option<Wait>) -> String {
     let mut body = String::with_capacity(text.len() + name.len());
     let mut rest = text;
     while let Some(at) = rest.find('{') {
         let (before, from) = rest.split_at(at);
         body.push_str(before);
         rest = if let Some(after) = from.strip_prefix(NAME) {
-            body.push_str(&escaped(name));
+            body.push_str(&json_escape(name));
             after
         } else if let Some(after) = from.strip_prefix(SECONDS) {
             match wait {
@@ -66,7 +70,7 @@ fn filled(text: &str, name: &str, wait: Option<Wait>) -> String {
     body
 }
 
-fn escaped(name: &str) -> String {
+fn json_escape(name: &str) -> String {
     let quoted = serde_json::Value::from(name).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }

@@ -1,45 +1,46 @@
-//! Which headers, body and metadata a response carries besides its codes. Checked once, at the start,
-//! because Envoy does not check: a header value with a line break would become two headers.
+//! Settings of the headers, the body, and the metadata of responses. Header names are validated at
+//! startup, because Envoy does not validate them: one with a line break would become two headers.
 //!
-//! Not here: writing them (`encode`, `response_headers`, `refusal_body`, `dynamic_metadata`).
+//! Not here: writing headers (`response_headers`), bodies (`refusal_body`), and metadata
+//! (`dynamic_metadata`).
 
 use http::HeaderName;
 
 use super::error::{HeaderNameError, WireError};
 
-/// Settings of the response. By default it carries only the codes, the statuses, and the metadata of
-/// a refusal.
+/// Settings of responses. By default, a response carries the code and the statuses, and on a
+/// refusal also dynamic metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseSettings {
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    /// Sends `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset`.
     pub x_rate_limit: bool,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset` of the IETF draft, or the same three under
-    /// configured names.
+    /// Sends `RateLimit-Limit`, `RateLimit-Remaining`, and `RateLimit-Reset` as the IETF draft
+    /// defines them, or under configured names.
     pub rate_limit: Option<LimitHeaderNames>,
     /// Format of the reset in both sets of limit headers.
     pub reset: ResetFormat,
-    /// `Retry-After` on refusals where waiting helps.
+    /// Sends `Retry-After` with refusals for which waiting helps, in this format.
     pub retry_after: Option<RetryAfterFormat>,
-    /// Lengthens `Retry-After` by a random share of up to this many percent, 0 to 100, so that
-    /// callers refused together do not retry together.
+    /// Maximum jitter added to `Retry-After`, in percent of the wait, 0 to 100. Spreads the retries
+    /// of callers that were refused at the same time.
     pub retry_spread_percent: u8,
-    /// Name of a header that carries the refusing limit's name.
+    /// Name of the header that names the refusing limit; `None` sends no such header.
     pub limited_by: Option<String>,
-    /// Adds a JSON body to refusals whose rule and domain define none.
+    /// Sends a JSON body with refusals whose rule and domain define no body.
     pub body: bool,
-    /// Adds the dynamic metadata of envoyproxy/ratelimit to every response.
+    /// Sends the dynamic metadata of envoyproxy/ratelimit with every response.
     pub request_metadata: bool,
 }
 
-/// The names of the three limit headers.
+/// Names of the three limit headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitHeaderNames {
     /// Name of the header with the limit.
     pub limit: String,
     /// Name of the header with the remaining hits.
     pub remaining: String,
-    /// Name of the header with the time until the limit is unused again; on a refusal, until a retry
-    /// can pass.
+    /// Name of the header with the reset: the time until the limit is unused again, or on a refusal
+    /// until a retry can pass.
     pub reset: String,
 }
 
@@ -56,24 +57,24 @@ impl Default for LimitHeaderNames {
 /// Format of the reset header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
-    /// Whole seconds from now, rounded up, at least 1.
+    /// Seconds from now, rounded up, at least 1.
     #[default]
     Seconds,
-    /// Whole seconds of Unix time, rounded up.
+    /// Unix time in seconds, rounded up.
     UnixTime,
 }
 
 /// Format of the `Retry-After` header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryAfterFormat {
-    /// Whole seconds, rounded up, at least 1.
+    /// Seconds from now, rounded up, at least 1.
     #[default]
     Seconds,
-    /// An HTTP date, rounded up to the next whole second.
+    /// HTTP date, rounded up to a whole second.
     HttpDate,
 }
 
-/// Checked [`ResponseSettings`].
+/// Validated [`ResponseSettings`].
 #[derive(Clone, Debug, Default)]
 pub struct ResponseConfig {
     /// Sets of limit headers, at most two.
@@ -86,10 +87,10 @@ pub struct ResponseConfig {
     pub(crate) request_metadata: bool,
 }
 
-/// Name of the `Retry-After` header, as it is sent.
+/// Name of the header with the wait of a refused caller.
 pub(crate) const RETRY_AFTER: &str = "Retry-After";
 
-/// Hop-by-hop headers (RFC 9110, section 7.6.1, and those that older peers honour).
+/// Hop-by-hop headers of RFC 9110, section 7.6.1, and of older practice.
 const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
@@ -102,21 +103,24 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that frame or address a message. Envoy would append ours to its own:
+/// Headers that describe or address a message. Envoy would append our value to its own, for example
 /// `content-length: 225,3`.
 const FRAMING: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
 impl ResponseConfig {
-    /// Checks the settings.
+    /// Validates the settings.
     ///
     /// # Errors
     ///
-    /// [`WireError::HeaderName`] for a name that must not be sent or is configured twice,
-    /// [`WireError::Spread`] above 100 %.
+    /// Returns [`WireError::HeaderName`] for a header name that is not allowed or is configured
+    /// twice, and [`WireError::Spread`] for a jitter above 100 %.
     ///
     /// ```
     /// use tidegate::wire::{ResponseConfig, ResponseSettings};
-    /// let with_header = |name: &str| ResponseSettings { limited_by: Some(name.to_owned()), ..Default::default() };
+    /// let with_header = |name: &str| ResponseSettings {
+    ///     limited_by: Some(name.to_owned()),
+    ///     ..ResponseSettings::default()
+    /// };
     /// assert!(ResponseConfig::new(with_header("x-limited-by")).is_ok());
     /// assert!(ResponseConfig::new(with_header(":status")).is_err());
     /// ```
@@ -131,15 +135,15 @@ impl ResponseConfig {
         });
         let families: Vec<_> = settings.rate_limit.into_iter().chain(x_family).collect();
         let names = families.iter().flat_map(|f| [&f.limit, &f.remaining, &f.reset]);
-        let mut seen = vec![HeaderName::from_static("retry-after")];
+        let mut used = vec![HeaderName::from_static("retry-after")];
         for name in names.chain(&settings.limited_by) {
             let checked =
-                checked_name(name)
+                check_name(name)
                     .and_then(|name| {
-                        if seen.contains(&name) { Err(HeaderNameError::Twice) } else { Ok(name) }
+                        if used.contains(&name) { Err(HeaderNameError::Twice) } else { Ok(name) }
                     })
                     .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
-            seen.push(checked);
+            used.push(checked);
         }
         Ok(ResponseConfig {
             families,
@@ -153,7 +157,8 @@ impl ResponseConfig {
     }
 }
 
-fn checked_name(name: &str) -> Result<HeaderName, HeaderNameError> {
+/// Parses a header name and rejects those that Envoy or the protocol owns.
+fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     if name.starts_with(':') {
         return Err(HeaderNameError::Pseudo);
     }

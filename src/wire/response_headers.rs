@@ -1,7 +1,7 @@
-//! Response headers: limit headers on every response with a limit; `Retry-After` and the limit's name
-//! on refusals.
+//! Response headers: limit headers on every response that a limit applies to, and `Retry-After` and
+//! the name of the limit on refusals.
 //!
-//! Not here: which of them are sent, and under which names (`response_config`).
+//! Not here: the settings that enable and name these headers (`response_config`).
 
 use jiff::fmt::rfc2822::DateTimePrinter;
 
@@ -9,22 +9,23 @@ use super::messages::HeaderValue;
 use super::response_config::{RETRY_AFTER, ResetFormat, ResponseConfig, RetryAfterFormat};
 use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
 
-/// Maximum bytes of the header that names the limit. Names have at most 255 bytes; a limit without a
-/// name is named by its path, which can be longer and is cut.
+/// Maximum size in bytes of the header that names the limit, percent-encoding included. A limit
+/// without a name is named by its path, which can be longer and is then truncated.
 const NAME_VALUE_BYTES_MAX: usize = 255;
 
-/// The wait that a refused caller is sent, as a duration and as a point in time.
+/// Wait of a refused caller, jitter included, as a duration and as a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
-    /// Whole seconds, rounded up, at least 1.
+    /// Wait in seconds, rounded up, at least 1.
     pub(super) seconds: u64,
+    /// Time at which a retry can pass.
     until: Micros,
 }
 
 impl Wait {
-    /// Returns the wait of a refusal, lengthened by the configured spread; `None` if waiting does not
-    /// help. `random` is a uniformly distributed number.
-    pub(super) fn told(
+    /// Returns the wait of a refusal plus the configured jitter; `None` if waiting does not help.
+    /// `random` is uniformly distributed.
+    pub(super) fn of_refusal(
         limited_by: Option<&LimitedBy<'_>>,
         response_config: &ResponseConfig,
         now: Micros,
@@ -38,7 +39,7 @@ impl Wait {
     }
 }
 
-/// Appends the headers of `decision` to `into`.
+/// Appends the response headers of `decision` to `into`.
 pub(super) fn append(
     decision: &Decision<'_>,
     wait: Option<Wait>,
@@ -47,9 +48,9 @@ pub(super) fn append(
     into: &mut Vec<HeaderValue>,
 ) {
     if !response_config.families.is_empty()
-        && let Some(status) = tightest(&decision.statuses)
+        && let Some(status) = tightest_status(&decision.statuses)
     {
-        append_limit(status, response_config, now, into);
+        append_limit_headers(status, response_config, now, into);
     }
     if decision.code == Code::Ok {
         return;
@@ -60,31 +61,32 @@ pub(super) fn append(
         into.push(header(RETRY_AFTER, value));
     }
     if let (Some(name), Some(limited_by)) = (&response_config.limited_by, &decision.limited_by) {
-        into.push(header(name, visible(name_of(limited_by))));
+        into.push(header(name, percent_encode(limit_name(limited_by))));
     }
 }
 
-/// Returns the name of a limit for callers; empty for a request override.
-pub(super) fn name_of<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
+/// Returns the name of the refusing limit; `override` for a limit that the request brought along.
+pub(super) fn limit_name<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
     if limited_by.name.is_empty() { "override" } else { limited_by.name }
 }
 
-/// Returns the status shown in the headers, chosen as envoyproxy/ratelimit does: the last refusing
-/// status that is not a quota, else the first one with the fewest remaining hits.
-fn tightest<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
+/// Returns the status that the limit headers show, as envoyproxy/ratelimit chooses it: the last
+/// refusing status that is not a quota, otherwise the first one with the fewest remaining hits.
+fn tightest_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());
     shown().rfind(refuses).or_else(|| shown().min_by_key(|status| status.remaining))
 }
 
-fn append_limit(
+/// Appends the configured sets of limit headers for `status`.
+fn append_limit_headers(
     status: &Status<'_>,
     response_config: &ResponseConfig,
     now: Micros,
     into: &mut Vec<HeaderValue>,
 ) {
     let Some(shown) = &status.shown else { return };
-    // A bucket's burst may exceed `requests_per_unit`, and remaining must not exceed the limit.
+    // A bucket's burst can exceed `requests_per_unit`, but `remaining` must not exceed the limit.
     let limit = Hits(u64::from(shown.rate.requests_per_unit)).max(shown.capacity);
     let reset = status.reset.map(|reset| match response_config.reset {
         ResetFormat::Seconds => reset.ceil_secs().max(1),
@@ -99,7 +101,7 @@ fn append_limit(
     }
 }
 
-/// Formats the wait; `None` for a date after the year 9999.
+/// Formats the value of `Retry-After`; `None` for a date after the year 9999.
 fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
     match how {
         RetryAfterFormat::Seconds => Some(wait.seconds.to_string()),
@@ -111,14 +113,15 @@ fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
     }
 }
 
+/// Builds a response header.
 pub(super) fn header(name: &str, value: impl Into<String>) -> HeaderValue {
-    // Envoy ignores `raw_value`.
+    // Not `raw_value`, because Envoy ignores it here.
     HeaderValue { key: name.to_owned(), value: value.into(), raw_value: Vec::new() }
 }
 
-/// Percent-encodes everything but visible ASCII and spaces, so that no name can end the header: Envoy
-/// would turn a line break into a second header.
-pub(super) fn visible(text: &str) -> String {
+/// Percent-encodes everything but printable ASCII, so that a line break in a name cannot start a
+/// second header in Envoy. Truncates to [`NAME_VALUE_BYTES_MAX`].
+pub(super) fn percent_encode(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     for byte in text.bytes() {
         let width = if (b' '..=b'~').contains(&byte) { 1 } else { 3 };

@@ -1,6 +1,6 @@
-//! `google.protobuf.Struct` to JSON, for the metadata in `/json` and `tidegate ask`.
+//! Conversion of `google.protobuf.Struct` to JSON, for the metadata in `/json` and `tidegate ask`.
 //!
-//! Not here: the other direction (`dynamic_metadata`).
+//! Not here: conversion of JSON to a `Struct` (`dynamic_metadata`).
 
 use prost_types::Struct;
 use prost_types::value::Kind;
@@ -25,9 +25,10 @@ fn kind_json(value: &prost_types::Value) -> Value {
     }
 }
 
-/// Converts a number; integers are printed without a fraction, as proto-JSON does.
+/// Converts a number, without a fraction if it is an integer, as proto-JSON prints it.
 #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
 fn number_json(number: f64) -> Value {
+    /// 2^53: larger doubles cannot hold every integer.
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() <= EXACT_MAX {
         Value::from(number as i64)

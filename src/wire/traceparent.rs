@@ -1,45 +1,49 @@
-//! Parser of the W3C `traceparent` header: trace id, parent span id, and the sampled flag.
+//! Parser of the W3C `traceparent` header: trace id, parent span id, and sampled flag.
 //!
-//! Not here: sampling (`telemetry::otlp`).
+//! Not here: the sampling decision (`telemetry::otlp`).
 
 use http::{HeaderMap, HeaderName};
 
 use crate::domain::TraceParent;
 
-/// The header name, validated once instead of on every call.
+/// Header name, a static so that it is not validated on every call.
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Returns the parent span of a call. A malformed header is ignored, as the W3C requires.
+/// Returns the parent span of a call. Ignores a malformed header, as the W3C specification
+/// requires.
 pub(crate) fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 
-/// Parses `version-trace-span-flags` in lower-case hexadecimal; later versions may append fields.
+/// Parses `version-trace-span-flags` in lower-case hexadecimal. Versions after 00 may append
+/// fields.
 fn parse(text: &[u8]) -> Option<TraceParent> {
     let (head, rest) = text.split_at_checked(55)?;
-    let version = byte(&head[..2])?;
-    let further = match version {
+    let version = hex_byte(&head[..2])?;
+    let valid_length = match version {
         0 => rest.is_empty(),
         0xff => false,
         _ => rest.is_empty() || rest[0] == b'-',
     };
     let dashes = [2, 35, 52].iter().all(|at| head[*at] == b'-');
-    let trace: [u8; 16] = bytes(&head[3..35])?;
-    let span: [u8; 8] = bytes(&head[36..52])?;
-    let flags = byte(&head[53..])?;
-    let valid = further && dashes && trace != [0; 16] && span != [0; 8];
+    let trace: [u8; 16] = hex_bytes(&head[3..35])?;
+    let span: [u8; 8] = hex_bytes(&head[36..52])?;
+    let flags = hex_byte(&head[53..])?;
+    let valid = valid_length && dashes && trace != [0; 16] && span != [0; 8];
     valid.then_some(TraceParent { trace, span, sampled: flags & 1 == 1 })
 }
 
-fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+/// Decodes `2 * N` hexadecimal digits.
+fn hex_bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut all = [0; N];
     for (to, two) in all.iter_mut().zip(digits.chunks_exact(2)) {
-        *to = byte(two)?;
+        *to = hex_byte(two)?;
     }
     Some(all)
 }
 
-fn byte(two: &[u8]) -> Option<u8> {
+/// Decodes two lower-case hexadecimal digits.
+fn hex_byte(two: &[u8]) -> Option<u8> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),

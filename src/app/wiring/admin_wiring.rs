@@ -1,4 +1,4 @@
-//! Connects the HTTP ports to the running service: builds the functions that `admin` calls.
+//! Builds the handlers that the HTTP ports in `admin` call on the running service.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::telemetry::otlp::export_metrics;
 use crate::telemetry::{AllMetrics, Scrape, Telemetry};
 use crate::wire::MESSAGE_BYTES_MAX;
 
-/// The parts of the service that the HTTP ports show.
+/// Components of the service that the HTTP ports expose.
 pub(crate) struct AdminWiring<'a> {
     pub(crate) configuration: &'a Configuration,
     pub(crate) decider: Arc<ServiceDecider>,
@@ -30,15 +30,18 @@ pub(crate) struct AdminWiring<'a> {
 }
 
 impl AdminWiring<'_> {
-    /// Returns the metrics for scraping and starts their export by OTLP.
+    /// Returns the metrics page and starts the OTLP exporters that the settings enable.
     ///
     /// # Errors
     ///
-    /// An invalid OTLP receiver.
+    /// Returns an error if an OTLP endpoint, header or CA is invalid.
     pub(crate) fn metrics(&self) -> Result<(Arc<Scrape>, OtlpExporters), Failure> {
         let stats = SignalStats::default();
-        let mut metrics =
-            store_metrics::of(&self.decider, &self.connection_stats, self.tls_counters.as_ref());
+        let mut metrics = store_metrics::sources(
+            &self.decider,
+            &self.connection_stats,
+            self.tls_counters.as_ref(),
+        );
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
@@ -50,7 +53,7 @@ impl AdminWiring<'_> {
         Ok((Arc::new(scrape), exporters))
     }
 
-    /// Functions of the HTTP port.
+    /// Returns the handlers of the HTTP port.
     pub(crate) fn public_handlers(&self, scrape: &Arc<Scrape>) -> PublicHandlers {
         let health = self.health.clone();
         let decider = Arc::clone(&self.decider);
@@ -78,7 +81,7 @@ impl AdminWiring<'_> {
         })
     }
 
-    /// Functions of the debug port.
+    /// Returns the handlers of the debug port.
     pub(crate) fn debug_handlers(
         &self,
         actions: AdminHandlers,
@@ -90,7 +93,7 @@ impl AdminWiring<'_> {
             let policy = decider.policy();
             policy.listing().fold(String::new(), |text, line| text + &line + "\n")
         };
-        // The settings have validated it already.
+        // The settings have already validated the prefix.
         let prefix = Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default();
         let live_page = page_data::live_page_handlers(
             &self.decider,

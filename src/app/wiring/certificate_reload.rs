@@ -1,30 +1,32 @@
-//! Loads the certificates of the gRPC port, and loads them again when their files change. Invalid
-//! ones are logged and counted, and the old ones stay in force.
+//! Loads the certificates of the gRPC port and reloads them when their files change. Invalid
+//! certificates are logged and counted, and the previous ones stay active.
 //!
-//! Each poll compares content, because content is what changes alike when a Secret's links are
-//! swapped, a file is replaced or overwritten; certificates are a few kilobytes. A change takes
-//! effect once two polls read the same content: the writer may be between certificate and key.
+//! Each poll compares file contents: they change whether a Secret's links are swapped or a file is
+//! replaced or overwritten, and certificates are only a few kilobytes. A change takes effect once
+//! two polls read the same contents, because a writer may have replaced the certificate but not yet
+//! the key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::app::exit_codes::Failure;
-use crate::app::pem_file;
+use crate::app::read_pem_file;
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
 
-/// TLS of the gRPC port, and the watch over its files.
+/// TLS configuration of the gRPC port, reloaded when its files change.
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// Content that was last put in force or rejected.
+    /// Contents that were last activated or rejected.
     handled: FileState,
-    /// Content of the last poll.
+    /// Contents at the last poll.
     last: FileState,
 }
 
-/// Result of a poll. It keeps a hash, so that private keys do not stay in memory.
+/// Contents of the certificate files at one poll. Only a hash is kept, so that private keys do not
+/// stay in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileState {
     Content(blake3::Hash),
@@ -32,11 +34,11 @@ enum FileState {
 }
 
 impl CertificateReloader {
-    /// Loads the certificates that the settings name; `None` without TLS.
+    /// Loads the configured certificates. Returns `None` if TLS is off.
     ///
     /// # Errors
     ///
-    /// A file cannot be read or is invalid.
+    /// Returns an error if a file cannot be read or is invalid.
     pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
         let Some(material) = material(settings)? else { return Ok(None) };
         let tls = Tls::new(&material)?;
@@ -53,7 +55,7 @@ impl CertificateReloader {
         self.tls.clone()
     }
 
-    /// Polls until `stop`, at the interval of policy files.
+    /// Polls the files at the `--policy-poll` interval until `stop` is set.
     pub(crate) fn run(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             thread::park_timeout(self.settings.policy_poll);
@@ -65,7 +67,7 @@ impl CertificateReloader {
         let read = material(&self.settings);
         let state = match &read {
             Ok(Some(material)) => FileState::Content(hash(material)),
-            // Settings do not change, so they still name certificates.
+            // Unreachable: the settings enabled TLS at startup and do not change.
             Ok(None) => return,
             Err(_) => FileState::Unreadable,
         };
@@ -80,7 +82,7 @@ impl CertificateReloader {
             }
             Ok(None) => return,
             Err(failure) => {
-                self.tls.count(false);
+                self.tls.count_reload(false);
                 Err(failure)
             }
         };
@@ -111,15 +113,19 @@ fn material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
         callers: callers.clone(),
     };
     Ok(Some(TlsMaterial {
-        certificate: pem_file(certificate)?,
-        private_key: pem_file(key)?,
-        client_authority: settings.grpc_client_tls_cacert.as_deref().map(pem_file).transpose()?,
+        certificate: read_pem_file(certificate)?,
+        private_key: read_pem_file(key)?,
+        client_authority: settings
+            .grpc_client_tls_cacert
+            .as_deref()
+            .map(read_pem_file)
+            .transpose()?,
         allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
         grants: settings.grpc_client_domains.iter().map(grant).collect(),
     }))
 }
 
-/// Hashes the content of all files.
+/// Hashes the contents of the certificate, private key and CA files.
 fn hash(material: &TlsMaterial) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     let authority = material.client_authority.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The tables of metrics in `docs/METRICS.md` are generated from the metric families.
+//! Test that the tables in `docs/METRICS.md` match the metric families they are generated from.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::telemetry::{MetricFamily, MetricKind, compat_families, families, otlp
 const HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
 const END: &str = "\n<!-- end generated -->";
 
-/// One row per family.
+/// Formats a Markdown table with one row per metric family.
 fn table(prefix: &str, families: impl IntoIterator<Item = MetricFamily>) -> String {
     let mut table = HEAD.to_owned();
     for family in families {

@@ -1,4 +1,4 @@
-//! Builds the parts of the service from settings, and connects them to metrics and HTTP ports.
+//! Builds the components of the service from settings, and connects them to metrics and HTTP ports.
 
 pub(crate) mod admin_wiring;
 pub(crate) mod certificate_reload;

@@ -1,6 +1,4 @@
-//! Starts and stops the export of metrics and traces by OTLP.
-//!
-//! The exporters themselves are in `telemetry`.
+//! Starts and stops the OTLP exporters of metrics and traces, which are in `telemetry::otlp`.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -16,14 +14,15 @@ use crate::telemetry::otlp::{
 };
 use crate::telemetry::{AllMetrics, Telemetry};
 
-/// Running exporters.
+/// Running OTLP exporters, with the handle to stop them.
 #[derive(Debug)]
 pub(crate) struct OtlpExporters {
     telemetry: Arc<Telemetry>,
     metrics: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// Export statistics of each signal, whether it is exported or not.
+/// Export statistics of metrics and of traces. They exist even if a signal is not exported, so that
+/// their series do not appear late.
 pub(crate) struct SignalStats {
     pub(crate) metrics: Arc<ExportStats>,
     pub(crate) traces: Arc<ExportStats>,
@@ -39,11 +38,11 @@ impl Default for SignalStats {
 }
 
 impl OtlpExporters {
-    /// Starts the exporters that the settings enable, on the current runtime.
+    /// Starts the exporters that the settings enable, on the current Tokio runtime.
     ///
     /// # Errors
     ///
-    /// An invalid address, header or CA of a receiver.
+    /// Returns an error if an endpoint, header or CA is invalid.
     pub(crate) fn start(
         settings: &Settings,
         telemetry: &Arc<Telemetry>,
@@ -56,7 +55,7 @@ impl OtlpExporters {
         let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
         let identity = ServiceIdentity {
             service: otlp.service.clone(),
-            // Tells two processes apart. The standard library has no other source of randomness.
+            // Distinguishes processes. `RandomState` is the standard library's only random source.
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             attributes: otlp.attributes.clone(),
         };
@@ -76,7 +75,8 @@ impl OtlpExporters {
         Ok(exporters)
     }
 
-    /// Exports what is left and stops. Call it under a timeout: a receiver may not answer.
+    /// Exports the remaining data and stops. Callers set a timeout, because the collector may not
+    /// answer.
     pub(crate) async fn stop(self) {
         let telemetry = self.telemetry;
         let traces = tokio::task::spawn_blocking(move || {
@@ -97,6 +97,6 @@ fn target(otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
         endpoint: endpoint.to_owned(),
         headers: otlp.headers(),
         timeout: otlp.timeout,
-        ca: otlp.certificate.as_deref().map(crate::app::pem_file).transpose()?,
+        ca: otlp.certificate.as_deref().map(crate::app::read_pem_file).transpose()?,
     })
 }

@@ -1,6 +1,7 @@
-//! Builds the Redis client's configuration from the settings: reads files, resolves secrets.
+//! Builds the Redis client's configuration from the settings, and reads password and certificate
+//! files.
 //!
-//! Not here: the settings themselves (`settings`), connecting (`store::redis`).
+//! `settings` parses the settings; `store::redis` makes the connections.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,8 +9,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::app::exit_codes::Failure;
-use crate::app::files_and_env::secret_file;
-
+use crate::app::files_and_env::read_secret_file;
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
@@ -22,15 +22,17 @@ use crate::store::redis::client::config::{
 };
 use crate::store::redis::keys::Prefix;
 
-/// The version of the keys and states that this build writes. Replicas of different versions count
-/// separately.
+/// Version of the keys and states that this build writes to Redis. Replicas with different versions
+/// do not share counters.
 const FORMAT: &str = "tg1";
 
-/// The configuration of the Redis client. `worker_runtimes` are the runtimes of the callers.
+/// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, next to
+/// their callers.
 ///
 /// # Errors
 ///
-/// A file named in the settings cannot be used, or the key prefix is invalid.
+/// Returns an error if a file named in the settings cannot be read, or if the key prefix is
+/// invalid.
 pub(crate) fn redis_config(
     settings: &RedisSettings,
     secret: &Secret,
@@ -63,7 +65,7 @@ pub(crate) fn redis_config(
         meta: format!("{FORMAT} {}", secret.fingerprint()),
         connections_per_node: settings.connections,
         connect_timeout: settings.connect_timeout,
-        // Never less than the budget of a call.
+        // At least twice the budget of a call, so that a slow call does not close the connection.
         reply_timeout: REPLY_TIMEOUT.max(settings.budget * 2),
         breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
@@ -71,7 +73,7 @@ pub(crate) fn redis_config(
     })
 }
 
-/// A clock for the circuit breakers that starts now.
+/// Returns a monotonic clock for the circuit breakers; its zero is the time of this call.
 fn monotonic_clock() -> MonotonicClock {
     let began = Clock::System.monotonic();
     MonotonicClock::new(move || {
@@ -94,14 +96,14 @@ fn fixed(password: &SecretText) -> Password {
     }
 }
 
-/// Credentials from the settings. A password file is read for every new connection, so it can be
-/// replaced to rotate the password; the user is the one that it names at the start.
+/// Returns the Redis credentials. A password file is read again for every new connection, so that
+/// the password can be rotated; its user name is read only once, at startup.
 fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
         return Ok(Auth { user: settings.user.clone(), password: fixed(&settings.password) });
     };
-    let (user, _) = parse_login(&secret_file(&path)?);
-    let read = move || match secret_file(&path) {
+    let (user, _) = parse_login(&read_secret_file(&path)?);
+    let read = move || match read_secret_file(&path) {
         Ok(text) => Some(parse_login(&text).1.reveal().to_owned()),
         Err(error) => {
             tracing::error!(%error, "cannot read the Redis password file");
@@ -114,7 +116,7 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     })
 }
 
-/// Reads the certificate files again. A missing file is logged at each attempt.
+/// Returns a function that reads the Redis certificate files again. Each failure is logged.
 fn tls_reloader(settings: RedisTls) -> TlsReloader {
     TlsReloader::new(move || match tls(&settings) {
         Ok(tls) => Some(tls),
@@ -126,7 +128,7 @@ fn tls_reloader(settings: RedisTls) -> TlsReloader {
 }
 
 fn tls(settings: &RedisTls) -> Result<Tls, Failure> {
-    let pem = |path: &Path| crate::app::pem_file(path);
+    let pem = |path: &Path| crate::app::read_pem_file(path);
     let client = match &settings.client {
         Some((chain, key)) => Some((pem(chain)?, pem(key)?)),
         None => None,

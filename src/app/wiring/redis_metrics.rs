@@ -1,6 +1,6 @@
-//! Metric families for each Redis node: what we count and measure, and what the node reports in INFO.
+//! Metric families for each Redis node: counters of the Redis client, and numbers from INFO.
 //!
-//! Each series carries the node's address. Not here: the counting (`store::redis::client`).
+//! Every series is labeled with the node's address. `store::redis::client` does the counting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::telemetry::{
     MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, gauge, histogram,
 };
 
-/// The label of every series here.
+/// Label of every Redis series: the node's address.
 const NODE: &str = "node";
 
 const fn node_counter(name: &'static str, help: &'static str) -> MetricFamily {
@@ -61,7 +61,7 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_differs.get();
 }
 
-/// A histogram of a node, and where to read it.
+/// Histogram family of a Redis node, with the function that reads its value.
 type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
 
 const HISTOGRAMS: [NodeHistogram; 3] = [
@@ -90,7 +90,7 @@ const BREAKER: MetricFamily =
     gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open, half-open")
         .with_labels(&[NODE, "state"]);
 
-// Numbers that a node reports in INFO.
+// Numbers that a Redis node reports in INFO.
 metrics! { INFO_NUMBERS: NodeInfo,
     node_gauge "redis_ops_per_second" "Commands per second of all clients", |node| node.ops_per_second;
     node_counter "redis_commands" "Commands of all clients", |node| node.commands;
@@ -106,8 +106,8 @@ metrics! { INFO_NUMBERS: NodeInfo,
 const EVICTION: MetricFamily = gauge("redis_eviction_info", "1, with the eviction policy of Redis")
     .with_labels(&[NODE, "policy"]);
 
-/// Metrics of every known node; none if counters are in memory.
-pub(crate) fn of(decider: &Arc<ServiceDecider>) -> MetricSource {
+/// Returns the metrics of every known Redis node. Emits nothing if counters are in memory.
+pub(crate) fn source(decider: &Arc<ServiceDecider>) -> MetricSource {
     let decider = Arc::clone(decider);
     Box::new(move |sink| match decider.store().redis() {
         Some(redis) => emit_all(&redis.remote().nodes(), sink),
@@ -155,7 +155,7 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     })
 }
 
-/// Every family of this module, in the order of a scrape.
+/// Lists the metric families of a Redis node in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(super) fn families() -> Vec<MetricFamily> {
     let counted = COUNTERS.iter().map(|(family, _)| *family);

@@ -1,4 +1,4 @@
-//! Translates settings into the configuration of the gRPC server and its responses.
+//! Converts settings into the configuration of the gRPC server and its responses.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;
@@ -12,10 +12,11 @@ use crate::wire::{
     LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
 };
 
-/// Part of the hard limit reserved for the steps after the drain: the HTTP ports, the exit itself.
+/// Time reserved within `--hard-limit` for the steps after the gRPC drain: closing the HTTP ports
+/// and exiting. At most a tenth of the hard limit.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Configuration of the gRPC server.
+/// Returns the configuration of the gRPC listener. Resolves the address to listen on.
 pub(crate) fn listen_settings(
     settings: &Settings,
     tls: Option<Tls>,
@@ -53,8 +54,8 @@ fn limits(settings: &Settings) -> ServerLimits {
     }
 }
 
-/// Whether `/json` is on. It cannot require client certificates, so by default it is off where gRPC
-/// requires them.
+/// Reports whether `/json` is enabled. The HTTP port cannot require client certificates, so by
+/// default `/json` is off if the gRPC port requires them.
 pub(crate) fn json_is_on(settings: &Settings) -> bool {
     match settings.json {
         OnOff::On => true,
@@ -63,7 +64,7 @@ pub(crate) fn json_is_on(settings: &Settings) -> bool {
     }
 }
 
-/// Configuration of response headers, body and metadata.
+/// Returns the configuration of response headers, body and metadata.
 pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Failure> {
     let standard = match settings.headers {
         HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitHeaderNames::default()),
@@ -95,7 +96,7 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
     Ok(ResponseConfig::new(response)?)
 }
 
-/// Resolves a host to its first address. Names are resolved once, at the start.
+/// Resolves a host name to its first address. Listen addresses are resolved once, at startup.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
     let address = || format!("{host}:{port}");
     let mut found = (host, port)

@@ -1,6 +1,6 @@
-//! Metric families of the stores, the listener and TLS: one table each.
+//! Metric families of the stores, the gRPC listener and TLS, one table each.
 //!
-//! Not here: decisions (`telemetry::families`), Redis nodes (`redis_metrics`), the counting itself.
+//! `telemetry::families` has the metrics of decisions, `redis_metrics` those of Redis nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::{SharedStore as _, memory};
 use crate::telemetry::{MetricFamily, MetricSource, counter, emit_single, gauge};
 
-/// A family with one series, and its value.
+/// Metric family with a single series, and the function that reads its value.
 pub(super) type Metric<T> = (MetricFamily, fn(&T) -> u64);
 
-/// Defines a table of metrics, one row each: kind, name, help, value.
+/// Defines a table of metrics with one row per metric: kind, name, help, value.
 macro_rules! metrics {
     ($table:ident: $of:ty, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
         const $table: &[Metric<$of>] = &[ $( ($kind($name, $help), $value) ),+ ];
@@ -31,6 +31,8 @@ fn load(atomic: &AtomicU64) -> u64 {
 metrics! { MEMORY: memory::MemoryStats,
     gauge "keys" "Counters in memory", |stats| load(&stats.live);
     counter "keys_evicted" "Counters dropped because they were back to their initial state", |stats| load(&stats.evicted);
+    gauge "sketch_keys" "Room that shared counters take up, in counters", |stats| load(&stats.sketch_weight);
+    counter "keys_folded" "Counters folded into shared counters because the memory store was full", |stats| load(&stats.folded);
     counter "keys_overflowed" "Charges to shared counters because the memory store was full", |stats| load(&stats.overflowed);
     counter "keys_no_room" "Checks rejected because the memory store was full", |stats| load(&stats.no_room);
     counter "clock_regressions" "Checks whose counter has a later time than the clock", |stats| load(&stats.clock_regressions);
@@ -47,11 +49,11 @@ metrics! { TRAFFIC: ConnectionStats,
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
 }
 
-// Only with TLS on the gRPC port.
+// These families exist only if the gRPC port uses TLS.
 metrics! { TLS: TlsCounters,
     gauge "certificate_expires_seconds" "Expiry of the server certificate, since the Unix epoch", |stats| load(&stats.expires_secs);
-    counter "certificate_reloads" "Successful reloads of certificates", |stats| load(&stats.replaced);
-    counter "certificate_reload_failures" "Failed reloads of certificates; the old ones stay in force", |stats| load(&stats.not_replaced);
+    counter "certificate_reloads" "Successful reloads of certificates", |stats| load(&stats.reloads);
+    counter "certificate_reload_failures" "Failed reloads of certificates; the old ones stay in force", |stats| load(&stats.reload_failures);
     counter "calls_denied" "Calls for a domain that the caller is not authorized for", |stats| load(&stats.denied);
 }
 
@@ -66,7 +68,7 @@ metrics! { REDIS: RedisStack,
     counter "redis_refunded" "Charges refunded because another slot rejected the call", |stack| stack.remote().shared_stats().refunds;
 }
 
-// Decisions without Redis.
+// Decisions made without Redis, by the fallback store.
 metrics! { DEGRADED: RedisStack,
     gauge "degraded" "1 while calls are decided without Redis", |stack| u64::from(stack.outages().outage(Clock::System.now()).is_some());
     counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls(FallbackReason::Unreachable);
@@ -83,7 +85,8 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
-/// A table as metrics; none if there is no such part.
+/// Returns a source that emits a table of metrics. It emits nothing if `of` returns `None`, as it
+/// does for Redis metrics when counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     part: &Arc<P>,
     table: &'static [Metric<T>],
@@ -96,8 +99,8 @@ fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     })
 }
 
-/// Metrics of the stores, of the listener, and of TLS if it is on.
-pub(crate) fn of(
+/// Returns the metrics of the stores and the gRPC listener, and of TLS if enabled.
+pub(crate) fn sources(
     decider: &Arc<ServiceDecider>,
     traffic: &Arc<ConnectionStats>,
     tls: Option<&Arc<TlsCounters>>,
@@ -108,17 +111,22 @@ pub(crate) fn of(
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
         source(decider, REDIS, |decider| decider.store().redis()),
         source(decider, DEGRADED, |decider| decider.store().redis()),
-        redis_metrics::of(decider),
+        redis_metrics::source(decider),
     ];
     of_tls.into_iter().chain(others).collect()
 }
 
-/// Every family of this module and of Redis' nodes, in the order of a scrape.
+/// Lists the metric families of stores, listener, TLS and Redis nodes in scrape order, for
+/// docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    fn of<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
+    fn column<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
         table.iter().map(|(family, _)| *family)
     }
-    let own = of(TLS).chain(of(TRAFFIC)).chain(of(MEMORY)).chain(of(REDIS)).chain(of(DEGRADED));
+    let own = column(TLS)
+        .chain(column(TRAFFIC))
+        .chain(column(MEMORY))
+        .chain(column(REDIS))
+        .chain(column(DEGRADED));
     own.chain(redis_metrics::families()).collect()
 }

@@ -1,4 +1,4 @@
-//! Builds the store of the process: the memory store, or Redis with the memory store as fallback.
+//! Builds the process's store: the memory store, or Redis with the memory store as fallback.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,41 +25,42 @@ use crate::store::redis::store::TimeSource;
 use crate::store::{SharedStore as _, Store};
 use crate::telemetry::Telemetry;
 
-/// Redis with its wrappers, from the outside in: fallback to the memory store, deadline, refusal
+/// Redis store with its wrappers, outermost first: fallback to the memory store, deadline, refusal
 /// cache.
 pub(crate) type RedisStack = Fallback<Deadline<RefusalCache<RedisStore<RedisClient>>>, MemoryStore>;
 
-/// The decider of the process.
+/// Decider of the running service: the configured store, observed by its metrics.
 pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 
-/// Time to connect under `--require-store`. A server that loads its data set, or an election of
-/// sentinels, takes seconds. After exit code 69 the supervisor restarts the process.
+/// Time to wait for Redis under `--require-store`, 10 s. Loading a data set or a Sentinel election
+/// takes seconds. If Redis takes longer, the process exits with code 69 and its supervisor retries.
 const REQUIRED_CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The store of the process.
+/// Store of the process, as configured by `--store`.
 #[derive(Debug)]
 pub(crate) enum AnyStore {
-    /// Counters of this process alone. Both variants are boxed, so that neither enlarges the other.
+    /// Counters in the memory of this process. Both variants are boxed, so that the enum stays
+    /// small.
     Memory(Box<MemoryStore>),
-    /// Counters shared by all replicas.
+    /// Counters in Redis, shared by all replicas.
     Redis(Box<RedisStack>),
 }
 
 impl AnyStore {
-    /// Opens the store that the settings choose. Connections to Redis are made in the background and
-    /// live on `cores`, beside their callers.
+    /// Opens the configured store. Connections to Redis are made in the background and run on the
+    /// `workers` runtimes, next to their callers.
     pub(crate) fn open(
         settings: &Settings,
         secret: &Secret,
-        cores: Vec<Handle>,
+        workers: Vec<Handle>,
     ) -> Result<AnyStore, Failure> {
         if !settings.counts_in_redis() {
             return Ok(AnyStore::Memory(Box::new(MemoryStore::new(settings.max_keys))));
         }
         let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
-        let config = redis_config(&redis, secret, cores)?;
+        let config = redis_config(&redis, secret, workers)?;
         let prefix = config.prefix.clone();
-        let connections = RedisClient::open(config, PRODUCTION.each().to_vec())
+        let connections = RedisClient::open(config, PRODUCTION.all().to_vec())
             .map_err(|error| Failure::Usage(error.to_string()))?;
         let is_cluster = connections.is_cluster();
         let store = RedisStore::new(connections, prefix, TimeSource::Server);
@@ -68,19 +69,20 @@ impl AnyStore {
         let local = MemoryStore::new(settings.max_keys);
         let fallback = FallbackConfig {
             replicas: settings.replicas,
-            // With a raised budget, calls may be older.
+            // A larger budget lets calls be in flight for longer.
             age_max: in_flight_limit::AGE_MAX.max(in_flight_limit::age_max(redis.budget)),
             ..FallbackConfig::default()
         };
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, fallback))))
     }
 
-    /// Waits for the connection to Redis, so that the first calls of a new replica do not fail. The
-    /// wait is short, because calls can be decided without Redis.
+    /// Waits for the connection to Redis, so that the first calls of a new replica do not fail.
+    /// Without `--require-store` the wait is short, because calls can be decided without Redis.
     ///
     /// # Errors
     ///
-    /// [`Failure::Store`] under `--require-store`, if Redis cannot be reached.
+    /// Returns [`Failure::Store`] if `--require-store` is set and Redis was not reached within ten
+    /// seconds.
     pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<(), Failure> {
         let AnyStore::Redis(redis) = self else { return Ok(()) };
         let is_required = settings.require_store;
@@ -96,14 +98,15 @@ impl AnyStore {
         Ok(())
     }
 
-    /// Drops the refusals cached under the former policy.
+    /// Clears the refusal cache. A refusal under the previous policy may not hold under the new
+    /// one.
     pub(crate) fn clear_refusals(&self) {
         if let AnyStore::Redis(redis) = self {
             redis.remote().clear_refusals();
         }
     }
 
-    /// The memory store: on its own, or the fallback of Redis.
+    /// Returns the memory store, which is the fallback if Redis is configured.
     pub(crate) fn memory(&self) -> &MemoryStore {
         match self {
             AnyStore::Memory(memory) => memory,
@@ -111,7 +114,7 @@ impl AnyStore {
         }
     }
 
-    /// Redis, if the process uses it.
+    /// Returns the Redis store with its wrappers; `None` if counters are in memory.
     pub(crate) fn redis(&self) -> Option<&RedisStack> {
         match self {
             AnyStore::Memory(_) => None,
@@ -124,7 +127,7 @@ impl Store for AnyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         match self {
             AnyStore::Memory(memory) => memory.apply(call).await,
-            // Boxed, because this future is twice as large as that of the memory store.
+            // Boxed, because this future is twice as large as the memory store's.
             AnyStore::Redis(redis) => Box::pin(redis.apply(call)).await,
         }
     }

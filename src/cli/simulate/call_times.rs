@@ -1,16 +1,16 @@
-//! Generates the times of calls in simulated time, the same for the same seed.
+//! Deterministic generator of call times for `simulate`: the same seed gives the same times.
 //!
-//! Every arrival process integrates the rate over time and emits a call each time the integral has
+//! An arrival process integrates the call rate over time and emits a call whenever the integral has
 //! grown by a step: 1 for evenly spaced calls, exponentially distributed for a Poisson process.
 
 use super::scenario::{Arrivals, Group, Phase};
 
-/// SplitMix64 by Steele, Lea and Flood: small, and good enough for traffic.
+/// SplitMix64 random number generator by Steele, Lea and Flood. Good enough to generate traffic.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Starts a separate sequence for each seed and stream.
+    /// Creates a generator. Each pair of seed and stream yields a different sequence.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         Random(seed ^ stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
@@ -23,33 +23,33 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a random number, uniformly distributed in [0, 1).
     pub(super) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Exponential with mean 1.
+    /// Returns an exponentially distributed random number with mean 1.
     fn exponential(&mut self) -> f64 {
         -(1.0 - self.fraction()).ln()
     }
 }
 
-/// Times of the calls of one caller, in seconds after the start, in order.
+/// Iterator over one caller's call times, ascending, in seconds after the start of the scenario.
 #[derive(Debug, Clone)]
 pub(super) struct CallTimes {
     arrivals: Arrivals,
-    /// Times at which the rate changes, in order; the last one is the end of the scenario.
+    /// Times at which the rate changes, ascending, in seconds; the last is the end of the scenario.
     changes: Vec<f64>,
     phases: Vec<Phase>,
     random: Random,
     now_s: f64,
-    /// Remaining integral of the rate until the next call.
+    /// Integral of the rate that remains until the next call, in calls.
     remaining: f64,
     burst_left: u64,
 }
 
 impl CallTimes {
-    /// Calls of one caller of `group` until `lasts_s`.
+    /// Creates the call times of one caller of `group`, up to `lasts_s` seconds.
     pub(super) fn new(group: &Group, client: u32, lasts_s: f64, mut random: Random) -> CallTimes {
         let mut changes: Vec<f64> = vec![lasts_s];
         for phase in &group.phases {
@@ -65,7 +65,8 @@ impl CallTimes {
             }
         }
         changes.sort_by(f64::total_cmp);
-        // Callers of a group are out of phase: each starts at another fraction of the interval.
+        // Shift the callers of a group evenly across one interval, so that they do not call in
+        // lockstep.
         let offset = f64::from(client) / f64::from(group.clients);
         let remaining = match group.arrivals {
             Arrivals::Poisson { .. } => random.exponential(),
@@ -117,7 +118,7 @@ impl Iterator for CallTimes {
             let change = self.changes.iter().copied().find(|&change| change > self.now_s + 1e-9)?;
             let rate = self.rate_at(self.now_s + 1e-9);
             let until_change = (change - self.now_s) * rate;
-            // A call exactly at the change belongs to the time after it.
+            // A call at the exact time of a rate change belongs to the new rate.
             if self.remaining < until_change - 1e-9 {
                 self.now_s += self.remaining / rate;
                 let at_s = self.now_s;

@@ -1,5 +1,5 @@
-//! SVG chart of a run or a sweep: admitted and refused tries over time, with a row of panels per
-//! group and a column per run. It is legible on light and dark pages.
+//! SVG chart of a simulation: admitted and refused tries over time, with one row of panels per
+//! group and one column per run. Legible on light and dark backgrounds.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, TimeSlice};
 
-/// Pixels: the width of text on GitHub.
+/// Width of the chart in pixels, the same as a text column on GitHub.
 const WIDTH: f64 = 840.0;
 const PANEL: f64 = 96.0;
 const LEFT: f64 = 56.0;
@@ -15,22 +15,23 @@ const TOP: f64 = 64.0;
 const BETWEEN: f64 = 22.0;
 const BELOW: f64 = 40.0;
 
-/// Colors that people with red-green blindness can tell apart, on white and on black.
+/// Stylesheet of the chart. People with red-green color blindness can distinguish its colors, on
+/// light and dark backgrounds.
 const STYLE: &str = "text{fill:#333}.axis{stroke:#999}.yes{fill:#2b7a9b}.no{fill:#e08a3c}\
      @media(prefers-color-scheme:dark){text{fill:#ddd}.axis{stroke:#777}.yes{fill:#4fa3c7}}";
 
-/// Position and scales of one panel.
+/// Position and scales of one chart panel, in pixels and seconds.
 struct Panel {
     x: f64,
     y: f64,
     width: f64,
     slice_s: f64,
     slices: usize,
-    /// Tries per second at the upper edge, the same in every panel.
+    /// Tries per second at the upper edge of the panel. All panels of a chart have the same scale.
     rate_max: f64,
 }
 
-/// Draws the runs of one scenario.
+/// Returns an SVG chart of all runs of a scenario.
 pub(super) fn svg(scenario: &Scenario, results: &[LabeledResult]) -> String {
     let groups = || results.iter().flat_map(|run| &run.result.groups);
     let rows = results.iter().map(|run| run.result.groups.len()).max().unwrap_or_default();

@@ -17,10 +17,11 @@ pub use self::simulation::{CallResult, GroupResult, SimulationResult, TimeSlice,
 use super::terminal;
 pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
 
-/// Counters of one run: four for each caller of the largest scenario. Unused ones take no memory.
+/// Capacity of the memory store of a run: four counters for each caller of the largest scenario.
+/// Unused slots take no memory.
 const KEYS_MAX: usize = 4_000_000;
 
-/// `tidegate simulate`.
+/// Flags of `tidegate simulate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Simulate {
@@ -44,9 +45,9 @@ Examples:
   tidegate simulate load/scenarios/burst.yaml --sweep burst=100,300,1000
   tidegate simulate load/scenarios/broken-bot.yaml --set lasts_s=60 --svg bot.svg";
 
-/// The result of one run.
+/// Result of one run, labeled with the value of the swept parameter.
 struct LabeledResult {
-    /// Value of the swept parameter; `None` without a sweep.
+    /// Value of the swept parameter; `None` for a run without `--sweep`.
     label: Option<String>,
     result: SimulationResult,
 }
@@ -109,11 +110,11 @@ fn sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
     Ok((name, values.split(',').map(str::to_owned).collect()))
 }
 
-/// Runs a scenario with a memory store of its own. The result is the same every time.
+/// Runs a scenario against its own memory store. Runs are deterministic.
 ///
 /// # Errors
 ///
-/// [`Failure::Policy`] with every error of the scenario's policy.
+/// Returns [`Failure::Policy`] with all errors of the scenario's policy.
 pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
     let source = policy::Source {
         name: "the scenario's policy".to_owned(),

@@ -1,4 +1,4 @@
-//! Text tables of a run or a sweep.
+//! Text tables with the results of a simulation.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, SimulationResult};
 
-/// Reports one run.
+/// Formats the result of one run as tables: totals per group, then tries over time.
 pub(super) fn report(scenario: &Scenario, result: &SimulationResult) -> String {
     let mut rows = vec![head(&["group"], &["of all admitted"])];
     let all: u64 = result.groups.iter().map(|group| group.admitted).sum();
@@ -28,13 +28,13 @@ pub(super) fn report(scenario: &Scenario, result: &SimulationResult) -> String {
     out + &over_time(result)
 }
 
-/// Reports a sweep: a line for each value and group.
+/// Formats the results of a sweep as a table with one line for each parameter value and group.
 pub(super) fn sweep(scenario: &Scenario, parameter: &str, results: &[LabeledResult]) -> String {
     let most = format!("most in {} s", scenario.window_s);
     let mut rows = vec![head(&[parameter, "group"], &[&most, "most in 1 s"])];
     for LabeledResult { label, result } in results {
         for (nth, group) in result.groups.iter().enumerate() {
-            // Values of the whole run appear in its first line only.
+            // Columns about the whole run are filled only in its first line.
             let first = |text: String| if nth == 0 { text } else { String::new() };
             let mut row = vec![first(label.clone().unwrap_or_default()), group.name.clone()];
             row.extend(cells(group));
@@ -63,7 +63,8 @@ fn head(before: &[&str], after: &[&str]) -> Vec<String> {
     [before, &COLUMNS, after].concat().iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Waits are those of admitted calls, from their first try; most are 0 s.
+/// Formats the result columns of a group. Waits are measured for admitted calls, from the first
+/// try.
 fn cells(group: &GroupResult) -> [String; 8] {
     let seconds = |s: f64| format!("{s:.1} s");
     let waited = |share| group.wait_s(share).map_or("-".to_owned(), seconds);
@@ -99,7 +100,7 @@ fn over_time(result: &SimulationResult) -> String {
     format!("admitted / refused tries over time\n{}", table(&rows))
 }
 
-/// Formats rows as a table: words aligned left, numbers aligned right.
+/// Formats rows as a text table, with words aligned left and numbers aligned right.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let cell = |row: &Vec<String>, nth: usize| row.get(nth).map_or(0, |text| text.chars().count());

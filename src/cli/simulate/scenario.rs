@@ -1,69 +1,71 @@
-//! Scenario files: policy, callers and duration, in YAML.
+//! Scenario files of `simulate`: YAML with a policy, groups of callers, and a duration.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
 
-/// The part of a scenario that is read before its parameters are substituted.
+/// Parameter section of a scenario file, which is parsed before `${name}` is substituted.
 #[derive(Debug, Deserialize)]
 struct ParametersOnly {
     #[serde(default)]
     parameters: BTreeMap<String, serde_yaml::Value>,
 }
 
-/// A scenario file. Unknown keys are errors.
+/// Parsed and validated scenario file. Unknown keys are errors.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Description. The first line is the title of the chart.
+    /// Description of the scenario. Its first line is the title of the chart.
     pub about: String,
-    /// The policy, as the text of a policy file.
+    /// Policy under test, as the text of a policy file.
     pub policy: String,
-    /// Start, in seconds since the Unix epoch. It determines where windows begin.
+    /// Start of the simulated time, in seconds since the Unix epoch. It determines where aligned
+    /// windows begin.
     #[serde(default = "default_start")]
     pub starts_at_s: u64,
-    /// How long new calls are generated, in seconds.
+    /// Duration for which new calls are generated, in seconds.
     pub lasts_s: f64,
-    /// Length of the window for the largest number of admitted hits, in seconds.
+    /// Length of the window in which the report counts the most admitted hits, in seconds.
     #[serde(default = "default_window")]
     pub window_s: f64,
-    /// Length of a row of the table over time, in seconds; by default about twelve rows.
+    /// Time per row of the table of tries over time, in seconds. By default, the table has about
+    /// twelve rows.
     pub slice_s: Option<f64>,
-    /// Seed of the random numbers.
+    /// Seed of the random number generator. The same seed gives the same result.
     #[serde(default)]
     pub seed: u64,
-    /// The setting `--retry-after-spread` of the service, in percent of the wait.
+    /// Random lengthening of Retry-After, 0 to 100 percent, like `--retry-after-spread`.
     #[serde(default)]
     pub retry_after_spread_percent: u32,
-    /// Values of `${name}` anywhere in the file; `--sweep` varies one.
+    /// Default values for `${name}` placeholders in the file. `--set` and `--sweep` replace them.
     #[serde(default)]
     pub parameters: BTreeMap<String, serde_yaml::Value>,
     /// Groups of callers.
     pub groups: Vec<Group>,
 }
 
-/// Callers of one kind.
+/// Group of callers that behave alike.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Name in tables and charts.
+    /// Name of the group in tables and charts.
     pub name: String,
     /// Descriptor of every call, as `key=value,key=value`; `{client}` is the number of the caller.
     pub descriptor: String,
-    /// Number of callers; each calls at the whole rate.
-    #[serde(default = "one")]
+    /// Number of callers. Each makes calls at the full rate of `arrivals`.
+    #[serde(default = "default_clients")]
     pub clients: u32,
-    /// Hits of each call.
-    #[serde(default = "one_hit")]
+    /// Hits charged by each call.
+    #[serde(default = "default_hits")]
     pub hits: u64,
-    /// Times of the calls.
+    /// Arrival process of each caller's calls.
     #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
-    /// Times with a different rate.
+    /// Periods with a different call rate.
     #[serde(default)]
     pub phases: Vec<Phase>,
-    /// Behavior after a refusal.
+    /// Behavior of the callers after a refusal.
     #[serde(default, with = "serde_yaml::with::singleton_map")]
     pub when_refused: WhenRefused,
 }
@@ -72,49 +74,49 @@ pub struct Group {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Arrivals {
-    /// Evenly spaced.
+    /// Evenly spaced calls.
     Constant {
         /// Calls per second.
         rate: f64,
     },
-    /// Poisson process.
+    /// Calls at random, independent times (a Poisson process).
     Poisson {
-        /// Calls per second on average.
+        /// Average calls per second.
         rate: f64,
     },
-    /// Evenly spaced for `on_s` seconds, then none for `off_s`.
+    /// Evenly spaced calls for `on_s` seconds, then a pause of `off_s` seconds, repeatedly.
     OnOff {
-        /// Calls per second while on.
+        /// Calls per second between pauses.
         rate: f64,
-        /// Seconds on.
+        /// Time between pauses, in seconds.
         on_s: f64,
-        /// Seconds off.
+        /// Length of a pause, in seconds.
         off_s: f64,
     },
-    /// Many calls at once, or spread evenly over a time.
+    /// Single burst of calls, at once or spread evenly over a period.
     Burst {
-        /// Seconds after the start.
+        /// Start of the burst, in seconds after the start of the scenario.
         at_s: f64,
-        /// Number of calls.
+        /// Number of calls in the burst.
         count: u64,
-        /// Seconds over which they are spread; 0: all at once.
+        /// Duration of the burst in seconds; 0 sends all calls at once.
         #[serde(default)]
         over_s: f64,
     },
 }
 
-/// A time with a different rate.
+/// Period of a scenario with a different call rate.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
-    /// Start, in seconds after the start of the scenario.
+    /// Start of the period, in seconds after the start of the scenario.
     pub from_s: f64,
-    /// End.
+    /// End of the period, in seconds after the start of the scenario.
     pub until_s: f64,
-    /// Factor of the rate.
-    #[serde(default = "once")]
+    /// Factor by which the call rate is multiplied.
+    #[serde(default = "default_factor")]
     pub times: f64,
-    /// Calls per second added after that.
+    /// Calls per second added to the multiplied rate.
     #[serde(default)]
     pub plus: f64,
 }
@@ -123,51 +125,52 @@ pub struct Phase {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum WhenRefused {
-    /// Drops the call.
+    /// Drops the call without a retry.
     #[default]
     GiveUp,
-    /// Waits as long as Retry-After says (in whole seconds), then retries.
+    /// Retries after the time in the Retry-After header, which is in whole seconds.
     Honour {
-        /// Retries after the first try.
+        /// Maximum number of retries after the first try.
         tries: u32,
     },
-    /// Ignores Retry-After and retries after a fixed time.
+    /// Ignores Retry-After and retries at a fixed interval.
     Insist {
-        /// Seconds between tries.
+        /// Interval between tries, in seconds.
         after_s: f64,
-        /// Retries after the first try.
+        /// Maximum number of retries after the first try.
         tries: u32,
     },
 }
 
-/// 2027-01-15, 12:00 UTC: a full hour, so that windows start with the scenario.
+/// Returns 2027-01-15, 12:00 UTC, in Unix seconds: a full hour, so that windows start together with
+/// the scenario.
 fn default_start() -> u64 {
     1_800_014_400
 }
 
-/// A minute, the window of most limits in the scenarios.
+/// Returns 60 seconds, the window of most limits in the example scenarios.
 fn default_window() -> f64 {
     60.0
 }
 
-fn one() -> u32 {
+fn default_clients() -> u32 {
     1
 }
-fn one_hit() -> u64 {
+fn default_hits() -> u64 {
     1
 }
-fn once() -> f64 {
+fn default_factor() -> f64 {
     1.0
 }
 
-/// An error in a scenario.
+/// Error in a scenario file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScenarioError {
-    /// The YAML does not have the format of a scenario.
+    /// Invalid YAML, or an unknown or missing key.
     Format(String),
-    /// A number is out of range.
+    /// A number outside its range.
     Range(String),
-    /// A parameter is used or set that the scenario does not define.
+    /// A parameter that is used or set, but not defined in the scenario.
     UnknownParameter(String),
 }
 
@@ -185,19 +188,19 @@ impl fmt::Display for ScenarioError {
     }
 }
 
-/// Longest scenario: a day.
+/// Maximum duration of a scenario: a day, in seconds.
 const LASTS_S_MAX: f64 = 86_400.0;
 
-/// Most callers of one group. It bounds the memory of a run.
+/// Maximum number of callers in a group, which bounds the memory of a run.
 const CLIENTS_MAX: u32 = 1_000_000;
 
 impl Scenario {
-    /// Parses a scenario. Replaces `${name}` by the value in `overrides`, else by the one under
-    /// `parameters`.
+    /// Parses a scenario file. Replaces each `${name}` with its value from `overrides`, else from
+    /// the file's `parameters`.
     ///
     /// # Errors
     ///
-    /// [`ScenarioError`].
+    /// Returns an error if the YAML, a number or a parameter is invalid.
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
         let format = |error: serde_yaml::Error| ScenarioError::Format(error.to_string());
         let raw: ParametersOnly = serde_yaml::from_str(text).map_err(format)?;

@@ -1,4 +1,5 @@
-//! Runs a scenario in simulated time, and records its results.
+//! Discrete-event simulation of a scenario: makes its calls in order of time and records the
+//! results.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -7,44 +8,45 @@ use super::call_times::{CallTimes, Random};
 use super::scenario::{Group, Scenario, WhenRefused};
 use crate::domain::Micros;
 
-/// Result of one call.
+/// Answer of the decision engine to one try of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallResult {
-    /// Whether the call is admitted.
+    /// Whether the call was admitted.
     pub admitted: bool,
-    /// Wait until a retry can succeed.
+    /// Time until a retry can succeed; `None` if a retry never can.
     pub retry_after: Option<Micros>,
 }
 
-/// Results of a group.
+/// Results of one group of callers.
 #[derive(Debug, Clone, Default)]
 pub struct GroupResult {
     /// Name of the group.
     pub name: String,
-    /// Calls, each counted once however often it was tried.
+    /// Number of calls. A call counts once, regardless of its retries.
     pub offered: u64,
-    /// Tries.
+    /// Number of tries, including retries.
     pub tries: u64,
-    /// Admitted tries.
+    /// Number of admitted tries.
     pub admitted: u64,
-    /// Refused tries.
+    /// Number of refused tries.
     pub refused: u64,
-    /// Time of the first refusal, in seconds after the start.
+    /// Time of the first refusal, in seconds after the start; `None` without refusals.
     pub first_refusal_s: Option<f64>,
-    /// Seconds from the first to the admitted try, of calls that were refused first; ascending.
+    /// Waits of calls that were refused and later admitted, from the first try to the admitted one,
+    /// in seconds, ascending.
     pub waits_s: Vec<f64>,
-    /// Admitted and refused tries over time.
+    /// Numbers of admitted and refused tries per time slice.
     pub slices: Vec<TimeSlice>,
 }
 
 impl GroupResult {
-    /// Share of admitted tries; 1 without tries.
+    /// Returns the share of tries that were admitted, 0 to 1; 1 without tries.
     pub fn accepted(&self) -> f64 {
         if self.tries == 0 { 1.0 } else { self.admitted as f64 / self.tries as f64 }
     }
 
-    /// Quantile (0 to 1) of the waits of admitted calls, in seconds; `None` if none was admitted.
-    /// Calls admitted at the first try waited 0 s.
+    /// Returns a quantile (0 to 1) of the waits of admitted calls, in seconds. Calls admitted at
+    /// the first try waited 0 s. Returns `None` if no call was admitted.
     pub fn wait_s(&self, share: f64) -> Option<f64> {
         let last = self.admitted.checked_sub(1)?;
         let at_once = self.admitted.saturating_sub(self.waits_s.len() as u64);
@@ -54,32 +56,32 @@ impl GroupResult {
     }
 }
 
-/// Tries within a slice of time.
+/// Numbers of tries within one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimeSlice {
-    /// Admitted tries.
+    /// Number of admitted tries.
     pub admitted: u64,
-    /// Refused tries.
+    /// Number of refused tries.
     pub refused: u64,
 }
 
-/// Result of a run.
+/// Result of simulating one scenario.
 #[derive(Debug, Clone)]
 pub struct SimulationResult {
-    /// Groups, in the order of the scenario.
+    /// Results of the groups, in the order of the scenario file.
     pub groups: Vec<GroupResult>,
     /// Length of a time slice, in seconds.
     pub slice_s: f64,
-    /// Largest number of hits admitted in any interval as long as the window of the scenario, and
-    /// the start of such an interval, in seconds after the start.
+    /// Maximum number of hits admitted in any interval of `window_s` seconds, and the start of that
+    /// interval in seconds after the start of the scenario.
     pub window_max: (u64, f64),
-    /// Largest number of calls admitted in any second.
+    /// Maximum number of calls admitted in any interval of one second.
     pub second_max: u64,
-    /// Time of the last call, in seconds after the start.
+    /// Time of the last try, in seconds after the start of the scenario.
     pub ended_s: f64,
 }
 
-/// Largest sum in any interval of a fixed length, in one pass over the events.
+/// Finds the maximum sum of amounts in any interval of a fixed length, in one pass over the events.
 #[derive(Debug)]
 struct WindowMax {
     length_us: u64,
@@ -109,7 +111,8 @@ impl WindowMax {
     }
 }
 
-/// A scheduled try. Ordered by time, then by sequence, so that runs repeat exactly.
+/// Scheduled try of a call. Ordered by time, then by sequence number, so that runs are
+/// deterministic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ScheduledTry {
     at_us: u64,
@@ -130,13 +133,13 @@ struct Simulation<'a> {
     result: SimulationResult,
 }
 
-/// Runs a scenario against `call(group, client, now)`.
+/// Runs a scenario. Calls `call(group, client, now)` for each try, in order of time.
 ///
 /// Retries are simulated up to twice the duration of the scenario.
 ///
 /// # Errors
 ///
-/// The first error of `call`.
+/// Returns the first error of `call`.
 pub fn run<E>(
     scenario: &Scenario,
     mut call: impl FnMut(&Group, u32, Micros) -> Result<CallResult, E>,
@@ -206,7 +209,7 @@ impl<'a> Simulation<'a> {
         self.schedule.push(Reverse(ScheduledTry { sequence: self.sequence, ..due }));
     }
 
-    /// Schedules the next call of a caller.
+    /// Schedules the first try of a caller's next call.
     fn schedule_call(&mut self, group: usize, client: u32) {
         let Some(at_s) = self.callers[group][client as usize].next() else { return };
         let retries_left = match self.scenario.groups[group].when_refused {
@@ -248,7 +251,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Schedules the next call after a first try, and the retry after a refusal.
+    /// Schedules the caller's next call if this was a first try, and a retry if this try was
+    /// refused.
     fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: CallResult) {
         if due.is_first {
             self.schedule_call(due.group, due.client);
@@ -260,7 +264,7 @@ impl<'a> Simulation<'a> {
             (WhenRefused::GiveUp, _) | (WhenRefused::Honour { .. }, None) => return,
             (WhenRefused::Insist { after_s, .. }, _) => after_s,
             (WhenRefused::Honour { .. }, Some(wait)) => {
-                // As in the header of the service: first spread, then rounded up to whole seconds.
+                // Same as the service's Retry-After header: spread first, then round up to seconds.
                 let spread = f64::from(self.scenario.retry_after_spread_percent) / 100.0;
                 let more = wait.0 as f64 * spread * self.random.fraction();
                 Micros(wait.0.saturating_add(more as u64)).ceil_secs().max(1) as f64

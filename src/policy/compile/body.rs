@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::spec::Body;
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
+use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
@@ -50,7 +50,7 @@ fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Stri
 fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
     let Some(text) = reader.text(fields, &BODY_TEXT)? else {
         let message = "a body needs `text`".to_owned();
-        return Err(reader.report(At::Key, DiagnosticKind::Missing, message));
+        return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
     };
     match unknown_placeholder(&text) {
         None => Ok(text),
@@ -62,8 +62,8 @@ fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Erro
     }
 }
 
-/// Returns the first `{word}` that is not a known placeholder. Braces around anything but a word are
-/// plain text, so JSON needs no escaping.
+/// Returns the first `{word}` that is not a known placeholder. Braces around anything but a word
+/// are plain text, so JSON needs no escaping.
 fn unknown_placeholder(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(from, _)| {
         let rest = &text[from + 1..];

@@ -1,9 +1,9 @@
 //! Finds limits that one request can hit together: their maximum number, and whether Redis Cluster
 //! stores their counters in one slot.
 //!
-//! A request has at most one descriptor per sequence of keys, because an Envoy rate limit action has
-//! fixed keys. One request therefore never hits two siblings that differ only in their values. Two
-//! limits are joined if both counter keys contain every `hash_tag` entry with the same values.
+//! A request has at most one descriptor per sequence of keys, because an Envoy rate limit action
+//! has fixed keys. One request therefore never hits two siblings that differ only in their values.
+//! Two limits are joined if both counter keys contain every `hash_tag` entry with the same values.
 //!
 //! Not here: building the hash tag (`lookup::build`, `lookup::counter_key`).
 
@@ -17,8 +17,8 @@ use crate::policy::lookup::matcher::CHECKS_MAX;
 /// Maximum descriptors per request; requests with more are rejected while decoding.
 const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
-/// Maximum pairs reported. A policy with thousands of limits has millions of pairs, and those beyond
-/// the first thousand add nothing new.
+/// Maximum pairs reported. A policy with thousands of limits has millions of pairs, and those
+/// beyond the first thousand add nothing new.
 const PAIRS_MAX: usize = 1_000;
 
 /// Pair of limits that one request can hit.

@@ -11,7 +11,7 @@ use super::rate_limit::RateLimit;
 use super::spec::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
 use super::{body, metadata};
 use crate::policy::lookup::matcher::CHECKS_MAX;
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind, quoted};
+use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
@@ -27,14 +27,14 @@ pub(crate) fn read_list<'d>(
     let mut nodes = Vec::new();
     let mut seen: HashMap<(String, String), SourceLocation> = HashMap::new();
     // If the value is not a list, the reader has already reported that.
-    let _ = reader.each(fields, key, |reader, at, fields| {
+    let _ = reader.for_each(fields, key, |reader, at, fields| {
         let key = read_key(reader, fields);
         let value = reader.text(fields, &keywords::VALUE).map(Option::unwrap_or_default);
         if let (Ok(key), Ok(value)) = (&key, &value) {
             if let Some(first) = seen.get(&(key.clone(), value.clone())) {
                 reader.report_duplicate(&duplicate_message(key, value), first);
             } else {
-                seen.insert((key.clone(), value.clone()), reader.here());
+                seen.insert((key.clone(), value.clone()), reader.current_location());
             }
         }
         if let Ok(node) = read_node(reader, fields, (key, value), defaults, trail) {
@@ -100,7 +100,7 @@ fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, 
         }
         None => {
             let message = "a descriptor needs `key: NAME`, such as remote_address";
-            Err(reader.report(At::Value, DiagnosticKind::Missing, message))
+            Err(reader.report(Target::Value, DiagnosticKind::Missing, message))
         }
     }
 }
@@ -165,7 +165,7 @@ fn read_rule<'d>(
         detailed_metric,
         metadata: metadata.map(Arc::new),
         body,
-        location: Some(reader.here()),
+        location: Some(reader.current_location()),
     }))
 }
 
@@ -198,14 +198,14 @@ fn read_rate_limits<'d>(
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
     let mut seen: HashMap<String, SourceLocation> = HashMap::new();
-    let present = reader.each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
+    let present = reader.for_each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
         entries += 1;
         let limit = rate_limit::read(reader, fields, context);
         match limit.as_ref().map(|limit| limit.name.as_deref()) {
             Ok(None) => {
                 let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
                                its counters' keys";
-                let error = reader.report(At::Value, DiagnosticKind::Missing, message);
+                let error = reader.report(Target::Value, DiagnosticKind::Missing, message);
                 reported = Some(error);
             }
             Ok(Some(name)) => match seen.get(name) {
@@ -214,7 +214,7 @@ fn read_rate_limits<'d>(
                     reported = Some(reader.report_duplicate(&message, first));
                 }
                 None => {
-                    seen.insert(name.to_owned(), reader.here());
+                    seen.insert(name.to_owned(), reader.current_location());
                 }
             },
             Err(error) => reported = Some(*error),

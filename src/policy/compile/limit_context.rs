@@ -4,7 +4,7 @@
 
 use super::limit_numbers::{BoundsError, stable_hash};
 use crate::domain::OnStoreFailure;
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind};
+use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
@@ -75,6 +75,6 @@ pub(crate) fn report_bounds_error<'d>(
     if fields.has(&key) {
         reader.report_key(&key, kind, error.to_string())
     } else {
-        reader.report(At::Key, kind, error.to_string())
+        reader.report(Target::Key, kind, error.to_string())
     }
 }

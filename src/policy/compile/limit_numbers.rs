@@ -1,5 +1,5 @@
-//! Compiles the numbers of a limit to the parameters of its algorithm, and checks that the algorithm
-//! can represent them exactly.
+//! Compiles the numbers of a limit to the parameters of its algorithm, and checks that the
+//! algorithm can represent them exactly.
 //!
 //! Not here: reading YAML (`rate_limit`), the arithmetic itself (`algorithm`).
 
@@ -10,8 +10,8 @@ use crate::domain::{
     OnStoreFailure, Override, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 
-/// Maximum window: ten years of 365 days. No real limit is longer, and a window in microseconds fits
-/// into 49 bits.
+/// Maximum window: ten years of 365 days. No real limit is longer, and a window in microseconds
+/// fits into 49 bits.
 pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 
 /// Upper bound of `burst * emission` for a bucket stored as arrival time. Below it, the sum with a
@@ -22,13 +22,13 @@ const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 /// cannot distinguish from its successor.
 const CREDITS_BOUND: u64 = 1 << 53;
 
-/// Precision required to store a bucket as arrival time: rounding the emission interval up may slow
-/// the rate by less than one part in this many (0.1 %). Otherwise the bucket is stored as credits,
-/// which are exact but take twice the space.
+/// Inverse of the maximum rounding error (0.1 %) for storing a bucket as arrival time, where
+/// rounding the emission interval up to whole microseconds slows the refill. Other buckets are
+/// stored as credits, which are exact but take twice the space.
 const ROUNDING_PARTS: u128 = 1_000;
 
-/// Upper bound of a hybrid's capacity in credits, which are a hundredth of a bucket's. Two such
-/// products plus a refill must add up exactly in a double.
+/// Upper bound of a hybrid limit's capacity in credits; 100 credits of a hybrid are one credit of a
+/// bucket. The sum of two capacities and a refill must be exact in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
 /// Maximum entries of a sliding log or slot table: all are stored, and each check scans them.
@@ -280,10 +280,11 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     (HYBRID_BOUND - 1) / (100 * ticks)
 }
 
-/// Compiles a request override to a fixed window that is charged when admitted; 0 rejects everything.
+/// Compiles a request override to a fixed window that is charged when admitted; 0 rejects
+/// everything.
 ///
-/// Windows beyond [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1. The rate shown
-/// in responses is that of the request.
+/// Windows beyond [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1. The rate
+/// shown in responses is that of the request.
 ///
 /// ```
 /// use tidegate::domain::{Hits, Override, Unit};

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step};
+use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target};
 use crate::policy::syntax::reader::{ErrorReported, Reader};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
@@ -18,7 +18,7 @@ pub(crate) fn read(
         Json::Object(map) => Ok(map),
         _ => {
             let message = "`metadata` is a map of keys; put the value below a key".to_owned();
-            Err(reader.report(At::Value, DiagnosticKind::WrongType, message))
+            Err(reader.report(Target::Value, DiagnosticKind::WrongType, message))
         }
     }
 }
@@ -28,14 +28,14 @@ fn to_json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReport
         Value::List(list) => {
             let each = list.nodes().enumerate();
             let list =
-                each.map(|(at, value)| reader.within(Step::Index(at), |r| to_json(r, value)));
-            // Collect the results before `?`, so that every error of the list is reported.
+                each.map(|(at, value)| reader.within(PathStep::Index(at), |r| to_json(r, value)));
+            // Collect all results before `?`, so that every error in the list is reported.
             Json::Array(list.collect::<Vec<_>>().into_iter().collect::<Result<_, _>>()?)
         }
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
             for (key, value) in map.entries() {
-                match reader.within(Step::of(key), |reader| to_json(reader, value)) {
+                match reader.within(PathStep::of(key), |reader| to_json(reader, value)) {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
                     }
@@ -62,7 +62,7 @@ fn scalar_to_json(
             Some(number) => Json::Number(number),
             None => {
                 let message = "metadata holds finite numbers only; put this one in quotes";
-                return Err(reader.report(At::Value, DiagnosticKind::BadValue, message));
+                return Err(reader.report(Target::Value, DiagnosticKind::BadValue, message));
             }
         },
     })

@@ -28,7 +28,7 @@ use self::rate_limit::on_store_failure;
 use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
 use super::lookup::matcher::CHECKS_MAX;
 use super::source::{Options, Source};
-use super::syntax::diagnostic::{At, Diagnostic, DiagnosticKind, Diagnostics, Path, Step};
+use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Target};
 use super::syntax::document::Document;
 use super::syntax::keywords::{self, Key};
 use super::syntax::reader::{Fields, Reader};
@@ -104,7 +104,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
 }
 
 /// Returns an error if a request could need more than [`CHECKS_MAX`] checks.
-fn too_many_checks_error(domain: &Domain, documents: &[Document<'_>]) -> Option<Diagnostic> {
+fn too_many_checks_error(domain: &MergedDomain, documents: &[Document<'_>]) -> Option<Diagnostic> {
     let worst = colocation::excessive_checks(&domain.spec)?;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
@@ -112,7 +112,7 @@ fn too_many_checks_error(domain: &Domain, documents: &[Document<'_>]) -> Option<
     );
     let (file, _) = domain.origins.first()?;
     let path = Path::default().key(keywords::DESCRIPTORS.name);
-    Some(documents[*file].diagnostic(&path, At::Key, DiagnosticKind::TooLarge, message))
+    Some(documents[*file].diagnostic(&path, Target::Key, DiagnosticKind::TooLarge, message))
 }
 
 /// Reports an empty policy, and files that together exceed `all_bytes_max`.
@@ -161,7 +161,7 @@ fn fingerprint(sources: &[&Source], options: &Options) -> u64 {
 }
 
 /// Compiled domain with the origins of its first-level nodes.
-struct Domain {
+struct MergedDomain {
     spec: DomainSpec,
     /// File and position in that file's list, per first-level node.
     origins: Vec<(usize, usize)>,
@@ -184,7 +184,10 @@ struct DomainSettings {
     body: Option<Arc<Body>>,
 }
 
-fn compile_files(documents: &[Document<'_>], options: &Options) -> (Vec<Domain>, Vec<Diagnostic>) {
+fn compile_files(
+    documents: &[Document<'_>],
+    options: &Options,
+) -> (Vec<MergedDomain>, Vec<Diagnostic>) {
     let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_header).collect();
     let mut domains = Vec::new();
     for group in group_by_domain(&mut files, options) {
@@ -200,7 +203,7 @@ fn compile_files(documents: &[Document<'_>], options: &Options) -> (Vec<Domain>,
             body: settings.body,
             nodes,
         };
-        domains.push(Domain { spec, origins });
+        domains.push(MergedDomain { spec, origins });
     }
     let diagnostics = files.into_iter().flat_map(|file| file.reader.into_diagnostics()).collect();
     (domains, diagnostics)
@@ -224,7 +227,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
             if fields.mentions(&keywords::DOMAIN) {
                 reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {
-                reader.report(At::Value, DiagnosticKind::Missing, message);
+                reader.report(Target::Value, DiagnosticKind::Missing, message);
             }
             None
         }
@@ -245,8 +248,8 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     PolicyFile { reader, fields: Some(fields), domain, settings }
 }
 
-/// Groups files by domain. A file without a domain forms its own group, so that its other errors are
-/// reported too.
+/// Groups files by domain. A file without a domain forms its own group, so that its other errors
+/// are reported too.
 fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
@@ -282,7 +285,7 @@ fn report_difference(
     key: &Key,
     message: &str,
 ) {
-    let first = files[first].reader.within(key.into(), |reader| reader.here());
+    let first = files[first].reader.within(key.into(), |reader| reader.current_location());
     files[at].reader.within(key.into(), |reader| reader.report_duplicate(message, &first));
 }
 
@@ -343,14 +346,14 @@ fn merge_nodes(
         for (position, node) in list {
             let identity = (node.key.to_string(), value_text(&node.value).to_owned());
             reader.within(key.into(), |reader| {
-                reader.within(Step::Index(position), |reader| match seen.get(&identity) {
+                reader.within(PathStep::Index(position), |reader| match seen.get(&identity) {
                     Some((file, first)) if file != at => {
                         let message = descriptor::duplicate_message(&identity.0, &identity.1);
                         reader.report_duplicate(&message, first);
                     }
                     Some(_) => {}
                     None => {
-                        seen.insert(identity, (*at, reader.here()));
+                        seen.insert(identity, (*at, reader.current_location()));
                     }
                 });
             });

@@ -10,7 +10,7 @@ use super::limit_numbers::{AlgorithmName, DEFAULT_LEASE_SECS, RawLimit};
 use super::spec::LimitSpec;
 use super::tiers;
 use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind, Step, quoted};
+use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
@@ -77,7 +77,7 @@ fn replaces<'d>(
     limit_name: &str,
 ) -> Result<Box<[Box<str>]>, ErrorReported> {
     let (mut names, mut reported) = (Vec::new(), None);
-    reader.each(fields, &keywords::REPLACES, |reader, _, entry| {
+    reader.for_each(fields, &keywords::REPLACES, |reader, _, entry| {
         let error = match reader.text(entry, &keywords::REPLACED_NAME) {
             Err(error) => error,
             Ok(Some(name)) if !name.is_empty() && name == limit_name => {
@@ -87,7 +87,7 @@ fn replaces<'d>(
             Ok(Some(name)) if !name.is_empty() => return names.push(name.into_boxed_str()),
             Ok(_) => {
                 let message = "an entry of `replaces` needs `name: LIMIT`".to_owned();
-                reader.report(At::Value, DiagnosticKind::Missing, message)
+                reader.report(Target::Value, DiagnosticKind::Missing, message)
             }
         };
         reported = Some(error);
@@ -96,7 +96,7 @@ fn replaces<'d>(
 }
 
 /// Reports keys that conflict with `unlimited`. An unknown `unit` is only a warning, because
-/// envoyproxy/ratelimit accepts it.
+/// envoyproxy/ratelimit accepts it there.
 fn check_unlimited_alone<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -173,7 +173,7 @@ fn read_raw_limit<'d>(
         Ok(None) => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
                            year; or `unlimited: true`";
-            Err(reader.report(At::Key, DiagnosticKind::Missing, message))
+            Err(reader.report(Target::Key, DiagnosticKind::Missing, message))
         }
         Err(reported) => Err(reported),
     };
@@ -187,7 +187,7 @@ fn read_raw_limit<'d>(
     if requests == Ok(None) {
         let message = "without `requests_per_unit` this limit refuses everything; write \
                        `requests_per_unit: 0` if that is meant";
-        reader.report(At::Key, DiagnosticKind::DeniesAll, message);
+        reader.report(Target::Key, DiagnosticKind::DeniesAll, message);
     }
     let lease = match reader.number(fields, &keywords::LEASE) {
         Ok(Some(_)) if algorithm.is_ok() && !is_concurrency => {
@@ -301,8 +301,8 @@ fn per<'d>(
             let message =
                 format!("the path has no entry {}; it has: {}", quoted(name), keys.join(", "));
             reported = Some(reader.within((&keywords::PER).into(), |reader| {
-                reader.within(Step::Index(at), |reader| {
-                    reader.report(At::Value, DiagnosticKind::BadValue, message)
+                reader.within(PathStep::Index(at), |reader| {
+                    reader.report(Target::Value, DiagnosticKind::BadValue, message)
                 })
             }));
         }

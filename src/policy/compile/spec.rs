@@ -111,6 +111,13 @@ impl LimitSpec {
         let class = listed.or(tiers.default)?;
         Some((class, &tiers.classes[class].limit))
     }
+
+    /// Returns whether this is the limit with an id, or has a consumer class with that limit.
+    pub(crate) fn has_id(&self, limit_id: u64) -> bool {
+        let classes = self.tiers.iter().flat_map(|tiers| &tiers.classes);
+        self.limit.limit_id == limit_id
+            || classes.into_iter().any(|class| class.limit.limit_id == limit_id)
+    }
 }
 
 /// Compiled `tiers`: consumer classes that divide one bucket.
@@ -124,8 +131,8 @@ pub struct TiersSpec {
     pub default: Option<usize>,
 }
 
-/// Maximum classes of one limit: policies use three to five, and the state of a hybrid limit has one
-/// integer per class.
+/// Maximum classes of one limit: policies use three to five, and the state of a hybrid limit has
+/// one integer per class.
 pub const CLASSES_MAX: usize = 16;
 
 /// Method by which consumer classes divide a bucket.

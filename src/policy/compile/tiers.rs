@@ -14,7 +14,7 @@ use super::limit_context::{LimitContext, report_bounds_error};
 use super::limit_numbers::{AlgorithmName, RawLimit};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Limit};
-use crate::policy::syntax::diagnostic::{At, DiagnosticKind, quoted};
+use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
@@ -54,8 +54,8 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Checks that `tiers` is allowed here: on a token bucket of nonzero capacity, on a descriptor without
-/// `value` whose key is not in `per`. Returns the bucket.
+/// Checks that `tiers` is allowed here: on a token bucket of nonzero capacity, on a descriptor
+/// without `value` whose key is not in `per`. Returns the bucket.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -98,7 +98,7 @@ fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod
         Some(_) => Ok(TierMethod::Shared),
         None => {
             let message = "`tiers` needs `method`, one of: shared, separate, hybrid";
-            Err(reader.report(At::Key, DiagnosticKind::Missing, message))
+            Err(reader.report(Target::Key, DiagnosticKind::Missing, message))
         }
     }
 }
@@ -108,7 +108,7 @@ fn classes<'d>(
     fields: &Fields<'d>,
 ) -> Result<Vec<RawClass>, ErrorReported> {
     let (mut classes, mut reported) = (Vec::new(), None);
-    reader.each_named(fields, &keywords::CLASSES, |reader, name, fields| {
+    reader.for_each_named(fields, &keywords::CLASSES, |reader, name, fields| {
         let written = (
             reader.percent(fields, &keywords::FLOOR),
             reader.percent(fields, &keywords::SHARE),
@@ -117,7 +117,7 @@ fn classes<'d>(
         );
         if name == NO_CLASS {
             let message = "a class cannot be called `none`, which is the word for no class";
-            let error = reader.report(At::Key, DiagnosticKind::Conflict, message);
+            let error = reader.report(Target::Key, DiagnosticKind::Conflict, message);
             reported = Some(error);
         }
         match written {
@@ -132,7 +132,7 @@ fn classes<'d>(
     }
     if classes.is_empty() {
         let message = "`tiers` needs `classes`: at least one name with its floor or share";
-        return Err(reader.report(At::Key, DiagnosticKind::Missing, message));
+        return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
     }
     if classes.len() > CLASSES_MAX {
         let message = format!("a limit has at most {CLASSES_MAX} classes; join some");
@@ -275,8 +275,8 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Reads `default`, the class of unlisted values. Without it, the class with the highest floor; among
-/// those the one with the smallest share, then the last.
+/// Reads `default`, the class of unlisted values. Without it, the class with the highest floor;
+/// among those the one with the smallest share, then the last.
 fn default_class<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

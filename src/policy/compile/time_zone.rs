@@ -1,5 +1,5 @@
-//! Computes calendar windows in a time zone, from the bundled time zone database. A day begins at its
-//! first instant in the zone and a week on Monday; days with a clock change have 23 or 25 hours.
+//! Computes calendar windows in a time zone, using the bundled time zone database. A day starts at
+//! its first instant in the zone, a week on Monday. Days with a clock change have 23 or 25 hours.
 //!
 //! Not here: `align` and `time_zone` in policy files (`rate_limit`), counting (`algorithm`).
 
@@ -11,11 +11,12 @@ use jiff::{Span as Length, Timestamp};
 
 use crate::domain::{Calendar, CalendarWindows, Micros, Unit, WindowBounds};
 
-/// Bundled time zone database. The system's is never used, so that a policy means the same windows on
+/// Bundled time zone database. The system's database is never used, so that windows are the same on
 /// every machine.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// Maximum consecutive dates that a zone skips (Samoa skipped one); only bounds a loop.
+/// Maximum consecutive dates that a time zone can skip. Samoa skipped one; the margin only bounds a
+/// loop.
 const SKIPPED_DATES_MAX: usize = 4;
 
 /// Returns the calendar windows of a unit in the time zone with this IANA name (case-insensitive).
@@ -96,8 +97,8 @@ impl ZonedWindows {
 }
 
 impl CalendarWindows for ZonedWindows {
-    /// Returns the window that contains `at`. Before the first full window of 1970 and after the year
-    /// 9998, windows have the unit's fixed length, in UTC.
+    /// Returns the window that contains `at`. Before the first full window of 1970 and after the
+    /// year 9998, windows have the unit's fixed length, in UTC.
     fn window_at(&self, at: Micros) -> WindowBounds {
         self.find_window(at).unwrap_or_else(|| {
             let length = Micros::from_secs(self.unit.seconds());

@@ -1,7 +1,7 @@
 //! Warns about configuration that is valid but probably a mistake.
 //!
-//! Each check is a function over one domain; add new ones to [`CHECKS`]. Checks only run on a policy
-//! without errors, so a node's position in its list is its position in the file.
+//! Each check is a function over one domain; add new ones to [`CHECKS`]. Checks only run on a
+//! policy without errors, so a node's position in its list is its position in the file.
 
 use std::collections::HashSet;
 
@@ -10,21 +10,21 @@ use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 use crate::domain::Bounds;
 use crate::policy::syntax::diagnostic::{
-    At, DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, quoted,
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
 };
 use crate::policy::syntax::document::Document;
 
-/// All checks.
+/// Checks, in the order in which they run.
 const CHECKS: [fn(&mut Linter<'_>); 5] = [
-    keys_and_depth,
-    unreachable_siblings,
-    unknown_replaces,
-    no_limit_when_absent,
-    split_over_slots,
+    check_keys_and_depth,
+    check_unreachable_siblings,
+    check_replaces,
+    check_absent_entries,
+    check_slots,
 ];
 
-/// Maximum entries per descriptor. Requests with longer descriptors are rejected while decoding, so a
-/// deeper rule never matches.
+/// Maximum entries per descriptor. Requests with longer descriptors are rejected while decoding, so
+/// a deeper rule never matches.
 const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Maximum pairs of sibling patterns compared per level, enough for 2,000 patterns. Beyond it,
@@ -108,7 +108,8 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a warning at the node with positions `at`, or at the key that `path` selects below it.
+    /// Adds a warning at the descriptor with positions `at`, or at the key below it that `path`
+    /// selects.
     fn warn(
         &mut self,
         at: &[usize],
@@ -124,13 +125,13 @@ impl<'a> Linter<'a> {
         let positions: Vec<usize> =
             std::iter::once(*position).chain(rest.iter().copied()).collect();
         let path = path(Path::of_descriptor(&positions));
-        self.found.push(self.documents[*file].diagnostic(&path, At::Value, kind, message));
+        self.found.push(self.documents[*file].diagnostic(&path, Target::Value, kind, message));
     }
 }
 
-/// Warns about `*` and `:path` as keys, rules too deep to match, and limits with one counter for all
-/// callers.
-fn keys_and_depth(linter: &mut Linter<'_>) {
+/// Warns about `*` and `:path` as keys, rules too deep to match, and limits with one counter for
+/// all callers.
+fn check_keys_and_depth(linter: &mut Linter<'_>) {
     linter.each(|linter, node_path, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
@@ -166,14 +167,15 @@ fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
 
-/// Whether any entry of a limit's counter key varies by client. A consumer class does not count.
+/// Returns whether any entry of a limit's counter key varies by client. The entry with the consumer
+/// class does not count.
 fn distinguishes_clients(limit: &LimitSpec, path: &[&NodeSpec]) -> bool {
     let levels = path.len() - usize::from(limit.tiers.is_some());
     let is_counted = |at: &usize| limit.per.as_ref().is_none_or(|per| per.contains(at));
     (0..levels).filter(is_counted).any(|at| varies_by_client(path[at]))
 }
 
-/// Whether this entry gives different clients different counters.
+/// Returns whether an entry gives different clients different counters.
 fn varies_by_client(node: &NodeSpec) -> bool {
     let varies = match node.value {
         ValueSpec::Any => true,
@@ -183,17 +185,17 @@ fn varies_by_client(node: &NodeSpec) -> bool {
     varies && !DESTINATION_KEYS.contains(&&*node.key)
 }
 
-/// Warns about patterns and default nodes that never match because an earlier pattern of the same key
-/// and level matches all their values.
-fn unreachable_siblings(linter: &mut Linter<'_>) {
+/// Warns about patterns and default nodes that never match because an earlier pattern of the same
+/// key and level matches all their values.
+fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
-    unreachable_on_level(linter, &domain.nodes, &[]);
+    check_unreachable_on_level(linter, &domain.nodes, &[]);
     linter.each(|linter, node_path, node| {
-        unreachable_on_level(linter, &node.children, &node_path.at)
+        check_unreachable_on_level(linter, &node.children, &node_path.at)
     });
 }
 
-fn unreachable_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+fn check_unreachable_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
     let patterns: Vec<(&str, &str)> = nodes
         .iter()
         .filter_map(|node| match &node.value {
@@ -229,8 +231,9 @@ fn unreachable_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[us
     }
 }
 
-/// Whether `pattern` matches `text`. A `*` in `text` is a character that only a `*` of the pattern
-/// matches. If `text` is a pattern too, `pattern` therefore matches every value that `text` does.
+/// Returns whether `pattern` matches `text`. A `*` in `text` is matched only by a `*` of the
+/// pattern. Therefore, if `text` is a pattern itself, `pattern` matches every value that `text`
+/// matches.
 fn pattern_covers(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
@@ -259,7 +262,7 @@ fn pattern_covers(pattern: &str, text: &str) -> bool {
 }
 
 /// Warns about `replaces` entries that name no limit of the domain.
-fn unknown_replaces(linter: &mut Linter<'_>) {
+fn check_replaces(linter: &mut Linter<'_>) {
     let mut names: HashSet<&str> = HashSet::new();
     linter.each(|_, _, node| {
         let Some(rule) = &node.rule else { return };
@@ -271,14 +274,14 @@ fn unknown_replaces(linter: &mut Linter<'_>) {
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
             let message = format!("no limit of this domain has the name {}", quoted(name));
             let path = |p: Path| p.key("rate_limit").key("replaces").index(at).key("name");
-            linter.warn(&node_path.at, path, DiagnosticKind::ReplacesNobody, message);
+            linter.warn(&node_path.at, path, DiagnosticKind::UnknownReplaces, message);
         }
     });
 }
 
 /// Warns if every limit of a domain needs an entry that can be absent: Envoy then omits the whole
 /// descriptor, and the request is not limited. One warning per key.
-fn no_limit_when_absent(linter: &mut Linter<'_>) {
+fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
     let mut keys: HashSet<&str> = HashSet::new();
@@ -310,13 +313,14 @@ fn no_limit_when_absent(linter: &mut Linter<'_>) {
     }
 }
 
-/// Warns about limits that one request can hit and whose counters Redis Cluster may store in several
-/// slots, although a `hash_tag` could join them. One warning per limit, naming the first other one.
+/// Warns about limits that one request can hit and whose counters Redis Cluster may store in
+/// several slots, although a `hash_tag` could join them. One warning per limit, naming the first
+/// other one.
 ///
-/// Limits that no `hash_tag` can join get no warning, because the only fix would be to drop a limit.
-/// Nor is there any warning if `hash_tag` already joins some limits: the operator chose that tag, and
-/// another one would separate them again. `tidegate check --cluster` lists both cases.
-fn split_over_slots(linter: &mut Linter<'_>) {
+/// There is no warning for limits that no `hash_tag` can join, because the only fix would be to
+/// drop a limit. There is also no warning if `hash_tag` already joins some limits: another tag
+/// would separate them again. `tidegate check --cluster` lists both cases.
+fn check_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);
     let pairs: Vec<_> = colocation::pairs(&linter.domain.hash_tag, &limits).collect();
     if pairs.iter().any(|(.., colocation)| *colocation == Colocation::Joined) {

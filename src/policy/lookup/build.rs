@@ -1,7 +1,7 @@
 //! Builds the lookup tree from the compiled spec.
 //!
-//! Not here: diagnostics (`compile`). Of a duplicate domain or sibling, which `compile` rejects, the
-//! first in file order wins here.
+//! If a spec contains a duplicate domain or sibling, the first in file order wins; `compile`
+//! rejects such specs. Not here: diagnostics (`compile`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,10 @@ use super::counter_key;
 use super::counter_key::Secret;
 use super::patterns::Patterns;
 use super::tree::hash_with;
-use super::tree::{Domain, Exact, Group, NameId, Node, NodeId, Part, Plan, Policy, Rule, Tree};
+use super::tree::{
+    DescriptorTree, Domain, ExactChild, KeyEntry, KeyGroup, KeyPlan, NameId, NodeId, Policy, Rule,
+    TreeNode,
+};
 use crate::domain::{Limit, RuleId};
 use crate::policy::compile::spec::{
     DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec,
@@ -25,8 +28,9 @@ impl Policy {
         Policy::build_numbered(domains, secret, RuleId(0))
     }
 
-    /// Builds the lookup tree with rule numbers from `first` on. A process that never reuses numbers
-    /// can tell the rules of two policies apart while a reload replaces one by the other.
+    /// Builds the lookup tree with consecutive rule ids from `first` on. A process never reuses
+    /// ids, so that calls in progress during a reload cannot be attributed to a rule of the new
+    /// policy.
     pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
         let mut arranger = TreeBuilder { first: first.0, ..TreeBuilder::default() };
         for domain in &domains {
@@ -50,11 +54,11 @@ impl Policy {
 
 #[derive(Default)]
 struct TreeBuilder {
-    tree: Tree,
+    tree: DescriptorTree,
     rules: Vec<Rule>,
-    /// The number of the first rule.
+    /// Id of the first rule.
     first: u32,
-    /// Names of limits that some rule replaces. Limits with other names need no check for it.
+    /// Limit names that appear in a rule's `replaces`. Other limits are never replaced.
     replaced: HashMap<Box<str>, NameId>,
 }
 
@@ -62,7 +66,7 @@ impl TreeBuilder {
     fn collect_replaced(&mut self, nodes: &[NodeSpec]) {
         for node in nodes {
             for name in node.rule.iter().flat_map(|rule| &rule.replaces) {
-                let next = NameId(count(self.replaced.len()));
+                let next = NameId(arena_index(self.replaced.len()));
                 self.replaced.entry(name.clone()).or_insert(next);
             }
             self.collect_replaced(&node.children);
@@ -73,7 +77,7 @@ impl TreeBuilder {
         if self.tree.domain(&spec.name).is_some() {
             return;
         }
-        let root = self.node(Node {
+        let root = self.node(TreeNode {
             parent: None,
             key: "".into(),
             value: ValueSpec::Any,
@@ -83,7 +87,7 @@ impl TreeBuilder {
             is_leaf: spec.nodes.is_empty(),
         });
         let hash = self.tree.hash_of(0, spec.name.as_bytes());
-        let at = count(self.tree.domains.len());
+        let at = arena_index(self.tree.domains.len());
         self.tree.domains.push(Domain {
             name: spec.name.clone(),
             accounting: spec.accounting,
@@ -98,7 +102,7 @@ impl TreeBuilder {
         self.level(&spec, root, spec.nodes.iter());
     }
 
-    /// Adds the subtrees of a node in file order.
+    /// Adds the subtrees below a node, in file order.
     fn level<'s>(
         &mut self,
         domain: &DomainSpec,
@@ -107,7 +111,7 @@ impl TreeBuilder {
     ) {
         let mut patterns: HashMap<u32, (Vec<&'s str>, Vec<NodeId>)> = HashMap::new();
         for spec in specs {
-            let node = self.node(Node {
+            let node = self.node(TreeNode {
                 parent: Some(parent),
                 key: spec.key.clone(),
                 value: exact_without_star(&spec.value),
@@ -141,9 +145,9 @@ impl TreeBuilder {
         }
     }
 
-    fn node(&mut self, node: Node) -> NodeId {
+    fn node(&mut self, node: TreeNode) -> NodeId {
         self.tree.nodes.push(node);
-        NodeId(count(self.tree.nodes.len() - 1))
+        NodeId(arena_index(self.tree.nodes.len() - 1))
     }
 
     fn group(&mut self, parent: NodeId, key: &str) -> u32 {
@@ -151,8 +155,8 @@ impl TreeBuilder {
             return group;
         }
         let tree = &mut self.tree;
-        let at = count(tree.groups.len());
-        tree.groups.push(Group {
+        let at = arena_index(tree.groups.len());
+        tree.groups.push(KeyGroup {
             parent,
             key: key.into(),
             has_exact: false,
@@ -174,7 +178,7 @@ impl TreeBuilder {
         let tree = &mut self.tree;
         tree.groups[group as usize].has_exact = true;
         let (hash, nodes) = (&tree.hash, &tree.nodes);
-        let exact = Exact { group, node };
+        let exact = ExactChild { group, node };
         tree.exact_of.insert_unique(hash_with(hash, group, value.as_bytes()), exact, |exact| {
             let value = match &nodes[exact.node.0 as usize].value {
                 ValueSpec::Exact(value) => value.as_bytes(),
@@ -185,11 +189,11 @@ impl TreeBuilder {
     }
 
     fn rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
-        let id = RuleId(self.first.wrapping_add(count(self.rules.len())));
+        let id = RuleId(self.first.wrapping_add(arena_index(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
         let plans = spec.limits.iter().map(|limit| self.plan(domain, &path, limit)).collect();
-        let printed = listing::written(&domain.name, &path);
+        let printed = listing::configured_path(&domain.name, &path);
         self.rules.push(Rule {
             id,
             path: printed.into_boxed_str(),
@@ -207,10 +211,10 @@ impl TreeBuilder {
         });
     }
 
-    fn plan(&self, domain: &DomainSpec, path: &[&Node], spec: &LimitSpec) -> Plan {
+    fn plan(&self, domain: &DomainSpec, path: &[&TreeNode], spec: &LimitSpec) -> KeyPlan {
         let name = spec.name.as_deref();
-        // The entry that names the class is not part of the key: classes share a counter, or the class
-        // name is part of the prefix.
+        // The entry with the class is not part of the key: either all classes share one counter, or
+        // the prefix contains the class name.
         let levels = path.len() - usize::from(spec.tiers.is_some());
         let mut positions: Vec<usize> = match &spec.per {
             None => (0..levels).collect(),
@@ -219,10 +223,11 @@ impl TreeBuilder {
         // `per` is a set: its order does not change the counter.
         positions.sort_unstable();
         positions.dedup();
-        let part = |at: usize| Part { at, shared: shared_text(path[at]) };
-        let tagged_by =
-            |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(part);
-        let tag = domain.hash_tag.iter().map(|key| tagged_by(key)).collect::<Option<Box<[Part]>>>();
+        let key_entry = |at: usize| KeyEntry { at, shared: shared_text(path[at]) };
+        let entry_of =
+            |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(key_entry);
+        let tag =
+            domain.hash_tag.iter().map(|key| entry_of(key)).collect::<Option<Box<[KeyEntry]>>>();
         let listed = name.filter(|_| spec.in_list);
         let prefix = |class: Option<&str>, limit: &Limit| {
             counter_key::prefix(&domain.name, listed, class, limit)
@@ -231,11 +236,11 @@ impl TreeBuilder {
             let is_separate = tiers.method == TierMethod::Separate;
             tiers.classes.iter().map(move |class| (is_separate.then_some(&*class.name), class))
         });
-        Plan {
+        KeyPlan {
             prefix: prefix(None, &spec.limit),
             classes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
             tag: tag.filter(|tag| !tag.is_empty()),
-            parts: positions.iter().copied().map(part).collect(),
+            entries: positions.iter().copied().map(key_entry).collect(),
             replaced_as: name.and_then(|name| self.replaced_as(name)),
         }
     }
@@ -245,7 +250,7 @@ impl TreeBuilder {
     }
 }
 
-/// Turns a pattern without a star into an exact value.
+/// Converts a pattern without `*` to an exact value.
 fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     match value {
         ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
@@ -253,14 +258,15 @@ fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     }
 }
 
-fn shared_text(node: &Node) -> Option<Box<str>> {
+fn shared_text(node: &TreeNode) -> Option<Box<str>> {
     match &node.value {
         ValueSpec::Pattern(text) if node.share_threshold => Some(text.clone()),
         ValueSpec::Pattern(_) | ValueSpec::Exact(_) | ValueSpec::Any => None,
     }
 }
 
-/// Converts a length to an arena index. Saturates; a policy of at most 64 MiB never has 2^32 nodes.
-fn count(len: usize) -> u32 {
+/// Converts a length to an arena index, saturating at `u32::MAX`. Policy files have at most 64 MiB
+/// together, too few for 2^32 nodes.
+fn arena_index(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

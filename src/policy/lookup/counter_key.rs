@@ -1,12 +1,12 @@
-//! Counter keys: 128 bits of a keyed BLAKE3 over the length-prefixed parts of an identity.
+//! Counter keys: 128-bit keyed BLAKE3 hashes of counter identities.
 //!
-//! The identity of a counter consists of the domain, the limit's name if the rule is a list, the
-//! algorithm, its window if it has one, the consumer class if each class has its own bucket, and the
-//! entries of the path or of `per`. It never includes the numbers of the limit, so that a changed limit
-//! keeps its counters. The encoding is injective: every part is a varint length followed by that many
-//! bytes, and every choice is a byte of its own.
+//! The identity of a counter consists of the domain, the limit's name if it is an entry of
+//! `rate_limits`, the algorithm, its window if it has one, the consumer class if each class has its
+//! own bucket, and the entries of the path or of `per`. The identity never includes the numbers of
+//! the limit, so a limit keeps its counters when its numbers change. The encoding is injective:
+//! every part is a varint length followed by that many bytes, and every choice is one tag byte.
 //!
-//! Not here: which entries make a counter (`tree`), the spelling of keys in Redis (`store::redis`).
+//! Not here: which entries are part of a key (`tree`), the names of keys in Redis (`store::redis`).
 
 use smallvec::SmallVec;
 
@@ -15,14 +15,14 @@ use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 #[cfg(test)]
 mod tests;
 
-/// What the bytes begin with, so that a counter of the policy, one of a limit that the caller
-/// brought along, and a tag never look alike.
+/// First byte of an identity. It separates counters of the policy, counters of request overrides,
+/// hash tags, and holders of concurrency slots.
 const LIMIT: u8 = 1;
 const OVERRIDE: u8 = 2;
 const TAG: u8 = 3;
 const HOLDER: u8 = 4;
 
-/// What precedes the window, one number for each algorithm.
+/// Byte that identifies the algorithm; precedes the window.
 const FIXED_WINDOW: u8 = 1;
 const SLIDING_WINDOW: u8 = 2;
 const SLIDING_LOG: u8 = 3;
@@ -32,34 +32,35 @@ const HYBRID: u8 = 6;
 const CONCURRENCY: u8 = 7;
 const CALENDAR: u8 = 8;
 
-/// What precedes an optional part.
+/// Byte before an optional part.
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 
-/// What precedes an entry's value: the caller's bytes, or the text of a pattern whose values share
-/// a counter. A caller who sends the text of a pattern as a value does not meet the shared counter.
+/// Byte before an entry's value or before the pattern that replaces the value. Without this byte, a
+/// caller could reach a shared counter by sending the pattern's text as a value.
 const VALUE: u8 = 0;
 const PATTERN: u8 = 1;
 
-/// Identities up to this size need no heap. Envoy's descriptors are one or two entries of some
-/// twenty to sixty bytes; a token of 1 KiB spills, which costs less than hashing it.
+/// Bytes of an identity that fit on the stack. Envoy's descriptors usually have one or two entries
+/// of 20 to 60 bytes. Longer identities, such as those with a 1 KiB token, allocate, which costs
+/// less than hashing them.
 const IDENTITY_INLINE: usize = 512;
 
-/// The name under which a configured text becomes a secret. Changing it starts all counters anew.
+/// BLAKE3 context that derives a secret from the configured text. Changing it resets all counters.
 const DERIVE_CONTEXT: &str = "tidegate 2025 counter keys v1";
 
-/// The name under which a secret becomes its fingerprint.
+/// BLAKE3 context that derives the fingerprint of a secret.
 const FINGERPRINT_CONTEXT: &str = "tidegate 2025 secret fingerprint v1";
 
-/// The key of the hash, so that nobody who does not know it can make two counters collide, or
-/// learn a client's address from a key in Redis.
+/// Hash key of counter keys. Without it, nobody can construct two counters that collide, or recover
+/// a client's address from a key in Redis.
 ///
-/// Replicas that share a store must share the secret: with different ones each would count alone.
+/// Replicas that share a store must use the same secret; otherwise each replica counts separately.
 #[derive(Clone)]
 pub struct Secret(pub [u8; 32]);
 
 impl Secret {
-    /// The secret that a configured text stands for. Any text does; a good one has 128 random bits.
+    /// Derives a secret from a configured text of any length, ideally with 128 random bits.
     ///
     /// ```
     /// use tidegate::policy::Secret;
@@ -70,8 +71,8 @@ impl Secret {
         Secret(blake3::derive_key(DERIVE_CONTEXT, text.as_bytes()))
     }
 
-    /// 64 bits in hexadecimal digits that tell one secret from another and say nothing else of it:
-    /// what replicas compare.
+    /// Returns 64 bits of a one-way hash of the secret, in hexadecimal. Replicas compare
+    /// fingerprints to detect different secrets.
     ///
     /// ```
     /// use tidegate::policy::Secret;
@@ -84,8 +85,8 @@ impl Secret {
     }
 }
 
-/// The secret where none is configured: the same for everybody who runs Tidegate, so that replicas
-/// agree, and therefore no protection of personal data.
+/// Default secret, the same in every installation so that replicas agree. It is public and
+/// therefore does not protect personal data.
 impl Default for Secret {
     fn default() -> Self {
         Secret::derive("")
@@ -98,104 +99,102 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// One entry's part in an identity.
+/// Value that an entry contributes to a counter's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held<'a> {
-    /// The caller's value.
-    Value(&'a [u8]),
-    /// The text of a pattern whose values share one counter.
+pub(crate) enum EntryValue<'a> {
+    /// Value from the request.
+    Request(&'a [u8]),
+    /// Text of a pattern whose matching values share one counter.
     Pattern(&'a [u8]),
 }
 
-/// Writes identities. Reused for all checks of a call.
+/// Encoder of identities; one buffer serves all checks of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
     bytes: SmallVec<[u8; IDENTITY_INLINE]>,
 }
 
 impl Identity {
-    /// Starts with what is the same for every counter of a limit: what [`prefix`] wrote.
+    /// Starts an identity with the limit's prefix (see [`prefix`]).
     pub(crate) fn begin(&mut self, prefix: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(prefix);
     }
 
-    /// Starts the identity of a limit that the caller brought along.
+    /// Starts the identity of a request override's counter.
     pub(crate) fn begin_override(&mut self, domain: &str, limit: &Limit) {
         self.bytes.clear();
         self.bytes.push(OVERRIDE);
-        self.part(domain.as_bytes());
-        self.algorithm(limit);
+        self.push_part(domain.as_bytes());
+        self.push_algorithm(limit);
     }
 
-    /// Starts a tag. It has no domain: a call has only one.
+    /// Starts a hash tag. The domain is left out, because all checks of a call have the same one.
     pub(crate) fn begin_tag(&mut self) {
         self.bytes.clear();
         self.bytes.push(TAG);
     }
 
-    /// Adds an entry.
-    pub(crate) fn entry(&mut self, key: &[u8], held: Held<'_>) {
-        self.part(key);
-        let (kind, bytes) = match held {
-            Held::Value(bytes) => (VALUE, bytes),
-            Held::Pattern(bytes) => (PATTERN, bytes),
+    pub(crate) fn push_entry(&mut self, key: &[u8], value: EntryValue<'_>) {
+        self.push_part(key);
+        let (kind, bytes) = match value {
+            EntryValue::Request(bytes) => (VALUE, bytes),
+            EntryValue::Pattern(bytes) => (PATTERN, bytes),
         };
         self.bytes.push(kind);
-        self.part(bytes);
+        self.push_part(bytes);
     }
 
-    /// 128 bits that stand for what was written, in the order of the hash's bytes: the first one is
-    /// the highest.
+    /// Returns the first 128 bits of the hash, big-endian.
     pub(crate) fn hash(&self, secret: &Secret) -> u128 {
         let hash = blake3::keyed_hash(&secret.0, &self.bytes);
         hash.as_bytes()[..16].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte))
     }
 
-    /// The algorithm, and its window: counters of two algorithms, or of windows that differ, never
-    /// meet. A bucket's rate is none of it, so that a changed rate keeps its counter.
-    fn algorithm(&mut self, limit: &Limit) {
+    /// Appends the algorithm and its window, so that a limit starts a new counter if either
+    /// changes. A bucket's rate is left out, so that a changed rate keeps the counter.
+    fn push_algorithm(&mut self, limit: &Limit) {
         let (algorithm, window) = match &limit.algorithm {
             Algorithm::FixedWindow(fixed) => match &fixed.window {
                 Window::Epoch { length } => (FIXED_WINDOW, Some(*length)),
                 Window::Calendar(calendar) => {
                     self.bytes.push(CALENDAR);
-                    self.part(calendar.unit().as_str().as_bytes());
-                    return self.part(calendar.zone().as_bytes());
+                    self.push_part(calendar.unit().as_str().as_bytes());
+                    return self.push_part(calendar.zone().as_bytes());
                 }
             },
             Algorithm::SlidingWindow(sliding) => (SLIDING_WINDOW, Some(sliding.length)),
             Algorithm::SlidingLog(log) => (SLIDING_LOG, Some(log.length)),
             Algorithm::Bucket(bucket) if bucket.leaky => (LEAKY_BUCKET, None),
             Algorithm::Bucket(_) => (TOKEN_BUCKET, None),
-            // Its state is in units of the window.
+            // A hybrid's state counts in ticks of the window.
             Algorithm::Hybrid(hybrid) => (HYBRID, Some(hybrid.window)),
             Algorithm::Concurrency(_) => (CONCURRENCY, None),
         };
         self.bytes.push(algorithm);
         if let Some(window) = window {
-            self.number(window.0);
+            self.push_varint(window.0);
         }
     }
 
-    fn optional(&mut self, name: Option<&str>) {
+    fn push_optional(&mut self, name: Option<&str>) {
         match name {
             None => self.bytes.push(ABSENT),
             Some(name) => {
                 self.bytes.push(PRESENT);
-                self.part(name.as_bytes());
+                self.push_part(name.as_bytes());
             }
         }
     }
 
-    fn part(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
+    fn push_part(&mut self, bytes: &[u8]) {
+        self.push_varint(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A number in groups of seven bits, the lowest first; the high bit says that more follow.
-    /// Short, because two entries of ordinary size then fit into two of the hash's 64-byte blocks.
-    fn number(&mut self, mut number: u64) {
+    /// Appends an unsigned LEB128 varint. Fixed-width lengths would push an identity of two typical
+    /// entries beyond two of BLAKE3's 64-byte blocks.
+    fn push_varint(&mut self, mut number: u64) {
         while number > 0x7f {
             self.bytes.push((number & 0x7f) as u8 | 0x80);
             number >>= 7;
@@ -204,8 +203,8 @@ impl Identity {
     }
 }
 
-/// What is the same for every counter of a limit. `name` only where the limit stands in a list,
-/// `class` only where each consumer class has a bucket of its own.
+/// Returns the part of the identity that all counters of a limit share. `name` is set only for
+/// entries of `rate_limits`, `class` only if each consumer class has its own bucket.
 pub(crate) fn prefix(
     domain: &str,
     name: Option<&str>,
@@ -214,24 +213,23 @@ pub(crate) fn prefix(
 ) -> Box<[u8]> {
     let mut identity = Identity::default();
     identity.bytes.push(LIMIT);
-    identity.part(domain.as_bytes());
-    identity.optional(name);
-    identity.algorithm(limit);
-    identity.optional(class);
+    identity.push_part(domain.as_bytes());
+    identity.push_optional(name);
+    identity.push_algorithm(limit);
+    identity.push_optional(class);
     identity.bytes.into_vec().into_boxed_slice()
 }
 
-/// The holder that a caller's text stands for. Keyed like the counters, so that a store does not
-/// learn what callers call themselves.
+/// Hashes the name of a slot holder with the secret, so that stores never see the name.
 pub(crate) fn holder(secret: &Secret, text: &[u8]) -> Holder {
     let mut identity = Identity::default();
     identity.bytes.push(HOLDER);
-    identity.part(text);
+    identity.push_part(text);
     Holder(identity.hash(secret))
 }
 
-/// A key as operators see it: `{tag}`, followed by `:id` where the tag is not the identity. Each is
-/// 22 characters of base64url, without padding, of the 16 bytes with the highest first.
+/// Formats a counter key for operators: `{identity}`, or `{tag}:identity` if the key has a hash
+/// tag. Each part is 22 characters of unpadded base64url over the 16 bytes in big-endian order.
 ///
 /// ```
 /// use tidegate::{domain::CounterKey, policy::key_text};

@@ -1,6 +1,6 @@
-//! Search for the literal parts of patterns in a value: at one end of the value, or anywhere in it.
+//! Aho-Corasick search for the literals of patterns: at the start of a value, or anywhere in it.
 //!
-//! Not here: patterns and whether a value matches one (`patterns`).
+//! Not here: splitting patterns into literals and matching whole patterns (`patterns`).
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, PatternID};
 
-/// A set of distinct, non-empty literals, numbered from 0.
+/// Set of distinct, non-empty literals, numbered from 0.
 #[derive(Debug)]
 pub(crate) struct LiteralSet {
     automaton: NFA,
@@ -16,17 +16,18 @@ pub(crate) struct LiteralSet {
     anchored: Anchored,
 }
 
-/// An occurrence of a literal in a value. Ordered by literal, then by position.
+/// Occurrence of a literal in a value. Sorts by literal, then by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Occurrence {
     pub literal: u32,
-    /// Position of the literal's first byte; 32 bits suffice for the largest message.
+    /// Byte offset of the literal in the value. 32 bits suffice: messages have at most a few MiB.
     pub start: u32,
 }
 
 impl LiteralSet {
-    /// Builds the automaton; `None` beyond 2^31 states, which a policy of 64 MiB does not reach.
-    pub(crate) fn new(numbering: Numbering, anchored: Anchored) -> Option<LiteralSet> {
+    /// Builds the automaton. `None` if it needs more than 2^31 states; a policy of 64 MiB needs
+    /// fewer.
+    pub(crate) fn new(numbering: LiteralNumbers, anchored: Anchored) -> Option<LiteralSet> {
         let mut literals: Vec<(Vec<u8>, u32)> = numbering.ids.into_iter().collect();
         literals.sort_unstable_by_key(|(_, id)| *id);
         let texts = literals.iter().map(|(text, _)| text);
@@ -35,25 +36,30 @@ impl LiteralSet {
         Some(LiteralSet { automaton, start, anchored })
     }
 
-    /// Calls `on` for every literal that is a prefix of the bytes, shortest first. Reads no further
-    /// than the longest literal.
-    pub(crate) fn walk<'b>(&self, bytes: impl Iterator<Item = &'b u8>, mut on: impl FnMut(usize)) {
+    /// Calls `on` with every literal that is a prefix of the bytes, shortest first. Reads at most
+    /// as many bytes as the longest literal has.
+    pub(crate) fn each_prefix<'b>(
+        &self,
+        bytes: impl Iterator<Item = &'b u8>,
+        mut on: impl FnMut(usize),
+    ) {
         let mut state = self.start;
         for (length, byte) in (1..).zip(bytes) {
             state = self.automaton.next_state(self.anchored, state, *byte);
             if self.automaton.is_dead(state) {
                 return;
             }
-            // A state also reports literals that end here without being a prefix.
-            let whole = |literal: &PatternID| self.automaton.pattern_len(*literal) == length;
-            if let Some(literal) = self.ending_at(state).find(whole) {
+            // A state also reports literals that end here but start after the first byte.
+            let is_prefix = |literal: &PatternID| self.automaton.pattern_len(*literal) == length;
+            if let Some(literal) = self.ending_at(state).find(is_prefix) {
                 on(literal.as_usize());
             }
         }
     }
 
-    /// Calls `on` for every occurrence of every literal in the value, ordered by its end. One pass.
-    pub(crate) fn scan(&self, value: &[u8], mut on: impl FnMut(Occurrence)) {
+    /// Calls `on` with every occurrence of every literal in the value, in one pass, ordered by the
+    /// end of the occurrence.
+    pub(crate) fn each_occurrence(&self, value: &[u8], mut on: impl FnMut(Occurrence)) {
         let mut state = self.start;
         for (end, byte) in (1..).zip(value) {
             state = self.automaton.next_state(self.anchored, state, *byte);
@@ -65,21 +71,21 @@ impl LiteralSet {
     }
 
     fn ending_at(&self, state: StateID) -> impl Iterator<Item = PatternID> {
-        let some = self.automaton.is_special(state) && self.automaton.is_match(state);
-        let count = if some { self.automaton.match_len(state) } else { 0 };
+        let is_match = self.automaton.is_special(state) && self.automaton.is_match(state);
+        let count = if is_match { self.automaton.match_len(state) } else { 0 };
         (0..count).map(move |at| self.automaton.match_pattern(state, at))
     }
 }
 
-/// Assigns numbers to distinct literals in order of first use.
+/// Numbers of distinct literals, assigned in order of first use.
 #[derive(Debug, Default)]
-pub(crate) struct Numbering {
+pub(crate) struct LiteralNumbers {
     ids: HashMap<Vec<u8>, u32>,
 }
 
-impl Numbering {
-    /// Returns the number of a literal, assigning one if it is new.
-    pub(crate) fn id(&mut self, literal: &[u8]) -> u32 {
+impl LiteralNumbers {
+    /// Returns the number of a literal. A new literal gets the next number.
+    pub(crate) fn intern(&mut self, literal: &[u8]) -> u32 {
         let next = self.ids.len() as u32;
         match self.ids.get(literal) {
             Some(id) => *id,
@@ -87,7 +93,7 @@ impl Numbering {
         }
     }
 
-    /// Returns the number of distinct literals.
+    /// Returns how many distinct literals have a number.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }

@@ -1,4 +1,4 @@
-//! Matcher: finds the rule of each descriptor, and turns a request into the checks that it must pass.
+//! Matcher: finds the rule of each descriptor and turns a request into checks.
 //!
 //! Not here: the layout of the tree (`tree`), combining the outcomes of the checks (`decide`).
 
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::counter_key;
-use super::counter_key::{Held, Identity};
-use super::tree::{Domain, NameId, NodeId, Part, Plan, Policy, Rule};
+use super::counter_key::{EntryValue, Identity};
+use super::tree::{Domain, KeyEntry, KeyPlan, NameId, NodeId, Policy, Rule};
 use crate::domain::{
     Accounting, Algorithm, Bounds, Check, CounterKey, Descriptor, Entry, Hits, Holder, Limit, Op,
     Request, Role, RuleId,
@@ -17,35 +17,35 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Maximum checks of one call: [`Bounds::checks_max`].
+/// Maximum checks per call.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
-/// Descriptors that are matched without a heap allocation. Envoy sends one per rate limit action of
-/// the route, usually two or three.
+/// Descriptors per request that are matched without a heap allocation. Envoy sends one descriptor
+/// per rate limit action of the route, usually two or three.
 const DESCRIPTORS_INLINE: usize = 16;
 
-/// The match of one descriptor.
+/// Match of one descriptor.
 #[derive(Clone, Copy, Debug)]
-pub enum Found<'p> {
+pub enum DescriptorMatch<'p> {
     /// No rule matches.
-    Nothing,
-    /// A rule whose limits are all replaced by another descriptor's rule.
+    NoRule,
+    /// Rule whose limits are all replaced by the rule of another descriptor.
     Replaced(&'p Rule),
-    /// An unlimited rule.
+    /// Rule without limits.
     Unlimited(&'p Rule),
-    /// A rule with limits.
+    /// Rule with limits, at least one of them not replaced.
     Limited(&'p Rule),
-    /// A request override: an index into `Matches::overrides`.
+    /// Request override, as an index into [`Matches::overrides`].
     Override(usize),
 }
 
-/// The matches of a request, one per descriptor.
+/// Matches of a request, one per descriptor.
 #[derive(Debug)]
 pub struct Matches<'p> {
-    /// Accounting of the domain.
+    /// Accounting mode of the request's domain.
     pub accounting: Accounting,
-    /// Matches in the order of the descriptors.
-    pub found: SmallVec<[Found<'p>; DESCRIPTORS_INLINE]>,
+    /// Matches, in the order of the descriptors.
+    pub found: SmallVec<[DescriptorMatch<'p>; DESCRIPTORS_INLINE]>,
     /// Compiled request overrides.
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
@@ -53,37 +53,39 @@ pub struct Matches<'p> {
 }
 
 impl Matches<'_> {
-    /// Returns whether the policy has the domain of the request.
+    /// Returns whether the policy has the request's domain.
     pub fn domain_known(&self) -> bool {
         self.domain.is_some()
     }
 }
 
-/// A limit name that a matched rule replaces for the whole request.
+/// Limit name that a matched rule replaces for the whole request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Replacement {
     name: NameId,
     by: RuleId,
 }
 
-/// The checks of a request. Roles follow the rules; `decide` adjusts them to the modes of the process.
+/// Checks of a request. Roles follow the matched rules; `decide` then adjusts them to the global
+/// modes.
 #[derive(Debug)]
 pub struct Checks<'m, 'p> {
-    /// All checks, ordered by descriptor and then by file.
+    /// All checks, ordered by descriptor, then by position in the policy file.
     pub each: SmallVec<[Check<'m>; 4]>,
-    /// For each descriptor, its range in `each`.
+    /// Range of each descriptor's checks in `each`.
     pub spans: SmallVec<[Range<usize>; 4]>,
-    /// For each check, the name of its limit; empty if it has none.
+    /// Name of the limit of each check; empty for unnamed limits.
     pub names: SmallVec<[&'p str; 4]>,
 }
 
 impl Policy {
-    /// Finds the rule of every descriptor: the rule of the node where the descriptor's path ends.
+    /// Finds the rule of every descriptor: that of the node at the end of the descriptor's path.
     ///
-    /// Matching never backtracks: after a node is chosen, a miss below it is a miss. A request override
-    /// replaces the tree, provided that the policy has the domain.
+    /// Matching never backtracks: if an entry matches no child of the node reached so far, the
+    /// descriptor has no rule. A request override takes precedence over the tree if the policy has
+    /// the domain.
     ///
-    /// Allocates nothing for up to 16 descriptors without overrides.
+    /// Does not allocate for up to 16 descriptors without overrides.
     pub fn find<'p>(&'p self, request: &Request<'_>) -> Matches<'p> {
         let domain = self.tree.domain(request.domain);
         let mut matches = Matches {
@@ -95,13 +97,13 @@ impl Policy {
         };
         for descriptor in request.descriptors {
             let found = match domain {
-                None => Found::Nothing,
+                None => DescriptorMatch::NoRule,
                 Some(domain) => self.find_one(domain, descriptor, &mut matches),
             };
             matches.found.push(found);
         }
         if !matches.replaced.is_empty() {
-            matches.remove_replaced();
+            matches.mark_replaced();
         }
         matches
     }
@@ -111,14 +113,14 @@ impl Policy {
         domain: &'p Domain,
         descriptor: &Descriptor<'_>,
         matches: &mut Matches<'p>,
-    ) -> Found<'p> {
+    ) -> DescriptorMatch<'p> {
         if let Some(limit) = &descriptor.limit {
             let compiled = compile_override(&domain.name, limit);
             matches.overrides.push(Arc::new(compiled));
-            return Found::Override(matches.overrides.len() - 1);
+            return DescriptorMatch::Override(matches.overrides.len() - 1);
         }
         let Some(rule) = self.rule_at_end(domain.root, descriptor.entries) else {
-            return Found::Nothing;
+            return DescriptorMatch::NoRule;
         };
         for name in &rule.replaces {
             let replaced = Replacement { name: *name, by: rule.id };
@@ -126,10 +128,14 @@ impl Policy {
                 matches.replaced.push(replaced);
             }
         }
-        if rule.limits.is_empty() { Found::Unlimited(rule) } else { Found::Limited(rule) }
+        if rule.limits.is_empty() {
+            DescriptorMatch::Unlimited(rule)
+        } else {
+            DescriptorMatch::Limited(rule)
+        }
     }
 
-    /// Returns the rule of the node at the end of the path. An empty path ends at the domain's root,
+    /// Returns the rule of the node at the end of a path. An empty path ends at the domain's root,
     /// which has no rule.
     fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
@@ -139,9 +145,10 @@ impl Policy {
         self.rule(self.tree.node(at).rule?)
     }
 
-    /// Returns the checks that a request must pass; `matches` comes from [`Policy::find`].
+    /// Returns the checks that a request must pass. `matches` is the result of [`Policy::find`] for
+    /// the same request.
     ///
-    /// Allocates nothing for up to four checks with identities of ordinary size.
+    /// Does not allocate for up to four checks whose identities have at most 512 bytes.
     pub fn checks<'m, 'p: 'm>(
         &'p self,
         request: &Request<'_>,
@@ -153,28 +160,30 @@ impl Policy {
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
             let start = checks.each.len();
             match found {
-                Found::Nothing | Found::Replaced(_) | Found::Unlimited(_) => {}
-                Found::Limited(rule) => {
+                DescriptorMatch::NoRule
+                | DescriptorMatch::Replaced(_)
+                | DescriptorMatch::Unlimited(_) => {}
+                DescriptorMatch::Limited(rule) => {
                     for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
                         if matches.is_replaced(rule, plan) {
                             continue;
                         }
                         let entries = descriptor.entries;
-                        let Some((limit, prefix)) = plan.of(spec, entries) else { continue };
+                        let Some((limit, prefix)) = plan.select(spec, entries) else { continue };
                         let key = self.key(&mut identity, prefix, plan, entries);
-                        let op = op(descriptor, spec.cost);
+                        let op = operation(descriptor, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
                         checks.push(key, limit, op, role(rule), name);
-                        self.name_holder(&mut checks, descriptor);
+                        self.set_holder(&mut checks, descriptor);
                     }
                 }
-                Found::Override(at) => {
+                DescriptorMatch::Override(at) => {
                     if let (Some(limit), Some(domain)) =
                         (matches.overrides.get(*at), matches.domain)
                     {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
-                        checks.push(key, limit, op(descriptor, 1), Role::Required, "");
+                        checks.push(key, limit, operation(descriptor, 1), Role::Required, "");
                     }
                 }
             }
@@ -183,26 +192,27 @@ impl Policy {
         checks
     }
 
-    /// Returns the counter key of a limit for the entries that matched its rule.
+    /// Returns a limit's counter key for the entries of a descriptor that matched the limit's rule.
     pub(crate) fn key(
         &self,
         identity: &mut Identity,
         prefix: &[u8],
-        plan: &Plan,
+        plan: &KeyPlan,
         entries: &[Entry<'_>],
     ) -> CounterKey {
         let tag = plan.tag.as_ref().map(|tag| {
             identity.begin_tag();
-            add_parts(identity, tag, entries);
+            push_key_entries(identity, tag, entries);
             identity.hash(&self.secret)
         });
         identity.begin(prefix);
-        add_parts(identity, &plan.parts, entries);
+        push_key_entries(identity, &plan.entries, entries);
         CounterKey { identity: identity.hash(&self.secret), tag }
     }
 
-    /// Sets the holder of the last check if it takes concurrency slots and the caller names a holder.
-    fn name_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
+    /// Sets the holder of the last check if its limit is a concurrency limit and the caller names a
+    /// holder.
+    fn set_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
         {
@@ -210,7 +220,7 @@ impl Policy {
         }
     }
 
-    /// Hashes a holder name, given by the caller or generated.
+    /// Hashes the name of a slot holder, either from the request or generated.
     pub fn holder(&self, text: &[u8]) -> Holder {
         counter_key::holder(&self.secret, text)
     }
@@ -227,60 +237,61 @@ impl Policy {
         let tag = (has_all && !domain.hash_tag.is_empty()).then(|| {
             identity.begin_tag();
             for entry in domain.hash_tag.iter().filter_map(|key| first(key)) {
-                identity.entry(entry.key, Held::Value(entry.value));
+                identity.push_entry(entry.key, EntryValue::Request(entry.value));
             }
             identity.hash(&self.secret)
         });
         identity.begin_override(&domain.name, limit);
         for entry in entries {
-            identity.entry(entry.key, Held::Value(entry.value));
+            identity.push_entry(entry.key, EntryValue::Request(entry.value));
         }
         CounterKey { identity: identity.hash(&self.secret), tag }
     }
 }
 
 impl Rule {
-    /// Returns the index of the limit with that name; a rule without a list has one limit, at 0.
-    pub fn position(&self, name: &str) -> usize {
-        let is_it = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
-        self.limits.iter().position(is_it).unwrap_or(0)
+    /// Returns the position of the limit with a name, or 0 if no limit has it: limits outside
+    /// `rate_limits` may be unnamed, but there is only one.
+    pub fn limit_position(&self, name: &str) -> usize {
+        let has_name = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
+        self.limits.iter().position(has_name).unwrap_or(0)
     }
 
-    /// Returns the entries that make the counter of the limit at `position`. With `share_threshold`, a
-    /// pattern's text stands for the value.
+    /// Returns the entries in the counter key of the limit at `position`. With `share_threshold`,
+    /// the pattern's text replaces the request's value.
     ///
-    /// Allocates nothing for up to eight entries.
-    pub fn counter_of<'a>(
+    /// Does not allocate for up to eight entries.
+    pub fn counter_entries<'a>(
         &'a self,
         position: usize,
         entries: &[Entry<'a>],
     ) -> SmallVec<[Entry<'a>; 8]> {
-        let parts = self.plans.get(position).map_or(&[][..], |plan| &plan.parts);
-        let made_of = parts.iter().filter_map(|part| {
-            let entry = *entries.get(part.at)?;
-            let shared = part.shared.as_deref().map(str::as_bytes);
+        let key_entries = self.plans.get(position).map_or(&[][..], |plan| &plan.entries);
+        let counted = key_entries.iter().filter_map(|key_entry| {
+            let entry = *entries.get(key_entry.at)?;
+            let shared = key_entry.shared.as_deref().map(str::as_bytes);
             Some(Entry { value: shared.unwrap_or(entry.value), ..entry })
         });
-        made_of.collect()
+        counted.collect()
     }
 }
 
 impl Matches<'_> {
     /// Returns whether a matched rule other than the limit's own replaces the limit. A replacement
-    /// applies to the whole request, in every branch of the tree.
-    fn is_replaced(&self, rule: &Rule, plan: &Plan) -> bool {
+    /// applies to all descriptors of the request.
+    fn is_replaced(&self, rule: &Rule, plan: &KeyPlan) -> bool {
         plan.replaced_as.is_some_and(|name| {
             self.replaced.iter().any(|replaced| replaced.name == name && replaced.by != rule.id)
         })
     }
 
-    fn remove_replaced(&mut self) {
+    fn mark_replaced(&mut self) {
         let mut found = std::mem::take(&mut self.found);
         for found in &mut found {
-            if let Found::Limited(rule) = *found
+            if let DescriptorMatch::Limited(rule) = *found
                 && rule.plans.iter().all(|plan| self.is_replaced(rule, plan))
             {
-                *found = Found::Replaced(rule);
+                *found = DescriptorMatch::Replaced(rule);
             }
         }
         self.found = found;
@@ -296,20 +307,22 @@ impl<'m, 'p> Checks<'m, 'p> {
     }
 }
 
-/// Adds the entries of a key. A path that matched a rule has as many entries as the rule has levels.
-fn add_parts(identity: &mut Identity, parts: &[Part], entries: &[Entry<'_>]) {
-    for part in parts {
-        let Some(entry) = entries.get(part.at) else { continue };
-        let held = match &part.shared {
-            Some(pattern) => Held::Pattern(pattern.as_bytes()),
-            None => Held::Value(entry.value),
+/// Appends the entries of a key to an identity.
+fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<'_>]) {
+    for key_entry in key {
+        // A path that matched a rule has as many entries as the rule has levels.
+        let Some(entry) = entries.get(key_entry.at) else { continue };
+        let value = match &key_entry.shared {
+            Some(pattern) => EntryValue::Pattern(pattern.as_bytes()),
+            None => EntryValue::Request(entry.value),
         };
-        identity.entry(entry.key, held);
+        identity.push_entry(entry.key, value);
     }
 }
 
-/// Returns the operation of a descriptor. A refund of 0 hits is a refund, not a peek, so it passes.
-fn op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
+/// Returns the operation for a descriptor. A refund of 0 hits stays a refund, because a peek could
+/// refuse.
+fn operation(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     let cost = Hits(descriptor.hits.0.saturating_mul(cost));
     match (descriptor.refund, cost) {
         (true, cost) => Op::Refund { cost },

@@ -1,6 +1,6 @@
-//! The policy arranged for lookup: a request becomes the checks that it must pass.
+//! Lookup: turns a request into the checks that it must pass under the active policy.
 //!
-//! Not here: what the policy says (`compile`), counting (`store`).
+//! Not here: reading policy files (`compile`), counting (`store`).
 
 pub(crate) mod build;
 pub(crate) mod counter_key;

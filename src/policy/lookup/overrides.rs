@@ -1,8 +1,8 @@
-//! Operator overrides of rules: shadow, allow, deny, or a scaled-down limit.
+//! Operator overrides of rules: shadow, allow, deny, or scale limits down.
 //!
-//! An override yields a new policy with the same rules, rule numbers and counters, so that it costs
-//! requests nothing, and the original policy stays available for its end. Not here: duration,
-//! authorization, activation (`app`).
+//! Applying overrides yields a new policy with the same rules, rule ids, and counters. Requests
+//! therefore pay nothing for overrides, and the original policy is restored when they end. Not
+//! here: duration, authorization, activation (`app`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,45 +13,46 @@ use crate::domain::{
 };
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 
-/// The effect of an override on a rule.
+/// Effect of an operator override on a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOverride {
-    /// Counted, never enforced.
+    /// Count calls, but never refuse any.
     Shadow,
-    /// Unlimited: not counted.
+    /// Allow every call without counting.
     Allow,
-    /// Refuses every call and counts nothing; existing counts stay. Not possible for a rule without
+    /// Refuse every call without counting; counters keep their state. Invalid for rules without
     /// limits.
     Deny,
-    /// Limits scaled to 1 to 100 % of the written numbers, but to at least one hit.
+    /// Scale limits to this percentage, 1 to 100, of the configured numbers, but to at least one
+    /// hit.
     Scale(u32),
 }
 
-/// Why an override cannot be set. A retry does not help.
+/// Reason why an override cannot be set. Retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleOverrideError {
-    /// The target is neither the path of a rule nor a domain.
-    Unknown(String),
-    /// No rule of the target has a limit that could refuse.
-    NothingToDeny(String),
-    /// Not `shadow`, `allow`, `deny` or `1%` to `100%`.
-    Word(String),
+    /// The target is neither a rule's path nor a domain.
+    UnknownTarget(String),
+    /// `deny` for a target whose rules are all unlimited.
+    NoLimitToDeny(String),
+    /// The word is not `shadow`, `allow`, `deny`, or `1%` to `100%`.
+    InvalidWord(String),
 }
 
 impl fmt::Display for RuleOverrideError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RuleOverrideError::Unknown(target) => write!(
+            RuleOverrideError::UnknownTarget(target) => write!(
                 f,
                 "the policy has neither a domain nor a rule `{}`; give a path as /rlconfig lists it",
                 target.escape_debug()
             ),
-            RuleOverrideError::NothingToDeny(target) => write!(
+            RuleOverrideError::NoLimitToDeny(target) => write!(
                 f,
                 "`{}` is unlimited, so there is nothing that could refuse; give it a limit of 0",
                 target.escape_debug()
             ),
-            RuleOverrideError::Word(word) => write!(
+            RuleOverrideError::InvalidWord(word) => write!(
                 f,
                 "`{}` is no switch; give shadow, allow, deny, or a per cent from 1% to 100%",
                 word.escape_debug()
@@ -67,7 +68,7 @@ impl RuleOverride {
     ///
     /// # Errors
     ///
-    /// [`RuleOverrideError::Word`].
+    /// [`RuleOverrideError::InvalidWord`].
     ///
     /// ```
     /// use tidegate::policy::RuleOverride;
@@ -84,7 +85,7 @@ impl RuleOverride {
         let percent = word.strip_suffix('%').and_then(|digits| digits.parse().ok());
         match percent {
             Some(percent @ 1..=100) => Ok(RuleOverride::Scale(percent)),
-            Some(_) | None => Err(RuleOverrideError::Word(word.to_owned())),
+            Some(_) | None => Err(RuleOverrideError::InvalidWord(word.to_owned())),
         }
     }
 }
@@ -101,11 +102,11 @@ impl fmt::Display for RuleOverride {
 }
 
 impl Policy {
-    /// Checks that an override can be set on `target`, a domain or the printed path of a rule.
+    /// Checks that an override can be set on `target`, a domain or the path of a rule.
     ///
     /// # Errors
     ///
-    /// [`RuleOverrideError::Unknown`], [`RuleOverrideError::NothingToDeny`].
+    /// [`RuleOverrideError::UnknownTarget`], [`RuleOverrideError::NoLimitToDeny`].
     pub fn accepts(
         &self,
         target: &str,
@@ -113,16 +114,16 @@ impl Policy {
     ) -> Result<(), RuleOverrideError> {
         let mut targeted = self.rules.iter().filter(|rule| self.targets(rule, target)).peekable();
         if targeted.peek().is_none() && !self.knows(target) {
-            return Err(RuleOverrideError::Unknown(target.to_owned()));
+            return Err(RuleOverrideError::UnknownTarget(target.to_owned()));
         }
         if rule_override == RuleOverride::Deny && targeted.all(|rule| rule.limits.is_empty()) {
-            return Err(RuleOverrideError::NothingToDeny(target.to_owned()));
+            return Err(RuleOverrideError::NoLimitToDeny(target.to_owned()));
         }
         Ok(())
     }
 
-    /// Returns this policy with overrides applied in order, each to a domain or to the printed path of
-    /// a rule. Unknown targets are skipped.
+    /// Returns this policy with overrides applied in order. Each targets a domain or the path of a
+    /// rule; unknown targets are skipped.
     #[must_use]
     pub fn with_overrides<'s>(
         &self,
@@ -160,7 +161,7 @@ impl Rule {
                 self.limits = Box::default();
                 self.plans = Arc::default();
             }
-            RuleOverride::Deny => self.edit_limits(denied),
+            RuleOverride::Deny => self.edit_limits(refuse_all),
             RuleOverride::Scale(percent) => {
                 self.edit_limits(|limit| limit.scaled_by(Fraction::percent(percent)))
             }
@@ -170,7 +171,7 @@ impl Rule {
     fn edit_limits(&mut self, edit: impl Fn(&Limit) -> Limit) {
         for LimitSpec { limit, tiers, .. } in &mut self.limits {
             *limit = Arc::new(edit(limit));
-            // Each class is checked against its own numbers.
+            // A limit with consumer classes is enforced by the limits of its classes.
             if let Some(tiers) = tiers {
                 let mut changed = TiersSpec::clone(tiers);
                 for class in &mut changed.classes {
@@ -182,11 +183,11 @@ impl Rule {
     }
 }
 
-/// Returns a limit of 0 that refuses with and without the store. It is a fixed window for every
-/// algorithm, because a bucket of capacity 0 would clamp the debt of its counter to 0. While it
-/// applies, `charge: always` hits and refunds are lost: written, they would replace the counter's
+/// Returns a limit of 0 that refuses with or without the store. Always a fixed window, because a
+/// bucket of capacity 0 would clamp its counter's debt to 0. While the override lasts, `charge:
+/// always` hits and refunds are not recorded, because writing them would overwrite the counter's
 /// state.
-fn denied(limit: &Limit) -> Limit {
+fn refuse_all(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),

@@ -1,13 +1,14 @@
-//! The compiled policy, arranged for lookup: an arena of nodes and two hash tables.
+//! Compiled policy for lookup: an arena of nodes and two hash tables.
 //!
-//! The first table finds, for a node and an entry's key, the group of children with that key; the
-//! second, for a group and a value, the child for exactly that value. A group also has its patterns
-//! and its default child. A step down the tree is thus two probes, however many rules there are.
+//! The first table maps a node and an entry's key to the group of children with that key. The
+//! second maps a group and a value to the child with exactly that value. A group also has its
+//! patterns and its default child. One step down the tree therefore takes two hash lookups,
+//! regardless of the number of rules.
 //!
-//! The hash is seeded at random. What callers send is only ever looked up, never inserted, so they
-//! cannot degrade the tables.
+//! The hash seed is random, and values from requests are never inserted, so callers cannot degrade
+//! the tables.
 //!
-//! Not here: how a tree is put together (`build`), a request's walk and its checks (`matcher`).
+//! Not here: building the tree (`build`), matching requests (`matcher`).
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -20,47 +21,46 @@ use super::patterns::Patterns;
 use crate::domain::{Accounting, Entry, Limit, RuleId};
 use crate::policy::compile::spec::{Body, LimitSpec, SourceLocation, ValueSpec};
 
-/// A policy compiled for lookup. Immutable: a reload builds another one.
+/// Policy compiled for lookup. Immutable; each reload builds a new one.
 #[derive(Debug)]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
-    /// The number of the first rule.
+    /// Id of the first rule; later rules follow consecutively.
     pub(crate) first: u32,
-    /// Shared with the policies that overrides derive from this one.
-    pub(crate) tree: Arc<Tree>,
+    /// Lookup tree, shared with the policies that operator overrides derive from this one.
+    pub(crate) tree: Arc<DescriptorTree>,
     pub(crate) secret: Secret,
-    /// Limit names that some rule replaces.
+    /// Limit names that appear in a rule's `replaces`, indexed by [`NameId`].
     pub(crate) replaced_names: Vec<Box<str>>,
 }
 
-/// The rule of descriptors that end at a node.
+/// Rule that applies to descriptors whose path ends at its node.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Number of the rule in the policy.
+    /// Identifier, unique across the policies of a process.
     pub id: RuleId,
     /// Path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
     pub path: Box<str>,
-    /// Unlimited: no counter.
+    /// Whether the rule allows every request without counting.
     pub unlimited: bool,
     /// Limits in file order.
     pub limits: Box<[LimitSpec]>,
-    /// Shadow mode: counted, answered OK when over the limit.
+    /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
     /// Quota mode: refuses only if all quota descriptors of the request are over their limits.
     pub quota_mode: bool,
     /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
-    /// Body of refusals: that of the rule, else that of its domain.
+    /// Response body of refusals: the rule's own, else the domain's.
     pub body: Option<Arc<Body>>,
-    /// File and line of its descriptor.
+    /// File and line of the rule's descriptor.
     pub location: Option<SourceLocation>,
-    /// Whether [`Policy::printed_path`] shows all values of the request.
+    /// Whether [`Policy::printed_path`] shows the request's values on every level.
     pub(crate) detailed_metric: bool,
-    /// Node of the rule.
     pub(crate) node: NodeId,
-    /// For each limit, the plan of its counter keys.
-    pub(crate) plans: Arc<[Plan]>,
-    /// Names of limits that a match of this rule replaces.
+    /// Key plans in the order of `limits`.
+    pub(crate) plans: Arc<[KeyPlan]>,
+    /// Names of limits that are skipped for a whole request if this rule matches.
     pub(crate) replaces: Box<[NameId]>,
 }
 
@@ -68,29 +68,29 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub u32);
 
-/// Index of a limit name that some rule replaces.
+/// Index into [`Policy::replaced_names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameId(pub u32);
 
-/// Plan of a limit's counter keys.
+/// Recipe for a limit's counter keys: the constant prefix and the entries to append.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    /// Prefix of the identity: domain, name, window.
+pub(crate) struct KeyPlan {
+    /// Prefix of the identity: domain, name, algorithm, window.
     pub prefix: Box<[u8]>,
-    /// Prefix per consumer class, for a limit with classes.
+    /// Prefixes by consumer class; empty if the limit has no `tiers`.
     pub classes: Box<[Box<[u8]>]>,
-    /// Entries of the identity, in the order of the path.
-    pub parts: Box<[Part]>,
-    /// Entries of the hash tag, if the counter has all entries of the domain's `hash_tag`.
-    pub tag: Option<Box<[Part]>>,
-    /// Name of the limit, if some rule replaces it.
+    /// Entries of the identity, in path order.
+    pub entries: Box<[KeyEntry]>,
+    /// Entries of the hash tag. `None` if the key lacks an entry of the domain's `hash_tag`.
+    pub tag: Option<Box<[KeyEntry]>>,
+    /// Name of the limit, if it appears in a rule's `replaces`.
     pub replaced_as: Option<NameId>,
 }
 
-impl Plan {
-    /// Returns the limit and the key prefix that apply to a descriptor: those of the rule, or those of
-    /// the class that the last entry names. `None` if the value belongs to no class.
-    pub(crate) fn of<'a>(
+impl KeyPlan {
+    /// Returns the limit and the key prefix for a descriptor. With `tiers`, both are those of the
+    /// consumer class in the last entry's value; `None` if that value is not limited.
+    pub(crate) fn select<'a>(
         &'a self,
         spec: &'a LimitSpec,
         entries: &[Entry<'_>],
@@ -103,28 +103,28 @@ impl Plan {
     }
 }
 
-/// An entry of the path that is part of a key.
+/// Entry of a path that is part of a counter key.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
-    /// Position on the path.
+pub(crate) struct KeyEntry {
+    /// Position in the path, from 0.
     pub at: usize,
-    /// Pattern whose text replaces the value (`share_threshold`).
+    /// Text of the pattern that replaces the request's value (`share_threshold`).
     pub shared: Option<Box<str>>,
 }
 
-/// The trees of all domains in one arena.
+/// Descriptor trees of all domains, in one arena.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
-    pub nodes: Vec<Node>,
-    pub groups: Vec<Group>,
+pub(crate) struct DescriptorTree {
+    pub nodes: Vec<TreeNode>,
+    pub groups: Vec<KeyGroup>,
     pub domains: Vec<Domain>,
     pub hash: RandomState,
     pub domain_of: HashTable<u32>,
     pub group_of: HashTable<u32>,
-    pub exact_of: HashTable<Exact>,
+    pub exact_of: HashTable<ExactChild>,
 }
 
-/// A domain; its root node has no key.
+/// Domain with its settings and the root of its tree. The root node has no key.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub name: Box<str>,
@@ -133,9 +133,9 @@ pub(crate) struct Domain {
     pub root: NodeId,
 }
 
-/// A node of the tree: one level of a path.
+/// Node of the descriptor tree: one entry of a path.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct TreeNode {
     pub parent: Option<NodeId>,
     pub key: Box<str>,
     pub value: ValueSpec,
@@ -145,32 +145,32 @@ pub(crate) struct Node {
     pub is_leaf: bool,
 }
 
-/// The children of a node with the same key.
+/// Children of a node that have the same key.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct KeyGroup {
     pub parent: NodeId,
     pub key: Box<str>,
     pub has_exact: bool,
-    /// Patterns, each with its child.
+    /// Patterns in file order, and the child of each.
     pub patterns: Option<(Patterns, Box<[NodeId]>)>,
     pub default: Option<NodeId>,
 }
 
-/// The child of a group for one exact value.
+/// Child of a group that matches one exact value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Exact {
+pub(crate) struct ExactChild {
     pub group: u32,
     pub node: NodeId,
 }
 
-/// How a child was found.
+/// Kind of match by which a child node was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchKind {
-    /// By its exact key and value.
+    /// Exact key and value.
     Exact,
-    /// By the pattern with this index among its siblings with the same key.
+    /// Pattern, with its index among the patterns of the same key.
     Pattern(usize),
-    /// By the node with the key and no value.
+    /// Node with the key and without a value.
     Default,
 }
 
@@ -185,7 +185,13 @@ impl Policy {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
-    /// Returns whether the policy has a domain.
+    /// Returns the rule that has the limit with an id, [`Limit::limit_id`](crate::domain::Limit).
+    /// Searches all rules; for logs.
+    pub(crate) fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.limits.iter().any(|limit| limit.has_id(limit_id)))
+    }
+
+    /// Returns whether the policy has a domain with this name.
     pub fn knows(&self, domain: &str) -> bool {
         self.tree.domain(domain).is_some()
     }
@@ -195,8 +201,8 @@ impl Policy {
     }
 }
 
-impl Tree {
-    pub(crate) fn node(&self, id: NodeId) -> &Node {
+impl DescriptorTree {
+    pub(crate) fn node(&self, id: NodeId) -> &TreeNode {
         &self.nodes[id.0 as usize]
     }
 
@@ -207,9 +213,9 @@ impl Tree {
         Some(&self.domains[*at as usize])
     }
 
-    /// Returns the child of `parent` for an entry: the exact key and value, else the first matching
-    /// pattern of the key, else the key without a value. Key and value are compared separately, so
-    /// `(a, b_c)` differs from `(a_b, c)`.
+    /// Returns the child of `parent` that matches an entry: the exact key and value, else the first
+    /// matching pattern of the key, else the key without a value. Key and value are compared
+    /// separately, so `(a, b_c)` differs from `(a_b, c)`.
     pub(crate) fn step(&self, parent: NodeId, entry: &Entry<'_>) -> Option<(NodeId, MatchKind)> {
         if self.node(parent).is_leaf {
             return None;
@@ -220,15 +226,15 @@ impl Tree {
         }
         let group = &self.groups[group as usize];
         if let Some((patterns, nodes)) = &group.patterns
-            && let Some(at) = patterns.first(entry.value)
+            && let Some(at) = patterns.first_match(entry.value)
         {
             return Some((nodes[at], MatchKind::Pattern(at)));
         }
         group.default.map(|node| (node, MatchKind::Default))
     }
 
-    /// Returns the nodes from the domain down to `node`, inclusive.
-    pub(crate) fn path_to(&self, node: NodeId) -> Vec<&Node> {
+    /// Returns the nodes from the first level down to `node`, both included.
+    pub(crate) fn path_to(&self, node: NodeId) -> Vec<&TreeNode> {
         let mut path = Vec::new();
         let mut at = self.node(node);
         while let Some(parent) = at.parent {
@@ -240,22 +246,22 @@ impl Tree {
     }
 
     pub(crate) fn group(&self, parent: NodeId, key: &[u8]) -> Option<u32> {
-        let is_it = |at: &u32| {
+        let is_wanted = |at: &u32| {
             let group = &self.groups[*at as usize];
             group.parent == parent && group.key.as_bytes() == key
         };
-        self.group_of.find(self.hash_of(parent.0, key), is_it).copied()
+        self.group_of.find(self.hash_of(parent.0, key), is_wanted).copied()
     }
 
     pub(crate) fn exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
         if !self.groups[group as usize].has_exact {
             return None;
         }
-        let is_it = |exact: &Exact| {
+        let is_wanted = |exact: &ExactChild| {
             exact.group == group
                 && matches!(&self.node(exact.node).value, ValueSpec::Exact(own) if own.as_bytes() == value)
         };
-        self.exact_of.find(self.hash_of(group, value), is_it).map(|exact| exact.node)
+        self.exact_of.find(self.hash_of(group, value), is_wanted).map(|exact| exact.node)
     }
 
     pub(crate) fn hash_of(&self, scope: u32, bytes: &[u8]) -> u64 {
@@ -263,8 +269,8 @@ impl Tree {
     }
 }
 
-/// Hashes bytes under a parent or a group. A free function, because a growing table rehashes its
-/// entries while the tree is borrowed.
+/// Hashes bytes within a scope: the index of a parent node or of a group. A free function, because
+/// a growing table rehashes its entries while the tree is borrowed.
 pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
     let mut hasher = state.build_hasher();
     hasher.write_u32(scope);

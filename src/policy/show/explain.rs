@@ -1,6 +1,6 @@
-//! Explains a match: the steps of the matcher, the rule they lead to, and its counters.
+//! Explains which rule a descriptor matches, step by step, and which counters the rule uses.
 //!
-//! Not here: the current state of the counters (`decide`), the command that prints it (`cli`).
+//! Not here: the current state of the counters (`decide`), the `explain` command (`cli`).
 
 use std::fmt;
 
@@ -10,123 +10,125 @@ use crate::policy::compile::spec::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule};
 
-/// Keys of a level listed when an entry's key is none of them.
-const KEYS_NAMED_MAX: usize = 8;
+/// Maximum known keys listed for an entry whose key is unknown.
+const LISTED_KEYS_MAX: usize = 8;
 
-/// How a descriptor is matched. `Display` prints one line per step, then the rule with its limits.
+/// Explanation of a descriptor's match. `Display` prints one line per step, then the rule and its
+/// limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Domain of the request.
     pub domain: String,
-    /// Steps, one per entry up to the first miss.
-    pub steps: Vec<Step>,
-    /// Result of the last step.
+    /// Steps, one per entry, up to the first entry without a match.
+    pub steps: Vec<ExplainedStep>,
+    /// Result of the whole match.
     pub ending: MatchEnd,
 }
 
-/// One step down the tree, for one entry. Control characters are escaped; bytes that are not UTF-8 are
-/// shown as `\xff`.
+/// Step down the descriptor tree for one entry. In key and value, control characters are escaped,
+/// and invalid UTF-8 is shown as `\xff`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ExplainedStep {
     /// Key of the entry.
     pub key: String,
     /// Value of the entry.
     pub value: String,
-    /// How the node was found, or why not.
+    /// Kind of match, or the reason for none.
     pub how: StepResult,
 }
 
-/// How a node was found, or why not.
+/// Kind of match of an entry, or the reason why no node matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResult {
-    /// Exact key and value.
+    /// The key and the exact value match.
     Exact,
-    /// Pattern.
+    /// A pattern of the key matches the value.
     Pattern {
-        /// Position among the patterns of that key, in file order, from 1.
+        /// Position among the patterns of the key, in file order, from 1.
         number: usize,
         /// Text of the pattern.
         text: String,
-        /// Whether all matching values share one counter.
+        /// Whether all values that match the pattern share one counter.
         shared: bool,
     },
-    /// Key without a value.
+    /// The node with the key and without a value matches.
     Default,
-    /// The node is a leaf: the descriptor has more entries than the path.
+    /// No match: the previous node has no children.
     BelowALeaf,
-    /// Unknown key at this level.
+    /// No match: the key is unknown at this level.
     NoSuchKey {
-        /// Some keys of the level, in file order.
+        /// Known keys of the level in file order, at most eight.
         keys: Vec<String>,
     },
-    /// Known key, but no exact value, pattern or default matches.
+    /// No match: the key is known, but no value or pattern matches, and the key has no default
+    /// node.
     NoSuchValue,
 }
 
-/// Result of the last step.
+/// Result of a descriptor's match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatchEnd {
-    /// Unknown domain.
+    /// The policy does not have the domain.
     UnknownDomain,
-    /// Descriptor without entries.
+    /// The descriptor has no entries.
     NoEntries,
-    /// The last step found no node.
+    /// The last step matched no node.
     Missed,
     /// The last node has no rule.
     NoRule {
-        /// Whether longer paths continue below the node.
-        goes_on: bool,
+        /// Whether the node has children, so that longer descriptors may match.
+        has_children: bool,
     },
-    /// The node has a rule.
+    /// The last node has this rule.
     Rule(Box<RuleExplanation>),
 }
 
-/// The matched rule.
+/// Matched rule in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleExplanation {
-    /// Number of the rule.
+    /// Identifier of the rule.
     pub rule: RuleId,
-    /// Path as written in the policy, which is its name in metrics.
+    /// Path as configured, which is also the rule's name in metrics.
     pub path: String,
-    /// Path with the request's values where the policy asks for them.
+    /// Path with the request's values where `value_to_metric` or `detailed_metric` is set.
     pub printed_path: String,
-    /// Unlimited: no counter.
+    /// Whether the rule allows every request without counting.
     pub unlimited: bool,
     /// Limits in file order.
     pub limits: Vec<LimitExplanation>,
-    /// Names of limits that the rule replaces.
+    /// Names of limits that the rule replaces for the whole request.
     pub replaces: Vec<String>,
 }
 
-/// A limit of the matched rule.
+/// Limit of the matched rule in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitExplanation {
-    /// Name; empty if it has none.
+    /// Name; empty if the limit is unnamed.
     pub name: String,
-    /// Consumer class, for a limit with classes.
+    /// Consumer class of the request; `None` if the limit has no `tiers`.
     pub class: Option<String>,
-    /// Capacity in hits, of the class if there is one.
+    /// Capacity in hits; with `tiers`, that of the class.
     pub capacity: u64,
-    /// The limit as printed in the listing.
-    pub says: String,
-    /// Key of the counter: `{tag}` or `{tag}:identity`. Redis keys start with the prefix and the
-    /// letter of the algorithm.
+    /// Limit in the format of the policy listing.
+    pub listing: String,
+    /// Counter key: `{identity}` or `{tag}:identity`. In Redis, the key prefix and the letter of
+    /// the algorithm precede it.
     pub key: String,
-    /// Identity of the counter, 32 hexadecimal digits.
+    /// Identity of the counter, as 32 hexadecimal digits.
     pub identity: String,
-    /// Key of the counter, for a store.
+    /// Counter key in the form that stores use.
     pub counter: CounterKey,
-    /// The compiled limit.
+    /// Compiled algorithm with its numbers.
     pub algorithm: Algorithm,
-    /// `key=value` of each entry in the counter key.
+    /// Entries in the counter key, as `key=value`.
     pub counter_of: Vec<String>,
 }
 
 impl Policy {
-    /// Explains how a descriptor with these entries is matched.
+    /// Explains the match of a descriptor with these entries.
     ///
-    /// Takes the same steps as a request. Request overrides and replacements by other descriptors are
-    /// not considered.
+    /// Takes the same steps as the matcher, but ignores request overrides and limits that other
+    /// descriptors replace.
     pub fn explain(&self, domain: &str, entries: &[Entry<'_>]) -> Explanation {
         let mut steps = Vec::new();
         let ending = match self.tree.domain(domain) {
@@ -141,18 +143,22 @@ impl Policy {
         &self,
         domain: &Domain,
         entries: &[Entry<'_>],
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<ExplainedStep>,
     ) -> MatchEnd {
         let mut at = domain.root;
         for entry in entries {
             let step = self.tree.step(at, entry);
             let how = match step {
-                None => self.why_not(at, entry),
+                None => self.explain_miss(at, entry),
                 Some((_, MatchKind::Exact)) => StepResult::Exact,
                 Some((_, MatchKind::Default)) => StepResult::Default,
                 Some((node, MatchKind::Pattern(position))) => self.by_pattern(node, position),
             };
-            steps.push(Step { key: shown(entry.key), value: shown(entry.value), how });
+            steps.push(ExplainedStep {
+                key: display_bytes(entry.key),
+                value: display_bytes(entry.value),
+                how,
+            });
             match step {
                 None => return MatchEnd::Missed,
                 Some((node, _)) => at = node,
@@ -160,7 +166,7 @@ impl Policy {
         }
         let node = self.tree.node(at);
         match node.rule.and_then(|id| self.rule(id)) {
-            None => MatchEnd::NoRule { goes_on: !node.is_leaf },
+            None => MatchEnd::NoRule { has_children: !node.is_leaf },
             Some(rule) => MatchEnd::Rule(Box::new(self.explain_rule(rule, entries))),
         }
     }
@@ -174,7 +180,7 @@ impl Policy {
         StepResult::Pattern { number: position + 1, text, shared: node.share_threshold }
     }
 
-    fn why_not(&self, at: NodeId, entry: &Entry<'_>) -> StepResult {
+    fn explain_miss(&self, at: NodeId, entry: &Entry<'_>) -> StepResult {
         if self.tree.node(at).is_leaf {
             return StepResult::BelowALeaf;
         }
@@ -182,31 +188,33 @@ impl Policy {
             return StepResult::NoSuchValue;
         }
         let siblings = self.tree.groups.iter().filter(|group| group.parent == at);
-        let keys = siblings.take(KEYS_NAMED_MAX).map(|group| group.key.to_string()).collect();
+        let keys = siblings.take(LISTED_KEYS_MAX).map(|group| group.key.to_string()).collect();
         StepResult::NoSuchKey { keys }
     }
 
     fn explain_rule(&self, rule: &Rule, entries: &[Entry<'_>]) -> RuleExplanation {
         let mut identity = Identity::default();
         let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
-            // A value in no class is not limited, so there is no limit to show.
-            let (limit, prefix) = plan.of(spec, entries)?;
+            // A value without a consumer class is not limited, so there is no limit to show.
+            let (limit, prefix) = plan.select(spec, entries)?;
             let key = self.key(&mut identity, prefix, plan, entries);
             let class = spec.tiers.as_ref().and_then(|tiers| {
                 let (class, _) = spec.class(entries.last()?.value)?;
                 Some(tiers.classes[class].name.to_string())
             });
-            let counter_of = plan.parts.iter().filter_map(|part| {
+            let counter_of = plan.entries.iter().filter_map(|part| {
                 let entry = entries.get(part.at)?;
-                let value =
-                    part.shared.as_deref().map_or_else(|| shown(entry.value), str::to_owned);
-                Some(format!("{}={value}", shown(entry.key)))
+                let value = part
+                    .shared
+                    .as_deref()
+                    .map_or_else(|| display_bytes(entry.value), str::to_owned);
+                Some(format!("{}={value}", display_bytes(entry.key)))
             });
             Some(LimitExplanation {
                 class,
                 capacity: limit.capacity().0,
                 name: spec.name.as_deref().unwrap_or("").to_owned(),
-                says: listing::line(rule, spec),
+                listing: listing::line(rule, spec),
                 key: key_text(key),
                 identity: format!("{:032x}", key.identity),
                 counter: key,
@@ -225,8 +233,8 @@ impl Policy {
     }
 }
 
-/// Formats bytes for display.
-fn shown(bytes: &[u8]) -> String {
+/// Formats a key or value for display.
+fn display_bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
         text.push_str(&escaped(chunk.valid()));
@@ -237,7 +245,7 @@ fn shown(bytes: &[u8]) -> String {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "domain {}", shown(self.domain.as_bytes()))?;
+        writeln!(f, "domain {}", display_bytes(self.domain.as_bytes()))?;
         for step in &self.steps {
             writeln!(f, "  {}={}: {}", step.key, step.value, step.how)?;
         }
@@ -273,8 +281,8 @@ impl fmt::Display for MatchEnd {
             MatchEnd::UnknownDomain => f.write_str("no limit: the policy has no such domain"),
             MatchEnd::NoEntries => f.write_str("no limit: a descriptor without entries"),
             MatchEnd::Missed => f.write_str("no limit: nothing matches"),
-            MatchEnd::NoRule { goes_on: false } => f.write_str("no limit: the node has none"),
-            MatchEnd::NoRule { goes_on: true } => {
+            MatchEnd::NoRule { has_children: false } => f.write_str("no limit: the node has none"),
+            MatchEnd::NoRule { has_children: true } => {
                 f.write_str("no limit: the node has none; longer descriptors go on from here")
             }
             MatchEnd::Rule(rule) => rule.fmt(f),
@@ -292,7 +300,7 @@ impl fmt::Display for RuleExplanation {
             f.write_str("\n  unlimited")?;
         }
         for limit in &self.limits {
-            write!(f, "\n  limit {}", limit.says)?;
+            write!(f, "\n  limit {}", limit.listing)?;
             if let Some(class) = &limit.class {
                 write!(f, "\n    class {class}, at most {} hits at once", limit.capacity)?;
             }

@@ -1,19 +1,21 @@
 //! Printed paths of rules, and the listing of a policy.
 //!
-//! A path has two forms. The written path (`Rule::path`) names the rule in metrics. The printed path
-//! can contain values of the request (`value_to_metric`, `detailed_metric`); it is for explanations and
-//! logs, never for metrics, where callers could then create any number of series.
+//! A rule's path has two forms. The configured path (`Rule::path`) names the rule in metrics. The
+//! printed path can contain values of the request (`value_to_metric`, `detailed_metric`). It is
+//! used in explanations and logs, but never in metrics, where callers could create any number of
+//! series.
 //!
-//! Not for the request path: everything here allocates.
+//! Everything here allocates and is not called on the request path.
 
 use std::fmt::Write as _;
 
 use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
 use crate::policy::compile::spec::{LimitSpec, ValueSpec};
-use crate::policy::lookup::tree::{Node, Policy, Rule};
+use crate::policy::lookup::tree::{Policy, Rule, TreeNode};
 
-/// Formats the written path: `domain`, then per level `key_value`, `key_a*` for a pattern, or `key`.
-pub(crate) fn written(domain: &str, path: &[&Node]) -> String {
+/// Formats the configured path: the domain, then `key_value`, `key_a*` for a pattern, or `key` for
+/// each level.
+pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
     let mut text = String::from(domain);
     for node in path {
         text.push('.');
@@ -27,11 +29,11 @@ pub(crate) fn written(domain: &str, path: &[&Node]) -> String {
 }
 
 impl Policy {
-    /// Formats the path of a rule for a request: `value_to_metric` shows the request's value instead of
-    /// a pattern or a missing value, `detailed_metric` does so on every level. With `share_threshold`
-    /// the pattern's text stays.
+    /// Formats the path of a rule with values of the request: at levels with `value_to_metric`, and
+    /// at all levels with `detailed_metric`, the request's value replaces a pattern or a missing
+    /// value. With `share_threshold`, the pattern is shown.
     ///
-    /// Invalid UTF-8 is printed as the replacement character. Not for metric labels.
+    /// Invalid UTF-8 becomes U+FFFD. Do not use the result as a metric label.
     pub fn printed_path(&self, rule: &Rule, entries: &[Entry<'_>]) -> String {
         let path = self.tree.path_to(rule.node);
         let mut text = self.domain_name(rule).to_owned();
@@ -55,8 +57,8 @@ impl Policy {
         text
     }
 
-    /// Lists the limits in file order, one line each, in the format of envoyproxy/ratelimit's
-    /// `/rlconfig`; settings that it does not know follow, separated by commas. Lines have no newline.
+    /// Returns one line per limit, in file order and without newlines, in the format of `/rlconfig`
+    /// in envoyproxy/ratelimit. Settings that only Tidegate has are appended, separated by commas.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
             let limits =
@@ -79,7 +81,7 @@ impl Policy {
     }
 }
 
-/// Formats a limit as in the listing, without the path.
+/// Formats a limit for the listing, without the rule's path.
 pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     let limit = &spec.limit;
     let unit = limit.rate.unit.map_or("unknown", |unit| unit.as_str()).to_ascii_uppercase();
@@ -106,7 +108,8 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     text
 }
 
-/// Appends the algorithm and its numbers; nothing for `fixed_window`.
+/// Appends the algorithm and its numbers. Appends nothing for `fixed_window` without calendar
+/// windows.
 fn algorithm(text: &mut String, limit: &Limit) {
     // Writing into a string cannot fail.
     let _ = match &limit.algorithm {
@@ -140,8 +143,8 @@ fn push_value(text: &mut String, value: &str) {
     text.push_str(value);
 }
 
-/// Converts a path to a statsd name: `:`, `|` and the dots of IPv4 addresses become `_`; other dots
-/// separate levels and stay.
+/// Converts a path to a statsd name: `:`, `|`, and the dots of IPv4 addresses become `_`. Other
+/// dots separate levels and are kept.
 ///
 /// ```
 /// use tidegate::policy::statistic_name;
@@ -166,7 +169,8 @@ pub fn statistic_name(path: &str) -> String {
     name
 }
 
-/// Returns the length of the IPv4 address at the start of a text.
+/// Returns the length of the IPv4 address at the start of a text, in bytes; `None` if there is
+/// none.
 fn ipv4_length(text: &str) -> Option<usize> {
     let mut length = 0;
     for part in 0..4 {

@@ -1,6 +1,6 @@
-//! The policy shown to people: why a request matches a rule, and listings of what is in force.
+//! Presentation of the policy: explanations of a match, and listings of the active rules.
 //!
-//! Not here: the routes and commands that print it (`admin`, `cli`).
+//! Not here: the routes and commands that print them (`admin`, `cli`).
 
 pub(crate) mod explain;
 pub(crate) mod listing;

@@ -1,7 +1,7 @@
-//! The policy in use as plain data, for `/policy`: every rule with its place, its limits and classes.
+//! JSON view of the active policy for `/policy`: rules, limits, and consumer classes.
 //!
-//! Field names follow the policy language. `/policy` prints them, so that a change here changes the
-//! interface. Not for the request path.
+//! Field names follow the policy language. They are part of the interface, because `/policy` prints
+//! them. Not used on the request path.
 
 use std::sync::Arc;
 
@@ -9,86 +9,86 @@ use serde::Serialize;
 
 use crate::domain::{Algorithm, Charge, Limit, OnStoreFailure, Window};
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
-use crate::policy::lookup::tree::{Plan, Policy, Rule};
+use crate::policy::lookup::tree::{KeyPlan, Policy, Rule};
 
-/// A rule of the policy.
+/// Rule in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RuleView<'p> {
-    /// Path, as in metrics.
+    /// Path, which is also the rule's name in metrics.
     pub rule: &'p str,
     /// Domain.
     pub domain: &'p str,
-    /// File of its descriptor.
+    /// Policy file; absent for a rule that comes from no file.
     pub file: Option<&'p str>,
-    /// Line in the file, from 1.
+    /// Line of the rule's descriptor in the file, from 1.
     pub line: Option<u32>,
-    /// Unlimited: no counter.
+    /// Whether the rule allows every request without counting.
     pub unlimited: bool,
-    /// Shadow mode: counted, never enforced.
+    /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
     /// Quota mode: refuses only if all quota descriptors of a request are over their limits.
     pub quota_mode: bool,
-    /// Names of limits that the rule replaces.
+    /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Vec<String>,
     /// Limits in file order.
     pub limits: Vec<LimitView<'p>>,
 }
 
-/// A limit of a rule.
+/// Limit in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitView<'p> {
-    /// Name, if it has one.
+    /// Name; absent for an unnamed limit.
     pub name: Option<&'p str>,
-    /// Hits per unit as written; for `concurrency`, the number of slots.
+    /// Hits per window as configured; for `concurrency`, the number of slots.
     pub requests_per_unit: u32,
-    /// `second` to `year`; absent for `concurrency`.
+    /// Unit of the window, `second` to `year`; absent for `concurrency`.
     pub unit: Option<&'static str>,
     /// Length of the window in units.
     pub unit_multiplier: u32,
-    /// Algorithm, as in the policy language.
+    /// Algorithm, as the word in policy files.
     pub algorithm: &'static str,
-    /// Capacity in hits, with overrides applied.
+    /// Capacity in hits, with operator overrides applied.
     pub capacity: u64,
-    /// Time zone of calendar windows.
+    /// IANA time zone of calendar windows; absent for other limits.
     pub time_zone: Option<&'p str>,
-    /// Lease of a concurrency slot, in seconds.
+    /// Lease of a concurrency slot in seconds, rounded up; absent for other algorithms.
     pub lease: Option<u64>,
-    /// Multiplier of the hits of a call.
+    /// Hits charged per hit of the request.
     pub cost: u64,
-    /// `admitted` or `always`.
+    /// Which hits are charged: `admitted` or `always`.
     pub charge: &'static str,
-    /// `local`, `allow`, `deny` or `error`.
+    /// Action if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
-    /// Keys of the entries that make the counter; empty: one counter for all.
+    /// Keys of the entries in the counter key; if empty, all requests share one counter.
     pub counter_of: Vec<&'p str>,
-    /// Consumer classes, if any.
+    /// Consumer classes; absent for a limit without `tiers`.
     pub tiers: Option<TiersView<'p>>,
 }
 
-/// Consumer classes of a limit.
+/// Consumer classes of a limit in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TiersView<'p> {
-    /// `shared`, `separate` or `hybrid`.
+    /// Method by which classes divide the bucket: `shared`, `separate`, or `hybrid`.
     pub method: &'static str,
-    /// Class of other values; absent: they are not limited.
+    /// Class of unlisted values; absent if such values are not limited.
     pub default: Option<&'p str>,
     /// Classes, highest priority first.
     pub classes: Vec<ClassView<'p>>,
 }
 
-/// A consumer class.
+/// Consumer class in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassView<'p> {
-    /// Name of the class, which is the value of the entry.
+    /// Name, which is the value of the descriptor entry.
     pub name: &'p str,
     /// Capacity in hits.
     pub capacity: u64,
 }
 
 impl Policy {
-    /// Returns a rule of this policy as plain data.
+    /// Returns the JSON view of a rule of this policy.
     pub fn view<'p>(&'p self, rule: &'p Rule) -> RuleView<'p> {
-        let limit = |(spec, plan): (&'p LimitSpec, &'p Plan)| self.limit_view(rule, spec, plan);
+        let limit = |(spec, plan): (&'p LimitSpec, &'p KeyPlan)| self.limit_view(rule, spec, plan);
         RuleView {
             rule: &rule.path,
             domain: self.domain_name(rule),
@@ -102,10 +102,15 @@ impl Policy {
         }
     }
 
-    fn limit_view<'p>(&'p self, rule: &Rule, spec: &'p LimitSpec, plan: &'p Plan) -> LimitView<'p> {
+    fn limit_view<'p>(
+        &'p self,
+        rule: &Rule,
+        spec: &'p LimitSpec,
+        plan: &'p KeyPlan,
+    ) -> LimitView<'p> {
         let limit: &Arc<Limit> = &spec.limit;
         let path = self.tree.path_to(rule.node);
-        let keys = plan.parts.iter().filter_map(|part| path.get(part.at).map(|node| &*node.key));
+        let keys = plan.entries.iter().filter_map(|part| path.get(part.at).map(|node| &*node.key));
         LimitView {
             name: spec.name.as_deref(),
             requests_per_unit: limit.rate.requests_per_unit,

@@ -1,6 +1,6 @@
-//! Errors and warnings about a policy: what is wrong, where, and what to do.
+//! Errors and warnings about policy files: message, position, and kind.
 //!
-//! Not here: what counts as an error.
+//! Not here: the checks that report them (`reader`, `compile`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,27 +10,27 @@ use super::keywords::Key;
 use super::yaml::{Node, Span};
 use crate::domain::escaped;
 
-/// An error or a warning about a policy file.
+/// Error or warning about a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Name of the file, as given to `compile`.
+    /// File name as passed to `compile`.
     pub file: String,
     /// Line, from 1.
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// Path in the file, such as `descriptors[0].rate_limit.unit`; empty at the top.
+    /// Path in the file, such as `descriptors[0].rate_limit.unit`; empty at the top level.
     pub path: String,
-    /// What is wrong, mostly followed by `; ` and what to do.
+    /// Description of the mistake, usually followed by `; ` and how to fix it.
     pub message: String,
-    /// Kind of the error or warning.
+    /// Kind of mistake, for tests and tools.
     pub kind: DiagnosticKind,
-    /// Source line; `None` where the file as a whole is wrong.
+    /// Source line; `None` if the diagnostic is about the whole file.
     pub excerpt: Option<Excerpt>,
 }
 
 impl Diagnostic {
-    /// Creates a diagnostic without a path and a source line.
+    /// Creates a diagnostic without path and source line.
     pub(crate) fn new(
         file: &str,
         span: Span,
@@ -48,9 +48,9 @@ impl Diagnostic {
         }
     }
 
-    /// Formats the diagnostic as rustc does, with the source line. `severity` is the first word, such
-    /// as `error`. Text from the file is escaped. `Display` has everything but the source line on
-    /// one line.
+    /// Formats the diagnostic with its source line, as rustc does. `severity` is the first word,
+    /// such as `error`. Text from the file is escaped. For a single line without the source line,
+    /// use `Display`.
     ///
     /// ```
     /// use tidegate::policy::{Options, Source, compile};
@@ -88,7 +88,7 @@ impl Diagnostic {
     }
 }
 
-/// Splits a message at the first `; ` outside quotes.
+/// Splits a message at the first `; ` outside quotes into the description and the fix.
 fn split_help(message: &str) -> (&str, &str) {
     let (mut quote, mut is_escaped) = (None, false);
     for (at, c) in message.char_indices() {
@@ -117,7 +117,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Every error of every file, by file, then by position; never empty. Displays one on each line.
+/// All errors of all files, sorted by file and position; never empty. `Display` prints one per
+/// line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -135,111 +136,111 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error or, from `OneCounterForAll` on, of a warning: the policy is valid, but probably a
-/// mistake.
+/// Kind of an error or a warning. Kinds from `OneCounterForAll` on are warnings: the policy is
+/// valid but probably a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
-    /// No file, an empty file.
+    /// There is no policy file, or the file is empty.
     Empty,
-    /// Not UTF-8, or a character that YAML does not allow.
+    /// The file is not UTF-8, or contains a character that YAML forbids.
     Encoding,
-    /// Too large, nested too deeply, or aliases that expand too far.
+    /// The file is too large or nested too deeply, or its aliases expand too far.
     TooLarge,
-    /// Not YAML.
+    /// The file is not valid YAML.
     Syntax,
-    /// A second YAML document in one file.
+    /// The file contains a second YAML document.
     SecondDocument,
-    /// A file of another program, such as a Kubernetes manifest.
+    /// The file belongs to another program, such as a Kubernetes manifest.
     ForeignFile,
-    /// The same key twice in one map.
+    /// A map contains the same key twice.
     DuplicateKey,
-    /// A key that the language does not have.
+    /// The key does not exist in the policy language.
     UnknownKey,
-    /// A key of the language that belongs elsewhere.
+    /// The key exists, but not at this level.
     MisplacedKey,
-    /// A value of another type than the key takes.
+    /// The value has the wrong type for its key.
     WrongType,
-    /// A value that the key does not take.
+    /// The value has the right type but is not valid for its key.
     BadValue,
-    /// A number outside its bounds.
+    /// The number is outside the key's bounds.
     OutOfRange,
-    /// Something required is absent.
+    /// A required key is absent.
     Missing,
-    /// Two keys that exclude each other.
+    /// Two keys exclude each other.
     Conflict,
-    /// The same descriptor or domain twice.
+    /// A descriptor or domain occurs twice.
     Duplicate,
 
-    /// Warning: one counter for all callers.
+    /// Warning: all callers share one counter.
     OneCounterForAll,
-    /// Warning: a request without this entry has no limit at all.
+    /// Warning: requests without this entry are not limited.
     NoLimitWhenAbsent,
-    /// Warning: `:path` includes the query string.
+    /// Warning: `:path` includes the query string, so every query gets its own counter.
     PathAsKey,
-    /// Warning: a rule that can never match, or a key without effect.
+    /// Warning: the rule never matches, or the key has no effect.
     NeverMatches,
-    /// Warning: `*` in a key is not a wildcard.
+    /// Warning: the key contains `*`, which is a wildcard only in values.
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
-    ReplacesNobody,
-    /// Warning: `requests_per_unit` is absent, which refuses everything.
+    UnknownReplaces,
+    /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
     DeniesAll,
-    /// Warning: limits of one call in several slots of a Redis Cluster.
+    /// Warning: Redis Cluster may store limits of one call in several slots.
     SplitOverSlots,
 }
 
 impl DiagnosticKind {
-    /// Returns whether the policy is valid all the same.
+    /// Returns whether the kind is a warning, which leaves the policy valid.
     pub fn is_warning(self) -> bool {
         self >= DiagnosticKind::OneCounterForAll
     }
 }
 
-/// Most errors reported of one file, and most warnings of one file or domain. A file that is no
-/// policy has an error on every line, and nobody reads beyond the first few hundred.
+/// Maximum errors reported per file, and maximum warnings per file or domain. A file that is not a
+/// policy has an error on every line, and nobody reads more than a few hundred.
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
-/// One step of a path.
+/// Step of a path: into a map or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Into a map, by key.
+pub(crate) enum PathStep {
+    /// To the value of a key.
     Key(Cow<'static, str>),
-    /// Into a list, by position.
+    /// To the list item at this position, from 0.
     Index(usize),
 }
 
-impl Step {
-    /// Returns the step from a map to the value of a key.
+impl PathStep {
+    /// Returns the step to the value of a key node.
     pub(crate) fn of(key: Node<'_>) -> Self {
-        Step::Key(key.text().to_owned().into())
+        PathStep::Key(key.text().to_owned().into())
     }
 }
 
-impl From<&Key> for Step {
+impl From<&Key> for PathStep {
     fn from(key: &Key) -> Self {
-        Step::Key(key.name.into())
+        PathStep::Key(key.name.into())
     }
 }
 
-/// A path from the top of a file.
+/// Path from the top level of a file to a key or value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Path(pub(crate) Vec<Step>);
+pub(crate) struct Path(pub(crate) Vec<PathStep>);
 
-/// Longest part of a text that a message repeats, in characters.
+/// Maximum characters of a text that a message quotes.
 const QUOTED_CHARS_MAX: usize = 64;
 
 impl Path {
     pub(crate) fn key(mut self, key: &'static str) -> Self {
-        self.0.push(Step::Key(Cow::Borrowed(key)));
+        self.0.push(PathStep::Key(Cow::Borrowed(key)));
         self
     }
 
     pub(crate) fn index(mut self, index: usize) -> Self {
-        self.0.push(Step::Index(index));
+        self.0.push(PathStep::Index(index));
         self
     }
 
-    /// Returns the path of a descriptor, given its index on each level.
+    /// Returns the path of a descriptor from its position on each level.
     pub(crate) fn of_descriptor(positions: &[usize]) -> Self {
         positions.iter().fold(Path::default(), |path, at| path.key("descriptors").index(*at))
     }
@@ -249,8 +250,8 @@ impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, step) in self.0.iter().enumerate() {
             match step {
-                Step::Index(index) => write!(f, "[{index}]")?,
-                Step::Key(key) => {
+                PathStep::Index(index) => write!(f, "[{index}]")?,
+                PathStep::Key(key) => {
                     if at > 0 {
                         f.write_str(".")?;
                     }
@@ -267,16 +268,16 @@ impl fmt::Display for Path {
     }
 }
 
-/// Quotes text for a message: escaped, and cut where it is long.
+/// Quotes text for a message. The text is escaped, and cut to a maximum length.
 pub(crate) fn quoted(text: &str) -> String {
     let cut: String = text.chars().take(QUOTED_CHARS_MAX).collect();
     let dots = if cut.len() < text.len() { "…" } else { "" };
     format!("{cut:?}{dots}")
 }
 
-/// What a diagnostic points at: the key at the end of its path, or the value.
+/// Part of a map entry that a diagnostic points at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum At {
+pub(crate) enum Target {
     Key,
     Value,
 }

@@ -1,17 +1,17 @@
-//! One policy file, parsed.
+//! Parsed policy file that can report diagnostics with source positions.
 //!
-//! Not here: what the values mean (`reader`, `compile`).
+//! Not here: reading values from the document (`reader`, `values`).
 
 use std::sync::Arc;
 
-use super::diagnostic::{At, Diagnostic, DiagnosticKind, Path, Step};
+use super::diagnostic::{Diagnostic, DiagnosticKind, Path, PathStep, Target};
 use super::excerpt::Lines;
 use super::suggestions::foreign_file;
 use super::yaml::{self, Node, Problem, Span, Tree, Value};
 use crate::policy::compile::spec::SourceLocation;
 use crate::policy::source::{Options, Source};
 
-/// A file whose YAML could be parsed.
+/// Policy file whose YAML could be parsed.
 #[derive(Debug)]
 pub(crate) struct Document<'s> {
     file: Arc<str>,
@@ -20,12 +20,13 @@ pub(crate) struct Document<'s> {
 }
 
 impl<'s> Document<'s> {
-    /// Parses a file. Returns the document with the diagnostics that leave it readable.
+    /// Parses a file. Returns the document and the errors that did not stop parsing, such as
+    /// duplicate keys.
     ///
     /// # Errors
     ///
-    /// The one diagnostic that leaves nothing to read: not UTF-8, too large, nested too deeply, not
-    /// YAML, empty, or a file of another program.
+    /// The diagnostic that stopped parsing: the file is not UTF-8, too large, nested too deeply,
+    /// not YAML, empty, or a file of another program.
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,
@@ -47,21 +48,21 @@ impl<'s> Document<'s> {
         Ok((Document { file: file.into(), lines, tree }, errors))
     }
 
-    /// Returns the file's top value.
+    /// Returns the top-level value of the file.
     pub(crate) fn root(&self) -> Node<'_> {
         self.tree.root()
     }
 
     /// Returns the file and line of the value at a path.
-    pub(crate) fn written_at(&self, path: &Path) -> SourceLocation {
-        SourceLocation { file: Arc::clone(&self.file), line: self.span(path, At::Value).line }
+    pub(crate) fn location(&self, path: &Path) -> SourceLocation {
+        SourceLocation { file: Arc::clone(&self.file), line: self.span(path, Target::Value).line }
     }
 
-    /// Returns a diagnostic about what is at a path.
+    /// Creates a diagnostic about the key or value at a path.
     pub(crate) fn diagnostic(
         &self,
         path: &Path,
-        at: At,
+        at: Target,
         kind: DiagnosticKind,
         message: impl Into<String>,
     ) -> Diagnostic {
@@ -69,27 +70,28 @@ impl<'s> Document<'s> {
         diagnostic(&self.file, &self.lines, Problem { kind, message, path: path.clone(), span })
     }
 
-    /// Returns the position of a path, or of its last step that exists.
-    fn span(&self, path: &Path, at: At) -> Span {
+    /// Returns the position of the key or value at a path. If the path does not exist, returns the
+    /// position of its longest existing prefix.
+    fn span(&self, path: &Path, at: Target) -> Span {
         let mut node = self.root();
         let mut key = node.span();
         for step in &path.0 {
             let next = match (node.value(), step) {
-                (Value::List(list), Step::Index(index)) => {
+                (Value::List(list), PathStep::Index(index)) => {
                     list.node(*index).map(|node| (node, node))
                 }
-                (Value::Map(map), Step::Key(key)) => map.entry(key),
+                (Value::Map(map), PathStep::Key(key)) => map.entry(key),
                 _ => None,
             };
             let Some((found, value)) = next else { return key };
             (key, node) = (found.span(), value);
         }
-        if at == At::Key { key } else { node.span() }
+        if at == Target::Key { key } else { node.span() }
     }
 }
 
 fn diagnostic(file: &str, lines: &Lines<'_>, problem: Problem) -> Diagnostic {
-    // An empty file has no line worth showing.
+    // An empty file has no source line to show.
     let is_empty = problem.kind == DiagnosticKind::Empty;
     let excerpt = if is_empty { None } else { lines.excerpt(problem.span) };
     let diagnostic = Diagnostic::new(file, problem.span, problem.kind, problem.message);

@@ -1,17 +1,17 @@
-//! Source lines in diagnostics, with the wrong part underlined.
+//! Source lines in diagnostics, with the faulty part underlined.
 
 use std::cell::OnceCell;
 
 use super::yaml::Span;
 use crate::domain::escaped;
 
-/// Most characters of a line before the underlined part.
+/// Maximum characters shown before the underlined part.
 const BEFORE_CHARS_MAX: usize = 60;
 
-/// Most characters of a line from the underlined part on.
+/// Maximum characters shown from the start of the underlined part.
 const AFTER_CHARS_MAX: usize = 60;
 
-/// One line of a policy file, cut to a readable length and escaped.
+/// Line of a policy file, escaped, and cut to a readable length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     before: String,
@@ -20,56 +20,56 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the line, with `…` where it is cut.
+    /// Returns the line, with `…` where text was cut.
     pub fn text(&self) -> String {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
 
-    /// Returns the line below it: `^` below each character of the wrong part, at least one.
+    /// Returns the underline: `^` below each character of the faulty part, at least one.
     pub fn underline(&self) -> String {
         let indent = self.before.chars().count();
         let width = self.marked.chars().count().max(1);
         [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
-    /// `shown` is the line from the character `skipped` on, up to its end.
-    fn new(mut shown: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
-        let before: String = shown.by_ref().take(column(span) - skipped).collect();
-        let mut rest: Vec<char> = shown.take(AFTER_CHARS_MAX + 1).collect();
+    /// Creates an excerpt. `line` lacks the first `skipped` characters of the source line.
+    fn new(mut line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
+        let before: String = line.by_ref().take(column(span) - skipped).collect();
+        let mut rest: Vec<char> = line.take(AFTER_CHARS_MAX + 1).collect();
         let is_cut = rest.len() > AFTER_CHARS_MAX;
         rest.truncate(AFTER_CHARS_MAX);
         let (marked, after) = rest.split_at(rest.len().min(span.width as usize));
         let (marked, after) = (String::from_iter(marked), String::from_iter(after));
-        let dots = |is_cut: bool| if is_cut { "…" } else { "" };
+        let ellipsis = |is_cut: bool| if is_cut { "…" } else { "" };
         Excerpt {
-            before: [dots(skipped > 0), &escaped(&before)].concat(),
+            before: [ellipsis(skipped > 0), &escaped(&before)].concat(),
             marked: escaped(marked.trim_end()).into_owned(),
-            after: [&escaped(&after), dots(is_cut)].concat(),
+            after: [&escaped(&after), ellipsis(is_cut)].concat(),
         }
     }
 }
 
-/// Column from 0.
+/// Returns the column of a span, from 0.
 fn column(span: Span) -> usize {
     (span.column as usize).saturating_sub(1)
 }
 
-/// The lines of a file, located when the first diagnostic needs one.
+/// Index of the lines of a file, built when the first diagnostic needs it.
 #[derive(Debug)]
 pub(crate) struct Lines<'s> {
     text: &'s str,
     offsets: OnceCell<Offsets>,
 }
 
-/// Distance of [`Offsets::bytes`] in characters. A file of one long line may have a thousand
-/// diagnostics, each of which would otherwise walk the line from its start.
-const STEP: usize = 1_024;
+/// Characters between two entries of [`Offsets::bytes`]. Without them, each of up to 1,000
+/// diagnostics in a file of one long line would read the line from its start.
+const OFFSET_STRIDE: usize = 1_024;
 
 #[derive(Debug, Default)]
 struct Offsets {
-    /// Character at which each line begins.
+    /// Position of the first character of each line, in characters.
     lines: Vec<usize>,
-    /// Byte offset of every [`STEP`]th character.
+    /// Byte offset of every [`OFFSET_STRIDE`]th character.
     bytes: Vec<usize>,
 }
 
@@ -78,10 +78,10 @@ impl Offsets {
         let mut offsets = Offsets { lines: vec![0], bytes: Vec::new() };
         let mut chars = text.char_indices().enumerate().peekable();
         while let Some((at, (byte, c))) = chars.next() {
-            if at % STEP == 0 {
+            if at % OFFSET_STRIDE == 0 {
                 offsets.bytes.push(byte);
             }
-            // `\r\n` is one line break.
+            // `\r\n` counts as one line break.
             let is_break =
                 c == '\n' || (c == '\r' && !matches!(chars.peek(), Some((_, (_, '\n')))));
             if is_break {
@@ -97,14 +97,14 @@ impl<'s> Lines<'s> {
         Lines { text, offsets: OnceCell::new() }
     }
 
-    /// Returns the line of a span.
+    /// Returns the source line of a span; `None` if the file has no such line.
     pub(crate) fn excerpt(&self, span: Span) -> Option<Excerpt> {
         let offsets = self.offsets.get_or_init(|| Offsets::of(self.text));
         let line = offsets.lines.get((span.line as usize).checked_sub(1)?)?;
         let skipped = column(span).saturating_sub(BEFORE_CHARS_MAX);
         let from = line + skipped;
-        let byte = offsets.bytes.get(from / STEP).copied().unwrap_or(self.text.len());
-        let chars = self.text[byte..].chars().skip(from % STEP);
+        let byte = offsets.bytes.get(from / OFFSET_STRIDE).copied().unwrap_or(self.text.len());
+        let chars = self.text[byte..].chars().skip(from % OFFSET_STRIDE);
         Some(Excerpt::new(chars.take_while(|c| !matches!(c, '\n' | '\r')), skipped, span))
     }
 }

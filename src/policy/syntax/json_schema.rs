@@ -1,7 +1,7 @@
 //! JSON Schema of policy files, for editors, generated from the keyword table.
 //!
-//! It covers keys, types and bounds; only `compile` checks keys against each other. A test fails when
-//! `config/policy.schema.json` differs.
+//! The schema covers keys, types, and bounds; rules between keys are checked only by `compile`. A
+//! test fails if `config/policy.schema.json` is out of date.
 
 use serde_json::{Map, Value, json};
 
@@ -47,7 +47,7 @@ fn property(key: &Key) -> Value {
 fn shape(of: Shape) -> Value {
     match of {
         Shape::Name => shape(Shape::Text { bytes_max: NAME_BYTES_MAX }),
-        // Numbers and booleans are read as text.
+        // Keys that take text also accept numbers and booleans, which are read as text.
         Shape::Text { bytes_max } => {
             json!({"type": ["string", "integer", "boolean", "null"], "maxLength": bytes_max})
         }
@@ -55,7 +55,7 @@ fn shape(of: Shape) -> Value {
             let words: Vec<&str> = TRUE_WORDS.into_iter().chain(FALSE_WORDS).collect();
             json!({"anyOf": [{"type": ["boolean", "null"]}, {"enum": words}]})
         }
-        // The pattern allows numbers of YAML 1.1 that editors take for text: 010, 1_000, 0b1.
+        // The pattern allows YAML 1.1 numbers that editors treat as text: 010, 1_000, 0b1.
         Shape::Number { least, most } => json!({"anyOf": [
             {"type": "integer", "minimum": least, "maximum": most},
             {"type": "null"},
@@ -64,7 +64,7 @@ fn shape(of: Shape) -> Value {
         Shape::OneOf { words, any_case } => {
             let mut given: Vec<Value> = words.iter().copied().map(Value::from).collect();
             given.push(Value::Null);
-            let any: Vec<String> = words.iter().map(|word| either_case(word)).collect();
+            let any: Vec<String> = words.iter().map(|word| case_insensitive_regex(word)).collect();
             let pattern = json!({"type": "string", "pattern": format!("^({})$", any.join("|"))});
             if any_case {
                 json!({"anyOf": [{"enum": given}, pattern]})
@@ -93,7 +93,7 @@ fn shape(of: Shape) -> Value {
     }
 }
 
-/// Returns a pattern for a word in any case: `[dD][aA][yY]` for `day`.
-fn either_case(word: &str) -> String {
+/// Returns a regular expression for a word in any case: `[dD][aA][yY]` for `day`.
+fn case_insensitive_regex(word: &str) -> String {
     word.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect()
 }

@@ -1,12 +1,13 @@
-//! The keys of the policy language: one row each, with name, place, type, bounds and documentation.
+//! Keyword table: one row per key of the policy language, with level, type, bounds, and
+//! documentation.
 //!
-//! The reader, the JSON Schema and the tables of `docs/POLICY.md` all use these rows. A new key is a
-//! row here and its meaning in `compile`.
+//! The reader, the JSON Schema, and the tables of `docs/POLICY.md` are derived from these rows. To
+//! add a key, add a row here and give it a meaning in `compile`.
 
 use crate::domain::Micros;
 use crate::policy::compile::limit_numbers::WINDOW_MAX;
 
-/// A kind of map in a policy file.
+/// Kind of map in a policy file; determines which keys are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     File,
@@ -29,7 +30,7 @@ impl Level {
         Level::Body,
     ];
 
-    /// Returns the name in messages and documentation.
+    /// Returns the level's name in messages and documentation.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Level::File => "the top level of the file",
@@ -42,7 +43,7 @@ impl Level {
         }
     }
 
-    /// Returns the name in the JSON Schema.
+    /// Returns the level's name in the JSON Schema.
     pub(crate) const fn id(self) -> &'static str {
         match self {
             Level::File => "file",
@@ -55,80 +56,81 @@ impl Level {
         }
     }
 
-    /// Returns the level's keys.
+    /// Returns the keys that are allowed at this level.
     pub(crate) fn keys(self) -> impl Iterator<Item = &'static Key> {
         KEYS.iter().filter(move |key| key.level == self)
     }
 
-    /// Returns the level's key of that name.
+    /// Returns the key with a name, if it is allowed at this level.
     pub(crate) fn key(self, name: &str) -> Option<&'static Key> {
         self.keys().find(|key| key.name == name)
     }
 }
 
-/// What a key takes.
+/// Type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Text of at most [`NAME_BYTES_MAX`] bytes, without control characters.
+    /// Text without control characters, at most [`NAME_BYTES_MAX`] bytes.
     Name,
-    /// Any text.
+    /// Text of at most `bytes_max` bytes.
     Text {
         bytes_max: usize,
     },
     Bool,
-    /// Whole number, bounds included.
+    /// Whole number from `least` to `most`, both included.
     Number {
         least: u64,
         most: u64,
     },
-    /// One of these words, `any_case` if their case does not matter.
+    /// One of these words; `any_case` if case is ignored.
     OneOf {
         words: &'static [&'static str],
         any_case: bool,
     },
     /// List of names.
     Names,
-    /// List of maps.
+    /// List of maps with the keys of this level.
     List(Level),
     Map(Level),
-    /// Map with user-defined keys; each value is a map with the keys of this level.
+    /// Map with arbitrary keys, whose values are maps with the keys of this level.
     MapOf(Level),
     /// Whole percentage, such as `24%`.
     Percent,
-    /// Map of anything.
+    /// Map with arbitrary keys and values.
     AnyMap,
 }
 
-/// A key of the language.
+/// Key of the policy language: one row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// Map that the key belongs to.
+    /// Level at which the key is allowed.
     pub(crate) level: Level,
     pub(crate) name: &'static str,
     pub(crate) required: bool,
     pub(crate) shape: Shape,
-    /// Documentation, for editors and `docs/POLICY.md`.
+    /// Documentation, shown in editors and `docs/POLICY.md`.
     pub(crate) about: &'static str,
 }
 
-/// Longest name (domain, key, limit). Names become metric labels and parts of log lines; 255 bytes
-/// is also the limit of file names and DNS names.
+/// Maximum length of a name (domain, key, limit), in bytes. Names appear in metric labels and log
+/// lines. File names and DNS names have the same maximum.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 
-/// Longest value of a descriptor. Envoy accepts 60 KiB of headers, so no request has a longer one.
+/// Maximum length of a descriptor's value, in bytes. Envoy accepts at most 60 KiB of headers, so no
+/// request has a longer value.
 pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 
-/// Longest refusal body. It is sent with every refusal.
+/// Maximum length of a response body, in bytes. The body is sent with every refusal.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
-/// Largest number of any key. envoyproxy/ratelimit rejects larger integers everywhere, and no
-/// algorithm's arithmetic goes as far.
+/// Maximum number for any key. envoyproxy/ratelimit rejects larger integers, and the range of every
+/// algorithm is smaller.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
-/// Envoy's `requests_per_unit` is a 32-bit field.
+/// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.
 const WIRE_NUMBER_MAX: u64 = u32::MAX as u64;
 
-/// Longest window in the smallest unit.
+/// Maximum window, in seconds.
 const SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
 
 const fn text(bytes_max: usize) -> Shape {
@@ -157,7 +159,7 @@ const ALGORITHMS: Shape = one_of(&[
 ]);
 const STORE_FAILURE: Shape = one_of(&["local", "allow", "deny", "error"]);
 
-/// Declares a constant for each row, and [`KEYS`] with all of them.
+/// Declares one constant per row, and [`KEYS`] with all of them.
 macro_rules! keys {
     ($($constant:ident: $level:ident $name:literal $(($required:ident))?, $shape:expr, $about:literal;)*) => {
         $(pub(crate) const $constant: Key = Key {
@@ -168,7 +170,7 @@ macro_rules! keys {
             about: $about,
         };)*
 
-        /// Every key, by level.
+        /// All keys, grouped by level.
         pub(crate) const KEYS: &[Key] = &[$($constant),*];
     };
 }
@@ -270,7 +272,7 @@ keys! {
         "Text of the body. {name} and {retry_after_seconds} are replaced.";
 }
 
-/// Returns the levels that have a key of that name.
+/// Returns the levels at which a key with that name is allowed.
 pub(crate) fn levels_of(name: &str) -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(move |level| level.key(name).is_some())
 }

@@ -1,6 +1,6 @@
-//! The policy language as text: YAML values with their places, the table of keys, and diagnostics.
+//! Syntax of policy files: YAML with source positions, the keyword table, and diagnostics.
 //!
-//! Not here: what the keys mean together (`compile`).
+//! Not here: compiling values to limits and rules (`compile`).
 
 pub(crate) mod diagnostic;
 pub(crate) mod document;

@@ -1,11 +1,13 @@
-//! Walks a document by the keyword table. Reports every unknown, misplaced or mistyped key and
-//! continues.
+//! Reads maps, lists, and text of a document as the keyword table defines them. Unknown, misplaced,
+//! and mistyped keys are reported, and reading continues.
 //!
-//! Not here: single values (`values`), what keys mean together (`compile`).
+//! Not here: other scalar values (`values`), checks between keys (`compile`).
 
 use std::borrow::Cow;
 
-use super::diagnostic::{At, DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Step, quoted};
+use super::diagnostic::{
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, Target, quoted,
+};
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
 use super::scalar::Scalar;
@@ -14,14 +16,14 @@ use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::SourceLocation;
 
-/// Proof that the error in a value has been reported.
+/// Marker that a value is invalid and the error was already reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorReported;
 
-/// Value of a key; `None` where the key is absent or null.
+/// Result of reading a key; `None` if the key is absent or null.
 pub(crate) type ReadResult<T> = Result<Option<T>, ErrorReported>;
 
-/// Position in a document, and the diagnostics so far.
+/// Cursor in a document that collects diagnostics.
 #[derive(Debug)]
 pub(crate) struct Reader<'d> {
     document: &'d Document<'d>,
@@ -31,19 +33,19 @@ pub(crate) struct Reader<'d> {
     warnings: usize,
 }
 
-/// A map whose keys have been checked.
+/// Map whose keys were checked against the keyword table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'d> {
     map: Children<'d>,
 }
 
 impl Fields<'_> {
-    /// Returns whether the key is present, even with null.
+    /// Returns whether the key is present, even if its value is null.
     pub(crate) fn mentions(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some()
     }
 
-    /// Returns whether the key is present with anything but null.
+    /// Returns whether the key is present and its value is not null.
     pub(crate) fn has(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some_and(|(_, value)| !value.is_null())
     }
@@ -55,13 +57,13 @@ impl<'d> Reader<'d> {
         Reader { document, path, diagnostics, errors: 0, warnings: 0 }
     }
 
-    /// Returns everything reported.
+    /// Returns the collected diagnostics.
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         let more = self.errors.saturating_sub(DIAGNOSTICS_MAX);
         if more > 0 {
             let message = format!("{more} more errors in this file are not shown");
             let (path, kind) = (Path::default(), DiagnosticKind::TooLarge);
-            self.diagnostics.push(self.document.diagnostic(&path, At::Value, kind, message));
+            self.diagnostics.push(self.document.diagnostic(&path, Target::Value, kind, message));
         }
         self.diagnostics
     }
@@ -69,7 +71,7 @@ impl<'d> Reader<'d> {
     /// Reports an error or a warning at the current path.
     pub(crate) fn report(
         &mut self,
-        at: At,
+        at: Target,
         kind: DiagnosticKind,
         message: impl Into<String>,
     ) -> ErrorReported {
@@ -88,35 +90,35 @@ impl<'d> Reader<'d> {
         kind: DiagnosticKind,
         message: impl Into<String>,
     ) -> ErrorReported {
-        self.within(key.into(), |reader| reader.report(At::Value, kind, message))
+        self.within(key.into(), |reader| reader.report(Target::Value, kind, message))
     }
 
-    /// Reports that the current path repeats or contradicts an earlier one.
+    /// Reports that the current value repeats or contradicts an earlier one, at `first`.
     pub(crate) fn report_duplicate(
         &mut self,
         message: &str,
         first: &SourceLocation,
     ) -> ErrorReported {
         let SourceLocation { file, line } = first;
-        let message = if *file == self.here().file {
+        let message = if *file == self.current_location().file {
             format!("{message}; the first is on line {line}")
         } else {
             format!("{message}; the first is in {file}:{line}")
         };
-        self.report(At::Value, DiagnosticKind::Duplicate, message)
+        self.report(Target::Value, DiagnosticKind::Duplicate, message)
     }
 
     /// Returns the file and line of the current value.
-    pub(crate) fn here(&self) -> SourceLocation {
-        self.document.written_at(&self.path)
+    pub(crate) fn current_location(&self) -> SourceLocation {
+        self.document.location(&self.path)
     }
 
-    /// Opens the top map of the file.
+    /// Reads the top-level map of the file.
     pub(crate) fn root(&mut self) -> Result<Fields<'d>, ErrorReported> {
-        self.open(Level::File, self.document.root())
+        self.check_map(Level::File, self.document.root())
     }
 
-    /// Reads the map of a key.
+    /// Reads a map: calls `read` with its fields.
     pub(crate) fn map<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -125,13 +127,14 @@ impl<'d> Reader<'d> {
     ) -> ReadResult<T> {
         let Shape::Map(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
-            let fields = reader.open(level, value)?;
+            let fields = reader.check_map(level, value)?;
             read(reader, &fields).map(Some)
         })
     }
 
-    /// Reads a map of maps: calls `read` with the name and the keys of each that is a map.
-    pub(crate) fn each_named(
+    /// Reads a map of maps: calls `read` with the name and the fields of each. Values of other
+    /// types are reported.
+    pub(crate) fn for_each_named(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
@@ -142,14 +145,14 @@ impl<'d> Reader<'d> {
             let Value::Map(map) = value.value() else {
                 let message =
                     format!("`{}` must be a map of names, not {}", key.name, type_name(value));
-                return Err(reader.report(At::Value, DiagnosticKind::WrongType, message));
+                return Err(reader.report(Target::Value, DiagnosticKind::WrongType, message));
             };
             for (name, value) in map.entries() {
-                reader.within(Step::of(name), |reader| {
+                reader.within(PathStep::of(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` must be text; quote it", key.name);
-                        reader.report(At::Key, DiagnosticKind::WrongType, message);
-                    } else if let Ok(fields) = reader.open(level, value) {
+                        reader.report(Target::Key, DiagnosticKind::WrongType, message);
+                    } else if let Ok(fields) = reader.check_map(level, value) {
                         read(reader, name.text(), &fields);
                     }
                 });
@@ -158,8 +161,9 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a list of maps: calls `read` with the index and the keys of each that is a map.
-    pub(crate) fn each(
+    /// Reads a list of maps: calls `read` with the position and the fields of each. Items of other
+    /// types are reported.
+    pub(crate) fn for_each(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
@@ -168,8 +172,8 @@ impl<'d> Reader<'d> {
         let Shape::List(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
-                reader.within(Step::Index(at), |reader| {
-                    if let Ok(fields) = reader.open(level, entry) {
+                reader.within(PathStep::Index(at), |reader| {
+                    if let Ok(fields) = reader.check_map(level, entry) {
                         read(reader, at, &fields);
                     }
                 });
@@ -178,7 +182,7 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a map of anything.
+    /// Reads a map whose keys and values are not checked.
     pub(crate) fn any_map<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -188,21 +192,21 @@ impl<'d> Reader<'d> {
         self.value(fields, key, |reader, value| read(reader, value).map(Some))
     }
 
-    /// Reads text or a name.
+    /// Reads text.
     pub(crate) fn text(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
         self.value(fields, key, |reader, value| reader.read_text(key, value).map(Some))
     }
 
-    /// Reads a list of names, none of them empty.
+    /// Reads a list of names. Empty names are reported.
     pub(crate) fn names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
         self.value(fields, key, |reader, value| {
             let (mut names, mut reported) = (Vec::new(), None);
             for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
-                let name = reader.within(Step::Index(at), |reader| {
+                let name = reader.within(PathStep::Index(at), |reader| {
                     let name = reader.read_text(key, entry)?;
                     if name.is_empty() {
                         let message = format!("an entry of `{}` is empty; remove it", key.name);
-                        return Err(reader.report(At::Value, DiagnosticKind::Missing, message));
+                        return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
                     }
                     Ok(name)
                 });
@@ -215,15 +219,15 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Runs `read` one step further down.
-    pub(crate) fn within<T>(&mut self, step: Step, read: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `read` with the cursor one step further down.
+    pub(crate) fn within<T>(&mut self, step: PathStep, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.0.push(step);
         let result = read(self);
         self.path.0.pop();
         result
     }
 
-    /// Runs `read` on the value of a key, unless there is none.
+    /// Runs `read` on the value of a key, unless the key is absent or null.
     pub(crate) fn value<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -247,17 +251,17 @@ impl<'d> Reader<'d> {
                     key.name,
                     type_name(value)
                 );
-                Err(self.report(At::Value, DiagnosticKind::WrongType, message))
+                Err(self.report(Target::Value, DiagnosticKind::WrongType, message))
             }
         }
     }
 
-    /// Checks that a value is a map, and reports keys that do not belong there.
-    fn open(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, ErrorReported> {
+    /// Checks that a value is a map, and reports unknown and misplaced keys.
+    fn check_map(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, ErrorReported> {
         let Value::Map(map) = value.value() else {
             let message =
                 format!("{} must be a map of keys, not {}", level.title(), type_name(value));
-            return Err(self.report(At::Value, DiagnosticKind::WrongType, message));
+            return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
         };
         for (key, _) in map.entries() {
             let (kind, message) = match key.core_scalar() {
@@ -268,12 +272,12 @@ impl<'d> Reader<'d> {
                     (DiagnosticKind::WrongType, message)
                 }
             };
-            self.within(Step::of(key), |reader| reader.report(At::Key, kind, message));
+            self.within(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
         }
         Ok(Fields { map })
     }
 
-    /// Reads a scalar as text. Integers and booleans are text too, as they are written.
+    /// Reads a scalar as text. Numbers and booleans are accepted and keep their spelling.
     pub(crate) fn read_text(
         &mut self,
         key: &Key,
@@ -281,7 +285,7 @@ impl<'d> Reader<'d> {
     ) -> Result<String, ErrorReported> {
         if value.is_collection() {
             let message = format!("`{}` must be text, not {}", key.name, type_name(value));
-            return Err(self.report(At::Value, DiagnosticKind::WrongType, message));
+            return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
         }
         let text = match value.core_scalar() {
             Scalar::Null => String::new(),
@@ -290,10 +294,10 @@ impl<'d> Reader<'d> {
             Scalar::Int(_) | Scalar::Float(_) => {
                 let message = format!(
                     "{} is a number that `{}` cannot keep exactly; put it in quotes",
-                    as_written(value),
+                    spelling(value),
                     key.name
                 );
-                return Err(self.report(At::Value, DiagnosticKind::WrongType, message));
+                return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
             }
         };
         let (bytes_max, is_name) = match key.shape {
@@ -306,22 +310,22 @@ impl<'d> Reader<'d> {
                 key.name,
                 text.len()
             );
-            return Err(self.report(At::Value, DiagnosticKind::TooLarge, message));
+            return Err(self.report(Target::Value, DiagnosticKind::TooLarge, message));
         }
         if is_name && text.chars().any(char::is_control) {
             let message =
                 format!("`{}` has a control character: {}; remove it", key.name, quoted(&text));
-            return Err(self.report(At::Value, DiagnosticKind::BadValue, message));
+            return Err(self.report(Target::Value, DiagnosticKind::BadValue, message));
         }
         Ok(text)
     }
 }
 
-/// Longest scalar that a message repeats without quotes, in characters.
+/// Maximum characters of a scalar that a message shows without quotes.
 const UNQUOTED_CHARS_MAX: usize = 64;
 
-/// Returns a scalar as it is written, or the type of any other value.
-pub(crate) fn as_written(value: Node<'_>) -> Cow<'_, str> {
+/// Returns a scalar as it is spelled in the file, or the type of a list or map.
+pub(crate) fn spelling(value: Node<'_>) -> Cow<'_, str> {
     let needs_quotes = |c| needs_escape(c) || matches!(c, '"' | '`' | ';');
     match value.value() {
         Value::Scalar("", Style::Plain) => type_name(value).into(),

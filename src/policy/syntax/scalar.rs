@@ -1,39 +1,41 @@
 //! Meaning of plain (unquoted) scalars, as envoyproxy/ratelimit reads them.
 //!
-//! Where a key takes a boolean or a number, and inside `metadata`, YAML 1.1 applies: `yes` is true,
-//! `010` is eight, `1_000` a thousand. Where text is expected, YAML 1.2's core schema decides what is
-//! text: `yes`, `010` and `1_000` are. Not here: which key takes what (`keywords`).
+//! For keys that take a boolean or a number, and inside `metadata`, YAML 1.1 applies: `yes` is
+//! true, `010` is 8, and `1_000` is 1000. For keys that take text, the core schema of YAML 1.2
+//! applies, in which `yes`, `010`, and `1_000` are text.
+//!
+//! Not here: the type that each key takes (`keywords`).
 
-/// What a plain scalar means.
+/// Value of a plain scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scalar {
     Null,
     Bool(bool),
-    /// A whole number that an `i64` or a `u64` can hold.
+    /// Whole number in the range of `i64` or `u64`.
     Int(i128),
-    /// A number with a fraction or an exponent, or too large for 64 bits.
+    /// Number with a fraction or an exponent, or a whole number too large for 64 bits.
     Float(f64),
-    /// Anything else.
+    /// Any other scalar.
     Text,
 }
 
-/// Every word that means true.
+/// Words that YAML 1.1 reads as true.
 pub(crate) const TRUE_WORDS: [&str; 11] =
     ["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"];
 
-/// Every word that means false.
+/// Words that YAML 1.1 reads as false.
 pub(crate) const FALSE_WORDS: [&str; 11] =
     ["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"];
 
 const NULL_WORDS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
-/// Returns whether a plain scalar is null, in YAML 1.1 and 1.2 alike.
+/// Returns whether a plain scalar is null. YAML 1.1 and 1.2 agree on the spellings.
 pub(crate) fn is_null(text: &str) -> bool {
     NULL_WORDS.contains(&text)
 }
 
-/// Reads a plain scalar by the core schema of YAML 1.2: of YAML 1.1's words only `true` and `false`
-/// are booleans, and numbers have neither `_` nor a leading zero.
+/// Reads a plain scalar by the core schema of YAML 1.2: booleans are only `true` and `false`, and
+/// numbers have neither `_` nor a leading zero.
 pub(crate) fn read_core(text: &str) -> Scalar {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let has_leading_zero = digits.len() > 1
@@ -46,7 +48,7 @@ pub(crate) fn read_core(text: &str) -> Scalar {
             Scalar::Text
         }
         Scalar::Int(_) | Scalar::Float(_) if is_only_1_1 => Scalar::Text,
-        // `1e999` is text, `.inf` is not.
+        // `1e999` overflows and is text, while `.inf` is a number.
         Scalar::Float(number) if number.is_infinite() && !digits.starts_with('.') => Scalar::Text,
         scalar => scalar,
     }
@@ -67,11 +69,12 @@ pub(crate) fn read(text: &str) -> Scalar {
         return Scalar::Text;
     }
     let bare: String = text.chars().filter(|c| *c != '_').collect();
-    whole(&bare).or_else(|| float(&bare)).unwrap_or(Scalar::Text)
+    parse_integer(&bare).or_else(|| parse_float(&bare)).unwrap_or(Scalar::Text)
 }
 
-/// A whole number: decimal, `0x`, `0o` or a leading zero, `0b`, each with an optional sign.
-fn whole(text: &str) -> Option<Scalar> {
+/// Parses a whole number with an optional sign: decimal, hexadecimal (`0x`), octal (`0o` or a
+/// leading zero), or binary (`0b`).
+fn parse_integer(text: &str) -> Option<Scalar> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -97,7 +100,7 @@ fn whole(text: &str) -> Option<Scalar> {
     })
 }
 
-fn float(text: &str) -> Option<Scalar> {
+fn parse_float(text: &str) -> Option<Scalar> {
     match text {
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
             return Some(Scalar::Float(f64::INFINITY));

@@ -1,12 +1,12 @@
-//! What messages suggest: the key that was probably meant, how to write a number, and how to turn a
-//! file of another program into a policy.
+//! Suggestions in error messages: probable spellings of unknown keys, notations of numbers, and how
+//! to convert files of other programs.
 
 use super::diagnostic::{DiagnosticKind, quoted};
 use super::keywords::{Level, levels_of};
 use super::scalar::{self, Scalar};
 use super::yaml::{Node, Value};
 
-/// Returns what to change in text that looks like a whole number.
+/// Returns a hint on how to turn text that looks like a number into a whole number.
 pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     let text = value.text();
     if matches!(scalar::read(text), Scalar::Int(_)) {
@@ -18,7 +18,7 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     }
 }
 
-/// Returns the message for a key that `level` does not have.
+/// Returns the diagnostic for a key that does not exist at a level.
 pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) {
     let title = level.title();
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
@@ -37,13 +37,14 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
     (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", quoted(name)))
 }
 
-/// Most typing errors between a key and the one suggested for it.
+/// Maximum Levenshtein distance between an unknown key and a suggested one.
 const DISTANCE_MAX: usize = 2;
 
-/// Longest key to find a suggestion for; every known key is shorter.
+/// Maximum length, in bytes, of an unknown key to compute suggestions for. Every known key is
+/// shorter.
 const MISTYPED_BYTES_MAX: usize = 32;
 
-/// Returns the Levenshtein distance, in bytes.
+/// Returns the Levenshtein distance of two texts, in bytes.
 fn distance(known: &str, given: &str) -> usize {
     if given.len() > MISTYPED_BYTES_MAX {
         return usize::MAX;
@@ -61,7 +62,7 @@ fn distance(known: &str, given: &str) -> usize {
     row[given.len()]
 }
 
-/// Returns the type of a value as messages name it.
+/// Returns the name of a value's type for messages.
 pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     match (value.value(), value.core_scalar()) {
         (Value::List(_), _) => "a list",
@@ -73,8 +74,8 @@ pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     }
 }
 
-/// Recognizes common files of other programs. Returns what the file is and how to get a policy from
-/// it.
+/// Recognizes common files of other programs. Returns a message with the kind of file and how to
+/// convert it to a policy.
 pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
     if root.get("domain").is_some() {
         return None;

@@ -1,18 +1,18 @@
-//! Reads single values by the keyword table: booleans, numbers, words, percentages.
+//! Reads scalar values as the keyword table defines them: booleans, numbers, words, percentages.
 //!
-//! Not here: maps, lists and text (`reader`), the rules of YAML 1.1 (`scalar`).
+//! Not here: maps, lists, and text (`reader`), the rules of YAML 1.1 (`scalar`).
 
-use super::diagnostic::{At, DiagnosticKind, quoted};
+use super::diagnostic::{DiagnosticKind, Target, quoted};
 use super::keywords::{Key, Shape};
-use super::reader::{ErrorReported, Fields, ReadResult, Reader, as_written};
+use super::reader::{ErrorReported, Fields, ReadResult, Reader, spelling};
 use super::scalar::{self, Scalar};
 use super::suggestions::number_hint;
 
-/// From here on, `scalar` reads whole numbers as floats.
-const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
+/// 2^63. Whole numbers of this magnitude or more may be read as floats by `scalar`.
+const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
 
 impl<'d> Reader<'d> {
-    /// Reads a boolean; absent means false.
+    /// Reads a boolean. An absent key means false.
     pub(crate) fn boolean(
         &mut self,
         fields: &Fields<'d>,
@@ -25,9 +25,9 @@ impl<'d> Reader<'d> {
                     Scalar::Bool(_) => "; remove the quotes",
                     _ => "",
                 };
-                let (name, written) = (key.name, as_written(value));
+                let (name, written) = (key.name, spelling(value));
                 let message = format!("`{name}` must be true or false, not {written}{hint}");
-                Err(reader.report(At::Value, DiagnosticKind::WrongType, message))
+                Err(reader.report(Target::Value, DiagnosticKind::WrongType, message))
             }
         });
         boolean.map(Option::unwrap_or_default)
@@ -39,15 +39,15 @@ impl<'d> Reader<'d> {
         self.value(fields, key, |reader, value| {
             let number = match value.scalar() {
                 Scalar::Int(number) => number,
-                // The cast keeps the sign and saturates far beyond any bound.
-                Scalar::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
+                // The saturating cast keeps the sign, and the result is out of every key's range.
+                Scalar::Float(number) if number.is_finite() && number.abs() >= TWO_POW_63 => {
                     number as i128
                 }
                 _ => {
-                    let (name, written) = (key.name, as_written(value));
+                    let (name, written) = (key.name, spelling(value));
                     let hint = number_hint(value);
                     let message = format!("`{name}` must be a whole number, not {written}{hint}");
-                    return Err(reader.report(At::Value, DiagnosticKind::WrongType, message));
+                    return Err(reader.report(Target::Value, DiagnosticKind::WrongType, message));
                 }
             };
             match u64::try_from(number) {
@@ -58,15 +58,15 @@ impl<'d> Reader<'d> {
                     } else {
                         format!("at most {most}")
                     };
-                    let (name, written) = (key.name, as_written(value));
+                    let (name, written) = (key.name, spelling(value));
                     let message = format!("`{name}` must be {bound}, not {written}");
-                    Err(reader.report(At::Value, DiagnosticKind::OutOfRange, message))
+                    Err(reader.report(Target::Value, DiagnosticKind::OutOfRange, message))
                 }
             }
         })
     }
 
-    /// Reads one of the key's words.
+    /// Reads one of the words that the key accepts.
     pub(crate) fn one_of(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<&'static str> {
         let Shape::OneOf { words, any_case } = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
@@ -80,7 +80,7 @@ impl<'d> Reader<'d> {
             let words = words.join(", ");
             let (name, text) = (key.name, quoted(&text));
             let message = format!("`{name}` must be one of: {words}; not {text}");
-            Err(reader.report(At::Value, DiagnosticKind::BadValue, message))
+            Err(reader.report(Target::Value, DiagnosticKind::BadValue, message))
         })
     }
 
@@ -95,9 +95,9 @@ impl<'d> Reader<'d> {
                     let message = format!(
                         "`{}` must be a whole percentage up to 100, such as `24%`, not {}",
                         key.name,
-                        as_written(value)
+                        spelling(value)
                     );
-                    Err(reader.report(At::Value, DiagnosticKind::BadValue, message))
+                    Err(reader.report(Target::Value, DiagnosticKind::BadValue, message))
                 }
             }
         })

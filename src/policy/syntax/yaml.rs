@@ -1,9 +1,10 @@
-//! One YAML document as a tree of values with their positions, built from `saphyr_parser`'s events.
+//! YAML parser: builds a tree of values with source positions from the events of `saphyr_parser`.
 //!
-//! A file is parsed once. The bounds on nesting and aliases apply while the tree is built, so that a
-//! file written to exhaust memory (`[[[[…`, aliases of aliases) is rejected before it does.
-//! Duplicate keys, tags and merge keys (`<<`) are handled here too. Not here: what a plain scalar
-//! means (`scalar`), which keys a policy has (`keywords`).
+//! The bounds on nesting and aliases apply while the tree is built, so that hostile files (`[[[[…`,
+//! aliases of aliases) are rejected before they exhaust memory. Also handles duplicate keys, tags,
+//! and merge keys (`<<`).
+//!
+//! Not here: the types of plain scalars (`scalar`), the keys of a policy (`keywords`).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,70 +12,73 @@ use std::collections::hash_map::Entry;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
 
-use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, Step, quoted};
+use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, quoted};
 use super::scalar::{self, Scalar};
 
-/// Deepest allowed nesting. Maps count, and lists that stand directly in lists (`descriptors` and
-/// the map below it are one level). A request has at most 16 entries, so 32 levels leave room for
-/// `rate_limit` and for metadata.
+/// Maximum nesting. A map counts as one level; a list counts only if it is directly inside another
+/// list, so `descriptors` and its maps are one level. A request has at most 16 entries, so 32
+/// levels leave room for `rate_limit` and metadata.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Most nodes that aliases may add to those written out. A policy of 100,000 rules that share one
-/// anchored `rate_limit` of eight nodes stays below it; a "billion laughs" file does not.
+/// Maximum nodes that aliases may add to the nodes of the file. Allows 100,000 rules that share one
+/// anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
 pub(crate) const ALIASED_NODES_MAX: u64 = 1_000_000;
 
-/// The parser's error for 256 open brackets. It reads ahead, so the error comes before the events
-/// of the brackets. A test notices if the wording changes.
+/// Error message of `saphyr_parser` for 256 open brackets. Because the parser reads ahead, it
+/// reports this error before the events of the brackets. A test fails if the wording changes.
 const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
-/// Namespace of YAML's own tags, for which `!!` is the shorthand.
+/// Namespace of the standard YAML tags, abbreviated as `!!`.
 const YAML_TAGS: &str = "tag:yaml.org,2002:";
 
-/// Longest part of a tag that a message repeats, in characters.
+/// Maximum characters of a tag that a message shows.
 const TAG_CHARS_MAX: usize = 64;
 
-/// Where a node stands. The tree keeps one for every node, hence 32 bits.
+/// Source position of a node. 32-bit fields, because the tree stores one per node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Line, from 1.
     pub(crate) line: u32,
     /// Column in characters, from 1.
     pub(crate) column: u32,
-    /// Characters on that line; 0 for lists, maps and empty scalars, `u32::MAX` up to the line's end.
+    /// Length in characters; 0 for lists, maps, and empty scalars, `u32::MAX` for the rest of the
+    /// line.
     pub(crate) width: u32,
 }
 
 impl Span {
-    /// One character.
+    /// Returns the span of one character.
     pub(crate) fn at(line: usize, column: usize) -> Self {
-        Span { line: narrow(line), column: narrow(column), width: 1 }
+        Span { line: to_u32(line), column: to_u32(column), width: 1 }
     }
 
     fn of(span: &saphyr_parser::Span, is_scalar: bool) -> Self {
         let width = match is_scalar {
             false => 0,
-            true if span.start.line() == span.end.line() => narrow(span.len()),
+            true if span.start.line() == span.end.line() => to_u32(span.len()),
             true => u32::MAX,
         };
         Span { width, ..Span::at(span.start.line(), span.start.col() + 1) }
     }
 }
 
-/// Longest text that the tree's 32-bit positions can describe; an escape such as `\L` has two bytes
-/// and stands for three. Settings allow no larger file either.
+/// Maximum size of a file, in bytes, so that 32-bit offsets into the tree's text buffer suffice
+/// although escapes may grow: `\L` has two bytes and stands for three. Settings do not allow larger
+/// files.
 pub(crate) const BYTES_MAX: usize = 1 << 30;
 
-/// Saturates, which no text of at most [`BYTES_MAX`] does.
-fn narrow(number: usize) -> u32 {
+/// Converts an offset or position to 32 bits, saturating. Files of at most [`BYTES_MAX`] never
+/// saturate.
+fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// What is wrong in a text, and where.
+/// Error in a YAML file, without the file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) kind: DiagnosticKind,
     pub(crate) message: String,
-    /// Path of the node; for a tag of a key, of the key's map.
+    /// Path of the faulty node. For the tag of a key, the path of the map.
     pub(crate) path: Path,
     pub(crate) span: Span,
 }
@@ -85,23 +89,23 @@ impl Problem {
     }
 }
 
-/// How a scalar is written.
+/// Style of a scalar, which determines how to read the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Without quotes: its text decides what it is.
+    /// Unquoted: may be null, a boolean, a number, or text.
     Plain,
-    /// In quotes, as a block, or with `!!str`: always text.
+    /// Quoted, block scalar, or tagged `!!str`: always text.
     Quoted,
-    /// With `!!float`.
+    /// Tagged `!!float`: whole numbers are floats.
     Float,
 }
 
-/// One node without its children and text, which stand in the tree's common buffers: policies have
-/// up to one node for each byte, so that every byte counts here.
+/// Record of one node. Children and text are in the tree's shared buffers. Kept to 24 bytes,
+/// because a file can have a node for every two bytes.
 #[derive(Debug)]
-struct Slot {
+struct NodeRecord {
     span: Span,
-    /// Into the text buffer for scalars, else into the children.
+    /// Range in [`Tree::text`] for scalars, in [`Tree::children`] for lists and maps.
     from: u32,
     to: u32,
     kind: Kind,
@@ -114,27 +118,27 @@ enum Kind {
     Map,
 }
 
-/// A parsed document.
+/// Parsed YAML document.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
-    slots: Vec<Slot>,
-    /// Entries of lists; of maps, keys and values by turns. Aliases and merge keys make several
-    /// nodes share a child.
+    records: Vec<NodeRecord>,
+    /// Items of lists, and alternating keys and values of maps, as indices of nodes. Aliases and
+    /// merge keys make several nodes share a child.
     children: Vec<u32>,
     text: String,
     root: u32,
-    /// What is wrong but leaves the rest readable; the first [`DIAGNOSTICS_MAX`].
+    /// Errors that did not stop parsing, at most [`DIAGNOSTICS_MAX`].
     pub(crate) problems: Vec<Problem>,
 }
 
-/// A node of a tree.
+/// Node of a parsed document.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<'t> {
     tree: &'t Tree,
-    slot: &'t Slot,
+    record: &'t NodeRecord,
 }
 
-/// What a node holds.
+/// Value of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'t> {
     Scalar(&'t str, Style),
@@ -142,8 +146,8 @@ pub(crate) enum Value<'t> {
     Map(Children<'t>),
 }
 
-/// The nodes of a list, or the keys and values of a map by turns: in the order of the file, then
-/// those of merge keys.
+/// Items of a list, or alternating keys and values of a map. In file order; entries from merge keys
+/// come last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Children<'t> {
     tree: &'t Tree,
@@ -156,19 +160,19 @@ impl Tree {
     }
 
     fn node(&self, id: u32) -> Node<'_> {
-        Node { tree: self, slot: &self.slots[id as usize] }
+        Node { tree: self, record: &self.records[id as usize] }
     }
 }
 
 impl<'t> Node<'t> {
     pub(crate) fn span(self) -> Span {
-        self.slot.span
+        self.record.span
     }
 
     pub(crate) fn value(self) -> Value<'t> {
-        let Node { tree, slot } = self;
-        let range = slot.from as usize..slot.to as usize;
-        match slot.kind {
+        let Node { tree, record } = self;
+        let range = record.from as usize..record.to as usize;
+        match record.kind {
             Kind::Scalar(style) => Value::Scalar(&tree.text[range], style),
             Kind::List => Value::List(Children { tree, ids: &tree.children[range] }),
             Kind::Map => Value::Map(Children { tree, ids: &tree.children[range] }),
@@ -180,10 +184,10 @@ impl<'t> Node<'t> {
     }
 
     pub(crate) fn is_collection(self) -> bool {
-        !matches!(self.slot.kind, Kind::Scalar(_))
+        !matches!(self.record.kind, Kind::Scalar(_))
     }
 
-    /// Returns the value of a key; `None` if this is not a map.
+    /// Returns the value of a key; `None` if the key is absent or the node is not a map.
     pub(crate) fn get(self, key: &str) -> Option<Node<'t>> {
         match self.value() {
             Value::Map(entries) => entries.entry(key).map(|(_, value)| value),
@@ -191,7 +195,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// The scalar as it is written, without quotes; empty for lists and maps.
+    /// Returns the text of a scalar, unquoted; empty for lists and maps.
     pub(crate) fn text(self) -> &'t str {
         match self.value() {
             Value::Scalar(text, _) => text,
@@ -199,12 +203,13 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// What the scalar means in YAML 1.1. Lists and maps are text.
+    /// Reads the scalar by YAML 1.1. Lists and maps yield [`Scalar::Text`].
     pub(crate) fn scalar(self) -> Scalar {
         self.scalar_by(scalar::read)
     }
 
-    /// What the scalar means where a key or text is expected.
+    /// Reads the scalar by the core schema of YAML 1.2, for keys and text. Lists and maps yield
+    /// [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
         self.scalar_by(scalar::read_core)
     }
@@ -230,12 +235,12 @@ impl<'t> Children<'t> {
         self.ids.get(index).map(|id| self.tree.node(*id))
     }
 
-    /// Keys and values of a map.
+    /// Returns the keys and values of a map.
     pub(crate) fn entries(self) -> impl Iterator<Item = (Node<'t>, Node<'t>)> {
         pairs(self.ids).map(move |(key, value)| (self.tree.node(key), self.tree.node(value)))
     }
 
-    /// Key and value of that key.
+    /// Returns the entry of a map with that key, as key and value.
     pub(crate) fn entry(self, key: &str) -> Option<(Node<'t>, Node<'t>)> {
         self.entries().find(|(found, _)| found.text() == key)
     }
@@ -245,11 +250,11 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
     ids.chunks_exact(2).map(|pair| (pair[0], pair[1]))
 }
 
-/// Parses the first document of a text.
+/// Parses the first YAML document of a text.
 ///
 /// # Errors
 ///
-/// What keeps a tree from being built.
+/// The text is not YAML, is empty, is nested too deeply, or its aliases expand too far.
 pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
     let mut builder = Builder::default();
     let mut documents = 0;
@@ -265,7 +270,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
             builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
             break;
         }
-        builder.take(event, &span)?;
+        builder.handle_event(event, &span)?;
     }
     match builder.root {
         Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
@@ -279,7 +284,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
 fn syntax_error(text: &str, error: &ScanError) -> Problem {
     let (line, column) = (error.marker().line(), error.marker().col());
     if error.info() == PARSER_DEPTH_ERROR {
-        return too_deep(Span::at(line, column + 1));
+        return depth_error(Span::at(line, column + 1));
     }
     let blanks = |c: char| c == ' ' || c == '\t';
     let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
@@ -287,12 +292,12 @@ fn syntax_error(text: &str, error: &ScanError) -> Problem {
         let message = "a tab in the indentation; YAML allows only spaces";
         return Problem::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
     }
-    let message = format!("this is not YAML: {}", reworded(error.info()));
+    let message = format!("this is not YAML: {}", reword_error(error.info()));
     Problem::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
 }
 
-/// Rewords the parser's error: plainer where that helps to mend it, else with the context last.
-fn reworded(info: &str) -> String {
+/// Rewords a parser error: names the fix for common mistakes, else moves the context to the end.
+fn reword_error(info: &str) -> String {
     match info {
         "invalid indentation"
         | "invalid indentation in flow construct"
@@ -313,13 +318,13 @@ fn reworded(info: &str) -> String {
     }
 }
 
-fn too_deep(span: Span) -> Problem {
+fn depth_error(span: Span) -> Problem {
     let message =
         format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
     Problem::new(DiagnosticKind::TooLarge, message, span)
 }
 
-fn alias_bomb(span: Span) -> Problem {
+fn alias_error(span: Span) -> Problem {
     let message = format!(
         "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
          out what is meant"
@@ -327,54 +332,61 @@ fn alias_bomb(span: Span) -> Problem {
     Problem::new(DiagnosticKind::TooLarge, message, span)
 }
 
-/// A list or map that has not ended.
-struct Open {
+/// List or map whose end has not been read yet.
+struct OpenCollection {
     span: Span,
     anchor: usize,
     kind: Kind,
     depth: usize,
-    /// Nodes in it, those behind aliases included.
+    /// Nodes in the collection, including those behind aliases.
     nodes: u64,
-    /// Where its children begin in [`Builder::pending`].
+    /// Index of the first child in [`Builder::pending`].
     children: usize,
 }
 
 #[derive(Default)]
 struct Builder {
     tree: Tree,
-    open: Vec<Open>,
-    /// Children of the open lists and maps.
+    open: Vec<OpenCollection>,
+    /// Children of the open lists and maps, as indices of nodes.
     pending: Vec<u32>,
-    /// By anchor: the node, and how many nodes it has.
+    /// For each anchor, the node and the number of nodes in it.
     anchors: HashMap<usize, (u32, u64)>,
-    /// Nodes written out so far.
-    written: u64,
+    /// Nodes of the file so far, without those that aliases add.
+    own_nodes: u64,
     root: Option<u32>,
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, span: &saphyr_parser::Span) -> Result<(), Problem> {
+    fn handle_event(
+        &mut self,
+        event: Event<'_>,
+        span: &saphyr_parser::Span,
+    ) -> Result<(), Problem> {
         match event {
-            Event::SequenceStart(anchor, tag) => self.begin(Kind::List, anchor, tag, span),
-            Event::MappingStart(anchor, tag) => self.begin(Kind::Map, anchor, tag, span),
-            Event::SequenceEnd | Event::MappingEnd => self.end(Span::of(span, false)),
+            Event::SequenceStart(anchor, tag) => {
+                self.begin_collection(Kind::List, anchor, tag, span)
+            }
+            Event::MappingStart(anchor, tag) => self.begin_collection(Kind::Map, anchor, tag, span),
+            Event::SequenceEnd | Event::MappingEnd => self.end_collection(Span::of(span, false)),
             Event::Scalar(text, style, anchor, tag) => {
                 let span = Span::of(span, true);
                 let style = self.style(&text, style, tag, span);
-                let from = narrow(self.tree.text.len());
+                let from = to_u32(self.tree.text.len());
                 self.tree.text.push_str(&text);
-                let to = narrow(self.tree.text.len());
-                self.written += 1;
-                let id = self.add(Slot { span, from, to, kind: Kind::Scalar(style) });
-                self.put(id, anchor, 1, span)
+                let to = to_u32(self.tree.text.len());
+                self.own_nodes += 1;
+                let id = self.add(NodeRecord { span, from, to, kind: Kind::Scalar(style) });
+                self.attach(id, anchor, 1, span)
             }
             Event::Alias(anchor) => {
                 let span = Span::of(span, true);
-                // An anchor that is still open would contain itself.
+                // The anchor of an open collection is not known yet: the alias would contain
+                // itself.
                 let Some((id, nodes)) = self.anchors.get(&anchor) else {
-                    return Err(alias_bomb(span));
+                    return Err(alias_error(span));
                 };
-                self.put(*id, 0, *nodes, span)
+                self.attach(*id, 0, *nodes, span)
             }
             Event::Nothing
             | Event::StreamStart
@@ -384,7 +396,7 @@ impl Builder {
         }
     }
 
-    fn begin(
+    fn begin_collection(
         &mut self,
         kind: Kind,
         anchor: usize,
@@ -400,34 +412,34 @@ impl Builder {
         let counts = kind == Kind::Map || above.is_some_and(|above| above.kind == Kind::List);
         let depth = above.map_or(0, |above| above.depth) + usize::from(counts);
         if depth > DEPTH_MAX {
-            return Err(too_deep(span));
+            return Err(depth_error(span));
         }
-        self.written += 1;
+        self.own_nodes += 1;
         let children = self.pending.len();
-        self.open.push(Open { span, anchor, kind, depth, nodes: 1, children });
+        self.open.push(OpenCollection { span, anchor, kind, depth, nodes: 1, children });
         Ok(())
     }
 
-    fn end(&mut self, end: Span) -> Result<(), Problem> {
+    fn end_collection(&mut self, end: Span) -> Result<(), Problem> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         let mut children = self.pending.split_off(open.children);
         if open.kind == Kind::Map {
-            children = self.entries(&children);
+            children = self.resolve_entries(&children);
         }
-        let from = narrow(self.tree.children.len());
+        let from = to_u32(self.tree.children.len());
         self.tree.children.extend(children);
-        let to = narrow(self.tree.children.len());
-        let id = self.add(Slot { span: open.span, from, to, kind: open.kind });
-        self.put(id, open.anchor, open.nodes, end)
+        let to = to_u32(self.tree.children.len());
+        let id = self.add(NodeRecord { span: open.span, from, to, kind: open.kind });
+        self.attach(id, open.anchor, open.nodes, end)
     }
 
-    fn add(&mut self, slot: Slot) -> u32 {
-        self.tree.slots.push(slot);
-        narrow(self.tree.slots.len() - 1)
+    fn add(&mut self, record: NodeRecord) -> u32 {
+        self.tree.records.push(record);
+        to_u32(self.tree.records.len() - 1)
     }
 
-    /// Adds a complete node to the list or map that it stands in.
-    fn put(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), Problem> {
+    /// Adds a complete node to the innermost open list or map.
+    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), Problem> {
         if anchor != 0 {
             self.anchors.insert(anchor, (id, nodes));
         }
@@ -437,15 +449,16 @@ impl Builder {
         };
         self.pending.push(id);
         open.nodes = open.nodes.saturating_add(nodes);
-        if open.nodes > self.written.saturating_add(ALIASED_NODES_MAX) {
-            return Err(alias_bomb(span));
+        if open.nodes > self.own_nodes.saturating_add(ALIASED_NODES_MAX) {
+            return Err(alias_error(span));
         }
         Ok(())
     }
 
-    /// Returns the entries of a complete map, each key once, with merge keys applied. A map's own
-    /// entries take precedence, then the earlier of several merged maps.
-    fn entries(&mut self, children: &[u32]) -> Vec<u32> {
+    /// Returns the entries of a complete map with merge keys applied and duplicate keys removed.
+    /// The map's own entries take precedence over merged ones, and earlier merged maps over later
+    /// ones.
+    fn resolve_entries(&mut self, children: &[u32]) -> Vec<u32> {
         let mut entries: Vec<(u32, u32)> = pairs(children).collect();
         for (first, second) in self.remove_duplicates(&mut entries) {
             let first_line = self.tree.node(first).span().line;
@@ -482,8 +495,7 @@ impl Builder {
         entries.into_iter().flat_map(|(key, value)| [key, value]).collect()
     }
 
-    /// Removes entries whose key stands earlier already. Returns the earlier key and the removed
-    /// one of each.
+    /// Removes entries whose key occurred before. Returns the first and the removed key of each.
     fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
         entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {
@@ -499,8 +511,8 @@ impl Builder {
         removed
     }
 
-    /// Returns how to read a scalar, and reports a tag that does not belong to it. Ignoring one would
-    /// hide that another program reads the value differently.
+    /// Returns the style of a scalar. Reports a tag that does not fit the scalar, because another
+    /// program may read the value differently.
     fn style(
         &mut self,
         text: &str,
@@ -524,15 +536,17 @@ impl Builder {
         written
     }
 
-    /// Returns the path of the node that comes next.
-    fn path(&self) -> Path {
+    /// Returns the path of the node that will be added next.
+    fn next_path(&self) -> Path {
         let ends = self.open.iter().skip(1).map(|open| open.children).chain([self.pending.len()]);
         let steps = self.open.iter().zip(ends).filter_map(|(open, end)| {
             let children = &self.pending[open.children..end];
             match (open.kind, children) {
-                (Kind::List, _) => Some(Step::Index(children.len())),
-                // A key without its value.
-                (_, [.., key]) if children.len() % 2 == 1 => Some(Step::of(self.tree.node(*key))),
+                (Kind::List, _) => Some(PathStep::Index(children.len())),
+                // The key was read, but not its value.
+                (_, [.., key]) if children.len() % 2 == 1 => {
+                    Some(PathStep::of(self.tree.node(*key)))
+                }
                 _ => None,
             }
         });
@@ -542,13 +556,13 @@ impl Builder {
     fn report_tag(&mut self, tag: &str, why: &str, span: Span) {
         let tag: String = tag.chars().take(TAG_CHARS_MAX).collect();
         let message = format!("the tag `{tag}` {why}; remove it");
-        self.report(DiagnosticKind::WrongType, message, self.path(), span);
+        self.report(DiagnosticKind::WrongType, message, self.next_path(), span);
     }
 
-    /// Reports a key of the map that has just ended.
+    /// Reports an error at a key of the map that just ended.
     fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
-        let mut path = self.path();
-        path.0.push(Step::of(self.tree.node(key)));
+        let mut path = self.next_path();
+        path.0.push(PathStep::of(self.tree.node(key)));
         self.report(kind, message, path, self.tree.node(key).span());
     }
 
@@ -559,7 +573,7 @@ impl Builder {
     }
 }
 
-/// Returns a tag as it is usually written: `!foo`, `!!foo`.
+/// Returns a tag in its short form: `!foo` or `!!foo`.
 fn tag_text(tag: Cow<'_, Tag>) -> String {
     match [tag.handle.as_str(), &tag.suffix].concat() {
         whole if whole.starts_with(YAML_TAGS) => format!("!!{}", &whole[YAML_TAGS.len()..]),

@@ -1,16 +1,16 @@
-//! The Redis key of a counter, and the cluster slot of that key.
+//! Redis keys of counters, and the cluster slots of those keys.
 //!
 //! ```text
 //! <prefix>tg1<a>:{<tag>}         the tag is the identity
 //! <prefix>tg1<a>:{<tag>}:<id>    the tag is the hash of the limit's hash_tag entries
 //! ```
 //!
-//! `a` is a letter for the algorithm and the version of its state. `tag` and `id` are 128 bits in 22
-//! characters of base64url. A counter without hash_tag has a key of 29 characters and takes 133 bytes
-//! in Redis. No text of a caller occurs in a key: the tag is a keyed hash, so that a caller cannot
-//! choose the slot of its counters.
+//! `a` is a letter for the algorithm and the version of its state. `tag` and `id` are 128 bits
+//! each, as 22 characters of base64url. Without hash_tag the key has 29 characters, and the counter
+//! takes 133 bytes in Redis. Keys contain no text from callers, and the tag is a keyed hash, so
+//! that a caller cannot choose the slot of its counters.
 //!
-//! Not here: how an identity is computed (`policy`), the value of a key (`lua`).
+//! Not here: computing an identity (`policy`), the values of keys (`lua`).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,32 +18,32 @@ use smallvec::SmallVec;
 
 use crate::domain::{Algorithm, CounterKey, Window};
 
-/// Hash slots of a Redis Cluster.
+/// Number of hash slots in a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// Characters of 128 bits in base64url.
+/// Length of 128 bits in base64url, in characters.
 const HASH_CHARS: usize = 22;
 
-/// Bytes of `tg1`, a letter, `:{`, a tag, `}:` and an id.
+/// Most bytes after the prefix: `tg1`, a letter, `:{`, a tag, `}:`, and an id.
 const TAIL_BYTES_MAX: usize = 3 + 1 + 2 + HASH_CHARS + 2 + HASH_CHARS;
 
-/// Longest allowed prefix, because it is stored with every counter.
+/// Longest key prefix in bytes. Bounded because each counter's key repeats it.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
-/// Text of a key, on the stack.
+/// Bytes of a key, on the stack.
 pub type KeyText = SmallVec<[u8; PREFIX_BYTES_MAX + TAIL_BYTES_MAX]>;
 
-/// Prefix of every key (`CACHE_KEY_PREFIX`).
+/// Prefix of all keys (`CACHE_KEY_PREFIX`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);
 
-/// Why a prefix is invalid.
+/// Error for an invalid key prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixError {
     /// More than [`PREFIX_BYTES_MAX`] bytes.
     TooLong,
-    /// A brace, which would change the hash tag, or a blank or control character, which breaks ACL
-    /// patterns and shell commands.
+    /// Contains a brace, which would change the hash tag, or a blank or control character, which
+    /// breaks ACL patterns and shell commands.
     Character(char),
 }
 
@@ -61,11 +61,11 @@ impl std::fmt::Display for PrefixError {
 impl std::error::Error for PrefixError {}
 
 impl Prefix {
-    /// Creates a prefix.
+    /// Creates a prefix from text that is safe in keys.
     ///
     /// # Errors
     ///
-    /// [`PrefixError`] if keys with this prefix would not be safe.
+    /// [`PrefixError`] if the text is too long or contains a forbidden character.
     pub fn new(text: &str) -> Result<Prefix, PrefixError> {
         if text.len() > PREFIX_BYTES_MAX {
             return Err(PrefixError::TooLong);
@@ -77,12 +77,13 @@ impl Prefix {
         }
     }
 
-    /// Returns the key of the metadata: the secret's fingerprint and the format version.
-    pub fn meta(&self) -> String {
+    /// Returns the key of the metadata, which holds the key secret's fingerprint and the format
+    /// version.
+    pub fn meta_key(&self) -> String {
         format!("{}tg1meta", self.0)
     }
 
-    /// Returns the key of a counter.
+    /// Returns the Redis key of a counter.
     ///
     /// ```
     /// use tidegate::domain::*;
@@ -110,8 +111,9 @@ impl Prefix {
     }
 }
 
-/// Returns the letter for the algorithm and the version of its state. A changed state needs a new
-/// letter. Both refill forms of a bucket share one state, so that a changed rate keeps its counter.
+/// Returns the letter in a key that stands for the algorithm and the version of its state. A new
+/// state format needs a new letter. Both refill forms of a bucket share one format, so that a limit
+/// whose rate changes keeps its counter.
 pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
@@ -132,8 +134,8 @@ pub fn slot(key: &CounterKey) -> u16 {
     crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
 }
 
-/// Returns the cluster slot of any key, as Redis computes it: the hash of the text between the first
-/// `{` and the next `}`, or of the whole key if there is no such text.
+/// Returns the cluster slot of any key, as Redis computes it: the hash of the text between the
+/// first `{` and the next `}`, or of the whole key if there is no such text.
 pub fn slot_of_text(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -143,6 +145,7 @@ pub fn slot_of_text(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
+/// Encodes 128 bits without padding.
 fn base64url(bits: u128) -> [u8; HASH_CHARS] {
     let mut text = [b'A'; HASH_CHARS];
     // Cannot fail: 16 bytes are 22 characters.
@@ -151,13 +154,15 @@ fn base64url(bits: u128) -> [u8; HASH_CHARS] {
     text
 }
 
-/// CRC16/XMODEM, as used by Redis Cluster: polynomial 0x1021, initial value 0, not reflected.
+/// Computes CRC16/XMODEM, the hash of Redis Cluster: polynomial 0x1021, initial value 0, not
+/// reflected.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes
         .iter()
         .fold(0, |crc: u16, byte| (crc << 8) ^ CRC16_TABLE[usize::from((crc >> 8) as u8 ^ *byte)])
 }
 
+/// Checksums of the 256 single bytes.
 const CRC16_TABLE: [u16; 256] = {
     let mut table = [0u16; 256];
     let mut at = 0;
@@ -197,6 +202,6 @@ mod tests {
         assert_eq!(Prefix::new("a b"), Err(PrefixError::Character(' ')));
         assert_eq!(Prefix::new("a\n"), Err(PrefixError::Character('\n')));
         assert_eq!(Prefix::new(&"x".repeat(65)), Err(PrefixError::TooLong));
-        assert_eq!(Prefix::new("edge:").map(|p| p.meta()), Ok("edge:tg1meta".to_owned()));
+        assert_eq!(Prefix::new("edge:").map(|p| p.meta_key()), Ok("edge:tg1meta".to_owned()));
     }
 }

@@ -1,13 +1,14 @@
-//! The shared store: counters in Redis, decided by Lua scripts.
+//! Redis store: keeps counters in Redis, where Lua scripts decide calls.
 //!
-//! A call is one script call; on a cluster, one per slot of its keys. Time is that of the server.
+//! A call is one script call or, on a cluster, one per slot of its keys. The server's clock
+//! decides.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`store`] | the store: turns a call into script calls, and their replies into answers |
+//! | [`store`] | turns a call into script calls, and their replies into answers |
 //! | [`keys`] | the key of a counter, and its cluster slot |
 //! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
-//! | [`script`] | choosing a script, its arguments, its reply |
+//! | [`script`] | chooses a script, encodes its arguments, decodes its reply |
 //! | [`client`] | connections, topologies, circuit breakers |
 //!
 //! Not here: deadlines, fallback, the refusal cache (`resilience`).

@@ -1,21 +1,21 @@
-//! Plans calls whose counters are in several slots of a cluster: which checks are sent together, which
-//! are sent first, and what is refunded if the call is rejected.
+//! Plans calls whose counters are in several slots of a cluster: groups checks by slot, and decides
+//! which group is sent first.
 //!
-//! The checks of one slot are one atomic script call. All groups are sent at once. Only if a check was
-//! near its limit when last seen, its group is sent first, alone, so that a refusal there holds no
-//! hits in other slots. If one slot rejects the call, the charges of the others are refunded by
-//! receipt. So no limit ever admits too much, and near a limit a call may be refused because another
-//! one holds hits for a round trip. If a slot does not answer, the charges of the others are kept:
-//! the fallback admits the call or refunds them by their receipts.
+//! Each group is one atomic script call. All groups are sent at once, unless a check was near its
+//! limit when last seen: then its group is sent alone first, so that a refusal there holds no hits
+//! in other slots. If one slot rejects the call, the charges in the others are refunded by receipt.
+//! So no limit ever admits too much, but near a limit a call may be refused because another call
+//! holds hits for one round trip. If a slot does not answer, the charges in the others are kept,
+//! and the fallback either admits the call or refunds them.
 //!
-//! Pure: sends nothing, reads no clock.
+//! All functions are pure. Not here: sending the groups (`store`).
 
 use smallvec::SmallVec;
 
 use super::near_limit_hints::Nearness;
 use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
 
-/// The checks of one slot, by their position in the call.
+/// Checks of one slot, by their index in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotGroup {
     pub(super) slot: u16,
@@ -24,7 +24,7 @@ pub(super) struct SlotGroup {
 
 pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
 
-/// Groups checks by slot, in the order in which the slots first appear.
+/// Groups checks by slot. Groups are in the order of their first check.
 pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> SlotGroups {
     let mut groups = SlotGroups::new();
     for (at, check) in checks.iter().enumerate() {
@@ -37,9 +37,10 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
     groups
 }
 
-/// Returns the group to send first and alone: that of the check nearest to its limit, then of the
-/// smallest limit, among the checks that can reject the call on their own. `None` if all groups are
-/// sent at once.
+/// Returns the index of the group to send alone first, or `None` if all groups are sent at once.
+///
+/// Among the checks that can reject the call on their own, the check nearest to its limit
+/// determines the group; ties go to the smallest limit.
 pub(super) fn first_group(
     checks: &[Check<'_>],
     groups: &SlotGroups,
@@ -64,9 +65,11 @@ pub(super) fn first_group(
     near_groups.min().map(|(_, number)| number)
 }
 
-/// Returns a check as it is sent to its slot. Under all-or-nothing the slot does not know the other
-/// slots' quota checks, so quota checks are sent as shadow checks: the slot charges its checks unless
-/// a required one refuses, and [`is_rejected`] decides the whole call.
+/// Returns the check to send to its slot.
+///
+/// Under all-or-nothing, quota checks are sent as shadow checks, because a slot does not know the
+/// quota checks of the others. Each slot charges its checks unless a required one refuses, and
+/// [`is_rejected`] decides the whole call.
 pub(super) fn sent_check<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota) => Role::Shadow,
@@ -76,8 +79,9 @@ pub(super) fn sent_check<'a>(check: &Check<'a>, accounting: Accounting) -> Check
     Check { role, ..*check }
 }
 
-/// Whether the first group has ended the call: it rejected the call, or its timeout used up the time.
-/// After a timeout the other checks are marked as unanswered and not executed.
+/// Whether the first group has ended the call, either by rejecting it or by a timeout, which leaves
+/// no time for the other groups. After a timeout, marks their checks as unanswered and not
+/// executed.
 pub(super) fn ends_call(checks: &[Check<'_>], first: &SlotGroup, answers: &mut [Answer]) -> bool {
     if is_rejected(checks, answers) {
         return true;
@@ -92,13 +96,13 @@ pub(super) fn ends_call(checks: &[Check<'_>], first: &SlotGroup, answers: &mut [
     is_timeout
 }
 
-/// Whether the answers so far reject the call.
+/// Whether the answers that have arrived reject the call.
 pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     Admission::of(checks, answers).is_rejected()
 }
 
-/// Returns the groups to send after the first one: all others or, if the call has ended, only their
-/// refunds and debts.
+/// Returns the groups to send after the group `first`: all others or, if the call has ended, only
+/// their refunds and `charge: always` takes.
 pub(super) fn other_groups(
     checks: &[Check<'_>],
     groups: SlotGroups,

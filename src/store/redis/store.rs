@@ -1,4 +1,4 @@
-//! [`RedisStore`] turns a call into script calls, and their replies into answers.
+//! Redis store: turns calls into script calls, and replies into answers.
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
@@ -16,51 +16,53 @@ use super::multi_slot;
 use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::script::arguments::Encoder;
-use super::script::library::{PRODUCTION, STRICTLY};
+use super::script::library::{PRODUCTION, STRICT};
 use super::script::reply::{ReplyError, ScriptReply};
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// How long before its deadline a call over several slots ends, so that it can still report the
-/// charges of the slots that answered. One tick of the runtime's timer: with less, `resilience` could
-/// end the call first, and those charges would never be refunded.
+/// How long before its deadline a multi-slot call stops waiting for replies, so that it can still
+/// report the charges of the slots that answered.
+///
+/// One tick of the runtime's timer. With less, `resilience` could end the call first, and the
+/// charges would never be refunded.
 const MERGE_MARGIN: Duration = Duration::from_millis(1);
 
-/// Clock that the scripts use.
+/// Clock that the scripts use: the server's in production, the call's in tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeSource {
-    /// The Redis server's clock, the same for all replicas.
+    /// The Redis server's clock, which all replicas share.
     #[default]
     Server,
-    /// The time of the call, for tests. Scripts run in strict mode (Redis 7), and every expiry is a day
+    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key lives a day
     /// longer.
     Call,
 }
 
-/// Statistics of a Redis store. All are totals.
+/// Counters of events in a Redis store since its creation.
 #[derive(Debug, Default)]
 pub struct RedisStats {
-    /// RedisStats that were from the far future and count as full from then on.
+    /// Counters with a state from the far future, which were clamped to full.
     pub clamped: AtomicU64,
-    /// Replies that none of our scripts sends.
+    /// Replies that match no script's format.
     pub unreadable: AtomicU64,
-    /// Calls over several slots.
-    pub split: AtomicU64,
-    /// Calls over several slots that asked one slot first.
+    /// Calls whose counters were in several cluster slots.
+    pub multi_slot_calls: AtomicU64,
+    /// Multi-slot calls that asked one slot before the others.
     pub two_rounds: AtomicU64,
-    /// Charges refunded because another slot of the call refused it.
+    /// Charges refunded because another slot rejected the call.
     pub refunded: AtomicU64,
 }
 
-/// RedisStats in Redis. Implements the store's contract; see the module.
+/// Store that keeps its counters in Redis. Every call is decided by a script on the server.
 #[derive(Debug)]
 pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
     timing: TimeSource,
-    /// Time of the latest call, for refunds under [`TimeSource::Call`].
+    /// Time of the latest call in microseconds, for refunds under [`TimeSource::Call`].
     latest: AtomicU64,
     hints: NearLimitHints,
     stats: RedisStats,
@@ -78,11 +80,12 @@ impl SharedStore for RedisStore<RedisClient> {
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
-        let RedisStats { clamped, unreadable, split, two_rounds, refunded } = &self.stats;
+        let RedisStats { clamped, unreadable, multi_slot_calls, two_rounds, refunded } =
+            &self.stats;
         SharedStoreStats {
             clamped: clamped.load(Ordering::Relaxed),
             unreadable: unreadable.load(Ordering::Relaxed),
-            multi_slot_calls: split.load(Ordering::Relaxed),
+            multi_slot_calls: multi_slot_calls.load(Ordering::Relaxed),
             two_rounds: two_rounds.load(Ordering::Relaxed),
             refunds: refunded.load(Ordering::Relaxed),
             ..SharedStoreStats::default()
@@ -93,11 +96,12 @@ impl SharedStore for RedisStore<RedisClient> {
 }
 
 impl<T: Transport> RedisStore<T> {
-    /// Creates a store whose keys begin with `prefix`.
+    /// Creates a store that sends script calls over `transport` and prefixes its keys with
+    /// `prefix`.
     pub fn new(transport: T, prefix: Prefix, timing: TimeSource) -> Self {
         let scripts = match timing {
             TimeSource::Server => &*PRODUCTION,
-            TimeSource::Call => &*STRICTLY,
+            TimeSource::Call => &*STRICT,
         };
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
         let (latest, hints, stats) =
@@ -105,16 +109,17 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, stats }
     }
 
-    /// Returns the transport that sends the script calls.
+    /// Returns the transport over which script calls are sent.
     pub fn transport(&self) -> &T {
         &self.transport
     }
 
-    /// Returns the statistics.
+    /// Returns the counters of events since the store's creation.
     pub fn stats(&self) -> &RedisStats {
         &self.stats
     }
 
+    /// Returns the time to send to the scripts, or `None` if they use the server's clock.
     fn now(&self, call: &Call<'_>) -> Option<Micros> {
         match self.timing {
             TimeSource::Server => None,
@@ -132,10 +137,10 @@ impl<T: Transport> RedisStore<T> {
         self.decode_reply(reply, call.checks, call.accounting)
     }
 
-    /// Decides a call with one script call per slot, in at most two rounds.
+    /// Decides a call with one script call per slot, in one or two round trips.
     async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Vec<Answer> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
-        self.stats.split.fetch_add(1, Ordering::Relaxed);
+        self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
         let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
         match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
             None => self.send_groups(call, &groups, &mut answers).await,
@@ -164,6 +169,7 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
+    /// Sends one script call per group and stores the decoded answers.
     async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut [Answer]) {
         type Checks<'a> = SmallVec<[Check<'a>; 8]>;
         let sent = |at: &usize| multi_slot::sent_check(&call.checks[*at], call.accounting);
@@ -187,7 +193,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decodes a reply into one answer per check.
+    /// Decodes a script's reply into one answer per check. Counts clamps and unreadable replies.
     fn decode_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
@@ -212,7 +218,7 @@ impl<T: Transport> RedisStore<T> {
         vec![Answer::Unanswered { executed }; checks.len()]
     }
 
-    /// Returns the script calls that refund these receipts: one per slot.
+    /// Returns the script calls that refund these receipts, one per cluster slot.
     fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
             return ScriptCalls::new();
@@ -255,7 +261,7 @@ impl<T: Transport> Store for RedisStore<T> {
         };
         let items = self.refund_calls(receipts, now);
         if !items.is_empty() {
-            // Not sent again: a lost refund only keeps the counter stricter.
+            // Never resent: a lost refund only leaves the counter stricter.
             let _lost = self.transport.send(items).await;
         }
     }

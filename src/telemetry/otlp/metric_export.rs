@@ -1,7 +1,7 @@
-//! Exports metrics over OTLP: the same families as a scrape, encoded from the same counters.
+//! Exports metrics over OTLP: the same families as a scrape, read from the same counters.
 //!
-//! Why not opentelemetry_sdk: it has no observable histogram, and one of its instruments costs a
-//! decision fifteen times what our counters do. Not here: the families (`families`, `app::wiring`).
+//! It does not use opentelemetry_sdk, which has no observable histogram and whose counters cost a
+//! decision fifteen times as much as ours.
 
 use std::fmt;
 use std::mem;
@@ -28,12 +28,13 @@ use crate::telemetry::metric::{
 };
 use crate::telemetry::prometheus::{AllMetrics, PREFIX};
 
-/// Data points per message: about a megabyte, a quarter of what receivers accept by default.
+/// Maximum number of data points per message. 5,000 take about 1 MB, a quarter of the message size
+/// that collectors accept by default.
 const POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS: f64 = 1e6;
 
-/// Exports metrics periodically.
+/// Background task that exports all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
     client: MetricsServiceClient<Channel>,
     metadata: MetadataMap,
@@ -51,11 +52,12 @@ impl fmt::Debug for MetricsExporter {
 }
 
 impl MetricsExporter {
-    /// An exporter of `metrics` to `target`; `now` reads the wall clock. Call it on a runtime.
+    /// Creates an exporter of `metrics` to `target`. `now` reads the wall clock. Must be called
+    /// within a Tokio runtime.
     ///
     /// # Errors
     ///
-    /// If the target's configuration is invalid.
+    /// Returns an error if the target's endpoint, headers or CA are invalid.
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
@@ -76,10 +78,10 @@ impl MetricsExporter {
         })
     }
 
-    /// Exports at every interval until told to stop, and then once more.
+    /// Exports at every interval until `stop` is true, then one last time.
     pub async fn run(mut self, interval: Duration, mut stop: watch::Receiver<bool>) {
         loop {
-            // A closed channel means stop, too.
+            // A closed channel also means stop.
             let stopped = stop.wait_for(|stop| *stop);
             let is_last = tokio::time::timeout(interval, stopped).await.is_ok();
             self.export().await;
@@ -119,13 +121,13 @@ fn attribute(name: &str, value: &str) -> KeyValue {
     KeyValue { key: name.to_owned(), value: Some(value), ..KeyValue::default() }
 }
 
-/// A sink that collects data points in messages of bounded size.
+/// Metric sink that groups data points into OTLP messages of bounded size.
 struct OtlpWriter {
     start_nanos: u64,
     now_nanos: u64,
     full: Vec<Vec<Metric>>,
     open: Vec<Metric>,
-    /// Data points in `open`.
+    /// Number of data points in `open`.
     points: usize,
 }
 
@@ -142,7 +144,7 @@ impl OtlpWriter {
         self.full
     }
 
-    /// Adds data points of a metric, and starts another message when one is full.
+    /// Adds data points of a metric. Starts a new message when the current one is full.
     fn add(&mut self, family: &MetricFamily, points: Points) {
         if points.is_empty() {
             return;
@@ -192,7 +194,7 @@ impl OtlpWriter {
     }
 }
 
-/// Data points of one metric.
+/// OTLP data points of one metric.
 #[derive(Default)]
 struct Points {
     numbers: Vec<NumberDataPoint>,

@@ -1,7 +1,7 @@
-//! OTLP over gRPC: the endpoint, the resource, and the results of exports.
+//! OTLP export of metrics and traces over gRPC.
 //!
-//! Exports run in the background and are bounded; what cannot be sent is counted and dropped. Not
-//! here: reading settings (`app`).
+//! Exports run in the background with bounded memory. Data that cannot be sent is counted and
+//! dropped.
 
 mod metric_export;
 mod sampling;
@@ -21,40 +21,40 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
 
-/// The receiver of a signal.
+/// Collector to which metrics or traces are exported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpTarget {
-    /// `http://host:4317`, or with `https://`; `http` is the default.
+    /// Endpoint such as `http://host:4317` or `https://host:4317`. The default scheme is `http`.
     pub endpoint: String,
-    /// Headers of every request, such as a token.
+    /// Headers sent with every request, for example a token.
     pub headers: Vec<(String, String)>,
-    /// Time limit for connecting and for each request.
+    /// Timeout for connecting and for each request.
     pub timeout: Duration,
-    /// The certificate authority to trust, PEM. `None`: those of the system.
+    /// PEM of the CA that signed the collector's certificate; `None` uses the system's CAs.
     pub ca: Option<Vec<u8>>,
 }
 
-/// The resource: who sends the signals.
+/// OpenTelemetry resource: identifies this process to the collector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceIdentity {
-    /// `service.name`.
+    /// Value of `service.name`.
     pub service: String,
-    /// `service.instance.id`: unique per process.
+    /// Value of `service.instance.id`, unique per process.
     pub instance: String,
-    /// Further attributes, set by the operator.
+    /// Further resource attributes set by the operator.
     pub attributes: Vec<(String, String)>,
 }
 
-/// Why an exporter cannot be created. A retry does not help.
+/// Error creating an OTLP exporter. Retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtlpError {
-    /// The endpoint is not a valid address.
+    /// An invalid endpoint URL.
     Endpoint(String),
-    /// A header cannot be sent. Only its name is kept, because its value may be a secret.
+    /// A header that cannot be sent. Contains only its name, because its value may be a secret.
     Header(String),
-    /// The certificate authority does not parse.
+    /// A CA certificate that cannot be parsed.
     Tls(String),
-    /// The exporter rejects its configuration.
+    /// Any other configuration that the exporter library rejects.
     Exporter(String),
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for OtlpError {
 impl std::error::Error for OtlpError {}
 
 impl OtlpTarget {
-    /// A channel that connects at the first request, on the present runtime.
+    /// Creates a gRPC channel on the current runtime. It connects at the first request.
     fn channel(&self) -> Result<Channel, OtlpError> {
         let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
         let with_scheme = match self.endpoint.contains("://") {
@@ -109,7 +109,7 @@ impl OtlpTarget {
 }
 
 impl ServiceIdentity {
-    /// The resource's attributes; those set by the operator take precedence.
+    /// Returns all resource attributes. Attributes set by the operator take precedence.
     fn attributes(&self) -> Vec<(String, String)> {
         let defaults = [
             ("service.name", self.service.as_str()),
@@ -126,7 +126,7 @@ impl ServiceIdentity {
     }
 }
 
-/// Counts the exports of a signal, and logs when they start to fail and when they work again.
+/// Counters of one signal's exports. Logs when exports start to fail and when they recover.
 #[derive(Debug)]
 pub struct ExportStats {
     signal: &'static str,
@@ -136,7 +136,7 @@ pub struct ExportStats {
 }
 
 impl ExportStats {
-    /// Statistics of a signal: `metrics` or `traces`.
+    /// Creates statistics for a signal, `metrics` or `traces`.
     pub const fn new(signal: &'static str) -> Self {
         let (succeeded, failed) = (AtomicU64::new(0), AtomicU64::new(0));
         ExportStats { signal, succeeded, failed, failing: AtomicBool::new(false) }
@@ -158,12 +158,12 @@ impl ExportStats {
     }
 }
 
-/// Exports per signal and result.
+/// Metric family that counts OTLP exports by signal and result.
 pub(crate) const EXPORTS: MetricFamily =
     counter("otlp_exports", "OTLP exports per signal and result")
         .with_labels(&["signal", "result"]);
 
-/// The metrics about exports.
+/// Returns the metrics about OTLP exports of the given signals.
 pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
     Box::new(move |sink| {
         sink.family(&EXPORTS, &mut |emit| {

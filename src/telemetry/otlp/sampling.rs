@@ -1,38 +1,39 @@
-//! Head sampling: decides which calls are traced, before anything is recorded.
+//! Head sampling: decides at the start of a call whether to trace it.
 //!
-//! Not here: recording (`domain`), exporting (`trace_export`).
+//! `domain` records traces; `trace_export` exports them.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::domain::TraceParent;
 
-/// The sampling rule.
+/// Rule that decides which calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// The sampling decision of the caller's span applies to ours.
+    /// Whether the sampling decision in the caller's trace context takes precedence.
     parent_based: bool,
-    /// Otherwise a call is sampled if a random number is below this.
+    /// Upper bound for the random number of a sampled call; a share of 2⁶⁴.
     threshold: u64,
-    /// Every call is sampled.
+    /// Whether all calls are sampled, regardless of `threshold`.
     all: bool,
 }
 
 thread_local! {
-    /// The state of this thread's random number generator; zero before its first use.
+    /// State of this thread's random number generator; 0 until first use.
     static RANDOM_STATE: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Sampling {
-    /// Samples a share of the calls, `ratio` from 0 to 1. With `parent_based`, it applies only to calls
-    /// whose caller sent no sampling decision.
+    /// Creates a rule that samples a fraction of the calls, `ratio` from 0 to 1. With
+    /// `parent_based`, the ratio applies only to calls without a sampling decision from their
+    /// caller.
     pub fn new(parent_based: bool, ratio: f64) -> Self {
         // The cast saturates. A ratio of 1 would miss one call in 2⁶⁴, hence `all`.
         let threshold = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
         Sampling { parent_based, threshold, all: ratio >= 1.0 }
     }
 
-    /// Whether any call may be sampled.
+    /// Reports whether any call may be sampled.
     pub(super) fn is_enabled(&self) -> bool {
         self.parent_based || self.threshold > 0
     }
@@ -46,7 +47,8 @@ impl Sampling {
     }
 }
 
-/// A random number by xorshift (Marsaglia 2003): takes a nanosecond and is good enough for sampling.
+/// Returns a random number from a xorshift generator (Marsaglia 2003), which takes a nanosecond and
+/// is good enough for sampling.
 fn random() -> u64 {
     RANDOM_STATE.with(|state| {
         let mut x = state.get();

@@ -1,7 +1,7 @@
 //! Exports the spans of sampled calls: one for the decision, one for each call to a Redis node.
 //!
-//! Spans are built when the call is over, from what was recorded, so calls that are not sampled cost
-//! nothing here. Not here: which calls are sampled (`sampling`).
+//! Spans are built from the recorded trace after the call has ended, so calls that are not sampled
+//! cost nothing. `sampling` decides which calls are sampled.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,17 +25,18 @@ use crate::domain::{
     Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
-/// The decision's span is named after the method, by OpenTelemetry's conventions for RPC.
+/// gRPC service in span attributes, by OpenTelemetry's conventions for RPC spans.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const METHOD: &str = "ShouldRateLimit";
+/// Name of a decision's span: the gRPC service and method.
 const DECISION: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// A node call's span is named after the command.
+/// Name of the span of a call to a Redis node: the Redis command.
 const NODE_CALL: &str = "EVALSHA";
 
-/// Time limit for exporting the last spans at shutdown.
+/// Timeout for exporting the remaining spans at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Builds and exports spans.
+/// Exporter of the spans of sampled calls.
 pub struct TraceExporter {
     sampling: Sampling,
     tracer: SdkTracer,
@@ -43,12 +44,12 @@ pub struct TraceExporter {
 }
 
 impl TraceExporter {
-    /// An exporter to `target`, which sends batches from a thread of its own. Call it on a runtime; the
-    /// connection runs there.
+    /// Creates an exporter that sends batches of spans to `target` from its own thread. Must be
+    /// called within a Tokio runtime, which runs the connection.
     ///
     /// # Errors
     ///
-    /// If the target's configuration is invalid.
+    /// Returns an error if the target's endpoint, headers or CA are invalid.
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
@@ -69,24 +70,25 @@ impl TraceExporter {
         let exporter = CountingExporter { exporter, stats: Arc::clone(stats) };
         let provider = SdkTracerProvider::builder()
             .with_span_processor(BatchSpanProcessor::builder(exporter).build())
-            // Only sampled calls come here.
+            // `record` is called only for sampled calls.
             .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource)
             .build();
         Ok(TraceExporter { sampling, tracer: provider.tracer("tidegate"), provider })
     }
 
-    /// Whether any call may be sampled.
+    /// Reports whether any call may be sampled.
     pub(in crate::telemetry) fn is_enabled(&self) -> bool {
         self.sampling.is_enabled()
     }
 
-    /// Decides whether to sample a call.
+    /// Decides whether to sample a call, given the caller's trace context.
     pub(in crate::telemetry) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         self.sampling.should_sample(parent)
     }
 
-    /// Builds the spans of a finished call. They are dropped if the queue is full.
+    /// Builds the spans of a finished call and queues them for export. Drops them if the queue is
+    /// full.
     pub(in crate::telemetry) fn record(&self, trace: &Trace, outcome: RpcOutcome) {
         let parent = trace.parent().map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(remote(&parent))
@@ -121,9 +123,10 @@ impl TraceExporter {
         span.end_with_timestamp(moment(call.ended));
     }
 
-    /// Exports the remaining spans. Blocks for at most a second.
+    /// Exports the remaining spans and stops. Blocks for at most one second.
     pub fn shutdown(&self) {
-        // Spans that could not be exported by then are lost; the failure was counted.
+        // Spans that cannot be exported in time are lost. `CountingExporter` has counted the
+        // failure.
         let _ = self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT);
     }
 }
@@ -137,7 +140,7 @@ impl fmt::Debug for TraceExporter {
 fn remote(parent: &TraceParent) -> SpanContext {
     let (trace, span) = (TraceId::from_bytes(parent.trace), SpanId::from_bytes(parent.span));
     let flags = TraceFlags::default().with_sampled(parent.sampled);
-    // Nothing downstream of us continues the trace, so the caller's tracestate is not needed.
+    // Tidegate does not propagate the trace, so the caller's tracestate is not needed.
     SpanContext::new(trace, span, flags, true, TraceState::default())
 }
 
@@ -145,7 +148,8 @@ fn moment(at: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(at.0)
 }
 
-/// Attributes from the policy, and numbers; nothing that the caller sent.
+/// Returns the attributes of a decision's span: names from the policy, and numbers. They contain
+/// nothing that the caller sent.
 fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -> Vec<KeyValue> {
     let status = match outcome {
         RpcOutcome::Decided => 0,
@@ -198,7 +202,8 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     attributes
 }
 
-/// Counts the results of another exporter, which the library does not report.
+/// Span exporter that counts the results of an inner exporter, because the library does not report
+/// them.
 #[derive(Debug)]
 struct CountingExporter<E> {
     exporter: E,

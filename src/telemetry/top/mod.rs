@@ -1,11 +1,8 @@
-//! The keys that each limit rejects most: in the last seconds, the last hour and the last day.
+//! Statistics of the keys that each limit rejects most, over the last ten seconds, hour and day.
 //!
-//! A request that is rejected only sends a note of fixed size to a bounded channel, which never locks
-//! or waits; if the channel is full, the note is dropped and counted. A background task drains the
-//! channel twenty times a second into sketches of bounded size that no request touches.
-//!
-//! Not here: the sketches (`space_saving`), a note's contents (`refusal_note`), who reads the report
-//! (`admin`).
+//! A rejected request only sends a note of fixed size to a bounded channel, without locking or
+//! waiting. If the channel is full, the note is dropped and counted. A background task drains the
+//! channel twenty times per second into sketches of bounded size.
 
 mod refusal_note;
 mod space_saving;
@@ -25,36 +22,36 @@ use crate::domain::{Micros, RefusalEvent, RuleId};
 pub use self::refusal_note::ValueDisplay;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
-/// The capacity of the channel: at 20 drains a second enough for 160,000 rejections a second, in a
-/// little over a megabyte.
+/// Capacity of the channel in notes: a little over a megabyte. At 20 drains per second, it suffices
+/// for 160,000 rejections per second.
 const NOTES_MAX: usize = 8_192;
 
-/// How often [`Top::drain`] is to be called.
+/// Interval at which [`Top::drain`] must be called.
 pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Limits with a sketch. Nobody reads a longer list, and all sketches together stay below 20 MB,
-/// however many keys an attacker sends. A further limit replaces the one that has been idle longest.
+/// Maximum number of limits with a sketch. All sketches together take less than 20 MB, no matter
+/// how many keys an attacker sends. A further limit replaces the one that has been idle longest.
 const LIMITS_MAX: usize = 64;
 
-/// A limit that rejected something within this time is not replaced.
+/// Time without rejections after which a limit's sketch may be replaced, 10 s.
 const IDLE_MIN: Micros = Micros::from_secs(10);
 
-/// A limit's name in listings.
+/// Domain, rule and name of a limit in listings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitName {
-    /// The policy's domain.
+    /// Domain of the limit.
     pub domain: Box<str>,
-    /// The rule's path.
+    /// Path of the limit's rule.
     pub rule: Box<str>,
-    /// The limit's own name; empty if it has none.
+    /// Name of the limit within its rule; empty if unnamed.
     pub limit: Box<str>,
 }
 
-/// Resolves a rule's id and the position of a limit within it. Returns `None` if the policy in force
-/// has no such rule, because the id belongs to an earlier policy.
+/// Function that returns the name of the limit at a position within a rule. It returns `None` if
+/// the active policy has no such rule, because the number belongs to an earlier policy.
 pub type ResolveLimit<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
 
-/// The keys that are rejected most.
+/// Statistics of the most rejected keys.
 pub struct Top {
     values: ValueDisplay,
     notes: SyncSender<RefusalNote>,
@@ -65,19 +62,19 @@ pub struct Top {
 struct TopLimits {
     notes: Receiver<RefusalNote>,
     entries: Vec<LimitEntry>,
-    /// The index of each limit in `entries`.
+    /// Index of each limit in `entries`.
     indices: HashMap<LimitId, usize>,
-    /// Notes of limits without an entry, or of a rule that is gone.
+    /// Number of notes dropped because all entries were in use or the rule no longer exists.
     unplaced: u64,
 }
 
-/// A rule's id and the position of a limit within it; `None`: a request override.
+/// Number of a rule, and the position of a limit within the rule; `None` for a request override.
 type LimitId = Option<(RuleId, u16)>;
 
 struct LimitEntry {
     name: LimitName,
     latest: Micros,
-    /// Whether the latest rejection was in shadow mode.
+    /// Whether the limit was in shadow mode at its latest rejection.
     shadow: bool,
     windows: KeyWindows,
 }
@@ -88,11 +85,12 @@ impl fmt::Debug for Top {
     }
 }
 
-/// The name under which request overrides are listed.
+/// Name under which request overrides are listed.
 const OVERRIDES: &str = "(override)";
 
 impl Top {
-    /// Empty sketches. `values`: how the values of keys are displayed.
+    /// Creates empty statistics. `values` determines how the descriptor values of keys are
+    /// displayed.
     pub fn new(values: ValueDisplay) -> Self {
         let (sender, receiver) = sync_channel(NOTES_MAX);
         Top {
@@ -108,19 +106,19 @@ impl Top {
         }
     }
 
-    /// Records that a check was rejected. On the request path: copies at most 170 bytes into the
-    /// channel, without a lock, an allocation or a wait.
+    /// Records a rejected check. Called on the request path: copies at most 170 bytes into the
+    /// channel without locking, allocating or waiting.
     pub(super) fn record(&self, refused: &RefusalEvent<'_>) {
         if self.notes.try_send(RefusalNote::new(refused, self.values)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Moves the notes from the channel into the sketches. Never call it from a request.
+    /// Moves notes from the channel into the sketches. Must not be called on the request path.
     pub fn drain(&self, now: Micros, resolve: ResolveLimit<'_>) {
         let limits = &mut *self.lock();
-        // No more than one channel's worth: rejections that arrive faster than they are drained must
-        // not hold the lock forever.
+        // Drain at most one full channel, so that rejections which arrive faster than they are
+        // drained cannot keep this loop running forever with the lock held.
         for _ in 0..NOTES_MAX {
             let Ok(note) = limits.notes.try_recv() else { break };
             match limits.index_of(note.limit, now, resolve) {
@@ -135,7 +133,7 @@ impl Top {
         }
     }
 
-    /// The keys that were rejected most, up to now.
+    /// Reports the keys that were rejected most, as of `now`.
     pub fn report(&self, now: Micros, resolve: ResolveLimit<'_>) -> TopReport {
         self.drain(now, resolve);
         let limits = self.lock();
@@ -143,14 +141,14 @@ impl Top {
         top_report::report(&limits.entries, self.values, dropped + limits.unplaced, now)
     }
 
-    /// No request waits for this lock.
+    /// Locks the sketches. Never called on the request path.
     fn lock(&self) -> MutexGuard<'_, TopLimits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TopLimits {
-    /// The index of a limit's entry, which is made if there is room.
+    /// Returns the index of a limit's entry. Creates an entry if there is room.
     fn index_of(&mut self, id: LimitId, now: Micros, resolve: ResolveLimit<'_>) -> Option<usize> {
         if let Some(at) = self.indices.get(&id) {
             return Some(*at);
@@ -159,13 +157,13 @@ impl TopLimits {
             None => LimitName { rule: OVERRIDES.into(), ..LimitName::default() },
             Some((rule, limit)) => resolve(rule, usize::from(limit))?,
         };
-        // It may have an entry under its id in an earlier policy.
+        // The limit may have an entry from an earlier policy, in which its rule had another number.
         let known = self.entries.iter().position(|entry| entry.name == name);
         let at = match known {
             Some(at) => at,
             None => self.add_entry(name, now)?,
         };
-        // Ids of earlier policies are not looked up any more.
+        // Drop the indices of earlier policies, whose rule numbers are never looked up again.
         if self.indices.len() >= 4 * LIMITS_MAX {
             self.indices.clear();
         }

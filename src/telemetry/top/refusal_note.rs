@@ -1,23 +1,21 @@
-//! A note of a rejected check: its limit, its counter, and the counter's entries as they may be
-//! displayed, in a text of fixed size.
-//!
-//! Not here: counting the notes (`space_saving`).
+//! Note about a rejected check, of fixed size: its limit, its counter, and the displayable part of
+//! the descriptor entries that identify the counter.
 
 use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 
-/// How the values of rejected keys are displayed.
+/// How the descriptor values of rejected keys are displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValueDisplay {
-    /// Their first 24 bytes.
+    /// First 24 bytes of each value.
     #[default]
     Shortened,
-    /// Not at all: only the keyed hash that identifies the counter. `explain` prints the hash of a
-    /// known value.
+    /// No values, only the keyed hash that identifies the counter. `tidegate explain` prints the
+    /// hash of a known descriptor.
     Hashed,
 }
 
 impl ValueDisplay {
-    /// Its name in settings and listings.
+    /// Returns the name in settings and in `/top`.
     pub const fn as_str(self) -> &'static str {
         match self {
             ValueDisplay::Shortened => "shortened",
@@ -26,27 +24,27 @@ impl ValueDisplay {
     }
 }
 
-/// Displayed bytes of a value: enough for an IPv4 address or the /64 of an IPv6 address, and only a
-/// part of a token with the usual 32 or more characters.
+/// Maximum number of displayed bytes of a value: enough for an IPv4 address or the /64 of an IPv6
+/// address, but only part of a token, which usually has 32 or more characters.
 const VALUE_BYTES_MAX: usize = 24;
 
-/// Bytes of all entries together; four ordinary ones fit.
+/// Maximum number of bytes of all entries in a note. Four typical entries fit.
 const TEXT_BYTES_MAX: usize = 120;
 
-/// The length of a displayed key after escaping.
+/// Maximum length of a displayed key after escaping, in bytes.
 const DISPLAY_BYTES_MAX: usize = 240;
 
-/// Replaces the part that is cut off.
+/// Marks truncated text.
 const ELLIPSIS: &[u8] = "…".as_bytes();
 
-/// A note of a rejected check.
+/// Note about a rejected check, copied through the channel to the statistics.
 #[derive(Clone, Debug)]
 pub(super) struct RefusalNote {
-    /// The rule's id and the position of the limit within it; `None`: a request override.
+    /// Number of the rule and position of the limit within the rule; `None` for a request override.
     pub(super) limit: Option<(RuleId, u16)>,
-    /// The counter's identity.
+    /// Keyed hash that identifies the counter.
     pub(super) counter: u128,
-    /// Whether the limit is in shadow mode.
+    /// Whether the limit was in shadow mode.
     pub(super) shadow: bool,
     length: u8,
     is_cut: bool,
@@ -54,7 +52,7 @@ pub(super) struct RefusalNote {
 }
 
 impl RefusalNote {
-    /// A note of a rejected check. On the request path: no allocation.
+    /// Creates a note. Called on the request path, so it does not allocate.
     pub(super) fn new(refused: &RefusalEvent<'_>, values: ValueDisplay) -> RefusalNote {
         let limit =
             refused.rule.map(|rule| (rule, u16::try_from(refused.limit).unwrap_or(u16::MAX)));
@@ -84,7 +82,8 @@ impl RefusalNote {
         note
     }
 
-    /// Appends as much as fits. A text that is cut ends in an ellipsis and takes no more.
+    /// Appends as many bytes as fit. If the text is truncated, it ends with an ellipsis and accepts
+    /// no further bytes.
     fn push(&mut self, bytes: &[u8]) {
         if self.is_cut {
             return;
@@ -108,14 +107,14 @@ impl RefusalNote {
         }
     }
 
-    /// The entries as text. Bytes that are not UTF-8 and control characters are escaped.
+    /// Returns the entries as text. Escapes invalid UTF-8 and control characters.
     pub(super) fn display(&self) -> String {
         let mut text = String::new();
         for chunk in self.text[..usize::from(self.length)].utf8_chunks() {
             text.push_str(&escaped(chunk.valid()));
             text.extend(chunk.invalid().escape_ascii().map(char::from));
         }
-        // Escaping can turn one byte into six characters.
+        // Escaping can expand one byte to six characters.
         if text.len() > DISPLAY_BYTES_MAX {
             text =
                 String::from_utf8_lossy(truncated(text.as_bytes(), DISPLAY_BYTES_MAX)).into_owned();
@@ -125,13 +124,13 @@ impl RefusalNote {
     }
 }
 
-/// The first bytes, at most `most`, without cutting a character in two.
+/// Returns the longest prefix of at most `most` bytes that does not split a UTF-8 character.
 pub(super) fn truncated(bytes: &[u8], most: usize) -> &[u8] {
     if bytes.len() <= most {
         return bytes;
     }
     let mut end = most;
-    // Continuation bytes start with the bits 10; a character has at most three.
+    // UTF-8 continuation bytes start with the bits 10. A character has at most three of them.
     while end > most.saturating_sub(3) && bytes[end] & 0xC0 == 0x80 {
         end -= 1;
     }

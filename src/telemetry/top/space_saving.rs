@@ -1,9 +1,9 @@
-//! Sketches of the most rejected keys of one limit, by Space-Saving (Metwally, Agrawal, El Abbadi,
-//! "Efficient computation of frequent and top-k elements in data streams", 2005).
+//! Sketches of the most rejected keys of one limit, by the Space-Saving algorithm (Metwally,
+//! Agrawal, El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
+//! 2005).
 //!
-//! Each sliding window is a sequence of time buckets. In a bucket with n rejections, every key with
-//! more than n / 32 of them is present; its count is never too low, and too high by at most `error`.
-//! Not here: the request path.
+//! A sliding window is a sequence of time buckets. A bucket with n rejections contains every key
+//! with more than n / 32 of them. A key's count is never too low, and too high by at most `error`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,34 +11,34 @@ use std::sync::Arc;
 use super::refusal_note::RefusalNote;
 use crate::domain::Micros;
 
-/// Maximum number of keys tracked per bucket: more than three times the number that is listed, so that
-/// the listed counts are accurate.
+/// Maximum number of keys tracked per bucket: more than three times the number that is listed, so
+/// that the listed counts are accurate.
 pub(super) const KEYS_MAX: usize = 32;
 
-/// The length of a window: so many buckets of this length. It covers up to one bucket less, because
-/// the present bucket is not complete.
+/// Length of a sliding window, as a number of time buckets. The newest bucket is still filling, so
+/// the window covers up to one bucket less.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowShape {
     pub(super) bucket: Micros,
-    /// How many, the present one included.
+    /// Number of buckets, including the current one.
     pub(super) buckets: u64,
 }
 
 impl WindowShape {
-    /// The longest time that the window covers, in seconds.
+    /// Returns the maximum time that the window covers, in seconds.
     pub(super) fn seconds(self) -> u64 {
         self.bucket.ceil_secs().saturating_mul(self.buckets)
     }
 }
 
-/// The last ten seconds.
+/// Window of the last ten seconds.
 pub(super) const NOW: WindowShape = WindowShape { bucket: Micros::from_secs(1), buckets: 10 };
-/// The last hour.
+/// Window of the last hour.
 pub(super) const HOUR: WindowShape = WindowShape { bucket: Micros::from_secs(300), buckets: 12 };
-/// The last day.
+/// Window of the last day.
 pub(super) const DAY: WindowShape = WindowShape { bucket: Micros::from_secs(7_200), buckets: 12 };
 
-/// The windows of one limit.
+/// All sliding windows of one limit.
 #[derive(Debug)]
 pub(super) struct KeyWindows {
     pub(super) now: KeyWindow,
@@ -57,10 +57,10 @@ impl Default for KeyWindows {
 }
 
 impl KeyWindows {
-    /// Counts a rejection in every window.
+    /// Counts a rejection in all windows.
     pub(super) fn add(&mut self, now: Micros, note: &RefusalNote) {
-        // Most keys that are rejected now were rejected in the last hours too, so the text is formatted
-        // once and shared.
+        // Reuse the formatted text: most keys that are rejected now were also rejected in the last
+        // hours.
         let text = self.day.text(note.counter).unwrap_or_else(|| note.display().into());
         for window in [&mut self.now, &mut self.hour, &mut self.day] {
             window.add(now, note.counter, &text);
@@ -68,17 +68,17 @@ impl KeyWindows {
     }
 }
 
-/// A sliding window.
+/// Sliding window over the rejections of one limit.
 #[derive(Debug)]
 pub(super) struct KeyWindow {
     shape: WindowShape,
-    /// The present bucket is the last. Buckets without rejections are absent.
+    /// Buckets in order of time; the current one is last. Buckets without rejections are absent.
     buckets: VecDeque<TimeBucket>,
 }
 
 #[derive(Debug)]
 struct TimeBucket {
-    /// Its start, in bucket lengths since the Unix epoch.
+    /// Start of the bucket, in bucket lengths since the Unix epoch.
     number: u64,
     refused: u64,
     keys: Vec<KeyCount>,
@@ -88,20 +88,20 @@ struct TimeBucket {
 struct KeyCount {
     counter: u128,
     text: Arc<str>,
-    /// Never too low.
+    /// Number of rejections; may be too high, but never too low.
     count: u64,
-    /// How much `count` may be too high.
+    /// Maximum amount by which `count` is too high.
     error: u64,
 }
 
-/// A key's count over a whole window.
+/// Number of rejections of a key over a whole window, as a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyTotal {
     pub(super) counter: u128,
     pub(super) text: Arc<str>,
-    /// The least possible number of rejections.
+    /// Lower bound of the number of rejections.
     pub(super) least: u64,
-    /// The greatest possible number.
+    /// Upper bound of the number of rejections.
     pub(super) most: u64,
 }
 
@@ -112,7 +112,7 @@ impl KeyWindow {
 
     pub(super) fn add(&mut self, now: Micros, counter: u128, text: &Arc<str>) {
         let number = now.0 / self.shape.bucket.0;
-        // If the clock was set back a little, counting continues in the latest bucket.
+        // If the clock was set back slightly, keep counting in the newest bucket.
         self.buckets.retain(|bucket| bucket.number.abs_diff(number) < self.shape.buckets);
         if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
             self.buckets.push_back(TimeBucket { number, refused: 0, keys: Vec::new() });
@@ -127,7 +127,8 @@ impl KeyWindow {
         keys.find(|key| key.counter == counter).map(|key| Arc::clone(&key.text))
     }
 
-    /// The number of rejections, and the keys with the greatest certain counts, at most `keys_max`.
+    /// Returns the number of rejections in the window, and up to `keys_max` keys with the greatest
+    /// lower bounds.
     pub(super) fn top(&self, now: Micros, keys_max: usize) -> (u64, Vec<KeyTotal>) {
         let number = now.0 / self.shape.bucket.0;
         let buckets = || {
@@ -136,7 +137,7 @@ impl KeyWindow {
             self.buckets.iter().filter(is_current)
         };
         let mut keys: HashMap<u128, KeyTotal> = HashMap::new();
-        // A key that is absent from every bucket may have had this many rejections.
+        // Upper bound of the rejections of a key that is absent from all buckets.
         let absent: u64 = buckets().map(TimeBucket::least).sum();
         for bucket in buckets() {
             for key in &bucket.keys {
@@ -175,8 +176,8 @@ impl TimeBucket {
         }
     }
 
-    /// The greatest count that a key absent from this bucket may have had: the lowest present one if
-    /// the bucket is full, else 0.
+    /// Returns the upper bound of the rejections of a key that is absent from the bucket: the
+    /// lowest count in a full bucket, else 0.
     fn least(&self) -> u64 {
         if self.keys.len() < KEYS_MAX {
             return 0;

@@ -1,7 +1,5 @@
-//! The report of the most rejected keys as plain data. The field names are those of `/top`, so
-//! renaming one changes the interface.
-//!
-//! Not here: counting (`space_saving`).
+//! Report of the most rejected keys. The structs are the JSON of `/top`, so renaming a field
+//! changes the interface.
 
 use serde::Serialize;
 
@@ -10,62 +8,63 @@ use super::refusal_note::ValueDisplay;
 use super::space_saving::{DAY, HOUR, KeyWindow, KeyWindows, NOW, WindowShape};
 use crate::domain::Micros;
 
-/// Keys listed per limit.
+/// Maximum number of keys listed per limit.
 const LISTED_MAX: usize = 10;
 
-/// The most rejected keys.
+/// Response of `/top`: the most rejected keys of each limit in three windows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopReport {
-    /// `shortened` or `hashed`.
+    /// How descriptor values are displayed: `shortened` or `hashed`.
     pub values: &'static str,
-    /// Rejections since the start that are in none of the lists: they came faster than they could be
-    /// recorded, or more limits rejected calls than are kept.
+    /// Rejections since the process started that no list contains, because they arrived faster than
+    /// they could be recorded or because more than 64 limits rejected calls.
     pub not_noted: u64,
-    /// The last seconds.
+    /// Last ten seconds.
     pub now: TopWindow,
-    /// The last hour.
+    /// Last hour.
     pub last_hour: TopWindow,
-    /// The last day.
+    /// Last day.
     pub last_day: TopWindow,
 }
 
-/// A window of time.
+/// Rejections of all limits within one sliding window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopWindow {
-    /// Its maximum length. It may be shorter by up to a twelfth (`now`: by a tenth).
+    /// Maximum length of the window in seconds. It covers up to a twelfth less (`now`: up to a
+    /// tenth).
     pub seconds: u64,
-    /// The limits that rejected something, most rejections first.
+    /// Limits with rejections, those with the most first.
     pub limits: Vec<TopLimit>,
 }
 
-/// A limit.
+/// Rejections of one limit within a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopLimit {
-    /// The policy's domain.
+    /// Domain of the limit.
     pub domain: String,
-    /// The rule's path, as in metrics; `(override)` for request overrides.
+    /// Path of the rule, as in metrics; `(override)` for request overrides.
     pub rule: String,
-    /// The limit's own name.
+    /// Name of the limit within its rule; `None` if unnamed.
     pub limit: Option<String>,
-    /// Whether its latest rejection was in shadow mode, so that it limits nobody.
+    /// Whether the limit was in shadow mode at its latest rejection, so that no call was rejected.
     pub shadow: bool,
-    /// Rejected checks, those in shadow mode included.
+    /// Number of rejected checks, including those in shadow mode.
     pub refused: u64,
-    /// The keys that it rejected most, at most ten.
+    /// Most rejected keys, at most ten.
     pub keys: Vec<TopKey>,
 }
 
-/// A key.
+/// Rejections of one key within a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopKey {
-    /// The entries of its counter; with hashed values only their keys. Control characters and bytes
-    /// that are not UTF-8 are escaped.
+    /// Descriptor entries of the counter; with hashed values, only the keys of the entries. Control
+    /// characters and invalid UTF-8 are escaped.
     pub key: String,
-    /// The counter's identity, 32 hexadecimal digits, as `explain` prints it.
+    /// Identity of the counter, 32 hexadecimal digits, as printed by `tidegate explain`.
     pub counter: String,
-    /// A lower bound of its rejections.
+    /// Lower bound of the number of rejections.
     pub refused: u64,
-    /// An upper bound.
+    /// Upper bound of the number of rejections.
     pub refused_at_most: u64,
 }
 

@@ -24,7 +24,7 @@ fn one() -> RateLimitDescriptor {
 }
 
 fn decode(encoded: Vec<u8>) -> Result<RateLimitRequest, DecodeError> {
-    let message = message(encoded.into())?;
+    let message = decode_message(encoded.into())?;
     DecodedRequest::new(&message).map(drop)?;
     Ok(message)
 }
@@ -94,7 +94,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
     ];
     for value in odd {
         let bytes = request(vec![descriptor(vec![entry("k", value)])]).encode_to_vec();
-        let message = message(bytes.into()).unwrap();
+        let message = decode_message(bytes.into()).unwrap();
         let asked = DecodedRequest::new(&message).unwrap();
         assert_eq!(asked.descriptors()[0].entries[0].value, value);
     }
@@ -122,7 +122,7 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
     let mut bytes = RateLimitRequest { hits_addend: 5, ..RateLimitRequest::default() };
     let late = [request(vec![one(), one()]).encode_to_vec(), bytes.encode_to_vec()].concat();
     bytes.domain = "edge".into();
-    let message = message(late.into()).unwrap();
+    let message = decode_message(late.into()).unwrap();
     let asked = DecodedRequest::new(&message).unwrap();
     assert!(asked.descriptors().iter().all(|descriptor| descriptor.hits.0 == 5));
 }
@@ -131,7 +131,7 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
 fn negative_hits_are_refunded() {
     let back = RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..one() };
     let bytes = request(vec![back, one()]).encode_to_vec();
-    let message = message(bytes.into()).unwrap();
+    let message = decode_message(bytes.into()).unwrap();
     let asked = DecodedRequest::new(&message).unwrap();
     let descriptors = asked.descriptors();
     assert!(descriptors[0].refund && descriptors[0].hits.0 == 2);
@@ -143,7 +143,7 @@ fn the_slot_entry_names_the_holder_and_is_no_step_of_the_path() {
     let held = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "me"), entry("b", "2")]);
     let anonymous = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "")]);
     let bytes = request(vec![held, anonymous]).encode_to_vec();
-    let message = message(bytes.into()).unwrap();
+    let message = decode_message(bytes.into()).unwrap();
     let asked = DecodedRequest::new(&message).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].holder, Some(b"me".as_slice()));
@@ -189,7 +189,7 @@ fn padding() -> Vec<u8> {
 fn a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated() {
     let allocated = |encoded: Vec<u8>, error: DecodeError| {
         let encoded = Bytes::from(encoded);
-        let used = allocation_counter::measure(|| assert_eq!(message(encoded), Err(error)));
+        let used = allocation_counter::measure(|| assert_eq!(decode_message(encoded), Err(error)));
         used.bytes_total
     };
     let descriptors = [0x12, 0].repeat(MESSAGE_BYTES_MAX / 2);

@@ -110,12 +110,13 @@ fn answered(
         descriptors: vec![descriptor; decision.statuses.len()],
         hits_addend: 2,
     };
-    let asked = DecodedRequest::new(&request).unwrap();
-    let descriptors = asked.descriptors();
+    let request = DecodedRequest::new(&request).unwrap();
+    let descriptors = request.descriptors();
     let response_config = &ResponseConfig::new(settings).unwrap();
-    let (asked, rules) = (&asked, &table(rules));
+    let (request, rules) = (&request, &table(rules));
     let descriptors = &*descriptors;
-    Answer { asked, descriptors, decision, rules, response_config, now: NOW, random }.message()
+    ResponseInput { request, descriptors, decision, rules, response_config, now: NOW, random }
+        .message()
 }
 
 fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, String)> {

@@ -120,7 +120,7 @@ async fn certificates_that_cannot_be_used_are_refused_and_the_old_ones_stay() {
             "not a PEM private key",
         ),
         (one.clone(), "", "not a PEM list"),
-        (ours.signed_long_ago(SERVER), &ours.certificate, "time is over"),
+        (ours.signed_long_ago(SERVER), &ours.certificate, "has expired"),
     ];
     for (times, (identity, callers, said)) in (1..).zip(bad) {
         secret.becomes(&identity, callers);

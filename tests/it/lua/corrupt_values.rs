@@ -2,7 +2,7 @@
 //! an error.
 
 use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt, Verdict};
-use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
 
 use super::window_and_buckets;
 use crate::support::limits::*;
@@ -52,7 +52,7 @@ async fn spoil(bench: &Bench, text: &[u8], how: usize) {
 
 #[tokio::test]
 async fn damage_is_answered_and_mended_never_an_error() {
-    let bench = Bench::new(&STRICTLY, &[]).await;
+    let bench = Bench::new(&STRICT, &[]).await;
     let plain = [window(5, MINUTE), bucket(5, SECOND), credits(5, 7, SECOND)];
     let limits: Vec<_> = plain.iter().map(always).chain(plain.clone()).collect();
     for how in 0..TEXTS.len() + 4 {

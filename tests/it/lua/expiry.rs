@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Hits, Limit, Micros, Op};
-use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
 
 use super::window_and_buckets;
 use crate::support::limits::*;
@@ -42,7 +42,7 @@ async fn a_window_ends_with_its_window_and_hits_do_not_move_that() {
 async fn a_window_that_began_with_the_epoch_ends_too() {
     let length = 100 * 366 * 24 * HOUR;
     let limit = window(1_000, length);
-    for scripts in [&PRODUCTION, &STRICTLY] {
+    for scripts in [&PRODUCTION, &STRICT] {
         let bench = Bench::new(scripts, &[]).await;
         let checks = [1, 2, 3].map(|n| take(key(n), &limit, n));
         for used in 1..=3 {
@@ -120,7 +120,7 @@ async fn after_random_calls_no_key_is_without_an_end() {
 
 #[tokio::test]
 async fn in_tests_an_expiry_is_a_day_longer() {
-    let bench = Bench::new(&STRICTLY, &[]).await;
+    let bench = Bench::new(&STRICT, &[]).await;
     for (n, limit) in window_and_buckets(10).iter().enumerate() {
         let check = take(key(n as u64), limit, 1);
         let outcome = bench.one(check, Some(START)).await;

@@ -4,7 +4,7 @@
 use tidegate::domain::{Accounting, Call, Check, Hits, Holder, Op, Outcome, Unit, Verdict};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
-use tidegate::store::redis::script::library::{PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
 
 use crate::support::limits::*;
 use crate::support::script_bench::Bench;
@@ -25,7 +25,7 @@ async fn however_much_is_refunded_no_counter_holds_more_than_its_limit() {
         hybrid(5, 1, MINUTE, &[0, 0, 0], 0),
     ];
     let limits: Vec<_> = plain[..3].iter().map(always).chain(plain.clone()).collect();
-    for scripts in [&PRODUCTION, &STRICTLY] {
+    for scripts in [&PRODUCTION, &STRICT] {
         let bench = Bench::new(scripts, &[]).await;
         let memory = MemoryStore::new(10_000);
         let mut n = 0;

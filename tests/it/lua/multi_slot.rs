@@ -12,7 +12,7 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys::{Prefix, slot};
 use tidegate::store::redis::script::arguments::Encoder;
-use tidegate::store::redis::script::library::STRICTLY;
+use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::store::TimeSource;
 
 use super::window_and_buckets;
@@ -266,7 +266,7 @@ async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
     };
     tokio::time::timeout(std::time::Duration::from_secs(20), ready).await.expect("cluster is up");
     let plain = Plain(server.connect().await);
-    let encoder = Encoder::new(Prefix::default(), &STRICTLY, true);
+    let encoder = Encoder::new(Prefix::default(), &STRICT, true);
     let limits = window_and_buckets(5);
     let checks = |joined: bool| -> Vec<Check<'_>> {
         let key = |n: u64| if joined { tagged(n, 7) } else { key(n) };

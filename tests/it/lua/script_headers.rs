@@ -6,7 +6,7 @@ use tidegate::domain::{
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
-use tidegate::store::redis::script::library::{FILES, PRODUCTION, STRICTLY};
+use tidegate::store::redis::script::library::{FILES, PRODUCTION, STRICT};
 use tidegate::store::redis::script::msgpack::Packed;
 
 use crate::support::limits::*;
@@ -266,7 +266,7 @@ fn every_file_says_its_purpose_and_every_script_its_keys_arguments_state_reply_a
         assert_eq!(header[0], "#!lua", "{path}");
         assert!(header[1].starts_with("-- "), "{path}");
         let is_script =
-            PRODUCTION.each().iter().any(|script| *path == format!("{}.lua", script.name));
+            PRODUCTION.all().iter().any(|script| *path == format!("{}.lua", script.name));
         let words: &[&str] = match () {
             () if is_script => &["-- KEYS[", "-- ARGV[1]", "-- State ", "-- Reply ", "-- Cost "],
             () if path.starts_with("algorithm/") => &["-- limit ", "-- State ", "-- Expiry "],
@@ -280,7 +280,7 @@ fn every_file_says_its_purpose_and_every_script_its_keys_arguments_state_reply_a
 
 #[test]
 fn production_runs_the_same_text_without_the_first_line() {
-    for (plain, strict) in PRODUCTION.each().iter().zip(STRICTLY.each()) {
+    for (plain, strict) in PRODUCTION.all().iter().zip(STRICT.all()) {
         assert_eq!(format!("#!lua\n{}", plain.text), strict.text);
         assert!(!plain.text.contains("loadfile"), "every file was found");
         assert_eq!(plain.sha.len(), 40);

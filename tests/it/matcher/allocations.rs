@@ -1,7 +1,7 @@
 //! Heap allocations of a match. Counted per thread, so that other tests do not disturb it.
 
 use tidegate::domain::Request;
-use tidegate::policy::{Found, Policy, Secret};
+use tidegate::policy::{DescriptorMatch, Policy, Secret};
 
 use crate::support::policy_specs::{descriptor, domain, entry, key, pair, request};
 
@@ -42,7 +42,7 @@ fn a_request_that_matches_nothing_allocates_nothing() {
     let count = allocations(|| {
         for request in [&request(&descriptors), &nowhere] {
             let matches = policy.find(request);
-            assert!(matches.found.iter().all(|found| matches!(found, Found::Nothing)));
+            assert!(matches.found.iter().all(|found| matches!(found, DescriptorMatch::NoRule)));
         }
     });
     assert_eq!(count, 0);

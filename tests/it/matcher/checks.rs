@@ -3,7 +3,7 @@
 use tidegate::domain::{
     Accounting, Algorithm, Charge, Descriptor, Hits, Micros, Op, Role, Unit, Window,
 };
-use tidegate::policy::{CHECKS_MAX, Found, Policy, Secret};
+use tidegate::policy::{CHECKS_MAX, DescriptorMatch, Policy, Secret};
 
 use super::checks_of;
 use crate::support::policy_specs::{
@@ -83,7 +83,7 @@ fn a_limit_that_the_caller_brings_along_skips_the_tree() {
     let matches = policy.find(&request);
     assert!(matches!(
         matches.found.as_slice(),
-        [Found::Override(0), Found::Limited(_), Found::Override(1)]
+        [DescriptorMatch::Override(0), DescriptorMatch::Limited(_), DescriptorMatch::Override(1)]
     ));
     let checks = policy.checks(&request, &matches);
     let brought = &checks.each[0];
@@ -101,7 +101,7 @@ fn a_limit_that_the_caller_brings_along_needs_a_known_domain() {
     let entries = [entry("a", "x")];
     let descriptors = [bringing(&entries, 1, Unit::Second)];
     let request = tidegate::domain::Request { domain: "other", descriptors: &descriptors };
-    assert!(matches!(policy.find(&request).found[0], Found::Nothing));
+    assert!(matches!(policy.find(&request).found[0], DescriptorMatch::NoRule));
 }
 
 #[test]

@@ -61,8 +61,8 @@ fn an_explanation_tells_apart_the_ways_of_having_no_limit() {
     let ending = |domain, entries: &[_]| policy.explain(domain, entries).ending;
     assert_eq!(ending("x", &[entry("a", "1")]), MatchEnd::UnknownDomain);
     assert_eq!(ending("d", &[]), MatchEnd::NoEntries);
-    assert_eq!(ending("d", &[entry("a", "1")]), MatchEnd::NoRule { goes_on: true });
-    assert_eq!(ending("d", &[entry("a", "friend")]), MatchEnd::NoRule { goes_on: false });
+    assert_eq!(ending("d", &[entry("a", "1")]), MatchEnd::NoRule { has_children: true });
+    assert_eq!(ending("d", &[entry("a", "friend")]), MatchEnd::NoRule { has_children: false });
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod rule_paths;
 mod rule_selection;
 
 use tidegate::domain::{Check, Entry, Request};
-use tidegate::policy::{Found, Policy};
+use tidegate::policy::{DescriptorMatch, Policy};
 
 use crate::support::policy_specs as specs;
 
@@ -24,8 +24,8 @@ fn met<'p>(policy: &'p Policy, entries: &[(&str, &str)]) -> Option<&'p str> {
 fn met_bytes<'p>(policy: &'p Policy, entries: &[Entry<'_>]) -> Option<&'p str> {
     let descriptors = [specs::descriptor(entries)];
     match policy.find(&specs::request(&descriptors)).found[0] {
-        Found::Limited(rule) | Found::Unlimited(rule) => Some(&rule.path),
-        Found::Nothing => None,
+        DescriptorMatch::Limited(rule) | DescriptorMatch::Unlimited(rule) => Some(&rule.path),
+        DescriptorMatch::NoRule => None,
         other => panic!("{other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::domain::{Entry, Unit};
 use tidegate::policy::spec::{NodeSpec, ValueSpec};
-use tidegate::policy::{Found, Policy, Secret};
+use tidegate::policy::{DescriptorMatch, Policy, Secret};
 
 use crate::support::policy_specs::{descriptor, domain, entry, request, spec, window};
 
@@ -93,8 +93,8 @@ fn met(policy: &Policy, entries: &[(String, Vec<u8>)]) -> Option<u32> {
     let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| entry(key, value)).collect();
     let descriptors = [descriptor(&entries)];
     match policy.find(&request(&descriptors)).found[0] {
-        Found::Limited(rule) => Some(rule.limits[0].limit.rate.requests_per_unit),
-        Found::Nothing => None,
+        DescriptorMatch::Limited(rule) => Some(rule.limits[0].limit.rate.requests_per_unit),
+        DescriptorMatch::NoRule => None,
         ref other => panic!("{other:?}"),
     }
 }

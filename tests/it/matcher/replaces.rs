@@ -1,7 +1,7 @@
 //! `replaces`: limits that a matched rule removes from the request.
 
 use tidegate::domain::Unit;
-use tidegate::policy::{Found, Policy};
+use tidegate::policy::{DescriptorMatch, Policy};
 
 use crate::support::policy_specs::{
     bringing, bucket, descriptor, entry, key, listed, policy, request, window,
@@ -21,11 +21,11 @@ fn outcome(policy: &Policy, keys: &[&str]) -> Vec<(char, Vec<String>)> {
         .zip(&checks.spans)
         .map(|(found, span)| {
             let letter = match found {
-                Found::Nothing => '-',
-                Found::Replaced(_) => 'r',
-                Found::Unlimited(_) => 'u',
-                Found::Limited(_) => 'l',
-                Found::Override(_) => 'o',
+                DescriptorMatch::NoRule => '-',
+                DescriptorMatch::Replaced(_) => 'r',
+                DescriptorMatch::Unlimited(_) => 'u',
+                DescriptorMatch::Limited(_) => 'l',
+                DescriptorMatch::Override(_) => 'o',
             };
             (letter, checks.names[span.clone()].iter().map(ToString::to_string).collect())
         })
@@ -61,8 +61,8 @@ fn replacing_works_across_the_whole_request_not_per_branch() {
     let (one, two) = ([entry("a", "1"), entry("x", "1")], [entry("b", "1"), entry("y", "1")]);
     let descriptors = [descriptor(&one), descriptor(&two)];
     let matches = policy.find(&request(&descriptors));
-    assert!(matches!(matches.found[0], Found::Replaced(rule) if &*rule.path == "d.a.x"));
-    assert!(matches!(matches.found[1], Found::Limited(_)));
+    assert!(matches!(matches.found[0], DescriptorMatch::Replaced(rule) if &*rule.path == "d.a.x"));
+    assert!(matches!(matches.found[1], DescriptorMatch::Limited(_)));
 }
 
 #[test]
@@ -133,6 +133,6 @@ fn a_limit_that_the_caller_brought_along_is_never_replaced() {
     let (one, two) = ([entry("a", "1")], [entry("b", "1")]);
     let descriptors = [bringing(&one, 3, Unit::Second), descriptor(&two)];
     let matches = policy.find(&request(&descriptors));
-    assert!(matches!(matches.found[0], Found::Override(0)));
+    assert!(matches!(matches.found[0], DescriptorMatch::Override(0)));
     assert_eq!(policy.checks(&request(&descriptors), &matches).each.len(), 1);
 }

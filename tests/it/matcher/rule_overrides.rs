@@ -87,11 +87,11 @@ fn a_switch_that_would_do_nothing_is_refused() {
     assert_eq!(policy.accepts("d.user", RuleOverride::Allow), Ok(()));
     assert!(matches!(
         policy.accepts("d.nobody", RuleOverride::Allow),
-        Err(RuleOverrideError::Unknown(_))
+        Err(RuleOverrideError::UnknownTarget(_))
     ));
     let unlimited = specs::policy([specs::key("client").unlimited()]);
     let refused = unlimited.accepts("d", RuleOverride::Deny);
-    assert!(matches!(refused, Err(RuleOverrideError::NothingToDeny(_))));
+    assert!(matches!(refused, Err(RuleOverrideError::NoLimitToDeny(_))));
 }
 
 #[test]

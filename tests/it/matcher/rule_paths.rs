@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{Charge, Unit};
-use tidegate::policy::{Found, Policy, statistic_name};
+use tidegate::policy::{DescriptorMatch, Policy, statistic_name};
 
 use crate::support::policy_specs::{
     bucket, descriptor, entry, key, listed, pair, policy, request, spec, window,
@@ -14,7 +14,9 @@ fn paths(policy: &Policy, entries: &[(&str, &str)]) -> (String, String) {
     let entries: Vec<_> = entries.iter().map(|(key, value)| entry(*key, *value)).collect();
     let descriptors = [descriptor(&entries)];
     match policy.find(&request(&descriptors)).found[0] {
-        Found::Limited(rule) => (rule.path.to_string(), policy.printed_path(rule, &entries)),
+        DescriptorMatch::Limited(rule) => {
+            (rule.path.to_string(), policy.printed_path(rule, &entries))
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -1,6 +1,6 @@
 //! The rule that a descriptor matches.
 
-use tidegate::policy::{Found, Policy, Secret};
+use tidegate::policy::{DescriptorMatch, Policy, Secret};
 
 use super::{met, met_bytes};
 use crate::support::policy_specs::{descriptor, domain, entry, key, pair, policy, request};
@@ -14,7 +14,10 @@ fn a_domain_is_looked_up_exactly_and_an_unknown_one_has_no_limit() {
         let request = tidegate::domain::Request { domain, descriptors: &descriptors };
         let matches = policy.find(&request);
         assert_eq!(matches.found.len(), 2);
-        assert!(matches.found.iter().all(|f| matches!(f, Found::Limited(_)) == known), "{domain}");
+        assert!(
+            matches.found.iter().all(|f| matches!(f, DescriptorMatch::Limited(_)) == known),
+            "{domain}"
+        );
         assert_eq!(policy.knows(domain), known);
         assert_eq!(policy.checks(&request, &matches).spans.len(), 2);
     }
@@ -28,7 +31,7 @@ fn the_same_descriptor_meets_the_rule_of_its_own_domain() {
     let descriptors = [descriptor(&entries)];
     let request = tidegate::domain::Request { domain: "e", descriptors: &descriptors };
     let found = policy.find(&request).found[0];
-    assert!(matches!(found, Found::Limited(rule) if &*rule.path == "e.a"), "{found:?}");
+    assert!(matches!(found, DescriptorMatch::Limited(rule) if &*rule.path == "e.a"), "{found:?}");
 }
 
 #[test]
@@ -179,7 +182,7 @@ fn key_and_value_are_two_things_not_their_concatenation() {
     let descriptors = [descriptor(&entries)];
     let found = policy.find(&request(&descriptors)).found[0];
     assert!(
-        matches!(found, Found::Limited(rule) if rule.limits[0].limit.rate.requests_per_unit == 5)
+        matches!(found, DescriptorMatch::Limited(rule) if rule.limits[0].limit.rate.requests_per_unit == 5)
     );
 }
 
@@ -233,7 +236,7 @@ fn a_rule_without_limits_is_found_as_unlimited() {
     let entries = [entry("a", "x")];
     let descriptors = [descriptor(&entries)];
     let matches = policy.find(&request(&descriptors));
-    assert!(matches!(matches.found[0], Found::Unlimited(rule) if rule.unlimited));
+    assert!(matches!(matches.found[0], DescriptorMatch::Unlimited(rule) if rule.unlimited));
     assert!(policy.checks(&request(&descriptors), &matches).each.is_empty());
 }
 

@@ -362,7 +362,7 @@ fn metadata_that_a_struct_cannot_hold_is_refused() {
 fn replaces_that_names_nobody_is_let_pass_with_a_warning() {
     let text = rate_limit("unit: day, requests_per_unit: 1, replaces: [{name: ghost}]");
     let warnings = good(text).warnings;
-    assert!(warnings.iter().any(|warning| warning.kind == DiagnosticKind::ReplacesNobody));
+    assert!(warnings.iter().any(|warning| warning.kind == DiagnosticKind::UnknownReplaces));
 }
 
 #[test]

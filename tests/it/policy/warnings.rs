@@ -109,7 +109,7 @@ fn replaces_may_name_a_limit_anywhere_in_the_domain_also_in_a_merged_file() {
     assert_eq!(warnings.len(), 1);
     assert_eq!(
         (warnings[0].file.as_str(), warnings[0].kind),
-        ("b.yaml", DiagnosticKind::ReplacesNobody)
+        ("b.yaml", DiagnosticKind::UnknownReplaces)
     );
     assert_eq!(warnings[0].path, "descriptors[0].rate_limit.replaces[0].name");
 }

@@ -211,6 +211,33 @@ async fn a_limit_that_callers_return_hits_to_is_returned_to_locally_too() {
     assert_eq!(admitted(&store, &limit, 10, NOW).await, 4, "and while the store is gone");
 }
 
+/// The fallback's table is full before the outage begins.
+#[tokio::test]
+async fn a_flood_before_an_outage_leaves_local_decisions_local() {
+    let limit_of = |limit_id, hits| {
+        let limit = window(hits, OnStoreFailure::Local);
+        Arc::new(Limit { limit_id, ..Limit::clone(&limit) })
+    };
+    let (flooded, other) = (limit_of(2, 5), limit_of(3, 5));
+    let store = fallback(1);
+    // An odd factor spreads the bits as a hash would.
+    let key = |n: u128| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let passes = async |identity, limit| {
+        verdict(&store, take(key(identity), limit, 1)).await == Verdict::Pass
+    };
+    for n in 1..=12_000 {
+        passes(n, &flooded).await;
+    }
+    store.remote().gone.store(true, Ordering::SeqCst);
+    let (mut of_flooded, mut of_other) = (0, 0);
+    for n in 100_000..101_000 {
+        of_flooded += u64::from(!passes(n, &flooded).await);
+        of_other += u64::from(!passes(n + 100_000, &other).await);
+    }
+    assert!(of_flooded <= 10, "{of_flooded} of 1,000 refused");
+    assert_eq!(of_other, 0);
+}
+
 #[tokio::test]
 async fn each_rule_says_what_its_silence_means() {
     let store = fallback(1);

@@ -57,7 +57,7 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
         breaker_clock: Some(MonotonicClock::new(now)),
         ..RedisConfig::default()
     };
-    let connections = RedisClient::open(config, PRODUCTION.each().to_vec()).unwrap();
+    let connections = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
     let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let remote = Deadline::new(store, budget, clock);
     let stand_in = FallbackConfig { replicas, ..FallbackConfig::default() };

@@ -19,7 +19,7 @@ use tidegate::store::redis::client::config::{
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::keys::{self, Prefix};
-use tidegate::store::redis::script::library::STRICTLY;
+use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::store::TimeSource;
 
 use super::contract;
@@ -156,7 +156,7 @@ async fn connected(
         reply_timeout: PATIENCE,
         ..RedisConfig::default()
     };
-    let connections = RedisClient::open(config, STRICTLY.each().to_vec()).unwrap();
+    let connections = RedisClient::open(config, STRICT.all().to_vec()).unwrap();
     let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
     connected.expect("the connections are made");
     let mut eyes = Vec::new();

@@ -76,7 +76,7 @@ pub fn auth() -> Auth {
 pub async fn open(config: RedisConfig) -> RedisClient {
     // What the connections say is shown where a test fails.
     let _ = tracing_subscriber::fmt().with_test_writer().try_init();
-    let mut scripts: Vec<&'static Script> = PRODUCTION.each().to_vec();
+    let mut scripts: Vec<&'static Script> = PRODUCTION.all().to_vec();
     scripts.extend([&*COUNT, &*FAIL]);
     let connections = RedisClient::open(config, scripts).unwrap();
     let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;

@@ -65,7 +65,10 @@ fn write(parts: &Parts) -> Identity {
         _ => identity.begin_tag(),
     }
     for (key, shared, value) in &parts.entries {
-        identity.entry(key, if *shared { Held::Pattern(value) } else { Held::Value(value) });
+        identity.push_entry(
+            key,
+            if *shared { EntryValue::Pattern(value) } else { EntryValue::Request(value) },
+        );
     }
     identity
 }
@@ -188,7 +191,7 @@ fn values_that_look_alike_are_different_counters() {
         let mut identity = Identity::default();
         identity.begin(&prefix("d", None, None, &limit(Some(1_000_000))));
         for (key, value) in entries {
-            identity.entry(key, Held::Value(value));
+            identity.push_entry(key, EntryValue::Request(value));
         }
         assert!(seen.insert(identity.hash(&secret)), "{entries:?} collides");
     }
@@ -218,8 +221,11 @@ fn another_secret_makes_other_keys() {
 fn an_ordinary_identity_needs_no_heap() {
     let mut identity = Identity::default();
     identity.begin(&prefix("a-domain-of-ordinary-size", Some("per-token"), None, &limit(None)));
-    identity.entry(b"remote_address", Held::Value(b"2001:0db8:85a3:0000:0000:8a2e:0370:7334"));
-    identity.entry(b"authorization", Held::Value(&[b'x'; 256]));
+    identity.push_entry(
+        b"remote_address",
+        EntryValue::Request(b"2001:0db8:85a3:0000:0000:8a2e:0370:7334"),
+    );
+    identity.push_entry(b"authorization", EntryValue::Request(&[b'x'; 256]));
     assert!(!identity.bytes.spilled());
 }
 

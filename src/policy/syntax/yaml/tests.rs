@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What begins the message of the error that `text` is rejected with.
+/// Returns the start of the error message that rejects `text`.
 fn error(text: &str) -> Option<&'static str> {
     let message = parse(text).err()?.message;
     ["nested", "aliases", "the file is empty"].into_iter().find(|start| message.starts_with(start))
@@ -18,7 +18,7 @@ fn problem(message: &str, path: &str, line: u32, column: u32) -> (String, String
     (message.to_owned(), path.to_owned(), line, column)
 }
 
-/// The tree in YAML's flow style, with sizes as the text has them.
+/// Formats the tree in YAML's flow style.
 fn flow(node: Node<'_>) -> String {
     match node.value() {
         Value::Scalar(text, Style::Plain) => text.to_owned(),
@@ -154,5 +154,5 @@ fn only_tags_of_yaml_itself_that_fit_their_value_pass() {
 
 #[test]
 fn a_node_takes_24_bytes() {
-    assert_eq!(size_of::<Slot>(), 24);
+    assert_eq!(size_of::<NodeRecord>(), 24);
 }

@@ -1,34 +1,38 @@
-//! How long to wait before the next connection attempt, with jitter.
+//! Exponential backoff with jitter between connection attempts.
 //!
-//! Not here: connecting (`dialer`), what happens in the meantime (`connection`).
+//! Not here: connecting (`dialer`), rejecting commands meanwhile (`connection`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use super::circuit_breaker::RANDOM_MAX;
 
-/// After the first failure; doubled with each further one. A server that restarts is reached again
-/// within its first tenth of a second.
-const FIRST: Duration = Duration::from_millis(20);
-/// The longest wait. A hundred processes that connect once a second do not burden a recovering
-/// Redis.
-const LONGEST: Duration = Duration::from_secs(1);
-/// After a failed login: only an operator can fix it, and every attempt is a line in their log.
-const DENIED: Duration = Duration::from_secs(2);
+/// Wait after the first failure, doubled with each further failure. A restarted server is reached
+/// within 100 ms of its start.
+const WAIT_MIN: Duration = Duration::from_millis(20);
+/// Longest wait after a failure other than a denied login. A recovering Redis easily handles a
+/// hundred processes that each connect once a second.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Wait after a denied login, which only an operator can fix. Every attempt adds a line to the
+/// server's log.
+const WAIT_DENIED: Duration = Duration::from_secs(2);
 
-/// The backoff of one connection. The first attempt after a working connection is immediate.
+/// Backoff of one connection. The first attempt after a working connection is immediate.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
+    /// Consecutive failed attempts.
     failures: u32,
+    /// Whether the last attempt failed because the server denied the login.
     denied: bool,
-    /// The present connection has not answered anything yet. If it breaks before it does, that
-    /// counts as a failure; otherwise a server that accepts connections and drops them would be
-    /// redialled in a tight loop.
+    /// Whether the current connection has not answered any command yet. If it breaks before its
+    /// first answer, that counts as a failure. Otherwise a server that accepts connections and
+    /// drops them would be redialed in a tight loop.
     unproven: bool,
 }
 
 impl Backoff {
-    /// The wait before the next attempt, if any. Call it once per attempt.
+    /// Returns the wait before the next attempt; `None`: connect immediately. Call once per
+    /// attempt.
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
         if std::mem::replace(&mut self.unproven, true) {
             self.failures = self.failures.saturating_add(1);
@@ -37,39 +41,39 @@ impl Backoff {
             return None;
         }
         if self.denied {
-            return Some(jittered(DENIED));
+            return Some(jittered(WAIT_DENIED));
         }
-        // 2^10 × 20 ms exceeds the bound.
-        let grown = FIRST.saturating_mul(1 << (self.failures - 1).min(10));
-        Some(jittered(grown.min(LONGEST)))
+        // 20 ms × 2^10 exceeds `WAIT_MAX`.
+        let grown = WAIT_MIN.saturating_mul(1 << (self.failures - 1).min(10));
+        Some(jittered(grown.min(WAIT_MAX)))
     }
 
-    /// The attempt failed. `denied`: the login failed, and will until an operator helps.
+    /// Records a failed attempt. `denied`: the server denied the login.
     pub(crate) fn record_failure(&mut self, denied: bool) {
         self.denied = denied;
     }
 
-    /// The connection answered a command.
+    /// Records that the connection answered a command, which resets the backoff.
     pub(crate) fn record_success(&mut self) {
         *self = Backoff::default();
     }
 
-    /// Whether the attempt before this one failed too.
+    /// Whether the previous attempt failed too.
     pub(crate) fn is_repeated(&self) -> bool {
         self.failures > 0
     }
 }
 
-/// A random duration between half of `wait` and all of it.
+/// Returns a random duration between half of `wait` and `wait`.
 pub(crate) fn jittered(wait: Duration) -> Duration {
     let random = u32::try_from(random()).unwrap_or(0);
     wait / 2 + (wait / 2).saturating_mul(random) / 1024
 }
 
-/// A random number below [`RANDOM_MAX`](super::circuit_breaker::RANDOM_MAX).
+/// Returns a random number below [`RANDOM_MAX`](super::circuit_breaker::RANDOM_MAX).
 pub(crate) fn random() -> u64 {
-    // Every `RandomState` has its own keys. It is the standard library's only source of randomness,
-    // and good enough to keep processes apart.
+    // `RandomState` has random keys. It is the only source of randomness in the standard library,
+    // and good enough for jitter.
     RandomState::new().hash_one(()) % RANDOM_MAX
 }
 
@@ -87,10 +91,10 @@ mod tests {
         for _ in 0..6 {
             backoff.record_failure(false);
             let wait = backoff.next_wait().unwrap();
-            assert!(wait >= last / 2 && wait <= LONGEST, "{wait:?} after {last:?}");
+            assert!(wait >= last / 2 && wait <= WAIT_MAX, "{wait:?} after {last:?}");
             last = wait;
         }
-        assert!(last >= LONGEST / 4, "{last:?}");
+        assert!(last >= WAIT_MAX / 4, "{last:?}");
     }
 
     #[test]
@@ -105,8 +109,8 @@ mod tests {
         let mut backoff = Backoff::default();
         let _ = backoff.next_wait();
         backoff.record_failure(true);
-        assert!(backoff.next_wait().unwrap() >= DENIED / 2);
+        assert!(backoff.next_wait().unwrap() >= WAIT_DENIED / 2);
         backoff.record_failure(false);
-        assert!(backoff.next_wait().unwrap() < DENIED / 2);
+        assert!(backoff.next_wait().unwrap() < WAIT_DENIED / 2);
     }
 }

@@ -1,5 +1,5 @@
-//! The circuit breaker of one node, as a pure state machine: while it is open, nothing is sent to
-//! the node, so no caller waits for a node that does not respond.
+//! State machine of a circuit breaker. While the breaker of a node is open, no call is sent to the
+//! node, so no caller waits for a node that does not respond.
 //!
 //! - *Closed*: every call is sent. It opens when half of at least [`CALLS_MIN`] calls failed within
 //!   [`WINDOW`], or when [`TIMEOUTS_MAX`] calls in a row had no reply in time.
@@ -11,25 +11,26 @@
 
 use crate::domain::Micros;
 
-/// The failure rate counts only from this many calls within a window on.
+/// Least number of calls in a window for the failure rate to open the breaker.
 const CALLS_MIN: u64 = 20;
-/// Calls are counted per window of this length.
+/// Length of the window in which calls and failures are counted.
 const WINDOW: Micros = Micros::SECOND;
-/// Calls in a row without a reply in time. At a thousand calls a second they take 5 ms, so a dead
-/// node is noticed after one call's budget plus those 5 ms.
+/// Number of consecutive timeouts that opens the breaker. At 1,000 calls a second, a dead node is
+/// detected 5 ms after the first timeout.
 const TIMEOUTS_MAX: u32 = 5;
-/// The time between probes is random within these bounds, so that a hundred processes whose
-/// breakers opened together do not probe the recovering node together.
+/// Shortest time between probes. A random time up to `PROBE_INTERVAL_SPREAD` is added, so that a
+/// hundred processes whose breakers opened together do not probe the node at the same moment.
 const PROBE_INTERVAL_MIN: Micros = Micros(100_000);
+/// Largest random addition to the time between probes, in microseconds.
 const PROBE_INTERVAL_SPREAD: u64 = 400_000;
-/// Successful probes in a row that close it.
+/// Number of consecutive successful probes that closes the breaker.
 const PROBES_MIN: u32 = 3;
-/// How long it takes from a tenth of the calls to all of them.
+/// Time after closing until all calls are sent again.
 const RAMP: Micros = Micros::SECOND;
-/// The share of calls at the start of the ramp, in units of 1 / [`RAMP_SCALE`].
+/// Share of calls sent at the start of the ramp, in thousandths.
 const RAMP_START: u64 = 100;
 const RAMP_SCALE: u64 = 1_000;
-/// Random numbers are below this.
+/// Exclusive upper bound of the random numbers passed to the breaker.
 pub(crate) const RANDOM_MAX: u64 = 1_024;
 
 /// The state of a circuit breaker.
@@ -44,11 +45,11 @@ pub enum BreakerState {
 }
 
 impl BreakerState {
-    /// Every state.
+    /// All states, in the order of the metrics.
     pub const ALL: [BreakerState; 3] =
         [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
 
-    /// Its name in metrics.
+    /// Returns the state's name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -58,21 +59,21 @@ impl BreakerState {
     }
 }
 
-/// The breaker's epoch when a call was admitted; its result is reported with it. A new epoch begins
-/// whenever the breaker opens or closes, and results from earlier epochs are ignored.
+/// Number of times that a breaker has opened or closed. A call carries the epoch in which it was
+/// admitted, and the breaker ignores results from earlier epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BreakerEpoch(pub(crate) u32);
 
-/// How a call failed.
+/// Failure of a call that counts against its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFailure {
-    /// There was no reply in time, or the connection was lost.
+    /// The call timed out, or its connection was lost.
     NoReply,
-    /// The node answered that it cannot serve.
+    /// The node answered that it cannot serve calls.
     ErrorReply,
 }
 
-/// One node's breaker.
+/// Circuit breaker of one node, without clock or locks.
 #[derive(Clone, Debug)]
 pub(crate) struct CircuitBreaker {
     state: BreakerState,
@@ -80,18 +81,18 @@ pub(crate) struct CircuitBreaker {
     window_start: Micros,
     calls: u64,
     failures: u64,
-    /// Calls without a reply since the last success.
+    /// Consecutive timeouts since the last success.
     timeouts: u32,
     next_probe: Micros,
     probes: u32,
     ramp: Option<Ramp>,
 }
 
-/// The gradual return to full traffic after the breaker closed.
+/// Gradual return to full traffic after the breaker closed.
 #[derive(Clone, Copy, Debug)]
 struct Ramp {
     start: Micros,
-    /// Grows with every call by the present share; at [`RAMP_SCALE`] a call is sent.
+    /// Grows by the current share with every call; a call is sent when it reaches [`RAMP_SCALE`].
     credit: u64,
 }
 
@@ -112,22 +113,22 @@ impl Default for CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// The present state.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> BreakerState {
         self.state
     }
 
-    /// Whether every call is sent: it is closed and the ramp is over.
+    /// Whether the breaker is closed and sends every call, so the ramp is over.
     pub(crate) fn is_fully_closed(&self) -> bool {
         self.state == BreakerState::Closed && self.ramp.is_none()
     }
 
-    /// The present epoch.
+    /// Returns the current epoch.
     pub(crate) fn epoch(&self) -> BreakerEpoch {
         BreakerEpoch(self.epoch)
     }
 
-    /// Decides whether a call may be sent. `random` is below [`RANDOM_MAX`].
+    /// Returns the current epoch if a call may be sent. `random` is below [`RANDOM_MAX`].
     pub(crate) fn admit(&mut self, now: Micros, random: u64) -> Option<BreakerEpoch> {
         match self.state {
             BreakerState::Closed => self.admit_on_ramp(now).then_some(self.epoch()),
@@ -155,7 +156,7 @@ impl CircuitBreaker {
         admitted
     }
 
-    /// Reports that `count` calls succeeded.
+    /// Records `count` successful calls that were admitted in `epoch`.
     pub(crate) fn record_success(&mut self, epoch: BreakerEpoch, count: u64, now: Micros) {
         if epoch != self.epoch() || count == 0 {
             return;
@@ -181,7 +182,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Reports that a call failed.
+    /// Records a failed call that was admitted in `epoch`.
     pub(crate) fn record_failure(
         &mut self,
         epoch: BreakerEpoch,
@@ -328,7 +329,8 @@ mod tests {
 
     proptest! {
         /// In any history: while it is not closed, at most one call per 100 ms is sent. Once every
-        /// call succeeds, it is fully closed after four of the longest probe intervals and the ramp.
+        /// call succeeds, it is fully closed after four of the longest probe intervals and the
+        /// ramp.
         #[test]
         fn while_not_closed_it_sends_only_probes_and_it_always_recovers(
             steps in proptest::collection::vec((0..200_u64, 0..3_u8, 0..RANDOM_MAX), 1..400),

@@ -1,4 +1,4 @@
-//! TLS towards Redis: certificates parsed once, and again when new ones are found.
+//! TLS for connections to Redis: parsing certificates at the start and whenever they change.
 //!
 //! Not here: reading files (`app`), connecting (`dialer`).
 
@@ -10,44 +10,53 @@ use rustls::pki_types::pem::PemObject as _;
 
 use super::config::{Address, RedisConfigError, Tls, TlsReloader};
 
-/// The certificates for new connections, and their reloader.
+/// Certificates for new connections, and the function that rereads them.
 #[derive(Debug)]
 pub(crate) struct ClientTls {
     reloader: Option<TlsReloader>,
     loaded: Mutex<LoadedTls>,
 }
 
+/// Certificates that were read last, and the parsed ones in use.
 #[derive(Debug)]
 struct LoadedTls {
-    /// What the reloader returned last, valid or not.
+    /// Certificates that the reloader returned last, valid or not.
     latest: Arc<Tls>,
-    /// An address over TLS, of which host and port are replaced. It is the only public place where
-    /// the library keeps parsed certificates.
+    /// TLS address whose host and port are replaced for each connection. `redis` keeps parsed
+    /// certificates nowhere else that is public.
     template: ConnectionAddr,
-    /// How often the template was replaced.
+    /// Number of times that `template` was replaced.
     generation: u64,
 }
 
 impl ClientTls {
-    /// Parses the first certificates.
+    /// Parses the certificates that new connections use until a reload.
+    ///
+    /// # Errors
+    ///
+    /// A certificate or private key cannot be parsed.
     pub(crate) fn new(
         tls: &Tls,
         reloader: Option<TlsReloader>,
     ) -> Result<ClientTls, RedisConfigError> {
-        let loaded =
-            LoadedTls { latest: Arc::new(tls.clone()), template: template(tls)?, generation: 0 };
+        let loaded = LoadedTls {
+            latest: Arc::new(tls.clone()),
+            template: build_template(tls)?,
+            generation: 0,
+        };
         Ok(ClientTls { reloader, loaded: Mutex::new(loaded) })
     }
 
-    /// Reloads the certificates, and returns the generation of those in use. Invalid ones are
-    /// logged once and the old ones stay. Called once per connection attempt, never by a call.
+    /// Rereads the certificates, and returns the generation of the certificates in use. If the new
+    /// certificates are invalid, logs that once and keeps the old ones. Runs once per connection
+    /// attempt.
     pub(crate) fn refresh(&self) -> u64 {
         let read = self.reloader.as_ref().and_then(TlsReloader::read);
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tls) = read.filter(|tls| *tls != *loaded.latest) else {
             return loaded.generation;
         };
-        match template(&tls) {
+        match build_template(&tls) {
             Ok(template) => {
                 loaded.template = template;
                 loaded.generation += 1;
@@ -61,7 +70,7 @@ impl ClientTls {
         loaded.generation
     }
 
-    /// The address over TLS; `None` for a unix socket.
+    /// Returns the address for a TLS connection; `None` for a unix socket.
     pub(crate) fn connection_addr(&self, address: &Address) -> Option<ConnectionAddr> {
         let Address::Tcp(host, port) = address else { return None };
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,12 +86,13 @@ impl ClientTls {
     }
 }
 
-fn template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
-    // The library uses the process's default provider. An error only says that one is installed
+/// Parses certificates into an address with a placeholder host.
+fn build_template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
+    // `redis` uses the process's default crypto provider. The call fails if one is installed
     // already, and any provider will do.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The library accepts a file without certificates as an empty list of authorities, and every
-    // connection would then fail. Reject it here instead.
+    // `redis` accepts a file without certificates as an empty list of authorities, and then every
+    // connection fails. Reject such a file here.
     let chain = tls.client.as_ref().map(|(chain, _)| chain);
     for pem in [tls.ca.as_ref(), chain].into_iter().flatten() {
         let parsed = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();

@@ -1,9 +1,9 @@
-//! Redis Cluster: sends script calls to the nodes that hold their slots, in parallel, and follows
-//! redirections per call.
+//! Redis Cluster topology: sends script calls in parallel to the nodes that hold their slots, and
+//! follows redirections.
 //!
-//! Script calls never wait for the slot table: it is refreshed in the background (`slot_refresh`)
-//! and replaced as a whole. Not here: connections (`connection`), the meaning of error replies
-//! (`error_reply`), computing a key's slot (the script call names it).
+//! Script calls never wait for the slot table, which is refreshed in the background
+//! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
+//! (`error_reply`), computing the slot of a key (`store`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,28 +23,29 @@ use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::slot_table::{SlotOwner, SlotTable};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
-/// Redirections per call: a stale table costs one, a slot that moves meanwhile a second. More means
-/// that the nodes disagree.
+/// Redirections followed per call, at most. A stale slot table causes one, a slot that moves
+/// meanwhile a second. More than three mean that the nodes disagree.
 const REDIRECTS_MAX: u32 = 3;
-/// Retries of a call whose keys are being migrated (TRYAGAIN), each after 2 to 4 ms.
+/// Retries of a call after TRYAGAIN, at most.
 const RETRIES_MAX: u32 = 5;
+/// Longest wait before a retry after TRYAGAIN; the shortest is half of it.
 const RETRY_WAIT: Duration = Duration::from_millis(4);
 
-/// The nodes of a cluster and its slot table.
+/// Redis Cluster client: the known nodes and the slot table.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
     table: ArcSwap<SlotTable>,
-    /// Held while a new table is derived from the present one. Script calls never take it.
+    /// Serializes replacements of `table`. Script calls never take this lock.
     update: Mutex<()>,
-    /// Requests a refresh of the table.
+    /// Notified when the slot table may be stale.
     pub(crate) refresh_needed: Arc<Notify>,
-    /// The node to ask first at the next refresh: the one that a MOVED named last.
+    /// Node to query first at the next refresh: the target of the last MOVED.
     refresh_hint: Mutex<Option<Address>>,
 }
 
 impl Cluster {
-    /// A cluster with an empty slot table.
+    /// Makes a client with an empty slot table.
     pub(crate) fn new(context: Arc<ClientContext>, refresh_needed: Arc<Notify>) -> Cluster {
         Cluster {
             context,
@@ -55,11 +56,11 @@ impl Cluster {
         }
     }
 
-    /// Sends script calls and waits for their replies. Those that are missing at the deadline are
-    /// reported as lost.
+    /// Sends script calls to their nodes and waits for the replies. Calls that are not answered at
+    /// the deadline fail as lost.
     pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         let table = self.table.load_full();
-        // Three nodes are the smallest cluster; a call to more of them pays for an allocation.
+        // The smallest cluster has three nodes. A call to more nodes costs an allocation.
         let mut batches: SmallVec<[(u16, Batch); 3]> = SmallVec::new();
         let mut pending: SmallVec<[(u16, PendingReply); 1]> = SmallVec::new();
         for call in calls {
@@ -85,13 +86,13 @@ impl Cluster {
         }
         let mut replies = Replies::with_capacity(pending.len());
         let mut redirected = Vec::new();
-        let timer = at_deadline(deadline);
+        let timer = sleep_until_deadline(deadline);
         tokio::pin!(timer);
-        // A timer must not be polled again once it has fired. From then on nothing is awaited.
+        // The timer must not be polled again after it fired.
         let mut expired = false;
         for (at, (owner, reply)) in pending.into_iter().enumerate() {
             let reply = tokio::select! {
-                // A reply that has arrived counts even after the deadline.
+                // Replies first: one that has arrived counts even after the deadline.
                 biased;
                 reply = reply.wait() => reply,
                 () = std::future::ready(()), if expired => CommandReply::Failed(SendError::LOST),
@@ -109,7 +110,7 @@ impl Cluster {
                         redirected
                             .push(async move { (at, self.follow(from, redirect, call).await) });
                     }
-                    // Replaced below, unless the deadline comes first.
+                    // Placeholder, replaced below unless the deadline comes first.
                     Err(SendError::LOST)
                 }
             });
@@ -130,7 +131,8 @@ impl Cluster {
         replies
     }
 
-    /// Sends a script call whose reply nobody waits for.
+    /// Sends a script call without waiting for its reply. The call is dropped if no node is known
+    /// for its slot.
     pub(crate) fn post(&self, call: ScriptCall) {
         let table = self.table.load();
         match table.node(table.owner(call.slot)) {
@@ -139,7 +141,7 @@ impl Cluster {
         }
     }
 
-    /// Follows the redirections of a script call that did not run.
+    /// Follows the redirections of a script call that did not run, and returns its final reply.
     async fn follow(
         &self,
         mut node: Arc<Node>,
@@ -182,7 +184,7 @@ impl Cluster {
         }
     }
 
-    /// The node at an address. A new node is opened and added to the table.
+    /// Returns the node at an address. An unknown node is opened and added to the slot table.
     fn node_at(&self, address: &Address) -> Arc<Node> {
         if let Some(node) = self.table.load().node_at(address) {
             return node;
@@ -197,8 +199,8 @@ impl Cluster {
         node
     }
 
-    /// Replaces the table and returns whether anything changed. Nodes that stay keep their
-    /// connections; those of other nodes end once they are idle.
+    /// Replaces the slot table, and returns whether anything changed. Nodes in both tables keep
+    /// their connections; the connections of removed nodes are closed once they are idle.
     pub(crate) fn update_table(&self, owners: &[SlotOwner]) -> bool {
         let _update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let former = self.table.load();
@@ -214,23 +216,24 @@ impl Cluster {
         changed
     }
 
-    /// Takes the address that a MOVED named last.
+    /// Takes the target address of the last MOVED.
     pub(crate) fn take_refresh_hint(&self) -> Option<Address> {
         self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Returns all known nodes.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.table.load().nodes().to_vec()
     }
 
-    /// Whether every slot has a node with an open connection.
+    /// Whether every slot belongs to a node with an open connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.table.load().is_connected()
     }
 }
 
-/// Resolves at the deadline; never, if there is none.
-async fn at_deadline(deadline: Option<Instant>) {
+/// Completes at the deadline, or never if there is none.
+async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,

@@ -10,39 +10,39 @@ use std::time::Duration;
 use crate::domain::Micros;
 use crate::store::redis::keys::Prefix;
 
-/// Measured: with 64 callers, twice as many connections answered no faster and took 13 % more of
-/// the client's CPU.
+/// Default number of connections per node. With 64 callers, four connections were no faster than
+/// two and took 13 % more client CPU.
 pub const CONNECTIONS_PER_NODE: usize = 2;
-/// On a healthy network connecting takes a few milliseconds, TLS and handshake included. A node
-/// that takes longer than this counts as down.
+/// Default time limit for connecting, TLS and handshake included. On a healthy network connecting
+/// takes a few milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// A connection whose oldest reply is this late is closed. Callers gave up long before (6 ms), and
-/// waiting longer would only delay the reconnect.
+/// Default time after which an unanswered command closes its connection. Callers gave up long
+/// before (6 ms), and waiting longer would only delay the reconnect.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How the servers are arranged.
+/// Redis deployment: a single server, a master behind sentinels, or a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TopologyConfig {
     /// One server, or an address that always leads to the master.
     #[default]
     Single,
-    /// The addresses are those of sentinels.
+    /// A master found through sentinels. The configured addresses are those of the sentinels.
     Sentinel {
-        /// The name under which the sentinels monitor the master.
+        /// Name under which the sentinels monitor the master.
         master: String,
         /// Credentials for the sentinels themselves.
         auth: Auth,
     },
-    /// The addresses are some nodes of a Redis Cluster; the rest are discovered.
+    /// A Redis Cluster. The configured addresses are some of its nodes; the others are discovered.
     Cluster,
 }
 
-/// The address of a server.
+/// Address of a Redis server or sentinel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A host name or an IP address (IPv6 without brackets), and a port.
     Tcp(String, u16),
-    /// The path of a unix socket.
+    /// Path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -56,26 +56,26 @@ impl fmt::Display for Address {
     }
 }
 
-/// Credentials.
+/// Credentials for logging in to Redis or to a sentinel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth {
-    /// The ACL user; `None` is the server's default user.
+    /// ACL user. `None`: the server's default user.
     pub user: Option<String>,
-    /// The password.
+    /// Password for AUTH or HELLO.
     pub password: Password,
 }
 
-/// A password, or where to get it.
+/// Password, fixed or read before each new connection.
 #[derive(Clone, Default)]
 pub enum Password {
-    /// No password.
+    /// No AUTH is sent.
     #[default]
     None,
-    /// A fixed one.
+    /// A password that never changes.
     Fixed(String),
-    /// Read again for every new connection, so that a rotated password file takes effect: open
-    /// connections stay, new ones use the new password. `None` from the function fails the
-    /// connection attempt, which is then retried.
+    /// Function that reads the password before each new connection, so that a rotated password
+    /// file takes effect. Open connections stay. If the function returns `None`, the connection
+    /// attempt fails and is retried.
     Reloaded(Arc<dyn Fn() -> Option<String> + Send + Sync>),
 }
 
@@ -103,19 +103,19 @@ impl PartialEq for Password {
 
 impl Eq for Password {}
 
-/// TLS towards Redis and the sentinels.
+/// TLS configuration for connections to Redis and to the sentinels.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The trusted certificate authorities, PEM. `None`: those of the system.
+    /// Trusted certificate authorities, PEM. `None`: the system's.
     pub ca: Option<Vec<u8>>,
-    /// The client's certificate chain and key, PEM.
+    /// Client certificate chain and private key, PEM. `None`: no client certificate.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
-    /// Accept a valid certificate that was issued for another host name.
+    /// Whether a valid certificate issued for another host name is accepted.
     pub skip_hostname: bool,
 }
 
 impl fmt::Debug for Tls {
-    /// Prints which parts are set, never the key.
+    /// Prints which fields are set, never the private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("own_ca", &self.ca.is_some())
@@ -125,13 +125,14 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Reads the certificates again for every new connection, so that replaced files take effect; open
-/// connections stay. If the function returns `None`, the former certificates stay in use.
+/// Function that reads the certificates before each new connection, so that replaced files take
+/// effect. Open connections stay. If the function returns `None`, the previous certificates are
+/// used.
 #[derive(Clone)]
 pub struct TlsReloader(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
 
 impl TlsReloader {
-    /// Reloads certificates by calling `read`.
+    /// Makes a reloader of `read`.
     pub fn new(read: impl Fn() -> Option<Tls> + Send + Sync + 'static) -> Self {
         TlsReloader(Arc::new(read))
     }
@@ -150,47 +151,48 @@ impl fmt::Debug for TlsReloader {
 /// Configuration of the Redis client.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// How the servers are arranged.
+    /// Single server, Sentinel, or Cluster.
     pub topology: TopologyConfig,
-    /// The server, the sentinels, or some nodes of the cluster; at least one.
+    /// Addresses of the server, the sentinels, or some nodes of the cluster; at least one.
     pub addresses: Vec<Address>,
-    /// Credentials for the servers.
+    /// Credentials for the Redis servers. The sentinels have their own.
     pub auth: Auth,
-    /// TLS; `None`: plain text.
+    /// TLS configuration. `None`: plain text.
     pub tls: Option<Tls>,
-    /// Reloads the certificates. `None`: they never change.
+    /// Rereads the certificates before each new connection. `None`: they never change.
     pub tls_reloader: Option<TlsReloader>,
-    /// The database number. A cluster has only 0.
+    /// Database number, for SELECT. A cluster only has database 0.
     pub db: i64,
-    /// The prefix of every key (CACHE_KEY_PREFIX).
+    /// Prefix of every key (CACHE_KEY_PREFIX).
     pub prefix: Prefix,
-    /// The key format's version and the fingerprint of the key secret. Each new connection compares
-    /// it with what other replicas stored under `<prefix>tg1meta`. Empty: not compared.
+    /// Version of the key format and fingerprint of the key secret. Each new connection compares
+    /// this text with the one that another replica stored under `<prefix>tg1meta`, and warns if
+    /// they differ. Empty: not compared.
     pub meta: String,
-    /// At least 1.
+    /// Number of connections to each node, at least 1.
     pub connections_per_node: usize,
     /// Time limit for connecting, handshake included.
     pub connect_timeout: Duration,
-    /// A connection whose oldest reply is later than this is closed.
+    /// Time after which an unanswered command closes its connection.
     pub reply_timeout: Duration,
-    /// The clock of the circuit breakers and of the measured waits. `None`: no breakers, and
-    /// nothing is measured.
+    /// Clock for the circuit breakers and the duration metrics. `None`: no circuit breakers and no
+    /// durations.
     pub breaker_clock: Option<MonotonicClock>,
-    /// The workers' single-threaded runtimes. Connections are distributed over them in turn, and a
-    /// worker's calls use a connection on its own runtime if there is one: waking another thread is
-    /// most of what a call costs. Empty: connections run on the runtime that opens the client.
+    /// Single-threaded runtimes of the workers. Connections are distributed over them round-robin,
+    /// and a worker's calls prefer a connection on its own runtime, because waking another thread
+    /// is most of the cost of a call. Empty: connections run on the runtime that opens the client.
     pub worker_runtimes: Vec<tokio::runtime::Handle>,
-    /// How often INFO is polled on each node. `None`: never.
+    /// Interval between INFO polls of each node. `None`: INFO is never polled.
     pub info_interval: Option<Duration>,
 }
 
-/// A clock that never goes back, in microseconds since an arbitrary moment. Passed in, because
-/// nothing below `app` reads the time.
+/// Monotonic clock, in microseconds since an arbitrary moment. A function passed in, because only
+/// `src/clock.rs` asks the operating system for the time.
 #[derive(Clone)]
 pub struct MonotonicClock(Arc<dyn Fn() -> Micros + Send + Sync>);
 
 impl MonotonicClock {
-    /// A clock read by `read`, which is called twice per script call and twice per write.
+    /// Makes a clock of `read`, which is called twice per script call and twice per write.
     pub fn new(read: impl Fn() -> Micros + Send + Sync + 'static) -> Self {
         MonotonicClock(Arc::new(read))
     }
@@ -207,7 +209,8 @@ impl fmt::Debug for MonotonicClock {
 }
 
 impl Default for RedisConfig {
-    /// A plain server on the loopback interface; nothing is compared.
+    /// Returns the configuration for one plain-text server at 127.0.0.1:6379, without circuit
+    /// breakers or INFO polls.
     fn default() -> Self {
         RedisConfig {
             topology: TopologyConfig::Single,
@@ -228,12 +231,12 @@ impl Default for RedisConfig {
     }
 }
 
-/// Why a client cannot be created from a configuration.
+/// Error in a Redis client configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisConfigError {
-    /// There is no address.
+    /// The list of addresses is empty.
     NoAddress,
-    /// A certificate or key does not parse.
+    /// A certificate or private key cannot be parsed; the text says why.
     Tls(String),
 }
 

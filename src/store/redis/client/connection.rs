@@ -1,11 +1,11 @@
-//! One pipelined connection to one node, and the queue in front of it.
+//! One pipelined connection to a Redis node, and its queue of commands.
 //!
-//! Everything that queued since the last write leaves with the next one; there is no timer. While
-//! the connection is down, queued commands fail at once, and no caller waits for a reconnect. Not
+//! Each write contains all commands queued since the previous write; there is no timer. While the
+//! connection is down, queued commands fail immediately, so no caller waits for a reconnect. Not
 //! here: choosing a connection (`node`), following redirections (`cluster`), connecting (`dialer`).
 //!
-//! Invariant: a command that was written is never written again unless the server said that it did
-//! not run. A command that is dropped without a reply has an unknown outcome.
+//! Invariant: a command is written a second time only if the server answered that it did not run.
+//! If a written command is dropped without a reply, its outcome is unknown.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,25 +27,26 @@ use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 
-/// Commands in one write. A batch of 128 is answered in about half a millisecond; one of 1024 takes
-/// eight, more than the budget of the last command in it.
+/// Commands in one write, at most. Redis answers a batch of 128 in about 0.5 ms; a batch of 1024
+/// takes 8 ms, more than the budget of its last command.
 const COMMANDS_MAX: usize = 128;
-/// Bytes in one write, approximately. Redis reads 16 KiB from a connection before it serves the
-/// next one.
+/// Approximate number of bytes in one write, at most. Redis reads 16 KiB from a connection before
+/// it serves the next connection.
 const BYTES_MAX: usize = 16 * 1024;
-/// What the protocol adds to an argument: `$`, its length, two line ends.
+/// Bytes that RESP adds to an argument: `$`, the length, two line ends.
 const ARGUMENT_OVERHEAD: usize = 8;
-/// Writes in flight per connection. Two keep the server busy while a reply travels. More would make
-/// batches smaller, and Redis spends twice as much on a single command as on one among sixteen.
+/// Writes in flight per connection, at most. Two keep the server busy while a reply travels. More
+/// would make batches smaller, and a command sent alone costs Redis twice as much as one in a batch
+/// of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
-/// Calls in a connection's queue: four batches. A call behind more than that would miss its budget,
-/// so it is rejected immediately.
+/// Calls in a connection's queue, at most: four batches. A call behind a full queue would miss its
+/// budget, so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
-/// How often a command is sent again after NOSCRIPT. A server that loses its scripts faster than
-/// that is broken.
+/// How often a command is sent again after NOSCRIPT. After three times, the server loses its
+/// scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// The task that owns one connection.
+/// Task that opens, serves, and reopens one connection.
 pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
     pub(crate) queue: mpsc::Receiver<Batch>,
@@ -53,22 +54,22 @@ pub(crate) struct Connection {
     pub(crate) stats: Arc<NodeStats>,
     /// Notified when the topology may have changed.
     pub(crate) refresh_needed: Arc<Notify>,
-    /// Measures round trips; `None`: they are not measured.
+    /// Clock for measuring round trips. `None`: round trips are not measured.
     pub(crate) clock: Option<MonotonicClock>,
 }
 
-/// Why a connection ended.
+/// Reason why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseReason {
-    /// The node was closed, so there will be no reconnect.
+    /// The node was dropped; there is no reconnect.
     NodeClosed,
-    /// The connection broke, or its oldest reply is overdue.
+    /// The connection broke, or its oldest reply was overdue.
     Lost,
-    /// The server has become a replica.
+    /// The server answered READONLY: it has become a replica.
     Demoted,
 }
 
-/// A write in flight, and who waits for which of its replies.
+/// Batch of commands that was written and whose replies have not arrived.
 struct InFlightBatch {
     pipeline: Pipeline,
     commands: Vec<InFlight>,
@@ -76,7 +77,7 @@ struct InFlightBatch {
 }
 
 impl Connection {
-    /// Connects, serves the queue and reconnects, until the node is dropped.
+    /// Connects, sends the queued commands, and reconnects, until the node is dropped.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
@@ -96,14 +97,14 @@ impl Connection {
         }
     }
 
-    /// Connects, as often as it takes, and rejects what is queued meanwhile. Returns `None` once
-    /// the node is closed.
+    /// Retries connecting until it succeeds, and rejects commands that are queued meanwhile.
+    /// Returns `None` if the node is dropped.
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<PooledConnection> {
         loop {
             if let Some(wait) = backoff.next_wait() {
                 reject_during(&mut self.queue, &self.stats, tokio::time::sleep(wait)).await?;
             }
-            // A notice left behind by an earlier connection is not about the next one.
+            // Discard a notification that an earlier connection left behind.
             let _ = self.dialer.disconnected.notified().now_or_never();
             match reject_during(&mut self.queue, &self.stats, self.dialer.connect()).await? {
                 Ok(connection) => return Some(connection),
@@ -117,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// Logs the first failure in a row; the others are only counted.
+    /// Logs a connection failure, unless the previous attempt failed too.
     fn log_failure(&self, backoff: &Backoff, error: &ConnectError) {
         if backoff.is_repeated() {
             return;
@@ -134,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// Sends queued commands over one connection until it ends.
+    /// Sends queued commands over an open connection until the connection is closed.
     async fn serve(
         &mut self,
         connection: &MultiplexedConnection,
@@ -157,7 +158,7 @@ impl Connection {
                 break CloseReason::NodeClosed;
             }
             tokio::select! {
-                // Replies first: a command that was answered must not be reported as lost.
+                // Replies first, so that no answered command is reported as lost.
                 biased;
                 Some((batch, result)) = batches.next(), if !batches.is_empty() => {
                     in_flight -= batch.commands.len();
@@ -167,7 +168,7 @@ impl Connection {
                     }
                 }
                 () = disconnected.notified() => {
-                    // The library has already completed every batch it could.
+                    // The library has already completed every batch that was answered.
                     while let Some((batch, result)) = batches.next().await {
                         in_flight -= batch.commands.len();
                         let _ = self.dispatch_replies(batch, result, &mut pending);
@@ -189,7 +190,8 @@ impl Connection {
         reason
     }
 
-    /// Packs pending commands into one write and skips those whose callers have stopped waiting.
+    /// Moves pending commands into one batch, and drops those whose callers have stopped waiting.
+    /// Returns `None` if there is nothing to write.
     fn write_batch(&self, pending: &mut VecDeque<PendingCommand>) -> Option<InFlightBatch> {
         let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
@@ -225,7 +227,12 @@ impl Connection {
         Some(InFlightBatch { pipeline, commands, sent })
     }
 
-    /// Hands every reply to its caller. Commands that need a SCRIPT LOAD go back to `pending`.
+    /// Sends every reply of a batch to its caller. Commands answered with NOSCRIPT return to
+    /// `pending`.
+    ///
+    /// # Errors
+    ///
+    /// The reason for closing the connection.
     fn dispatch_replies(
         &self,
         batch: InFlightBatch,
@@ -266,7 +273,8 @@ impl Connection {
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
-    /// Completes a command that got an error reply, or returns it to be sent again.
+    /// Answers the caller of a command that got an error reply, or returns the command if it has to
+    /// be sent again.
     fn handle_error(
         &self,
         reply: ErrorReply,
@@ -316,7 +324,8 @@ impl Connection {
     }
 }
 
-/// Waits for `work` and rejects what is queued meanwhile. Returns `None` once the node is closed.
+/// Waits for `work` and rejects commands that are queued meanwhile. Returns `None` if the node is
+/// dropped.
 async fn reject_during<W: Future>(
     queue: &mut mpsc::Receiver<Batch>,
     stats: &NodeStats,
@@ -343,7 +352,7 @@ async fn send(
     (batch, result)
 }
 
-/// The approximate size of a command on the wire, in bytes.
+/// Returns the approximate size of a command on the wire, in bytes.
 fn wire_size(command: &PendingCommand) -> usize {
     let length = |argument: Arg<&[u8]>| match argument {
         Arg::Simple(bytes) => bytes.len() + ARGUMENT_OVERHEAD,

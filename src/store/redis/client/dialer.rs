@@ -1,7 +1,6 @@
-//! Opens connections: address, TLS, login, and the handshake that makes a connection ready for
-//! script calls.
+//! Opening connections to Redis: address, TLS, login, and loading scripts.
 //!
-//! Not here: what is sent afterwards (`connection`), which nodes exist (`sentinel`, `slot_refresh`).
+//! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +21,21 @@ use super::info::NodeInfo;
 use super::node_stats::NodeStats;
 use crate::store::redis::script::library::Script;
 
-/// A silent peer is probed after 5 s, then every second, and given up after the third probe.
+/// Time without traffic until the first TCP keepalive probe. After three unanswered probes, one
+/// second apart, the connection is closed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Unacknowledged bytes end a connection after the same time as unanswered keepalive probes.
+/// TCP user timeout: written bytes that are not acknowledged for this long close the connection. As
+/// long as the keepalive probes take.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
-/// The fingerprint expires this long after the last replica connected. Replicas with different
+/// Expiry of the stored key fingerprint, renewed by every connection. Replicas with different key
 /// secrets connect within hours of a rollout; a week also covers a quiet weekend.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
-/// The name shown by CLIENT LIST.
+/// Connection name shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
 
-/// What all connections of a client share.
+/// Configuration, scripts, and certificates shared by all connections of a client.
 #[derive(Debug)]
 pub(crate) struct ClientContext {
     pub(crate) config: RedisConfig,
@@ -43,7 +44,11 @@ pub(crate) struct ClientContext {
 }
 
 impl ClientContext {
-    /// Checks the configuration. `scripts` are loaded on every new connection.
+    /// Validates the configuration. `scripts` are loaded on every new connection.
+    ///
+    /// # Errors
+    ///
+    /// The list of addresses is empty, or a certificate cannot be parsed.
     pub(crate) fn new(
         config: RedisConfig,
         scripts: Vec<&'static Script>,
@@ -56,11 +61,12 @@ impl ClientContext {
         Ok(ClientContext { config, scripts, tls })
     }
 
-    /// Sends one command on a connection of its own. For topology and INFO, never for script calls.
+    /// Sends one command over a new connection and returns the reply. Used for topology and INFO,
+    /// never for script calls.
     ///
     /// # Errors
     ///
-    /// An error reply, or none within the connect timeout.
+    /// The server answered with an error, or not within the connect timeout.
     pub(crate) async fn query(
         &self,
         address: &Address,
@@ -87,7 +93,7 @@ impl ClientContext {
         password: Option<&str>,
         db: i64,
     ) -> Result<ConnectionInfo, RedisError> {
-        // RESP3: the library reports a broken connection at once only there.
+        // With RESP3, `redis` reports a broken connection immediately.
         let mut login = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
             .set_skip_set_lib_name()
@@ -119,6 +125,7 @@ impl ClientContext {
     }
 }
 
+/// Returns the current password.
 fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
     match &auth.password {
         Password::None => Ok(None),
@@ -129,12 +136,12 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
     }
 }
 
-/// Why a connection could not be opened.
+/// Error while opening a connection.
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     /// The server is not a master.
     NotMaster,
-    /// The server denied the login or a command. Only an operator can fix that.
+    /// The server denied the login or a command, which only an operator can fix.
     Denied(String),
     /// Any other reason; a retry may help.
     Failed(String),
@@ -155,24 +162,23 @@ impl From<RedisError> for ConnectError {
     }
 }
 
-/// Opens the successive connections of one [`Connection`](super::connection::Connection).
+/// Opens connections for one [`Connection`](super::connection::Connection) task.
 ///
-/// They come from a pool of one connection: the notice that a connection broke is part of a pool's
-/// configuration and does not say which connection it is about, so a shared pool could not tell.
+/// Each dialer has a pool of one connection. A shared pool could not tell which of its connections
+/// broke, because the callback for broken connections is part of the pool's configuration.
 ///
-/// INFO and CLUSTER do not use a pool. Before each reuse it would send UNWATCH and PING, which our
-/// ACL does not permit and sentinels do not know; it would keep another connection open per node,
-/// and the code would be no shorter.
+/// INFO and CLUSTER queries do not use a pool. Before each reuse, a pool sends UNWATCH and PING,
+/// which our ACL does not permit and sentinels do not know.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
     address: Address,
     pool: Option<PoolOfOne>,
     stats: Arc<NodeStats>,
-    /// Notified when the present connection breaks.
+    /// Notified when the current connection breaks.
     pub(crate) disconnected: Arc<Notify>,
 }
 
-/// A pool, and the credentials that its connections log in with.
+/// Pool of one connection, and the credentials that it was built with.
 struct PoolOfOne {
     pool: Pool,
     password: Option<String>,
@@ -192,7 +198,8 @@ impl Dialer {
         &self.address
     }
 
-    /// Opens a connection: logged in, every script loaded and, with sentinels, to a master.
+    /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
+    /// is a master.
     pub(crate) async fn connect(&mut self) -> Result<Connection, ConnectError> {
         let password = password(&self.context.config.auth)?;
         let tls_generation = self.context.tls.as_ref().map_or(0, ClientTls::refresh);
@@ -248,7 +255,7 @@ impl Dialer {
     async fn handshake(&self, connection: &mut Connection) -> Result<(), ConnectError> {
         let config = &self.context.config;
         let checks_role = matches!(config.topology, TopologyConfig::Sentinel { .. });
-        let meta_key = config.prefix.meta();
+        let meta_key = config.prefix.meta_key();
         let mut commands = Pipeline::new();
         commands.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         for script in &self.context.scripts {
@@ -263,7 +270,7 @@ impl Dialer {
         commands.cmd("INFO").arg("memory");
         let replies = connection.req_packed_commands(&commands, 0, commands.len()).await?;
         let mut replies = replies.into_iter();
-        // The client name helps operators; failing to set it is no reason to reject a connection.
+        // The client name only helps operators, so an error is ignored.
         let _ = replies.next();
         for reply in replies.by_ref().take(self.context.scripts.len()) {
             if let Value::ServerError(error) = reply {
@@ -281,8 +288,8 @@ impl Dialer {
         Ok(())
     }
 
-    /// Warns if Redis may evict keys: it would forget limits, and nothing else would show it. No
-    /// warning if the ACL does not permit INFO.
+    /// Warns if Redis may evict keys, because an evicted counter silently resets its limit. Without
+    /// permission for INFO there is no warning.
     fn check_eviction(&self, memory: Value) {
         let Ok(memory) = redis::from_redis_value::<String>(memory) else { return };
         let may_evict = NodeInfo::parse(&memory, self.context.config.db).may_evict();
@@ -293,9 +300,9 @@ impl Dialer {
         }
     }
 
-    /// Warns if another replica uses a different key secret or format: the replicas then count the
-    /// same caller under different keys, and each admits the full limit. On a cluster only the node
-    /// that owns the key answers; MOVED from the others is ignored.
+    /// Warns if another replica uses a different key secret or key format. Such replicas count the
+    /// same caller under different keys, and each admits the full limit. On a cluster, only the
+    /// node that holds the key answers; MOVED from other nodes is ignored.
     async fn compare_meta(&self, connection: &mut Connection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {
@@ -311,18 +318,19 @@ impl Dialer {
         }
         let mut store = redis::cmd("SET");
         store.arg(key).arg(meta).arg("EX").arg(META_EXPIRY_S);
-        // It fails on a full or read-only server. Then replicas are not compared; nothing worse.
+        // SET fails on a full or read-only server. The only effect is that nothing is compared.
         let _ = connection.req_packed_command(&store).await;
     }
 }
 
-/// `SCRIPT LOAD` of a script.
+/// Returns the SCRIPT LOAD command for a script.
 pub(crate) fn script_load(script: &Script) -> Cmd {
     let mut command = redis::cmd("SCRIPT");
     command.arg("LOAD").arg(&script.text);
     command
 }
 
+/// Returns an error unless a reply to ROLE says that the server is a master.
 fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
     match role {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),

@@ -1,6 +1,6 @@
-//! What each error reply of Redis means: whether the script ran, and what happens to the call.
+//! Classification of Redis error replies: whether the script ran, and whether to resend the call.
 //!
-//! Not here: acting on it (`connection` reloads scripts, `cluster` follows redirections).
+//! Not here: loading scripts again (`connection`), following redirections (`cluster`).
 
 use redis::{ServerError, ServerErrorKind};
 
@@ -8,32 +8,33 @@ use super::config::Address;
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::ExecutionStatus;
 
-/// A classified error reply.
+/// Classified error reply of a Redis node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorReply {
-    /// The script is not loaded: load it and send the call again.
+    /// NOSCRIPT: the script has to be loaded and the call sent again.
     NoScript,
-    /// The call belongs to another node, or has to wait.
+    /// The call has to be sent to another node, or again a moment later.
     Redirect(Redirect),
-    /// The call failed.
+    /// The call failed and is not sent again.
     Failed(SendError),
 }
 
-/// Where a call that did not run has to go.
+/// Redirection of a call that did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirect {
-    /// The slot is now on that node.
+    /// MOVED: the slot is now on the node at this address.
     Moved(Address),
-    /// The slot is being migrated, and this key is already on that node.
+    /// ASK: the slot is being migrated, and the key is already on the node at this address.
     Ask(Address),
-    /// Some of the keys are being migrated: send it again to the same node, a moment later.
+    /// TRYAGAIN: some of the keys are being migrated. Send the call to the same node again.
     TryAgain,
 }
 
 impl ErrorReply {
-    /// Classifies an error reply of `node`. A redirection without a host means that node's host.
+    /// Classifies an error reply from `node`. A redirection without a host refers to the host of
+    /// `node`.
     pub fn of(error: &ServerError, node: &Address) -> ErrorReply {
-        let redirect = |make: fn(Address) -> Redirect| match target(error.details(), node) {
+        let redirect = |make: fn(Address) -> Redirect| match target_address(error.details(), node) {
             Some(address) => ErrorReply::Redirect(make(address)),
             None => not_executed(SendErrorKind::Moving),
         };
@@ -49,15 +50,15 @@ impl ErrorReply {
                 not_executed(SendErrorKind::NotMaster)
             }
             Some(ServerErrorKind::NoPerm) => not_executed(SendErrorKind::Denied),
-            // The library's list is open (`non_exhaustive`), so the rest goes by its code.
-            Some(_) | None => ErrorReply::of_code(error.code()),
+            // `ServerErrorKind` is `non_exhaustive`, so other errors are classified by their code.
+            Some(_) | None => ErrorReply::from_code(error.code()),
         }
     }
 
-    /// Classifies the codes that the library has no name for. Redis checks memory and disk before
-    /// a script's first write and not again after it, so a script that fails with these codes
-    /// wrote nothing.
-    fn of_code(code: &str) -> ErrorReply {
+    /// Classifies error codes that `redis` has no name for. OOM, MISCONF, and NOREPLICAS mean that
+    /// the script wrote nothing: Redis checks memory and disk before the first write of a script
+    /// and not afterwards.
+    fn from_code(code: &str) -> ErrorReply {
         match code {
             "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),
             "BUSY" => not_executed(SendErrorKind::Busy),
@@ -74,8 +75,9 @@ fn not_executed(kind: SendErrorKind) -> ErrorReply {
     ErrorReply::Failed(SendError::not_executed(kind))
 }
 
-/// The address in `<slot> <host>:<port>`. An empty or unknown host means that of `node`.
-fn target(details: Option<&str>, node: &Address) -> Option<Address> {
+/// Returns the address in `<slot> <host>:<port>`. The host of `node` replaces an empty or unknown
+/// host.
+fn target_address(details: Option<&str>, node: &Address) -> Option<Address> {
     let (_, address) = details?.trim().split_once(' ')?;
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok()?;

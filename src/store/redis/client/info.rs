@@ -1,35 +1,36 @@
-//! The lines of INFO that show a server's load, memory and keys.
+//! Parser for INFO: the load, memory, and keys of a Redis server.
 //!
-//! Not here: sending INFO (`info_poll`, and `dialer` in the handshake), the metrics' names (`app`).
+//! Not here: sending INFO (`info_poll`; `dialer` in the handshake), names of the metrics (`app`).
 
-/// What a server reported in its last INFO. Load and commands are those of all its clients.
+/// Values that a Redis server reported in INFO. Load and commands include all clients of the
+/// server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Commands per second at present.
+    /// Commands per second, now.
     pub ops_per_second: u64,
-    /// Commands since the server started; those run by scripts count too.
+    /// Commands since the server started, including commands run by scripts.
     pub commands: u64,
     /// Memory used, in bytes.
     pub memory_bytes: u64,
     /// `maxmemory`, in bytes; 0: unlimited.
     pub memory_bytes_max: u64,
-    /// `maxmemory-policy`: `noeviction`, or a policy that deletes counters.
+    /// `maxmemory-policy`, for example `noeviction`. Empty if not reported.
     pub eviction_policy: String,
-    /// Keys evicted.
+    /// Keys evicted since the server started.
     pub evicted_keys: u64,
     /// Script calls since the server started.
     pub script_calls: u64,
     /// Time spent in script calls, in microseconds.
     pub script_us: u64,
-    /// Keys in our database.
+    /// Number of keys in our database.
     pub keys: u64,
-    /// Those of them that expire.
+    /// Number of keys in our database that have an expiry time.
     pub keys_expiring: u64,
 }
 
 impl NodeInfo {
-    /// Parses the text of `INFO all`. `db` is our database. Missing lines read as 0: not every
-    /// compatible server sends all of them.
+    /// Parses the text of `INFO all`. `db` is the number of our database. Missing lines read as 0,
+    /// because not every compatible server sends all of them.
     pub(crate) fn parse(text: &str, db: i64) -> NodeInfo {
         let mut info = NodeInfo::default();
         let our_db = format!("db{db}");
@@ -57,14 +58,14 @@ impl NodeInfo {
         info
     }
 
-    /// Whether it deletes keys when its memory is full.
+    /// Whether the server deletes keys when its memory is full.
     pub(crate) fn may_evict(&self) -> bool {
         let evicts = !matches!(&*self.eviction_policy, "" | "noeviction");
         self.memory_bytes_max > 0 && evicts
     }
 }
 
-/// A number in a line such as `calls=12,usec=340`; 0 if it is missing.
+/// Returns a number in a line such as `calls=12,usec=340`; 0 if it is missing.
 fn field(line: &str, name: &str) -> u64 {
     let value = |pair: &str| {
         let (key, number) = pair.split_once('=')?;

@@ -1,5 +1,5 @@
-//! Polls INFO on every node in the background. No call waits for it, and without the permission
-//! only these metrics are missing.
+//! Background task that polls INFO on every node. Without the permission for INFO, only the metrics
+//! about the server are missing.
 //!
 //! Not here: parsing the reply (`info`), the metrics (`app::wiring::redis_metrics`).
 
@@ -13,10 +13,10 @@ use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;
 
-/// The interval before the first reply: nodes are connected within moments of the start.
-const FIRST: Duration = Duration::from_millis(500);
+/// Interval until the first reply, because nodes are connected soon after the start.
+const INTERVAL_AT_START: Duration = Duration::from_millis(500);
 
-/// Polls every node until the client is dropped.
+/// Polls INFO on every node until the client is dropped.
 pub(crate) async fn poll_info(
     topology: Weak<Topology>,
     context: Arc<ClientContext>,
@@ -25,10 +25,10 @@ pub(crate) async fn poll_info(
     let mut denied = false;
     let mut answered = false;
     loop {
-        tokio::time::sleep(if answered { interval } else { FIRST.min(interval) }).await;
+        tokio::time::sleep(if answered { interval } else { INTERVAL_AT_START.min(interval) }).await;
         let Some(nodes) = topology.upgrade().map(|topology| topology.nodes()) else { return };
         for node in nodes {
-            // A node without a connection would only make us wait.
+            // Querying a node that cannot be reached would delay the others.
             let reply =
                 if node.is_connected() { Some(query_info(&context, &node).await) } else { None };
             match reply {
@@ -45,24 +45,24 @@ pub(crate) async fn poll_info(
                         tracing::warn!(%node, permission, "Redis denied INFO");
                     }
                 }
-                // The connections log the reason.
+                // The connections log why the node cannot be reached.
                 Some(Err(InfoError::Failed)) | None => node.set_info(None),
             }
         }
     }
 }
 
-/// Why INFO could not be read.
+/// Error of an INFO query.
 enum InfoError {
-    /// The ACL does not permit it.
+    /// The ACL does not permit INFO.
     Denied,
-    /// The query failed.
+    /// The query failed for any other reason.
     Failed,
 }
 
 async fn query_info(context: &ClientContext, node: &Node) -> Result<NodeInfo, InfoError> {
     let config = &context.config;
-    // One argument, because servers before 7.0 accept no more; commandstats is only in `all`.
+    // Servers before 7.0 accept a single section, and only `all` contains commandstats.
     let reply = context.query(node.address(), &config.auth, redis::cmd("INFO").arg("all")).await;
     match reply.map_err(|error| info_error(&error))? {
         Value::BulkString(text) => Ok(NodeInfo::parse(&String::from_utf8_lossy(&text), config.db)),

@@ -1,17 +1,17 @@
-//! The Redis client: pipelined connections, the topologies, and node failures.
+//! Redis client: topologies, pipelined connections, circuit breakers.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`transport`] | the trait through which the store sends script calls |
-//! | [`topology`] | the client itself: one of the topologies behind that trait |
-//! | `single_master`, `sentinel` | one server, or the master that the sentinels name |
+//! | [`topology`] | [`RedisClient`](topology::RedisClient), which implements that trait over one topology |
+//! | `single_master`, `sentinel` | one server; following the master that the sentinels name |
 //! | `cluster`, [`slot_table`], `slot_refresh` | Redis Cluster: routing, the slot table, its refresh |
-//! | `node` | one server: its connections, its breaker, its statistics |
-//! | `connection`, `pending_command` | one pipelined connection; the commands in its queue and in flight |
-//! | `circuit_breaker`, `node_breaker` | the breaker's state machine; the breaker of one node |
-//! | `dialer`, `client_tls`, `backoff` | opening connections, their TLS, the wait between attempts |
-//! | [`error_reply`] | what each error reply means |
-//! | [`info`], `info_poll` | what INFO reports, and polling it |
+//! | `node` | one Redis server: its connections, circuit breaker, and statistics |
+//! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
+//! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |
+//! | `dialer`, `client_tls`, `backoff` | opening connections, TLS, waits between connection attempts |
+//! | [`error_reply`] | classification of error replies: did the script run, does a retry help |
+//! | [`info`], `info_poll` | parsing INFO, and polling it |
 //! | [`config`], [`node_stats`] | configuration; statistics per node |
 //!
 //! Not here: which script a call runs and with which arguments (`script`).

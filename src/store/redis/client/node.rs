@@ -1,4 +1,4 @@
-//! One Redis node: its address, its connections, its breaker and its statistics.
+//! One Redis node: its address, connections, circuit breaker, and statistics.
 //!
 //! Not here: what a connection does (`connection`), which node holds a key (`cluster`).
 
@@ -20,25 +20,26 @@ use super::pending_command::{Batch, PendingCommand, PendingReply};
 use super::transport::{ScriptCall, SendErrorKind};
 
 thread_local! {
-    /// The index of this thread's runtime among the configured worker runtimes. Set by the
-    /// connections that run on it.
-    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Index of this thread's runtime in `RedisConfig::worker_runtimes`; `None` on other threads.
+    /// Set by the connection tasks that run on the thread.
+    static WORKER_INDEX: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// One server. Its connections are opened in the background and closed when it is dropped.
+/// One Redis server. Its connections are opened in the background, and closed when the node is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
     address: Address,
     connections: Box<[ConnectionHandle]>,
-    /// The next connection, for callers that are on none of the worker runtimes.
-    next: AtomicUsize,
+    /// Round-robin position among the connections, for callers outside the worker runtimes.
+    next_connection: AtomicUsize,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
     breaker: Option<Arc<NodeBreaker>>,
     info: ArcSwapOption<NodeInfo>,
 }
 
-/// The callers' end of a connection.
+/// Handle through which callers queue commands for a connection task.
 #[derive(Debug)]
 struct ConnectionHandle {
     queue: mpsc::Sender<Batch>,
@@ -46,8 +47,9 @@ struct ConnectionHandle {
 }
 
 impl Node {
-    /// Starts opening the node's connections, on the worker runtimes or else on the present one.
-    /// `refresh_needed` is notified whenever a connection is lost or cannot be opened.
+    /// Starts opening the node's connections, on the worker runtimes if there are any, otherwise on
+    /// the current runtime. `refresh_needed` is notified whenever a connection is lost or cannot be
+    /// opened.
     pub(crate) fn open(
         context: &Arc<ClientContext>,
         address: Address,
@@ -70,7 +72,7 @@ impl Node {
             match index.checked_rem(runtimes.len()) {
                 None => drop(tokio::spawn(connection.run())),
                 Some(worker) => drop(runtimes[worker].spawn(async move {
-                    WORKER.set(Some(worker));
+                    WORKER_INDEX.set(Some(worker));
                     connection.run().await;
                 })),
             }
@@ -84,7 +86,7 @@ impl Node {
         Node {
             address,
             connections,
-            next: AtomicUsize::new(0),
+            next_connection: AtomicUsize::new(0),
             stats,
             refresh_needed: Arc::clone(refresh_needed),
             breaker,
@@ -96,12 +98,12 @@ impl Node {
         &self.address
     }
 
-    /// Whether any of its connections is open.
+    /// Whether at least one connection to the node is open.
     pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.connected.load(Ordering::Acquire))
     }
 
-    /// Its statistics and state.
+    /// Returns the node's address, live statistics, breaker state, and last INFO.
     pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
             address: self.address.to_string(),
@@ -111,17 +113,20 @@ impl Node {
         }
     }
 
-    /// Stores what INFO reported; `None` if it could not be read.
+    /// Stores the result of an INFO poll; `None` if INFO could not be read.
     pub(crate) fn set_info(&self, info: Option<NodeInfo>) {
         self.info.store(info.map(Arc::new));
     }
 
-    /// Queues the commands of one call, or rejects them at once.
+    /// Queues the commands of one call on an open connection, or rejects them immediately if no
+    /// connection is open or all queues are full.
     pub(crate) fn enqueue(&self, mut batch: Batch) {
         if batch.is_empty() {
             return;
         }
-        let first = WORKER.get().unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
+        let first = WORKER_INDEX
+            .get()
+            .unwrap_or_else(|| self.next_connection.fetch_add(1, Ordering::Relaxed));
         let mut queue_full = false;
         for step in 0..self.connections.len() {
             let connection = &self.connections[first.wrapping_add(step) % self.connections.len()];
@@ -149,8 +154,8 @@ impl Node {
         }
     }
 
-    /// Queues a script call whose reply nobody waits for. While the breaker is not fully closed it
-    /// is dropped: a call without a reply cannot serve as a probe.
+    /// Queues a script call without waiting for its reply. The call is dropped unless the circuit
+    /// breaker is fully closed, because a call without a reply cannot serve as a probe.
     pub(crate) fn post(&self, call: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| breaker.is_fully_closed()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
@@ -159,15 +164,15 @@ impl Node {
         }
     }
 
-    /// Queues one script call.
+    /// Queues one script call and returns its pending reply. `asking`: send ASKING first.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let (command, reply) = self.prepare(call, asking);
         self.enqueue(command.into_iter().collect());
         reply
     }
 
-    /// Makes a command of a script call, and its pending reply. There is no command if the breaker
-    /// rejects the call.
+    /// Returns the command for a script call and its pending reply. If the circuit breaker rejects
+    /// the call, the command is `None` and the reply is an error.
     pub(crate) fn prepare(
         &self,
         call: ScriptCall,

@@ -1,7 +1,7 @@
-//! The circuit breaker of one node, shared by all callers: it admits calls and records their results.
+//! Circuit breaker of one node, shared by all callers: admits calls and records their results.
 //!
-//! While the breaker is fully closed, callers read two atomics and take no lock. Not here: when it
-//! opens (`circuit_breaker`).
+//! While the breaker is fully closed, callers read two atomics and take no lock. Not here: the
+//! conditions for opening and closing (`circuit_breaker`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,18 +17,18 @@ use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::current_trace;
 
-/// A caller who stops waiting sooner than this was cancelled and proves nothing about the node. A
-/// healthy node answers within 1 ms; a call's budget is 6.
+/// Shortest wait that counts as a timeout. A caller that gave up earlier was cancelled, which says
+/// nothing about the node: a healthy node answers within 1 ms.
 const TIMEOUT_MIN: Micros = Micros(3_000);
 
-/// A breaker with its clock and the node's statistics.
+/// Circuit breaker of one node, with its clock and the node's statistics.
 pub(crate) struct NodeBreaker {
     clock: MonotonicClock,
     breaker: Mutex<CircuitBreaker>,
-    /// Every call is sent; successes are only counted in `successes`.
+    /// Whether every call is sent. Successes are then only counted in `successes`.
     fully_closed: AtomicBool,
     epoch: AtomicU32,
-    /// Successes not yet recorded in `breaker`.
+    /// Successful calls not yet recorded in `breaker`.
     successes: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
@@ -41,8 +41,8 @@ impl std::fmt::Debug for NodeBreaker {
     }
 }
 
-/// Measures an admitted call and reports its result to the breaker. Dropped without a report, it
-/// counts as a timeout.
+/// Timer of an admitted call, which reports the call's result to the breaker. If dropped without a
+/// report, the call counts as a timeout.
 #[derive(Debug)]
 pub(crate) struct CallTracker {
     breaker: Arc<NodeBreaker>,
@@ -70,7 +70,7 @@ impl NodeBreaker {
         }
     }
 
-    /// Admits a call, or returns `None` if the breaker rejects it.
+    /// Admits a call. Returns `None` if the breaker rejects the call.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<CallTracker> {
         let sent = self.clock.now();
         let epoch = if self.is_fully_closed() {
@@ -84,13 +84,12 @@ impl NodeBreaker {
         Some(CallTracker { breaker: Arc::clone(self), epoch, sent, reported: false })
     }
 
-    /// The present state.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> BreakerState {
         self.lock().state()
     }
 
-    /// Whether every call is sent. Calls without a reply are sent only then, because they cannot
-    /// serve as probes.
+    /// Whether the breaker is closed and sends every call.
     pub(crate) fn is_fully_closed(&self) -> bool {
         self.fully_closed.load(Ordering::Relaxed)
     }
@@ -145,14 +144,14 @@ impl CallTracker {
         self.breaker.clock.now().saturating_sub(self.sent)
     }
 
-    /// The time the caller waited, which is also added to the node's statistics.
+    /// Adds the time that the caller waited to the node's statistics, and returns it.
     fn record_wait(&self) -> Micros {
         let waited = self.elapsed();
         self.breaker.stats.wait_times.record(waited.0);
         waited
     }
 
-    /// Reports the result of the call.
+    /// Reports the result of the call to the breaker and to the call's trace.
     pub(crate) fn report(mut self, reply: &CommandReply) {
         self.reported = true;
         let CommandReply::Failed(SendError { kind, .. }) = reply else {
@@ -162,12 +161,12 @@ impl CallTracker {
             });
             return self.breaker.record_success(self.epoch);
         };
-        // A trace also shows calls that were rejected without being sent.
+        // A trace also shows calls that were rejected without being written.
         current_trace::record(|trace| {
             trace.record_node_call(&self.breaker.address, self.elapsed(), Some(kind.as_str()))
         });
         match kind {
-            // Rejected on our side: nobody waited, and it proves nothing about the node.
+            // Rejected on our side, which says nothing about the node.
             SendErrorKind::NotConnected | SendErrorKind::QueueFull | SendErrorKind::BreakerOpen => {
                 return;
             }
@@ -175,7 +174,7 @@ impl CallTracker {
             SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy => {
                 self.breaker.record_failure(self.epoch, CallFailure::ErrorReply);
             }
-            // The node works; one that cannot write still tells passes from refusals.
+            // The node responds; even one that cannot write still evaluates limits.
             SendErrorKind::NotWritable | SendErrorKind::Denied | SendErrorKind::Script => {
                 self.breaker.record_success(self.epoch);
             }
@@ -186,7 +185,7 @@ impl CallTracker {
 
 impl Drop for CallTracker {
     fn drop(&mut self) {
-        // Callers who gave up waited too; without them the slowest calls would not be counted.
+        // Otherwise the slowest calls would be missing from the statistics.
         if self.reported {
             return;
         }

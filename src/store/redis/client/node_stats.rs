@@ -1,4 +1,4 @@
-//! Statistics of the connections to each node, as plain atomics.
+//! Statistics per Redis node, as plain atomics.
 //!
 //! Not here: the metrics' names and labels (`app::wiring::redis_metrics`).
 
@@ -9,33 +9,33 @@ pub use super::circuit_breaker::BreakerState;
 pub use super::info::NodeInfo;
 use crate::domain::{DurationHistogram, SizeHistogram};
 
-/// A number that only grows or, as a gauge, goes up and down.
+/// Counter, or gauge if the field's comment says so.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to it.
+    /// Adds `more` to the value.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Subtracts from it. Gauges only.
+    /// Subtracts `less` from the value. Gauges only.
     pub(crate) fn sub(&self, less: u64) {
         self.0.fetch_sub(less, Ordering::Relaxed);
     }
 
-    /// Replaces it and returns the former value. Gauges only.
+    /// Replaces the value and returns the previous one. Gauges only.
     pub(crate) fn swap(&self, number: u64) -> u64 {
         self.0.swap(number, Ordering::Relaxed)
     }
 
-    /// The present value.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Statistics of the connections to one node since the client was opened.
+/// Statistics about the connections to one Redis node since the client was opened.
 #[derive(Debug, Default)]
 pub struct NodeStats {
     /// Open connections (gauge).
@@ -44,11 +44,11 @@ pub struct NodeStats {
     pub connects: Counter,
     /// Failed connection attempts.
     pub connect_failures: Counter,
-    /// Connections lost or dropped.
+    /// Connections lost, or closed by us after an error.
     pub losses: Counter,
-    /// Writes, each one pipeline of what had queued since the last.
+    /// Writes to a socket; each is a pipeline of all commands queued since the previous one.
     pub writes: Counter,
-    /// Script calls written.
+    /// Script calls written to a socket.
     pub script_calls: Counter,
     /// Script calls not written because their callers had stopped waiting.
     pub abandoned: Counter,
@@ -58,7 +58,7 @@ pub struct NodeStats {
     pub queue_full: Counter,
     /// Script calls rejected by the circuit breaker.
     pub breaker_rejected: Counter,
-    /// How often the circuit breaker opened.
+    /// Number of times that the circuit breaker opened.
     pub breaker_opened: Counter,
     /// Whether the circuit breaker is open or half-open (gauge: 0 or 1).
     pub breaker_open: Counter,
@@ -76,28 +76,28 @@ pub struct NodeStats {
     pub timeouts: Counter,
     /// Script calls with an unknown outcome, which are never sent again.
     pub unknown: Counter,
-    /// Connections on which another replica's key secret or format was found.
+    /// Connections on which the key secret or key format of another replica differed from ours.
     pub meta_differs: Counter,
-    /// How long callers waited for a script call, time in the queue included. For a caller who
-    /// gave up: how long until then.
+    /// Time that callers waited for a script call, time in the queue included. A caller that timed
+    /// out counts with the time until its timeout.
     pub wait_times: DurationHistogram,
-    /// Time from a write to the last of its replies: network and scripts.
+    /// Time from a write to the last of its replies, in microseconds: network and scripts.
     pub round_trips: DurationHistogram,
     /// Script calls per write.
     pub write_sizes: SizeHistogram,
-    /// Whether the node may evict counters, as of the latest connection (gauge: 0 or 1).
+    /// Whether the node may evict counters, as of the most recent connection (gauge: 0 or 1).
     pub may_evict: Counter,
 }
 
-/// A node's address, statistics and state.
+/// Address, statistics, and state of one Redis node.
 #[derive(Clone, Debug)]
 pub struct NodeReport {
-    /// The address that this process connects to.
+    /// Address that this process connects to.
     pub address: String,
-    /// Its statistics, live.
+    /// Live statistics.
     pub stats: Arc<NodeStats>,
-    /// The state of its circuit breaker; `None` if it has none.
+    /// State of the circuit breaker; `None` if the node has none.
     pub breaker: Option<BreakerState>,
-    /// What INFO reported last; `None` before the first answer.
+    /// Result of the last INFO poll; `None` if INFO has not been read.
     pub info: Option<Arc<NodeInfo>>,
 }

@@ -1,4 +1,4 @@
-//! A script call on its way through a connection, and the channel that carries its reply.
+//! Commands queued for a connection or in flight, and the channels that carry their replies.
 //!
 //! Not here: writing and reading (`connection`).
 
@@ -11,38 +11,37 @@ use super::node_breaker::CallTracker;
 use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::store::redis::script::library::Script;
 
-/// Commands that one call sends to one node. They are queued together, so that they leave in one
-/// write.
+/// Commands of one call to one node. They are queued together, so that one write contains them all.
 pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 
-/// The result of a command.
+/// Reply to a command, or the reason why there is none.
 #[derive(Debug)]
 pub(crate) enum CommandReply {
-    /// It ran.
+    /// The script ran and returned this value.
     Value(Value),
-    /// It did not run: another node holds its slot. The script call is handed back.
+    /// The script did not run, because another node holds the slot. Returns the script call.
     Redirect(Redirect, ScriptCall),
-    /// It has no reply.
+    /// The command was rejected, failed, or lost.
     Failed(SendError),
 }
 
-/// A command in a connection's queue.
+/// Command in the queue of a connection.
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
     pub(crate) call: ScriptCall,
-    /// Send ASKING before it.
+    /// Whether ASKING is sent before the command.
     pub(crate) asking: bool,
-    /// How often it was answered with NOSCRIPT. From the first one on, SCRIPT LOAD precedes it.
+    /// How often the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before the command.
     pub(crate) loads: u8,
     /// `None` if nobody waits for the reply.
     reply: Option<oneshot::Sender<CommandReply>>,
 }
 
-/// A command that was written and not answered yet. If it is dropped, its caller learns that the
-/// outcome is unknown.
+/// Command that was written and not answered yet. If dropped, its caller receives
+/// [`SendError::LOST`].
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// How many replies (to SCRIPT LOAD and ASKING) precede its own.
+    /// Number of replies (to SCRIPT LOAD and ASKING) that precede the command's own reply.
     pub(crate) skip: usize,
     pub(crate) loads: u8,
     script: &'static Script,
@@ -52,7 +51,7 @@ pub(crate) struct InFlight {
 }
 
 impl PendingCommand {
-    /// A command, and the receiver of its reply.
+    /// Makes a command and the receiver of its reply.
     pub(crate) fn new(
         call: ScriptCall,
         asking: bool,
@@ -61,25 +60,26 @@ impl PendingCommand {
         (PendingCommand { call, asking, loads: 0, reply: Some(reply) }, receiver)
     }
 
-    /// A command whose reply is discarded.
+    /// Makes a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
         PendingCommand { call, asking: false, loads: 0, reply: None }
     }
 
-    /// Whether its caller has stopped waiting.
+    /// Whether the caller has stopped waiting for the reply.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Fails the command without writing it.
+    /// Answers the caller with an error. The command was not written.
     pub(crate) fn reject(self, kind: SendErrorKind) {
         if let Some(reply) = self.reply {
-            // An error means that the caller has stopped waiting.
+            // `send` fails if the caller has stopped waiting.
             let _ = reply.send(CommandReply::Failed(SendError::not_executed(kind)));
         }
     }
 
-    /// Splits it into the command to be written and what is needed to handle its reply.
+    /// Splits the command into the bytes to write and the state needed to handle the reply. `skip`
+    /// is the number of replies that precede its own.
     pub(crate) fn split(self, skip: usize) -> (Cmd, InFlight) {
         let PendingCommand { call: ScriptCall { script, command, slot }, asking, loads, reply } =
             self;
@@ -88,45 +88,46 @@ impl PendingCommand {
 }
 
 impl InFlight {
-    /// Hands the reply to the caller.
+    /// Sends the reply to the caller.
     pub(crate) fn complete(self, outcome: CommandReply) {
         if let Some(reply) = self.reply {
-            // An error means that the caller's deadline has passed.
+            // `send` fails if the caller's deadline has passed.
             let _ = reply.send(outcome);
         }
     }
 
-    /// Back into the queue, to be sent again after a SCRIPT LOAD.
+    /// Returns the command to be queued again, to be sent after a SCRIPT LOAD.
     pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
         let InFlight { loads, script, slot, asking, reply, .. } = self;
         let call = ScriptCall { script, command, slot };
         PendingCommand { call, asking, loads: loads + 1, reply }
     }
 
-    /// Back to the caller, who knows the other nodes.
+    /// Returns the script call to the caller, which knows the other nodes.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
         let call = ScriptCall { script: self.script, command, slot: self.slot };
         self.complete(CommandReply::Redirect(redirect, call));
     }
 }
 
-/// A reply that has not arrived yet.
+/// Reply that has not arrived yet.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     pub(crate) receiver: oneshot::Receiver<CommandReply>,
-    /// Reports the result to the node's breaker. `None` if there is no breaker or nothing was sent.
+    /// Timer that reports the result to the node's circuit breaker. `None` if the node has no
+    /// breaker or the call was not sent.
     pub(crate) tracker: Option<CallTracker>,
 }
 
 impl PendingReply {
-    /// The reply of a call that is sent to no node.
+    /// Makes the reply of a call that is not sent to any node.
     pub(crate) fn rejected(call: ScriptCall, kind: SendErrorKind) -> PendingReply {
         let (command, receiver) = PendingCommand::new(call, false);
         command.reject(kind);
         PendingReply { receiver, tracker: None }
     }
 
-    /// Waits for the reply. A command that was dropped without one had been written.
+    /// Waits for the reply. If the connection dropped the command, its outcome is unknown.
     pub(crate) async fn wait(self) -> CommandReply {
         let PendingReply { receiver, tracker } = self;
         let reply = receiver.await.unwrap_or(CommandReply::Failed(SendError::LOST));

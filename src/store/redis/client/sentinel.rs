@@ -1,10 +1,10 @@
-//! Follows the master that the sentinels name.
+//! Sentinel topology: connects to the master that the sentinels name.
 //!
-//! Sentinels are asked after every connection failure and every two seconds. Each handshake then
-//! verifies the answer by ROLE at the node itself (`dialer`). There is no subscription to
-//! `+switch-master`: it would be a second mechanism that is at best a fraction of a second faster,
-//! because a failover breaks the connections to the old master anyway. Not here: sending script
-//! calls (`single_master`).
+//! The sentinels are queried after every connection failure and every two seconds. Each handshake
+//! then verifies the node's role with ROLE (`dialer`). There is no subscription to
+//! `+switch-master`: that second mechanism would be at best a fraction of a second faster, because
+//! a failover breaks the connections to the old master anyway. Not here: sending script calls
+//! (`single_master`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,13 +18,15 @@ use super::dialer::ClientContext;
 use super::node::Node;
 use super::single_master::SingleMaster;
 
-/// Without failures. A master that lost its sentinels, but not us, is left after at most this plus
-/// the failover itself. Three small queries per interval cost nothing.
+/// Interval between queries without connection failures. If a network partition separates the
+/// master from the sentinels but not from us, we leave it this long after the failover at the
+/// latest.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The least time between queries: an election takes seconds.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Shortest time between queries. An election takes seconds.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Keeps `master` at the node that the sentinels name, until `master` is dropped.
+/// Replaces the node of `master` whenever the sentinels name a new master, until `master` is
+/// dropped.
 pub(crate) async fn follow_master(
     context: Arc<ClientContext>,
     master: Weak<SingleMaster>,
@@ -47,14 +49,14 @@ pub(crate) async fn follow_master(
             Some(_) | None => {}
         }
         drop(master);
-        tokio::time::sleep(PAUSE).await;
-        // Timeout or notification: either way it is time for the next query.
+        tokio::time::sleep(INTERVAL_MIN).await;
+        // The result does not matter: both a timeout and a notification lead to the next query.
         let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
     }
 }
 
-/// The master named by most of the sentinels that answer within the connect timeout. They may
-/// disagree during an election; the majority is the first to be right.
+/// Returns the master named by most of the sentinels that answer within the connect timeout,
+/// because sentinels may disagree during an election.
 async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Option<Address> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
@@ -76,6 +78,7 @@ async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Op
     votes.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address)
 }
 
+/// Parses a reply to SENTINEL GET-MASTER-ADDR-BY-NAME.
 fn master_address(reply: &Value) -> Option<Address> {
     let Value::Array(parts) = reply else { return None };
     let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };

@@ -13,22 +13,24 @@ use super::node::Node;
 use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
-/// The node that holds every key, once it is known.
+/// Topology with one node for every key. Without a node until the master is known.
 #[derive(Debug, Default)]
 pub(crate) struct SingleMaster {
     node: ArcSwapOption<Node>,
 }
 
 impl SingleMaster {
-    /// Replaces the node. Script calls queued for the former one are still answered by it.
+    /// Replaces the master. The previous node still answers the script calls that it has queued.
     pub(crate) fn replace(&self, node: Node) {
         self.node.store(Some(Arc::new(node)));
     }
 
+    /// Returns the master's node; `None` until the master is known.
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.load_full()
     }
 
+    /// Sends script calls to the master and waits for their replies.
     pub(crate) async fn send(&self, calls: ScriptCalls) -> Replies {
         let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
         match &*self.node.load() {
@@ -53,7 +55,8 @@ impl SingleMaster {
         replies
     }
 
-    /// Sends a script call whose reply nobody waits for. It is dropped while no master is known.
+    /// Sends a script call without waiting for its reply. The call is dropped until a master is
+    /// known.
     pub(crate) fn post(&self, call: ScriptCall) {
         if let Some(node) = &*self.node.load() {
             node.post(call);
@@ -61,8 +64,8 @@ impl SingleMaster {
     }
 }
 
-/// There is no other node to follow a redirection to: the server is part of a cluster although the
-/// settings say otherwise.
+/// Turns a redirection into an error. A single master redirects only if it is part of a cluster,
+/// contrary to the settings.
 fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
     match reply {
         CommandReply::Value(value) => Ok(value),

@@ -1,6 +1,6 @@
-//! Refreshes a cluster's slot table in the background.
+//! Background task that refreshes the slot table of a Redis Cluster.
 //!
-//! Not here: parsing the replies (`slot_table`), using the table (`cluster`).
+//! Not here: parsing the replies (`slot_table`), sending calls by the table (`cluster`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use super::config::Address;
 use super::dialer::ClientContext;
 use super::slot_table::{SlotOwner, parse_shards, parse_slots};
 
-/// Without failures. Until the next refresh, each call to a slot that moved unnoticed costs one
-/// redirection.
+/// Interval between refreshes without failures or redirections.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The least time between refreshes; doubled while nothing changes, up to the second one. An
-/// election takes seconds, and a hundred processes ask the same few nodes.
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_millis(800);
+/// Shortest time between refreshes, doubled while the table stays the same. An election takes
+/// seconds, and a hundred processes query the same few nodes.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Longest time between a refresh that changed nothing and the next requested one.
+const INTERVAL_MIN_UNCHANGED: Duration = Duration::from_millis(800);
 
-/// Refreshes the table on request and every [`INTERVAL`], until the cluster is dropped.
-pub(crate) async fn keep_fresh(cluster: Weak<Cluster>) {
-    let mut pause = PAUSE;
+/// Refreshes the slot table on request and every [`INTERVAL`], until the cluster is dropped.
+pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
+    let mut pause = INTERVAL_MIN;
     let mut known = false;
     loop {
         let Some(held) = cluster.upgrade() else { return };
@@ -41,17 +41,17 @@ pub(crate) async fn keep_fresh(cluster: Weak<Cluster>) {
             }
         };
         drop(held);
-        pause = if changed { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        pause = if changed { INTERVAL_MIN } else { (pause * 2).min(INTERVAL_MIN_UNCHANGED) };
         tokio::time::sleep(pause).await;
         if known {
-            // Timeout or notification: either way it is time for the next refresh.
+            // The result does not matter: both a timeout and a notification lead to a refresh.
             let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
         }
     }
 }
 
-/// The nodes to ask, in order: the one that a MOVED named, those with an open connection, those in
-/// the settings, the rest.
+/// Returns the nodes to query, in order: the target of the last MOVED, nodes with an open
+/// connection, addresses from the settings, all other nodes.
 fn candidates(cluster: &Cluster) -> Vec<Address> {
     let nodes = cluster.nodes();
     let connected = nodes.iter().filter(|node| node.is_connected());
@@ -70,7 +70,7 @@ fn candidates(cluster: &Cluster) -> Vec<Address> {
     candidates
 }
 
-/// Asks one node after the other until one returns the slot table.
+/// Queries one node after the other until one returns the slot table.
 async fn query_owners(context: &ClientContext, candidates: Vec<Address>) -> Option<Vec<SlotOwner>> {
     let auth = &context.config.auth;
     let tls = context.config.tls.is_some();
@@ -83,7 +83,7 @@ async fn query_owners(context: &ClientContext, candidates: Vec<Address>) -> Opti
             },
             Err(error) => error,
         };
-        // Only a server that answered can be one that does not support CLUSTER SHARDS.
+        // An I/O error says nothing about support for CLUSTER SHARDS.
         if error.is_io_error() {
             continue;
         }

@@ -1,8 +1,7 @@
-//! A cluster's slot table: which node holds which slot, and reading it from CLUSTER SHARDS and
-//! CLUSTER SLOTS.
+//! Slot table of a Redis Cluster, and parsing it from replies to CLUSTER SHARDS and CLUSTER SLOTS.
 //!
-//! Replies are understood as RESP3 maps and as RESP2 flat arrays. Not here: which node is asked and
-//! when (`slot_refresh`), a key's slot (`keys`).
+//! Replies may be RESP3 maps or RESP2 flat arrays. Not here: querying the nodes (`slot_refresh`),
+//! computing the slot of a key (`keys`).
 
 use std::sync::Arc;
 
@@ -12,13 +11,13 @@ use super::config::Address;
 use super::node::Node;
 use crate::store::redis::keys::SLOTS;
 
-/// The index of a slot's node if no node holds it.
+/// Node index of a slot that no node holds.
 const NO_NODE: u16 = u16::MAX;
 
-/// The nodes of a cluster, and which of them holds which slot.
+/// Nodes of a cluster, and the node that holds each slot.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
-    /// Per slot, the index of its node.
+    /// Index into `nodes` for each slot, or [`NO_NODE`].
     owners: Box<[u16]>,
     nodes: Vec<Arc<Node>>,
 }
@@ -31,10 +30,10 @@ impl Default for SlotTable {
 }
 
 impl SlotTable {
-    /// The table of these masters; `node_at` makes or finds their nodes.
+    /// Builds the table of these masters; `node_at` returns the node at an address.
     pub(crate) fn new(masters: &[SlotOwner], node_at: impl Fn(&Address) -> Arc<Node>) -> SlotTable {
         let mut table = SlotTable::default();
-        // Redis allows a thousand nodes, which fit in a u16.
+        // A u16 is enough: Redis recommends at most 1,000 nodes.
         for (index, owner) in (0..NO_NODE).zip(masters) {
             table.nodes.push(node_at(&owner.master));
             for (first, last) in &owner.slots {
@@ -44,23 +43,24 @@ impl SlotTable {
         table
     }
 
-    /// The same table with another node, which holds no slot yet.
+    /// Returns a copy of the table with one more node, which holds no slots yet.
     pub(crate) fn with_node(&self, node: Arc<Node>) -> SlotTable {
         let mut nodes = self.nodes.clone();
         nodes.push(node);
         SlotTable { owners: self.owners.clone(), nodes }
     }
 
-    /// The index of the node that holds a slot.
+    /// Returns the index of the node that holds a slot, or [`NO_NODE`].
     pub(crate) fn owner(&self, slot: Option<u16>) -> u16 {
         slot.and_then(|slot| self.owners.get(usize::from(slot)).copied()).unwrap_or(NO_NODE)
     }
 
-    /// The node with an index.
+    /// Returns the node with this index; `None` for [`NO_NODE`].
     pub(crate) fn node(&self, index: u16) -> Option<&Arc<Node>> {
         self.nodes.get(usize::from(index))
     }
 
+    /// Returns the node at an address.
     pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
         self.nodes.iter().find(|node| node.address() == address).cloned()
     }
@@ -69,12 +69,13 @@ impl SlotTable {
         &self.nodes
     }
 
-    /// Whether every slot has a node with an open connection.
+    /// Whether every slot belongs to a node with an open connection.
     pub(crate) fn is_connected(&self) -> bool {
         let connected: Vec<bool> = self.nodes.iter().map(|node| node.is_connected()).collect();
         self.owners.iter().all(|owner| connected.get(usize::from(*owner)) == Some(&true))
     }
 
+    /// Whether both tables have the same slots and share their nodes.
     pub(crate) fn is_same(&self, other: &SlotTable) -> bool {
         self.owners == other.owners
             && self.nodes.len() == other.nodes.len()
@@ -82,65 +83,74 @@ impl SlotTable {
     }
 }
 
-/// One master and its slots. A master that has just joined holds none yet; it is listed all the
-/// same, because the first slot that is migrated to it leads calls there.
+/// Master of a cluster and the slots that it holds. A master without slots is listed too, because
+/// the first slot migrated to it redirects calls there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotOwner {
-    /// The master's address.
+    /// Address of the master.
     pub master: Address,
-    /// First and last slot of each range, at most [`SLOTS`] - 1.
+    /// First and last slot of each range, both inclusive and below [`SLOTS`].
     pub slots: Vec<(u16, u16)>,
 }
 
-/// Parses a reply to CLUSTER SHARDS. `node` is the one that sent it; its host is used for a node
-/// that does not know its own. Returns `None` if the reply is malformed or no slot has a master.
+/// Parses a reply to CLUSTER SHARDS that `node` sent. The host of `node` replaces unknown hosts.
+/// Returns `None` if the reply is malformed or no slot has a master.
 pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<SlotOwner>> {
     let mut owners = Vec::new();
-    for shard in list(reply)? {
-        let Some(master) = list(field(shard, "nodes")?)?
+    for shard in as_array(reply)? {
+        let Some(master) = as_array(field_value(shard, "nodes")?)?
             .iter()
-            .filter(|node| text(field(node, "role")) == Some("master"))
-            // During a failover a shard also lists its former master, as failed. If that is the only
-            // one, it is still used: calls to it fail at once.
-            .max_by_key(|node| text(field(node, "health")) == Some("online"))
+            .filter(|node| as_text(field_value(node, "role")) == Some("master"))
+            // During a failover a shard also lists its former master, as failed. A failed master is
+            // used only if there is no other: calls to it fail immediately.
+            .max_by_key(|node| as_text(field_value(node, "health")) == Some("online"))
         else {
             continue;
         };
-        let port = if tls { field(master, "tls-port") } else { field(master, "port") };
-        let Some(port) = port.or_else(|| field(master, "port")).and_then(number) else { continue };
-        let host = text(field(master, "endpoint")).or_else(|| text(field(master, "ip")));
-        let Some(master) = address(host, port, node) else { continue };
-        let bounds: Vec<u16> = list(field(shard, "slots")?)?.iter().filter_map(number).collect();
+        let port = if tls { field_value(master, "tls-port") } else { field_value(master, "port") };
+        let Some(port) = port.or_else(|| field_value(master, "port")).and_then(parse_u16) else {
+            continue;
+        };
+        let host =
+            as_text(field_value(master, "endpoint")).or_else(|| as_text(field_value(master, "ip")));
+        let Some(master) = master_address(host, port, node) else { continue };
+        let bounds: Vec<u16> =
+            as_array(field_value(shard, "slots")?)?.iter().filter_map(parse_u16).collect();
         let slots = bounds.chunks_exact(2).map(|range| (range[0], range[1])).collect();
         owners.push(SlotOwner { master, slots });
     }
-    validated(owners)
+    validate(owners)
 }
 
-/// Parses a reply to CLUSTER SLOTS, which servers before 7.0 and some proxies support instead.
+/// Parses a reply to CLUSTER SLOTS that `node` sent. Servers before 7.0 and some proxies support
+/// only this command.
 pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     let mut owners: Vec<SlotOwner> = Vec::new();
-    for range in list(reply)? {
-        let [first, last, master, ..] = list(range)? else { return None };
-        let [host, port, ..] = list(master)? else { return None };
-        let slots = (number(first)?, number(last)?);
-        let Some(master) = address(text(Some(host)), number(port)?, node) else { continue };
+    for range in as_array(reply)? {
+        let [first, last, master, ..] = as_array(range)? else { return None };
+        let [host, port, ..] = as_array(master)? else { return None };
+        let slots = (parse_u16(first)?, parse_u16(last)?);
+        let Some(master) = master_address(as_text(Some(host)), parse_u16(port)?, node) else {
+            continue;
+        };
         match owners.iter_mut().find(|owner| owner.master == master) {
             Some(owner) => owner.slots.push(slots),
             None => owners.push(SlotOwner { master, slots: vec![slots] }),
         }
     }
-    validated(owners)
+    validate(owners)
 }
 
-fn validated(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
+/// Returns `None` if no slot has a master or a range is invalid.
+fn validate(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     let is_valid = |(first, last): &(u16, u16)| first <= last && *last < SLOTS;
     let any = owners.iter().any(|owner| !owner.slots.is_empty());
     let all_valid = owners.iter().flat_map(|owner| &owner.slots).all(is_valid);
     (any && all_valid).then_some(owners)
 }
 
-fn address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
+/// Makes an address. The host of `node` replaces an unknown host.
+fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
     match (host, node) {
         (None | Some("" | "?"), Address::Tcp(node, _)) => Some(Address::Tcp(node.clone(), port)),
         (None | Some("" | "?"), Address::Unix(_)) => None,
@@ -148,27 +158,29 @@ fn address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
     }
 }
 
-fn list(value: &Value) -> Option<&[Value]> {
+/// Returns the elements of an array.
+fn as_array(value: &Value) -> Option<&[Value]> {
     match value {
         Value::Array(items) => Some(items),
         _ => None,
     }
 }
 
-fn field<'v>(map: &'v Value, name: &str) -> Option<&'v Value> {
+/// Returns the value of a field in a RESP3 map or a flat array of pairs.
+fn field_value<'v>(map: &'v Value, name: &str) -> Option<&'v Value> {
     match map {
         Value::Map(pairs) => {
-            pairs.iter().find(|(key, _)| text(Some(key)) == Some(name)).map(|(_, value)| value)
+            pairs.iter().find(|(key, _)| as_text(Some(key)) == Some(name)).map(|(_, value)| value)
         }
         Value::Array(flat) => flat
             .chunks_exact(2)
-            .find(|pair| text(Some(&pair[0])) == Some(name))
+            .find(|pair| as_text(Some(&pair[0])) == Some(name))
             .map(|pair| &pair[1]),
         _ => None,
     }
 }
 
-fn text(value: Option<&Value>) -> Option<&str> {
+fn as_text(value: Option<&Value>) -> Option<&str> {
     match value? {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text),
@@ -176,10 +188,10 @@ fn text(value: Option<&Value>) -> Option<&str> {
     }
 }
 
-fn number(value: &Value) -> Option<u16> {
+fn parse_u16(value: &Value) -> Option<u16> {
     match value {
         Value::Int(number) => u16::try_from(*number).ok(),
-        other => text(Some(other))?.parse().ok(),
+        other => as_text(Some(other))?.parse().ok(),
     }
 }
 

@@ -1,7 +1,6 @@
-//! The Redis client: one server, a master behind sentinels, or a cluster, behind [`Transport`].
+//! Redis client for one server, a master behind sentinels, or a cluster; implements [`Transport`].
 //!
-//! Not here: the topologies themselves (`single_master`, `sentinel`, `cluster`), what is sent
-//! (`script`).
+//! Not here: the topologies (`single_master`, `sentinel`, `cluster`), the commands (`script`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,14 +15,14 @@ use super::node::Node;
 use super::node_stats::NodeReport;
 use super::sentinel::follow_master;
 use super::single_master::SingleMaster;
-use super::slot_refresh::keep_fresh;
+use super::slot_refresh::refresh_slot_table;
 use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
-/// How often [`RedisClient::until_connected`] checks.
+/// Interval between the checks of [`RedisClient::until_connected`].
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Which node holds a key: always the same master, or the one in a cluster's slot table.
+/// Way to find the node of a key: always the same master, or the slot table of a cluster.
 #[derive(Debug)]
 pub(crate) enum Topology {
     SingleMaster(Arc<SingleMaster>),
@@ -31,6 +30,7 @@ pub(crate) enum Topology {
 }
 
 impl Topology {
+    /// Returns all known nodes.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Topology::SingleMaster(master) => master.node().into_iter().collect(),
@@ -39,21 +39,21 @@ impl Topology {
     }
 }
 
-/// A Redis client. Dropping it closes its connections.
+/// Redis client. Dropping it closes its connections.
 #[derive(Debug)]
 pub struct RedisClient {
     topology: Arc<Topology>,
 }
 
 impl RedisClient {
-    /// Starts connecting in the background, on the present tokio runtime, and returns at once.
+    /// Starts connecting in the background, on the current tokio runtime, and returns immediately.
     /// Until a connection is open, script calls fail with
     /// [`NotConnected`](super::transport::SendErrorKind::NotConnected). `scripts` are loaded on
     /// every new connection.
     ///
     /// # Errors
     ///
-    /// If there is no address, or a certificate does not parse.
+    /// The list of addresses is empty, or a certificate cannot be parsed.
     pub fn open(
         config: RedisConfig,
         scripts: Vec<&'static Script>,
@@ -77,7 +77,7 @@ impl RedisClient {
             }
             TopologyConfig::Cluster => {
                 let cluster = Arc::new(Cluster::new(Arc::clone(&context), refresh_needed));
-                tokio::spawn(keep_fresh(Arc::downgrade(&cluster)));
+                tokio::spawn(refresh_slot_table(Arc::downgrade(&cluster)));
                 Topology::Cluster(cluster)
             }
         };
@@ -88,8 +88,7 @@ impl RedisClient {
         Ok(RedisClient { topology })
     }
 
-    /// Whether every key can be reached: there is a connection to the master or, on a cluster, to
-    /// the master of every slot.
+    /// Whether a connection is open to the master or, on a cluster, to the master of every slot.
     pub fn is_connected(&self) -> bool {
         match &*self.topology {
             Topology::SingleMaster(master) => master.node().is_some_and(|node| node.is_connected()),
@@ -97,15 +96,15 @@ impl RedisClient {
         }
     }
 
-    /// Waits until [`is_connected`](Self::is_connected). For the start and for tests; a request
-    /// never waits for a connection.
+    /// Waits until [`is_connected`](Self::is_connected) returns true. Used at the start and in
+    /// tests; no request waits for a connection.
     pub async fn until_connected(&self) {
         while !self.is_connected() {
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
-    /// The statistics and state of every node.
+    /// Returns the statistics and state of every node.
     pub fn report(&self) -> Vec<NodeReport> {
         self.topology.nodes().iter().map(|node| node.report()).collect()
     }
@@ -125,7 +124,7 @@ impl Transport for RedisClient {
 
     async fn send_until(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         match &*self.topology {
-            // A round has one script call here, so there are no partial results to keep.
+            // There is a single script call, so there are no partial results to keep at a deadline.
             Topology::SingleMaster(master) => master.send(calls).await,
             Topology::Cluster(cluster) => cluster.send(calls, deadline).await,
         }

@@ -1,4 +1,4 @@
-//! The trait through which the store sends script calls to Redis.
+//! Trait through which the store sends script calls to Redis.
 //!
 //! Not here: its implementation ([`RedisClient`](super::topology::RedisClient)), how calls are
 //! encoded and replies decoded (`script`).
@@ -12,56 +12,54 @@ use smallvec::SmallVec;
 use crate::domain::ExecutionStatus;
 use crate::store::redis::script::library::Script;
 
-/// One script call, ready to be written.
-///
-/// A `redis::Cmd` keeps its arguments in one buffer; a connection packs many calls into one write.
+/// Encoded call of a Lua script.
 #[derive(Clone, Debug)]
 pub struct ScriptCall {
-    /// The script, to be loaded again if the server answers NOSCRIPT.
+    /// The script, which is loaded again if the server answers NOSCRIPT.
     pub script: &'static Script,
-    /// The whole command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
+    /// Complete command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
     pub command: Cmd,
-    /// The cluster slot of all its keys. `None` unless the transport
-    /// [is a cluster](Transport::is_cluster), so that other calls do not pay for the checksum.
+    /// Cluster slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
+    /// because computing the slot takes a checksum of the key.
     pub slot: Option<u16>,
 }
 
-/// The script calls of one round. Most rounds have one, which needs no allocation.
+/// Script calls that are sent together. Usually there is one, which needs no allocation.
 pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
 
-/// One reply per script call, in order.
+/// Replies to script calls, one per call and in the same order.
 pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 
-/// Why a script call has no reply, and whether it may have run.
+/// Error of a script call, and whether the script may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
-    /// `No`: it did not run and may be sent again. `Unknown`: a call that charges must not be.
+    /// Whether the script ran. A call that charges may be sent again only if it did not run.
     pub executed: ExecutionStatus,
-    /// What went wrong, for metrics and logs.
+    /// Kind of error, for metrics and logs.
     pub kind: SendErrorKind,
 }
 
 impl SendError {
-    /// The call did not run.
+    /// Makes an error of a call whose script did not run.
     pub(crate) const fn not_executed(kind: SendErrorKind) -> SendError {
         SendError { executed: ExecutionStatus::NotExecuted, kind }
     }
 
-    /// The call was written and never answered.
+    /// Error of a call that was written and never answered.
     pub(crate) const LOST: SendError =
         SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
 }
 
-/// What went wrong with a script call that has no reply.
+/// Reason why a script call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendErrorKind {
-    /// There is no connection to the node.
+    /// No connection to the node is open.
     NotConnected,
     /// The queues of the node's connections are full.
     QueueFull,
     /// The node's circuit breaker is open.
     BreakerOpen,
-    /// The connection was lost, or the reply did not arrive in time.
+    /// The connection was lost, or the call timed out.
     Lost,
     /// The cluster is being reconfigured: too many redirections, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
     Moving,
@@ -78,7 +76,7 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Its name in traces (`error.type`).
+    /// Returns the name in traces (`error.type`).
     pub const fn as_str(self) -> &'static str {
         match self {
             SendErrorKind::NotConnected => "not_connected",
@@ -97,20 +95,20 @@ impl SendErrorKind {
 
 /// Sends script calls to the servers that hold their keys.
 pub trait Transport: Send + Sync + 'static {
-    /// Whether the keys of a call may lie on different nodes. If so, the store splits calls by
-    /// slot and every script call names its slot.
+    /// Whether Redis is a cluster. If so, the store splits calls by slot, and every script call
+    /// names its slot.
     fn is_cluster(&self) -> bool;
 
-    /// Sends script calls, to several nodes in parallel, and waits for every reply. Calls to one
+    /// Sends script calls to their nodes in parallel, and waits for all replies. Calls to the same
     /// node are written in order.
     ///
     /// A call whose outcome is unknown is never sent twice. If the future is dropped, calls that
-    /// were not written yet are not written any more.
+    /// are still queued are not written.
     fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send;
 
-    /// Like [`send`](Self::send), but a call without a reply at the deadline fails as
-    /// [`Lost`](SendErrorKind::Lost), with an unknown outcome; replies that have arrived are kept.
-    /// `None`: no deadline.
+    /// Does the same as [`send`](Self::send), with a deadline. Calls that are not answered by then
+    /// fail as [`Lost`](SendErrorKind::Lost), with an unknown outcome; replies that have arrived
+    /// are returned. `None`: no deadline.
     fn send_until(
         &self,
         calls: ScriptCalls,
@@ -124,7 +122,8 @@ pub trait Transport: Send + Sync + 'static {
         }
     }
 
-    /// Sends a script call without waiting for its reply: at most once, in the background, dropped
-    /// if the queue is full. For refunds: a lost one only makes a counter stricter for a while.
+    /// Sends a script call in the background, at most once, without waiting for its reply. The call
+    /// is dropped if the queue is full. Used for refunds: a lost refund only leaves a counter too
+    /// high until its window ends.
     fn post(&self, call: ScriptCall);
 }

@@ -1,7 +1,7 @@
 //! Encodes checks and receipts as script calls.
 //!
-//! The head of each file in `lua/` lists its arguments; a test compares both. For the fast paths,
-//! products are computed here, so that the scripts only add and compare.
+//! The header of each file in `lua/` lists its arguments, and a test compares both. Products for
+//! the fast paths are computed here, so that those scripts only add and compare.
 //!
 //! Not here: the keys of counters (`keys`), the replies (`reply`).
 
@@ -22,38 +22,37 @@ use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
 use crate::store::redis::keys::{Prefix, letter};
 
-/// Highest count of a window.
+/// Largest hit count of a window.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// Highest number of hits in a log or slot table: half of what three bytes of an entry can hold (the
-/// policy's bound is 10,000).
+/// Most hits in a sliding log or slots in a concurrency limit. An entry stores its hits in three
+/// bytes, and this is a quarter of what they hold; the policy allows 10,000.
 const ENTRIES_MAX: u64 = 1 << 22;
 
-/// Unit of a calendar window's number, in microseconds.
+/// Unit in which the scripts number calendar windows, in microseconds.
 const CALENDAR_UNIT: u64 = 1_000_000;
 
-/// Capacity to reserve for each check: a key of 29 to 117 bytes and four to six numbers of up to 16
-/// digits.
+/// Bytes to reserve per check: a key of 29 to 117 bytes and four to six numbers of up to 16 digits.
 const CHECK_BYTES: usize = 160;
 
-/// Encodes checks and receipts as script calls.
+/// Encoder of script calls: holds the key prefix and the scripts.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     prefix: Prefix,
     scripts: &'static Scripts,
-    slots: bool,
+    is_cluster: bool,
 }
 
 impl Encoder {
-    /// Creates an encoder of calls to these scripts. With `slots`, every call names its cluster slot.
-    pub fn new(prefix: Prefix, scripts: &'static Scripts, slots: bool) -> Encoder {
-        Encoder { prefix, scripts, slots }
+    /// Creates an encoder. If `is_cluster`, each call names its cluster slot.
+    pub fn new(prefix: Prefix, scripts: &'static Scripts, is_cluster: bool) -> Encoder {
+        Encoder { prefix, scripts, is_cluster }
     }
 
-    /// Returns the script call that decides these checks. On a cluster all keys must be in one slot.
+    /// Encodes the script call that decides `checks`. On a cluster all keys must be in one slot.
     ///
-    /// `now` is `None` in production, where the scripts read the server's clock. `clock` is the time
-    /// of this process, which selects the calendar windows to send.
+    /// `now` is `None` in production, where the scripts read the server's clock. `clock` is this
+    /// process's time; it selects the calendar windows to send.
     pub fn call(
         &self,
         checks: &[Check<'_>],
@@ -77,24 +76,23 @@ impl Encoder {
         add_time(&mut command, now);
         match selection {
             Selection::Single(path) => {
-                checks.iter().for_each(|check| single_arguments(&mut command, check, path));
+                checks.iter().for_each(|check| add_single_arguments(&mut command, check, path));
             }
             Selection::Multi => {
-                command.arg(multi_numbers(order, accounting).as_slice());
+                command.arg(pack_multi(order, accounting).as_slice());
             }
             Selection::Apply => {
                 command.arg(match accounting {
                     Accounting::AllOrNothing => "all_or_nothing",
                     Accounting::Independent => "independent",
                 });
-                add_lists(&mut command, order.map(|check| check_list(check, clock)));
+                add_lists(&mut command, order.map(|check| pack_check(check, clock)));
             }
         }
         self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
-    /// Returns the script call that refunds these receipts. On a cluster all keys must be in one
-    /// slot.
+    /// Encodes the script call that refunds `receipts`. On a cluster all keys must be in one slot.
     pub fn refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
         let mut command = evalsha(script, receipts.len());
@@ -102,7 +100,7 @@ impl Encoder {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
         add_time(&mut command, now);
-        add_lists(&mut command, receipts.iter().map(receipt_list));
+        add_lists(&mut command, receipts.iter().map(pack_receipt));
         self.script_call(script, command, receipts.first().map(|receipt| &receipt.key))
     }
 
@@ -112,7 +110,7 @@ impl Encoder {
         command: Cmd,
         key: Option<&CounterKey>,
     ) -> ScriptCall {
-        ScriptCall { script, command, slot: key.filter(|_| self.slots).map(keys::slot) }
+        ScriptCall { script, command, slot: key.filter(|_| self.is_cluster).map(keys::slot) }
     }
 }
 
@@ -129,7 +127,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
     };
 }
 
-/// Name of a check's operation in the scripts.
+/// Returns the scripts' name of a check's operation.
 fn op_word(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek => "peek",
@@ -139,6 +137,7 @@ fn op_word(check: &Check<'_>) -> &'static str {
     }
 }
 
+/// Returns the scripts' name of a role.
 fn role_word(role: Role) -> &'static str {
     match role {
         Role::Required => "required",
@@ -147,7 +146,7 @@ fn role_word(role: Role) -> &'static str {
     }
 }
 
-/// Hits to take, refund or ask for; at most one more than the limit distinguishes.
+/// Returns the hits to take, refund, or test for, capped where a larger number has the same effect.
 fn cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.is_debt();
@@ -164,8 +163,8 @@ fn cost(check: &Check<'_>) -> u64 {
     })
 }
 
-/// Adds the arguments of `single_*.lua`.
-fn single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
+/// Appends the arguments of a `single_*.lua` script.
+fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
     let op = op_word(check);
     let (cost, is_take) = (cost(check), op == "take");
     match path {
@@ -201,12 +200,12 @@ fn single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
     }
 }
 
-/// Numbers of a bucket check on a fast path.
+/// Bucket check in credits, for the fast paths.
 struct BucketNumbers {
     credits: BucketCredits,
-    /// Credits to take; more than the capacity if the hits never fit.
+    /// Credits to take; capacity + 1 if the cost exceeds the burst.
     need: u64,
-    /// Credits below the floor, which must be available and are not taken.
+    /// Credits that must remain after the take because of the floor.
     kept: u64,
 }
 
@@ -219,8 +218,8 @@ impl BucketNumbers {
     }
 }
 
-/// Packs the numbers of `multi_check.lua`; the checks are in its order.
-fn multi_numbers<'a>(
+/// Packs the numbers for `multi_check.lua`; `checks` must be in the order of its keys.
+fn pack_multi<'a>(
     checks: impl Iterator<Item = &'a Check<'a>> + Clone,
     accounting: Accounting,
 ) -> Packed {
@@ -246,7 +245,7 @@ fn multi_numbers<'a>(
                 }
                 (credits.cap, [cost, credits.burst, credits.unit, credits.floor])
             }
-            // `Selection::of` sends no such check to this script.
+            // `Selection::of` never selects this script for such a check.
             Some(FastPath::SlidingWindow(_)) | None => (0, [0; 4]),
         };
         if is_special(check, accounting) {
@@ -261,7 +260,7 @@ fn multi_numbers<'a>(
     packed
 }
 
-/// Adds lists as one argument, padded to one length, and that length before it.
+/// Appends two arguments: the longest length of `lists`, and all lists padded to it.
 fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     let lists: SmallVec<[Packed; 2]> = lists.collect();
     let stride = lists.iter().map(Packed::len).max().unwrap_or(0);
@@ -274,7 +273,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
 }
 
 /// Packs a check for `apply.lua`.
-fn check_list(check: &Check<'_>, clock: Micros) -> Packed {
+fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.text(&[letter(&check.limit.algorithm)]);
     packed.text(op_word(check).as_bytes());
@@ -285,7 +284,7 @@ fn check_list(check: &Check<'_>, clock: Micros) -> Packed {
 }
 
 /// Packs a receipt for `refund.lua`.
-fn receipt_list(receipt: &Receipt) -> Packed {
+fn pack_receipt(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
     packed.text(&[letter(&taken_under.algorithm)]);
@@ -298,12 +297,13 @@ fn receipt_list(receipt: &Receipt) -> Packed {
         | Algorithm::Bucket(_)
         | Algorithm::Hybrid(_) => packed.number(u64::try_from(taken.entry).unwrap_or(u64::MAX)),
     }
-    // A refund finds a calendar window by its start, so the windows around now do not matter.
+    // A refund identifies a calendar window by its start, so any time within it serves as the
+    // clock.
     pack_limit(&mut packed, taken_under, None, taken.window);
     packed
 }
 
-/// Packs a limit as the algorithm's file in `lua/algorithm` lists it.
+/// Packs a limit's numbers in the order of the header of the algorithm's file in `lua/algorithm`.
 fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock: Micros) {
     let charge = limit.charge;
     match &limit.algorithm {

@@ -1,25 +1,25 @@
-//! The Lua scripts as the service runs them: files bundled, first line cut, hashed once.
+//! Bundles the files of `lua/` into the scripts that Redis runs.
 //!
-//! A script names another file of `lua/` by `loadfile('path')`, as in stock Lua: a function of the
-//! file's text. Redis has no files, so [`bundled`] puts that function in its place.
+//! A file includes another one as `loadfile('path')`, as in stock Lua. Redis has no files, so
+//! [`bundle_file`] replaces the expression by a function with that file's text.
 //!
-//! The first line of a file in `lua/` is `#!lua`, so that tests run it strictly: from Redis 7 on, a
-//! server then refuses a script that touches two cluster slots. In production the line is cut off:
-//! with it a full Redis refuses the whole script, without it refusals are still decided and only a
-//! charge fails; and a call costs 5 % less.
+//! Each file starts with the line `#!lua`. With it, Redis 7 or newer runs the script in strict mode
+//! and refuses keys in two cluster slots; tests use this mode. Production drops the line: with it,
+//! a Redis at `maxmemory` would refuse every script call; without it, scripts still decide refusals
+//! and only charges fail. Each call also costs 5 % less.
 //!
-//! Not here: the arguments (`arguments`), the replies (`reply`), loading the scripts (`client`).
+//! Not here: arguments (`arguments`), replies (`reply`), loading scripts on a server (`client`).
 
 use std::sync::LazyLock;
 
-/// A script, and the name that EVALSHA calls it by.
+/// Lua script with the SHA1 that EVALSHA takes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The name of its file in `lua/`, for logs.
+    /// File name in `lua/` without the extension, for logs.
     pub name: &'static str,
-    /// What SCRIPT LOAD sends.
+    /// Source text that SCRIPT LOAD sends.
     pub text: String,
-    /// The SHA1 of the text, in hex: what EVALSHA names.
+    /// SHA1 of the text, in hex.
     pub sha: String,
 }
 
@@ -29,7 +29,7 @@ macro_rules! lua {
     };
 }
 
-/// The files of `lua/` as they are, by their path there.
+/// Paths below `lua/` and unmodified contents of all Lua files.
 pub const FILES: &[(&str, &str)] = lua![
     "single_fixed_window.lua",
     "single_bucket.lua",
@@ -49,29 +49,29 @@ pub const FILES: &[(&str, &str)] = lua![
     "ttl.lua",
 ];
 
-/// The first line of each file.
-const STRICT: &str = "#!lua\n";
+/// First line of each Lua file, which turns on strict mode.
+const SHEBANG: &str = "#!lua\n";
 
-/// The scripts of one way of running them.
+/// All scripts that the store calls, in one mode: production or strict.
 #[derive(Debug)]
 pub struct Scripts {
-    /// A call of one check of a fixed window.
+    /// Decides a call with one check of a fixed window.
     pub single_fixed_window: Script,
-    /// A call of one check of a bucket.
+    /// Decides a call with one check of a bucket.
     pub single_bucket: Script,
-    /// A call of one check of a sliding window.
+    /// Decides a call with one check of a sliding window.
     pub single_sliding_window: Script,
-    /// A call of several checks of different fixed windows and buckets.
+    /// Decides a call with several checks, all of different fixed windows and buckets.
     pub multi_check: Script,
-    /// Any call.
+    /// Decides any call.
     pub apply: Script,
-    /// Refunds by receipts.
+    /// Refunds charges by their receipts.
     pub refund: Script,
 }
 
 impl Scripts {
-    /// Every script, for SCRIPT LOAD on a new connection.
-    pub fn each(&self) -> [&Script; 6] {
+    /// Returns all scripts, for SCRIPT LOAD on a new connection.
+    pub fn all(&self) -> [&Script; 6] {
         [
             &self.single_fixed_window,
             &self.single_bucket,
@@ -84,7 +84,7 @@ impl Scripts {
 
     fn bundle(first_line: &str) -> Scripts {
         let script = |name: &'static str| {
-            let text = format!("{first_line}{}", bundled(&format!("{name}.lua")));
+            let text = format!("{first_line}{}", bundle_file(&format!("{name}.lua")));
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Script { name, text, sha }
         };
@@ -99,19 +99,20 @@ impl Scripts {
     }
 }
 
-/// As the service runs them.
+/// Scripts that the service runs.
 pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(""));
 
-/// As tests run them: strictly. Needs Redis 7.
-pub static STRICTLY: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(STRICT));
+/// Scripts in strict mode, for tests. Needs Redis 7.
+pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG));
 
-/// A file's text without its first line and comments, every `loadfile('path')` replaced by a
-/// function of that file's text. A path that is no file stays, and Redis refuses the script.
-fn bundled(path: &str) -> String {
+/// Returns a file's text without its first line and comments, with each `loadfile('path')` replaced
+/// by a function with that file's text. An unknown path stays as it is, and Redis refuses the
+/// script.
+fn bundle_file(path: &str) -> String {
     let file = FILES.iter().find(|(name, _)| *name == path);
     let (_, text) = file.copied().unwrap_or_default();
     let mut bundle = String::new();
-    for line in text.strip_prefix(STRICT).unwrap_or(text).lines() {
+    for line in text.strip_prefix(SHEBANG).unwrap_or(text).lines() {
         if !line.trim_start().starts_with("--") {
             bundle_line(&mut bundle, line);
             bundle.push('\n');
@@ -120,13 +121,14 @@ fn bundled(path: &str) -> String {
     bundle
 }
 
+/// Appends a line and replaces each `loadfile` in it.
 fn bundle_line(bundle: &mut String, line: &str) {
     let call = line.split_once("loadfile('");
     match call.and_then(|(before, call)| Some((before, call.split_once("')")?))) {
         Some((before, (path, after))) if FILES.iter().any(|(name, _)| *name == path) => {
             bundle.push_str(before);
             bundle.push_str("(function(...)\n");
-            bundle.push_str(&bundled(path));
+            bundle.push_str(&bundle_file(path));
             bundle.push_str("end)");
             bundle_line(bundle, after);
         }

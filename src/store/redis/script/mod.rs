@@ -1,13 +1,13 @@
-//! Script calls: which script decides a call, its arguments, and what its reply means.
+//! Script calls: selects the script of a call, encodes its arguments, and decodes its reply.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
-//! | [`library`] | `lua/` as the service runs it |
-//! | `selection` | which script decides a call |
-//! | [`arguments`], [`msgpack`] | checks and receipts to arguments |
-//! | [`reply`] | replies to outcomes |
+//! | [`library`] | the Lua scripts, bundled for Redis |
+//! | `selection` | selects the script of a call |
+//! | [`arguments`], [`msgpack`] | encodes checks and receipts as arguments |
+//! | [`reply`] | decodes replies into outcomes |
 //!
-//! Not here: where counters live (`keys`), connections (`client`).
+//! Not here: the keys of counters (`keys`), connections (`client`).
 
 pub mod arguments;
 pub mod library;

@@ -1,20 +1,22 @@
-//! Values for a script, packed into one argument as MessagePack, one after the other.
+//! MessagePack encoder for script arguments: packs many values into one argument.
 //!
-//! Redis makes an object of every argument and Lua a string, and reads it again where a number is
-//! meant: thirty numbers of ten checks were a fifth of what such a call cost. `cmsgpack.unpack` reads
-//! them all at once. Fast paths of one check keep arguments that a person can read in MONITOR.
+//! Redis turns each argument into an object and a Lua string, which the script then parses as a
+//! number. For a call of ten checks, thirty such numbers were a fifth of its cost.
+//! `cmsgpack.unpack` parses all values at once. Scripts for a single check keep plain arguments,
+//! which are readable in MONITOR.
 //!
-//! Not here: which values (`arguments`).
+//! Not here: choosing the values (`arguments`).
 
 use smallvec::SmallVec;
 
-/// Bytes on the stack: ten checks of a fixed window, three numbers of at most nine bytes each.
+/// Bytes kept on the stack: enough for ten checks of fixed windows, with three numbers of at most
+/// nine bytes each.
 const INLINE: usize = 288;
 
-/// The longest text that one byte announces.
+/// Longest text in bytes whose MessagePack header is one byte.
 const TEXT_BYTES_MAX: usize = 31;
 
-/// Values for a script.
+/// MessagePack values, packed one after another.
 ///
 /// ```
 /// use tidegate::store::redis::script::msgpack::Packed;
@@ -33,7 +35,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Adds a number, in the shortest of three forms. Lua reads it as a double: exact below 2^53.
+    /// Appends a number in 1, 5, or 9 bytes. Lua reads it as a double, which is exact below 2^53.
     pub fn number(&mut self, number: u64) {
         self.values += 1;
         if let Ok(small @ ..0x80) = u8::try_from(number) {
@@ -47,14 +49,14 @@ impl Packed {
         }
     }
 
-    /// Adds numbers.
+    /// Appends several numbers.
     pub fn numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             self.number(number);
         }
     }
 
-    /// Adds a text of at most 31 bytes; of a longer one, the first 31.
+    /// Appends a text; a text longer than 31 bytes is truncated.
     pub fn text(&mut self, text: &[u8]) {
         let text = &text[..text.len().min(TEXT_BYTES_MAX)];
         self.values += 1;
@@ -62,36 +64,36 @@ impl Packed {
         self.bytes.extend_from_slice(text);
     }
 
-    /// Adds nil: nothing in a place that must not be left out.
+    /// Appends nil, for an optional value that is absent.
     pub fn nil(&mut self) {
         self.values += 1;
         self.bytes.push(0xc0);
     }
 
-    /// Adds nils until there are so many values.
+    /// Appends nils until the total number of values is `values`.
     pub fn pad_to(&mut self, values: usize) {
         while self.values < values {
             self.nil();
         }
     }
 
-    /// Adds the values of another.
+    /// Appends all values of `other`.
     pub fn extend(&mut self, other: &Packed) {
         self.values += other.values;
         self.bytes.extend_from_slice(&other.bytes);
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.values
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.values == 0
     }
 
-    /// The argument.
+    /// Returns the encoded bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes
     }

@@ -1,8 +1,9 @@
-//! Decodes the replies of the scripts into outcomes.
+//! Decodes script replies into outcomes.
 //!
-//! `apply.lua` sends the numbers of each outcome. A fast path sends the state of its counter before
-//! the call, the verdict and the time; [`algorithm::apply`] computes the outcome from that state. A
-//! reply that no script sends is a [`ReplyError`]; so is a verdict that contradicts the state.
+//! `apply.lua` answers the numbers of each outcome. A fast path answers the counter's state before
+//! the call, the verdict, and the time, from which [`algorithm::apply`] computes the outcome. A
+//! reply that no script can send is a [`ReplyError`], and so is a verdict that contradicts the
+//! state.
 //!
 //! Not here: the arguments (`arguments`), error replies (`client`), what an outcome means
 //! (`decide`).
@@ -17,46 +18,47 @@ use crate::domain::{
     Outcome, SlidingWindow, Verdict,
 };
 
-/// Reply of `apply.lua` if the server's clock is in none of the calendar windows of the call.
+/// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
 const NO_WINDOW: [Value; 1] = [Value::Int(-1)];
 
-/// Highest count of a stored fixed window, which has ten digits.
+/// Largest count of a stored fixed window, which has ten decimal digits.
 const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
-/// Numbers in a reply of `apply.lua` for each check.
+/// Count of numbers per check in a reply of `apply.lua`.
 const OUTCOME_NUMBERS: usize = 6;
 
-/// Why a reply could not be decoded.
+/// Error for a reply that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// An error reply of the server or of the script.
+    /// Error reply from the server or the script.
     Error,
-    /// Not the type of reply that the script sends.
+    /// Reply of another type than the script sends.
     Shape,
     /// Too few or too many numbers for the checks.
     Length,
-    /// A number that no script sends, or not a number.
+    /// Value that is not a number, or a number that no script can send.
     Number,
-    /// The server's clock is in none of the calendar windows of the call. No counter changed.
+    /// The server's clock is outside the calendar windows in the call. No counter changed.
     NoWindow,
 }
 
-/// Decoded reply of a script.
+/// Decoded reply of a script: one outcome per check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
     /// One outcome per check, in the order of the checks.
     pub outcomes: Vec<Outcome>,
-    /// Number of counters from the far future, which count as full from now on: a clock stepped
-    /// back, or the state was corrupt.
+    /// Number of counters with a state from the far future, which were clamped to full. The clock
+    /// stepped back, or the state was corrupt.
     pub clamped: u64,
 }
 
 impl ScriptReply {
-    /// Decodes the reply to [`Encoder::call`](super::arguments::Encoder::call) of the same checks.
+    /// Decodes the reply to a call encoded by [`Encoder::call`](super::arguments::Encoder::call)
+    /// for the same checks.
     ///
     /// # Errors
     ///
-    /// [`ReplyError`] if no script sends this reply to these checks.
+    /// [`ReplyError`] if no script can send this reply for these checks.
     pub fn decode(
         reply: &Value,
         checks: &[Check<'_>],
@@ -81,7 +83,7 @@ impl ScriptReply {
     }
 }
 
-/// Decodes the line that `single_*.lua` sends.
+/// Decodes the reply of a `single_*.lua` script, a line of numbers.
 fn single_reply(
     line: &[u8],
     check: &Check<'_>,
@@ -121,7 +123,7 @@ fn single_reply(
     Ok(ScriptReply { outcomes: vec![outcome], clamped })
 }
 
-/// Decodes the states that `multi_check.lua` sends.
+/// Decodes the reply of `multi_check.lua`, which answers the counters' states.
 fn multi_reply(
     reply: &[Value],
     checks: &[Check<'_>],
@@ -174,7 +176,7 @@ fn multi_reply(
     Ok(ScriptReply { outcomes, clamped })
 }
 
-/// Decodes the outcomes that `apply.lua` sends.
+/// Decodes the reply of `apply.lua`, which answers six numbers per check.
 fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
     let mut numbers = numbers_of(reply);
     let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
@@ -194,8 +196,8 @@ fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, Rep
     Ok(ScriptReply { outcomes, clamped })
 }
 
-/// Returns the outcome of six numbers: available (refused: −1 − available), wait (0: none), reset,
-/// charged, and for a charge since and entry.
+/// Converts a check's six numbers to its outcome: available (−1 − available if refused), wait (0
+/// for none), reset, charged, and for a charge its time or window and its entry.
 fn outcome_of_numbers(
     numbers: [i64; OUTCOME_NUMBERS],
     check: &Check<'_>,
@@ -205,7 +207,7 @@ fn outcome_of_numbers(
     let (passes, available) = verdict(available)?;
     let (wait, charged, since) = (count(wait)?, Hits(count(charged)?), micros(since)?);
     let asked = if check.is_refund() { Hits::ZERO } else { check.cost() };
-    // An implausible charge would be reported to callers and refunded later.
+    // A wrong charge would be reported to callers and refunded later.
     let charges = passes || check.is_debt();
     let plausible = charged <= if charges { asked } else { Hits::ZERO };
     if available > check.limit.capacity().0 || !plausible || passes && wait > 0 {
@@ -231,8 +233,9 @@ fn outcome_of_numbers(
     })
 }
 
-/// Applies the check to its counter's state before the call. Scripts clamp states from the far
-/// future and decide as the algorithm does, so that any other state or verdict is an error.
+/// Computes a check's outcome from the counter's state before the call. Returns an error if the
+/// state is from the far future, which scripts clamp, or if the algorithm's verdict differs from
+/// the script's.
 fn outcome_of_state(
     state: &State,
     check: &Check<'_>,
@@ -247,8 +250,8 @@ fn outcome_of_state(
     Ok(step.outcome)
 }
 
-/// Returns a state of the current window, or of the next one if `start` is its start, because the
-/// clock stepped back.
+/// Returns the state of the current window or, if the clock stepped back, of the next window, which
+/// then starts at `start`.
 fn window_state(
     limit: &FixedWindow,
     used: u64,
@@ -299,7 +302,7 @@ fn next(numbers: &mut impl Iterator<Item = Result<i64, ReplyError>>) -> Result<i
     numbers.next().unwrap_or(Err(ReplyError::Length))
 }
 
-/// Splits a number into the verdict and the value: −1 − value means refused.
+/// Splits a number into the verdict and the value; refusals are encoded as −1 − value.
 fn verdict(number: i64) -> Result<(bool, u64), ReplyError> {
     let passes = number >= 0;
     Ok((passes, count(if passes { number } else { -1 - number })?))

@@ -1,6 +1,6 @@
-//! Selects the script that decides a call, and the order in which it gets the checks.
+//! Selects the script that decides a call, and the order of the checks in its keys.
 //!
-//! Not here: the arguments themselves (`arguments`).
+//! Not here: the arguments (`arguments`).
 
 use crate::domain::{
     Accounting, Algorithm, Bucket, Check, FixedWindow, Hits, Micros, Op, Refill, Role,
@@ -10,27 +10,27 @@ use crate::domain::{
 /// Script that decides a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Selection<'a> {
-    /// `single_*.lua`: a call of one check whose algorithm has such a script.
+    /// A `single_*.lua` script: one check of an algorithm that has such a script.
     Single(FastPath<'a>),
-    /// `multi_check.lua`: several checks of different fixed windows and buckets.
+    /// `multi_check.lua`: several checks, all of different fixed windows and buckets.
     Multi,
-    /// `apply.lua`.
+    /// `apply.lua`: all other calls.
     Apply,
 }
 
-/// Limit with a fast path: the script answers the counter's state, which is a few numbers.
+/// Limit of an algorithm that has a fast-path script, which answers the counter's state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FastPath<'a> {
-    /// Windows of one length.
+    /// Fixed window aligned to the epoch, with its length, at least 1 µs.
     FixedWindow(&'a FixedWindow, Micros),
-    /// A bucket.
+    /// Token or leaky bucket.
     Bucket(&'a Bucket),
-    /// A sliding window.
+    /// Sliding window.
     SlidingWindow(&'a SlidingWindow),
 }
 
 impl<'a> FastPath<'a> {
-    /// Returns the fast path of a check, or `None` if only `apply.lua` decides it.
+    /// Returns the fast path of a check, or `None` if only `apply.lua` can decide it.
     pub(crate) fn of(check: &Check<'a>) -> Option<FastPath<'a>> {
         match &check.limit.algorithm {
             Algorithm::FixedWindow(window) => match window.window {
@@ -45,7 +45,7 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Kind of a check in `multi_check.lua`; `None` if that script does not decide it.
+    /// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide it.
     fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
         match self {
             FastPath::FixedWindow(..) => Some(MultiKind::Window),
@@ -56,7 +56,7 @@ impl<'a> FastPath<'a> {
     }
 }
 
-/// Kinds of checks in `multi_check.lua`, in their order.
+/// Kind of a check in `multi_check.lua`, in the order in which the script gets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MultiKind {
     Window,
@@ -66,7 +66,7 @@ pub(crate) enum MultiKind {
 
 impl<'a> Selection<'a> {
     pub(crate) fn of(checks: &[Check<'a>]) -> Selection<'a> {
-        // Quadratic, but a fraction of what Redis spends on as many checks.
+        // Quadratic in at most 16 checks; Redis spends far more on a call.
         let differs = |(at, check): (usize, &Check<'_>)| {
             checks[..at].iter().all(|earlier| earlier.key != check.key)
         };
@@ -82,7 +82,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Returns the order in which the script gets and answers the checks, by their index in the call.
+    /// Returns the indices of the checks in the order in which the script gets and answers them.
     pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
         let place = move |check: &Check<'_>| match self {
             Selection::Single(_) => 0,
@@ -93,12 +93,13 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// Kind of a check in `multi_check.lua`; `None` if that script does not decide it.
+/// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide it.
 pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
     FastPath::of(check).and_then(|path| path.multi_kind(check))
 }
 
-/// Whether a bucket's debt may be a fraction of a microsecond.
+/// Whether the check's limit is a bucket in credit form, whose debt may include a fraction of a
+/// microsecond.
 pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     matches!(
         &check.limit.algorithm,
@@ -106,8 +107,8 @@ pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     )
 }
 
-/// Whether `multi_check.lua` lists the check as special: it is not a required take, or its limit has
-/// a floor.
+/// Whether `multi_check.lua` gets extra numbers for the check: it is anything but a required take,
+/// or its limit has a floor.
 pub(crate) fn is_special(check: &Check<'_>, accounting: Accounting) -> bool {
     let plain = match check.op {
         Op::Take { cost } => cost > Hits::ZERO && !check.is_debt(),
@@ -121,6 +122,6 @@ pub(crate) fn is_special(check: &Check<'_>, accounting: Accounting) -> bool {
         | Algorithm::Hybrid(_)
         | Algorithm::Concurrency(_) => false,
     };
-    let has_say = accounting == Accounting::Independent || check.role == Role::Required;
-    !plain || has_floor || !has_say
+    let affects_admission = accounting == Accounting::Independent || check.role == Role::Required;
+    !plain || has_floor || !affects_admission
 }
