@@ -330,14 +330,62 @@ async fn over_the_bound_calls_are_answered_locally_at_once() {
     assert_eq!(store.in_flight(), 0);
 }
 
+/// Hits of each counter of a scenario before the call, of a limit of 5.
+const USED_BEFORE: u64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Take,
+    /// A take under `charge: always`.
+    Debt,
+    Peek,
+    Refund,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
     failure: OnStoreFailure,
     role: Role,
     /// Unanswered, and whether it may have been carried out.
     silent: Option<ExecutionStatus>,
-    /// Of a limit of 5.
+    kind: Kind,
+    /// Of a limit of 5, of which [`USED_BEFORE`] are used.
     cost: u64,
+}
+
+impl Scenario {
+    fn limit(&self) -> Arc<Limit> {
+        let charge = if self.kind == Kind::Debt { Charge::Always } else { Charge::Admitted };
+        Arc::new(Limit { charge, ..Limit::clone(&window(5, self.failure)) })
+    }
+
+    fn op(&self) -> Op {
+        let cost = Hits(self.cost);
+        match self.kind {
+            Kind::Take | Kind::Debt => Op::Take { cost },
+            Kind::Peek => Op::Peek,
+            Kind::Refund => Op::Refund { cost },
+        }
+    }
+
+    /// Whether a store that has the counter passes the check.
+    fn fits(&self) -> bool {
+        match self.kind {
+            Kind::Take | Kind::Debt => USED_BEFORE + self.cost <= 5,
+            Kind::Peek | Kind::Refund => true,
+        }
+    }
+
+    /// Hits charged by a store that decides the check, and hits in use there afterwards. `keeps`
+    /// says that the charges of the call stay.
+    fn effect(&self, keeps: bool) -> (u64, u64) {
+        match self.kind {
+            Kind::Take if keeps && self.fits() => (self.cost, USED_BEFORE + self.cost),
+            Kind::Take | Kind::Peek => (0, USED_BEFORE),
+            Kind::Debt => (self.cost, (USED_BEFORE + self.cost).min(5)),
+            Kind::Refund => (0, USED_BEFORE.saturating_sub(self.cost)),
+        }
+    }
 }
 
 fn asked() -> impl Strategy<Value = Scenario> {
@@ -351,11 +399,18 @@ fn asked() -> impl Strategy<Value = Scenario> {
         Just(Some(ExecutionStatus::NotExecuted)),
         Just(Some(ExecutionStatus::Unknown))
     ];
-    let cost = prop_oneof![3 => 1..=5_u64, 1 => Just(6)];
-    (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Scenario {
+    let kind = prop_oneof![
+        4 => Just(Kind::Take),
+        2 => Just(Kind::Debt),
+        1 => Just(Kind::Peek),
+        1 => Just(Kind::Refund)
+    ];
+    let cost = prop_oneof![3 => 1..=3_u64, 1 => 4..=6_u64];
+    (failure, role, silent, kind, cost).prop_map(|(failure, role, silent, kind, cost)| Scenario {
         failure,
         role,
         silent,
+        kind,
         cost,
     })
 }
@@ -368,9 +423,11 @@ fn expected(asked: &[Scenario]) -> Option<bool> {
         return None;
     }
     let passes = |one: &Scenario| match (one.silent, one.failure) {
+        // The local store makes refunds, whatever the rule says.
+        _ if one.kind == Kind::Refund => true,
         (Some(_), OnStoreFailure::Allow) => true,
         (Some(_), OnStoreFailure::Deny) => false,
-        _ => one.cost <= 5,
+        _ => one.fits(),
     };
     let required = asked.iter().filter(|one| one.role == Role::Required).all(passes);
     let quotas: Vec<_> = asked.iter().filter(|one| one.role == Role::Quota).collect();
@@ -384,10 +441,15 @@ fn settled(asked: &[Scenario], accounting: Accounting) -> Result<(), TestCaseErr
         let silent = |(at, one): (usize, &Scenario)| Some((at, one.silent?));
         *store.remote().silent.lock().unwrap() =
             asked.iter().enumerate().filter_map(silent).collect();
-        let limits: Vec<_> = asked.iter().map(|one| window(5, one.failure)).collect();
+        let limits: Vec<_> = asked.iter().map(Scenario::limit).collect();
         let checks: Vec<Check<'_>> = (1..)
             .zip(asked.iter().zip(&limits))
-            .map(|(id, (one, limit))| Check { role: one.role, ..take(id, limit, one.cost) })
+            .map(|(id, (one, limit))| {
+                let before = take(id, limit, USED_BEFORE);
+                store.remote().store.decide_one(&before, NOW);
+                store.local().decide_one(&before, NOW);
+                Check { role: one.role, op: one.op(), ..before }
+            })
             .collect();
         let answers = store.apply(&Call { accounting, ..call(&checks, NOW) }).await;
         let deciding = |(one, answer): (&Scenario, &Answer)| {
@@ -406,19 +468,31 @@ fn settled(asked: &[Scenario], accounting: Accounting) -> Result<(), TestCaseErr
             let remote = used(&store.remote().store, id, check.limit, NOW);
             let local = used(store.local(), id, check.limit, NOW);
             let keeps = accounting == Accounting::Independent || admitted;
-            let charge = if keeps && one.cost <= 5 { one.cost } else { 0 };
+            let (charge, used) = one.effect(keeps);
             let charged = answer.outcome().map_or(0, |outcome| outcome.charged.0);
-            match (one.silent, one.failure) {
-                (None, _) => prop_assert_eq!((remote, local, charged), (charge, charge, charge)),
-                (Some(_), OnStoreFailure::Local) if !unavailable => {
-                    prop_assert_eq!((remote, local, charged), (0, charge, charge));
+            let is_local = one.kind == Kind::Refund || one.failure == OnStoreFailure::Local;
+            match one.silent {
+                None => prop_assert_eq!((remote, local, charged), (used, used, charge)),
+                Some(_) if is_local && !unavailable => {
+                    prop_assert_eq!((remote, local, charged), (USED_BEFORE, used, charge));
                 }
-                (Some(_), _) => prop_assert_eq!((remote, local, charged), (0, 0, 0)),
+                Some(_) => {
+                    prop_assert_eq!((remote, local, charged), (USED_BEFORE, USED_BEFORE, 0));
+                }
             }
         }
+        let unconfirmed = |one: &&Scenario| {
+            let takes = matches!(one.kind, Kind::Take | Kind::Debt);
+            takes && one.silent.is_some() && one.role != Role::Shadow
+        };
+        let unconfirmed: u64 = asked.iter().filter(unconfirmed).map(|one| one.cost).sum();
+        let degraded = store.stats().admitted_hits.load(Ordering::SeqCst);
+        prop_assert_eq!(degraded, if admitted { unconfirmed } else { 0 });
         let returned = store.remote().refunded.lock().unwrap();
         let unheard = returned.iter().any(|r| asked[r.key.identity as usize - 1].silent.is_some());
         prop_assert!(!unheard, "what nobody heard of was refunded");
+        let owed = |r: &Receipt| asked[r.key.identity as usize - 1].kind == Kind::Debt;
+        prop_assert!(!returned.iter().any(owed), "a debt was refunded");
         Ok(())
     })
 }
