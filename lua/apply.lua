@@ -10,7 +10,7 @@
 -- ARGV[4]  checks: MessagePack, for each check these values, then nils up to the stride:
 --   +1  letter: of the algorithm, as in the counter's key
 --   +2  op: take, peek, refund, or debt (a take that is charged even if refused)
---   +3  role: required, quota or shadow
+--   +3  role: required, shadow, or the number of the quota descriptor
 --   +4  cost: hits
 --   +5  limit: the values listed in the algorithm's file
 --
@@ -29,7 +29,7 @@ local checks, algorithms = #KEYS, {}
 -- did not.
 local counters, debts = {}, {}
 local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0
-local refused, quotas, quota_passes = false, false, false
+local refused, quotas = false, false
 for i = 1, checks do
   local at, key, _ = (i - 1) * stride, KEYS[i], nil
   local letter, op, role, cost, limit = args[at + 1], args[at + 2], args[at + 3], args[at + 4], at + 4
@@ -52,10 +52,12 @@ for i = 1, checks do
   local r = 6 * i - 3
   reply[r], reply[r + 1], reply[r + 2] = passes, wait, 0
   reply[r + 3], reply[r + 4], reply[r + 5] = charged, since, entry
-  if role == 'quota' then
-    quotas, quota_passes = true, quota_passes or passes
-  elseif role == 'required' and not passes then
-    refused = true
+  if role == 'required' then
+    refused = refused or not passes
+  elseif role ~= 'shadow' then
+    -- Whether all checks of the quota descriptor pass.
+    quotas = quotas or {}
+    quotas[role] = quotas[role] ~= false and passes or false
   end
   if far then
     clamped = clamped + 1
@@ -82,7 +84,13 @@ for i = 1, checks do
   end
 end
 
-local charges = not all_or_nothing or not refused and (quota_passes or not quotas)
+local quota_passes = not quotas
+if quotas then
+  for _, passes in pairs(quotas) do
+    quota_passes = quota_passes or passes
+  end
+end
+local charges = not all_or_nothing or not refused and quota_passes
 reply[2] = clamped
 -- Reports come before writes, because some of them read stored values.
 for i = 1, checks do

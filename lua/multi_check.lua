@@ -24,7 +24,7 @@
 -- numbers are 0 for windows:
 --   +1  place: in KEYS
 --   +2  op: take, peek, refund or debt
---   +3  role: required, quota or shadow
+--   +3  role: required, shadow, or the number of the quota descriptor
 --   +4  cap: the largest count, or the largest debt in credits
 --   +5  cost: hits
 --   +6  burst: hits
@@ -45,7 +45,7 @@ else
 end
 local numbers, checks = { cmsgpack.unpack(ARGV[2]) }, #KEYS
 local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
-local refused, quotas, quota_passes = false, false, false
+local refused, quotas = false, false
 local reply, other_windows, fixed_window, bucket = { now, 0, 0, 0 }, false, nil, nil
 -- For each special check, by its place in KEYS: the index of its entry in `numbers`.
 local special = numbers[4] > 0 and {}
@@ -142,17 +142,26 @@ for i = 1, checks do
       at, r = at + 1, r + 1
     end
   end
-  if listed and numbers[listed + 3] == 'quota' then
-    quotas, quota_passes = true, quota_passes or passes
-  elseif not passes and not (listed and numbers[listed + 3] == 'shadow') then
-    refused = true
+  local role = listed and numbers[listed + 3]
+  if not role or role == 'required' then
+    refused = refused or not passes
+  elseif role ~= 'shadow' then
+    -- Whether all checks of the quota descriptor pass.
+    quotas = quotas or {}
+    quotas[role] = quotas[role] ~= false and passes or false
   end
 end
 for n = 1, other_windows and #other_windows or 0 do
   reply[r], r = other_windows[n], r + 1
 end
 reply[r] = nil
-if all_or_nothing and (refused or quotas and not quota_passes) then
+local quota_passes = not quotas
+if quotas then
+  for _, passes in pairs(quotas) do
+    quota_passes = quota_passes or passes
+  end
+end
+if all_or_nothing and (refused or not quota_passes) then
   return reply
 end
 

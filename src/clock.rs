@@ -12,15 +12,16 @@ use crate::domain::Micros;
 /// Source of the current time.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
-    /// Clocks of the operating system.
+    /// Wall clock and monotonic clock of the operating system.
     #[default]
     System,
-    /// Wall clock that a test sets.
+    /// Wall clock that a test sets. The monotonic clock is still that of the operating system.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// Returns the wall clock time, in microseconds since the Unix epoch; zero before 1970.
+    /// Returns the wall-clock time, in microseconds since the Unix epoch; zero if the clock is set
+    /// to a date before 1970.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn now(&self) -> Micros {
         match self {
@@ -32,14 +33,15 @@ impl Clock {
         }
     }
 
-    /// Returns the monotonic clock time, for deadlines.
+    /// Returns the time of the monotonic clock. Deadlines use it, because the wall clock may be set
+    /// back.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn monotonic(&self) -> Instant {
         Instant::now()
     }
 }
 
-/// Wall clock for tests, which stands still until it is set.
+/// Wall clock for tests, which stands still until the test sets it. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
@@ -49,12 +51,12 @@ impl ManualClock {
         ManualClock(Arc::new(AtomicU64::new(now.0)))
     }
 
-    /// Sets the clock to `now`, forward or back.
+    /// Sets the clock to `now`, which may be earlier than its current time.
     pub fn set(&self, now: Micros) {
         self.0.store(now.0, Ordering::Relaxed);
     }
 
-    /// Moves the clock forward.
+    /// Moves the clock forward by `by`.
     pub fn advance(&self, by: Micros) {
         self.0.fetch_add(by.0, Ordering::Relaxed);
     }

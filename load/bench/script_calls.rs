@@ -224,7 +224,7 @@ fn rows(now: Micros) -> Vec<Row> {
         row("window, debt bucket", &[take(&window), take(&debts[1])]),
         row("10 windows, all debts", &[take(&debts[0]); 10]),
         row("bucket, refund window", &[take(&bucket), (&window, REFUND, Role::Required)]),
-        row("window, quota bucket", &[take(&window), (&bucket, TAKE, Role::Quota)]),
+        row("window, quota bucket", &[take(&window), (&bucket, TAKE, Role::Quota(0))]),
         row("sliding log", &[take(&log)]),
         row("slot", &[take(&slots)]),
         row("hybrid class", &[take(&classes)]),
@@ -271,7 +271,10 @@ fn calls(name: &str, kinds: &[Kind<'_>], now: Micros, different: bool) -> Row {
             let holder = Some(Holder(nth as u128));
             checks.push(Check { key, limit, op: *op, role: *role, holder });
         }
-        encoder().call(&checks, Accounting::AllOrNothing, None, now).command.get_packed_command()
+        encoder()
+            .encode_call(&checks, Accounting::AllOrNothing, None, now)
+            .command
+            .get_packed_command()
     };
     Row { name: name.to_owned(), checks: kinds.len(), calls: (0..KEYS).map(call).collect() }
 }
@@ -283,7 +286,7 @@ fn receipts(name: &str, limit: &Arc<Limit>, now: Micros) -> Row {
         let (at, window) = (Micros(now.0 + hour), Micros(now.0 - now.0 % hour));
         let taken = ChargeRecord { hits: Hits::ONE, at, window, entry: 0 };
         let receipt = Receipt { key: memory::key(nth), limit: Arc::clone(limit), taken };
-        encoder().refund(&[receipt], None).command.get_packed_command()
+        encoder().encode_refund(&[receipt], None).command.get_packed_command()
     };
     Row { name: name.to_owned(), checks: 1, calls: (0..KEYS).map(call).collect() }
 }
@@ -295,11 +298,11 @@ const WINDOW_NUMBERS: [u64; 3] = [1_000_000, 1_000_000, 3_600_000_000];
 fn by_apply(name: &str, limit: &Arc<Limit>, letter: u8, numbers: &[u64], checks: usize) -> Row {
     let mut list = Packed::default();
     for at in 1..=checks {
-        list.text(&[letter]);
-        list.text(b"take");
-        list.text(b"required");
-        list.number(1);
-        list.numbers(numbers.iter().copied());
+        list.push_text(&[letter]);
+        list.push_text(b"take");
+        list.push_text(b"required");
+        list.push_number(1);
+        list.push_numbers(numbers.iter().copied());
         list.pad_to(at * (5 + numbers.len()));
     }
     let call = |nth: usize| {

@@ -109,7 +109,7 @@ fn ours(name: &'static str, limit: &Arc<Limit>, checks: usize) -> Side {
     let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
     let command = |nth: usize| {
         let checks: Vec<Check<'_>> = (0..checks).map(|at| check(limit, nth + at)).collect();
-        encoder.call(&checks, Accounting::AllOrNothing, None, NOW).command
+        encoder.encode_call(&checks, Accounting::AllOrNothing, None, NOW).command
     };
     Side { name, commands: (0..KEYS).map(command).collect(), checks }
 }
@@ -168,7 +168,7 @@ pub fn bytes_per_key(scale: Scale) {
                 // So many that no bucket is full again before the last one is made.
                 let op = Op::Take { cost: Hits(500_000) };
                 let check = Check { key, limit: &limit, op, role: Role::Required, holder: None };
-                let item = encoder.call(&[check], Accounting::AllOrNothing, None, NOW);
+                let item = encoder.encode_call(&[check], Accounting::AllOrNothing, None, NOW);
                 pipeline.add_command(item.command).ignore();
             }
             pipeline.exec(&mut connection).unwrap();

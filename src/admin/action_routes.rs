@@ -58,25 +58,38 @@ pub enum AdminAction {
 /// Function that carries out an action and returns a message for the operator.
 pub type ActionHandler = Arc<dyn Fn(AdminAction) -> TextResult + Send + Sync>;
 
-/// Function that reads or resets the counters of a domain and a descriptor (`k=v,k2=v2`).
+/// Function that reads or resets the counters of one descriptor. Its arguments are the domain and
+/// the descriptor as `k=v,k2=v2`.
 pub type CounterHandler =
     Arc<dyn Fn(String, String) -> BoxFuture<'static, TextResult> + Send + Sync>;
 
-/// Function that returns the operators' token; `None` makes the debug port read-only.
-pub type TokenSource = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+/// Token that authorizes writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OperatorToken {
+    /// No token file is configured, so the debug port is read-only.
+    NotConfigured,
+    /// The token file cannot be read, so nobody is authorized.
+    Unreadable,
+    /// Text of the token; an empty token authorizes nobody.
+    Text(String),
+}
 
-/// Handlers of the routes that read or change the service.
+/// Function that returns the operators' token.
+pub type TokenSource = Arc<dyn Fn() -> OperatorToken + Send + Sync>;
+
+/// Handlers of the routes with which operators read and change the service.
 #[derive(Clone)]
 pub struct AdminHandlers {
-    /// Returns the current token. Called for each write, so that the token can be rotated.
+    /// Returns the bearer token that writes must carry. Called for each write, so that the token
+    /// can be rotated.
     pub token: TokenSource,
-    /// Carries out a change and returns a message for the operator.
+    /// Carries out an operator's change and returns a message for the operator.
     pub run: ActionHandler,
     /// Lists the active overrides.
     pub overrides: PageHandler,
-    /// Shows the log level and its remaining lifetime.
+    /// Reports the current log level and, if an operator changed it, when the change expires.
     pub log_level: PageHandler,
-    /// Reads the counters of a descriptor without charging them.
+    /// Reads the counters of a descriptor; charges nothing.
     pub counter: CounterHandler,
     /// Resets the counters of a descriptor.
     pub reset: CounterHandler,
@@ -88,7 +101,8 @@ impl std::fmt::Debug for AdminHandlers {
     }
 }
 
-/// Builds the routes for [`AdminHandlers`].
+/// Builds the routes of the operators' actions. Only routes that change the service require the
+/// token.
 pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
     let AdminHandlers { token, run, overrides, log_level, counter, reset } = handlers;
     let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run));
@@ -108,7 +122,7 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
         .route(
             "/reset",
             post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
-                authorize(&headers, token().as_deref())?;
+                authorize(&headers, &token())?;
                 let result = answer_counters(&reset, query.as_deref()).await;
                 Ok::<_, AuthError>(text_or_bad_request(result))
             }),
@@ -119,29 +133,38 @@ type ParseAction = fn(Option<&str>) -> Result<AdminAction, String>;
 
 fn action_route(parse: ParseAction, token: TokenSource, run: ActionHandler) -> MethodRouter {
     post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
-        authorize(&headers, token().as_deref())?;
+        authorize(&headers, &token())?;
         Ok::<_, AuthError>(text_or_bad_request(
             parse(query.as_deref()).and_then(|action| run(action)),
         ))
     })
 }
 
-/// Reason for rejecting an unauthorized write.
+/// Reason for rejecting a write without a valid token.
 enum AuthError {
     ReadOnly,
+    TokenUnreadable,
     WrongToken,
 }
 
 /// Checks the request's bearer token against the operators' token.
-fn authorize(headers: &HeaderMap, token: Option<&str>) -> Result<(), AuthError> {
-    let token = token.filter(|token| !token.is_empty()).ok_or(AuthError::ReadOnly)?;
-    let given =
-        headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+fn authorize(headers: &HeaderMap, token: &OperatorToken) -> Result<(), AuthError> {
+    let token = match token {
+        OperatorToken::Text(token) if !token.is_empty() => token,
+        OperatorToken::Text(_) | OperatorToken::NotConfigured => return Err(AuthError::ReadOnly),
+        OperatorToken::Unreadable => return Err(AuthError::TokenUnreadable),
+    };
     // Compare hashes, so that the time of the comparison reveals nothing about the token.
-    match given.map(blake3::hash) == Some(blake3::hash(token.as_bytes())) {
+    match bearer_token(headers).map(blake3::hash) == Some(blake3::hash(token.as_bytes())) {
         true => Ok(()),
         false => Err(AuthError::WrongToken),
     }
+}
+
+/// Returns the token of the `Authorization` header. The scheme is case-insensitive (RFC 9110).
+fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
 impl IntoResponse for AuthError {
@@ -150,6 +173,10 @@ impl IntoResponse for AuthError {
             AuthError::ReadOnly => (
                 StatusCode::FORBIDDEN,
                 "this port is read-only: start the service with --debug-token-file\n",
+            ),
+            AuthError::TokenUnreadable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the file of --debug-token-file cannot be read, see the log\n",
             ),
             AuthError::WrongToken => (
                 StatusCode::UNAUTHORIZED,
@@ -222,13 +249,22 @@ mod tests {
 
     #[test]
     fn a_write_needs_the_token() {
+        let token = |text: &str| OperatorToken::Text(text.to_owned());
         let mut headers = HeaderMap::new();
-        assert!(matches!(authorize(&headers, None), Err(AuthError::ReadOnly)));
-        assert!(matches!(authorize(&headers, Some("")), Err(AuthError::ReadOnly)));
-        assert!(matches!(authorize(&headers, Some("t")), Err(AuthError::WrongToken)));
-        headers.insert(AUTHORIZATION, "Bearer x".parse().unwrap());
-        assert!(matches!(authorize(&headers, Some("t")), Err(AuthError::WrongToken)));
-        headers.insert(AUTHORIZATION, "Bearer t".parse().unwrap());
-        assert!(authorize(&headers, Some("t")).is_ok());
+        let read_only = authorize(&headers, &OperatorToken::NotConfigured);
+        assert!(matches!(read_only, Err(AuthError::ReadOnly)));
+        assert!(matches!(authorize(&headers, &token("")), Err(AuthError::ReadOnly)));
+        assert!(matches!(authorize(&headers, &token("t")), Err(AuthError::WrongToken)));
+        for wrong in ["Bearer x", "Bearer", "Basic t", "Bearer  t", "é"] {
+            let wrong = axum::http::HeaderValue::from_bytes(wrong.as_bytes()).unwrap();
+            headers.insert(AUTHORIZATION, wrong);
+            assert!(matches!(authorize(&headers, &token("t")), Err(AuthError::WrongToken)));
+        }
+        for right in ["Bearer t", "bearer t"] {
+            headers.insert(AUTHORIZATION, right.parse().unwrap());
+            assert!(authorize(&headers, &token("t")).is_ok());
+        }
+        let unreadable = authorize(&headers, &OperatorToken::Unreadable);
+        assert!(matches!(unreadable, Err(AuthError::TokenUnreadable)));
     }
 }

@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::text_response;
 
-/// Values of the `Host` header that a port accepts.
+/// Host names that a port accepts in the `Host` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedHosts {
     /// IP addresses, `localhost`, and names without a dot. Used if the port listens on loopback.
@@ -28,7 +28,8 @@ pub enum AllowedHosts {
     Any,
 }
 
-/// Default security headers of every response. They forbid browsers to run scripts or frame pages.
+/// Security headers that a response gets unless it sets them itself. They prevent browsers from
+/// running scripts and from embedding the page in a frame.
 const DEFAULT_HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-store"),
     (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
@@ -53,7 +54,8 @@ pub(super) async fn guard(hosts: AllowedHosts, request: Request<Body>, next: Nex
     response
 }
 
-/// Reports whether the name in a `Host` header is one that nobody can register.
+/// Reports whether a `Host` header is an IP address, `localhost`, or a name without a dot. Nobody
+/// can register such a name, so DNS rebinding cannot produce it.
 fn is_unregistrable(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let name = match host.strip_prefix('[') {

@@ -33,9 +33,9 @@ pub struct DebugHandlers {
     pub config: PageHandler,
     /// Explains which rules a request matches, with the Redis keys of their counters.
     pub explain: Arc<dyn Fn(&ExplainQuery) -> TextResult + Send + Sync>,
-    /// JSON data of the live page.
+    /// Handlers that return the live page's data as JSON.
     pub live_page: LivePageHandlers,
-    /// Reads and changes made by operators.
+    /// Handlers of the routes with which operators read and change the service.
     pub actions: AdminHandlers,
 }
 

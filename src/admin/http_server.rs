@@ -21,9 +21,10 @@ use tokio::sync::{Semaphore, oneshot, watch};
 /// Connection and request limits of one HTTP port.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Maximum number of open connections. A further connection replaces the oldest one.
+    /// Maximum number of open connections. Beyond it, each new connection closes the oldest one.
     pub connections: usize,
-    /// Timeout for receiving the request headers, and for an idle connection.
+    /// Timeout for receiving the headers of a request. An idle connection is closed after the same
+    /// time.
     pub head_timeout: Duration,
     /// Timeout for handling a request, including receiving its body.
     pub request_timeout: Duration,
@@ -67,7 +68,7 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stopped(&mut stop) => break,
+            () = wait_for_stop(&mut stop) => break,
         };
         let Ok((stream, _)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -82,7 +83,7 @@ pub async fn serve(
         let (routes, stop) = (routes.clone(), stop.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = connection(stream, routes, limits.head_timeout, stop) => {}
+                () = serve_connection(stream, routes, limits.head_timeout, stop) => {}
                 _ = evicted => {}
             }
             drop(slot);
@@ -98,8 +99,8 @@ pub async fn serve(
 struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
 impl OpenConnections {
-    /// Registers a connection. The returned receiver resolves when the connection must close to
-    /// make room for a new one.
+    /// Adds a connection. The returned receiver resolves when the connection must close to make
+    /// room for a newer one.
     fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= connections.saturating_mul(2) {
             self.0.retain(|connection| !connection.is_closed());
@@ -114,7 +115,7 @@ impl OpenConnections {
     }
 }
 
-async fn connection(
+async fn serve_connection(
     stream: TcpStream,
     routes: Router,
     head_timeout: Duration,
@@ -133,7 +134,7 @@ async fn connection(
     // Ignore connection errors: a client that disconnects needs no log line.
     let _ = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stopped(&mut stop) => {
+        () = wait_for_stop(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -141,7 +142,7 @@ async fn connection(
 }
 
 /// Waits until `stop` is true or its sender is dropped.
-async fn stopped(stop: &mut watch::Receiver<bool>) {
+async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

@@ -14,11 +14,11 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, bad_request, page};
 
-/// Default of `most` on `/policy`: more rules than any policy has, so that tools which compare two
-/// policies get all of them.
+/// Number of rules that `/policy` lists without `most`, and the maximum of `most`. No policy has as
+/// many, so by default tools that compare two policies see every rule.
 const RULES_MAX: u64 = 10_000_000;
 
-/// Maximum value of `hits` on `/try`, the same as in a gRPC request.
+/// Maximum value of `hits` on `/try`: `hits_addend` is a 32-bit field in Envoy's protocol.
 const HITS_MAX: u64 = u32::MAX as u64;
 
 /// Query parameters of `/policy`.
@@ -47,11 +47,11 @@ pub type TryHandler = Arc<dyn Fn(TryQuery) -> BoxFuture<'static, TextResult> + S
 /// Handlers of the live page's routes. Each returns JSON.
 #[derive(Clone)]
 pub struct LivePageHandlers {
-    /// Lists the rules of the active policy.
+    /// Lists the rules of the active policy that match a search.
     pub policy: Arc<dyn Fn(&PolicyQuery) -> String + Send + Sync>,
     /// Lists the keys with the most rejections.
     pub top: PageHandler,
-    /// Reports current rates, latency percentiles and the state of the store.
+    /// Reports current rates, latency percentiles and the state of the store, as of the call.
     pub now: PageHandler,
     /// Predicts the answer to the request in a `/try` query.
     pub try_request: TryHandler,
@@ -61,8 +61,8 @@ pub struct LivePageHandlers {
 pub(super) fn live_page_routes(handlers: LivePageHandlers) -> Router {
     let LivePageHandlers { policy, top, now, try_request } = handlers;
     Router::new()
-        .route("/top", page(top, json))
-        .route("/now", page(now, json))
+        .route("/top", page(top, json_response))
+        .route("/now", page(now, json_response))
         .route(
             "/policy",
             get(move |RawQuery(query): RawQuery| async move {
@@ -85,7 +85,7 @@ pub(super) fn live_page_routes(handlers: LivePageHandlers) -> Router {
 fn parse_policy_query(query: Option<&str>) -> Result<PolicyQuery, String> {
     let usage = "usage: search=TEXT&most=NUMBER, both optional";
     let query = Query::parse(query, &["search", "most"], &[], usage)?;
-    let rules_max = query.number("most", RULES_MAX, RULES_MAX)?;
+    let rules_max = query.parse_number("most", RULES_MAX, RULES_MAX)?;
     Ok(PolicyQuery {
         search: query.value("search").map(str::to_owned),
         rules_max: usize::try_from(rules_max).unwrap_or(usize::MAX),
@@ -95,7 +95,7 @@ fn parse_policy_query(query: Option<&str>) -> Result<PolicyQuery, String> {
 fn parse_try_query(query: Option<&str>) -> Result<TryQuery, String> {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2 (repeatable), optionally &hits=N";
     let query = Query::parse(query, &["domain", "hits"], &["descriptor"], usage)?;
-    let hits = query.number("hits", 1, HITS_MAX)?;
+    let hits = query.parse_number("hits", 1, HITS_MAX)?;
     let descriptors: Vec<String> = query.all("descriptor").map(str::to_owned).collect();
     match query.value("domain") {
         Some(domain) if !descriptors.is_empty() => {
@@ -106,10 +106,10 @@ fn parse_try_query(query: Option<&str>) -> Result<TryQuery, String> {
 }
 
 fn json_or_bad_request(result: TextResult) -> Response {
-    result.map_or_else(|reason| bad_request(&reason), json)
+    result.map_or_else(|reason| bad_request(&reason), json_response)
 }
 
-fn json(body: String) -> Response {
+fn json_response(body: String) -> Response {
     ([(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 

@@ -12,12 +12,16 @@ mod live_page_routes;
 mod public_routes;
 mod query;
 
-pub use action_routes::{ActionHandler, AdminAction, AdminHandlers, CounterHandler, TokenSource};
+pub use action_routes::{
+    ActionHandler, AdminAction, AdminHandlers, CounterHandler, OperatorToken, TokenSource,
+};
 pub use browser_guard::AllowedHosts;
 pub use debug_routes::{DebugHandlers, ExplainQuery, debug_routes};
 pub use http_server::{HttpLimits, serve};
 pub use live_page_routes::{LivePageHandlers, PolicyQuery, TryHandler, TryQuery};
-pub use public_routes::{JsonHandler, JsonResponse, PublicHandlers, metrics_routes, public_routes};
+pub use public_routes::{
+    JsonHandler, JsonHandlers, JsonResponse, PublicHandlers, metrics_routes, public_routes,
+};
 
 use std::sync::Arc;
 
@@ -26,10 +30,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 
-/// Function that returns the body of a page.
+/// Function that returns the body of a page, without query parameters.
 pub type PageHandler = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Response body, or a description of the error in the request, which is answered with 400.
+/// Response body, or an error message that is sent with status 400.
 pub type TextResult = Result<String, String>;
 
 fn text_response(body: String) -> Response {
@@ -44,7 +48,7 @@ fn text_or_bad_request(result: TextResult) -> Response {
     result.map_or_else(|reason| bad_request(&reason), text_response)
 }
 
-/// Builds a GET route that formats a page with `respond`.
+/// Builds a GET route whose response is the body from `page`, formatted by `respond`.
 fn page(page: PageHandler, respond: fn(String) -> Response) -> MethodRouter {
     get(move || {
         let body = page();

@@ -3,31 +3,46 @@
 //! `app` supplies the handlers; `wire` decodes JSON requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::DefaultBodyLimit;
+use axum::body::{Body, Bytes};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures_util::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use tokio::time;
 
 use super::text_response;
-use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, Scrape};
+use crate::domain::{BudgetedBuffer, ByteBudget};
+use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
 /// Response to a `/json` request.
 #[derive(Clone, Debug)]
 pub struct JsonResponse {
-    /// HTTP status, as in envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid
-    /// request or an unavailable store.
+    /// HTTP status: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid request, 503 for an unavailable
+    /// store.
     pub status: u16,
     /// Response body: JSON for 200 and 429, otherwise one line of text.
     pub body: String,
 }
 
-/// Function that decides the JSON request in a `/json` body.
+/// Function that decides the rate limit request in the body of a `/json` call.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
+
+/// Handler of `/json`, with the bounds of a request body.
+#[derive(Clone)]
+pub struct JsonHandlers {
+    /// Decides a request.
+    pub decide: JsonHandler,
+    /// Maximum size of a request body, in bytes.
+    pub body_bytes_max: usize,
+    /// Memory for bodies that have not arrived completely.
+    pub incomplete_requests: Arc<ByteBudget>,
+}
 
 /// Handlers of the HTTP port's routes.
 #[derive(Clone)]
@@ -37,11 +52,9 @@ pub struct PublicHandlers {
     /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// Metrics page.
-    pub scrape: Arc<Scrape>,
-    /// Decides `/json` requests; `None` if `/json` is disabled.
-    pub json: Option<JsonHandler>,
-    /// Maximum size of a `/json` request body, in bytes.
-    pub body_bytes_max: usize,
+    pub scrape: Arc<MetricsPage>,
+    /// Handler of `/json`; `None` if `/json` is disabled.
+    pub json: Option<JsonHandlers>,
 }
 
 impl std::fmt::Debug for PublicHandlers {
@@ -71,15 +84,16 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         .route("/readyz", get(readyz))
         .merge(metrics_routes(handlers.scrape, "/metrics"));
     match handlers.json {
-        None => routes.route("/json", any(json_is_off)),
-        Some(handler) => routes.route("/json", any(move |body| json(handler, body))),
+        None => routes.route("/json", any(answer_json_disabled)),
+        Some(handlers) => {
+            routes.route("/json", any(async move |request| answer_json(&handlers, request).await))
+        }
     }
-    .layer(DefaultBodyLimit::max(handlers.body_bytes_max))
 }
 
 /// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
 /// Prometheus, and otherwise the older text format, which every tool can read.
-pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
+pub fn metrics_routes(scrape: Arc<MetricsPage>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap| {
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let (content_type, body) = match accept {
@@ -96,15 +110,65 @@ pub fn metrics_routes(scrape: Arc<Scrape>, path: &str) -> Router {
     Router::new().route(path, get(metrics))
 }
 
-async fn json(handler: JsonHandler, body: Bytes) -> Response {
-    let answer = handler(body).await;
+/// Time to receive the body of a JSON request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+async fn answer_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
+    // Browsers let any page send a body of another type to any address, without asking the server.
+    if !is_json(request.headers()) {
+        let reason = "the content type must be application/json";
+        return json_error(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
+    }
+    let late = (StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
+    let body = receive_body(handlers, request.into_body());
+    let body = match time::timeout(BODY_TIMEOUT, body).await.unwrap_or(Err(late)) {
+        Ok(body) => body,
+        Err((status, reason)) => return json_error(status, reason),
+    };
+    let answer = (handlers.decide)(body.into()).await;
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let decided = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status);
     let kind = if decided { "application/json" } else { "text/plain; charset=utf-8" };
     (status, [(CONTENT_TYPE, kind)], answer.body).into_response()
 }
 
-async fn json_is_off() -> Response {
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn json_error(status: StatusCode, reason: &str) -> Response {
+    (status, text_response(format!("{reason}\n"))).into_response()
+}
+
+/// Receives a body within the bound of one request and the budget of all incomplete ones.
+async fn receive_body(
+    handlers: &JsonHandlers,
+    mut body: Body,
+) -> Result<Vec<u8>, (StatusCode, &'static str)> {
+    let too_long = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long");
+    let over_budget = (StatusCode::SERVICE_UNAVAILABLE, "too many incomplete requests");
+    let length_max = handlers.body_bytes_max;
+    if body.size_hint().lower() > length_max as u64 {
+        return Err(too_long);
+    }
+    let reservation = handlers.incomplete_requests.reserve(0).ok_or(over_budget)?;
+    let mut received = BudgetedBuffer::new(reservation);
+    while let Some(frame) = body.frame().await {
+        let failed = (StatusCode::BAD_REQUEST, "the body ended early");
+        let Ok(chunk) = frame.map_err(|_| failed)?.into_data() else { continue };
+        if received.len() + chunk.len() > length_max {
+            return Err(too_long);
+        }
+        if !received.push(&chunk, length_max) {
+            return Err(over_budget);
+        }
+    }
+    Ok(received.into_parts().0)
+}
+
+async fn answer_json_disabled() -> Response {
     let reason = "/json is off because gRPC callers must show a certificate; --json on opens it\n";
     (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()
 }

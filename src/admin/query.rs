@@ -11,8 +11,8 @@ impl<'a> Query<'a> {
     ///
     /// # Errors
     ///
-    /// Returns `usage` if a name is in neither list, or if one of `single` is repeated. Otherwise a
-    /// misspelled `for` would set an override that never expires.
+    /// Returns `usage` if a name is in neither list, or if one of `single` is repeated. A
+    /// misspelled `for`, if ignored, would set an override that never expires.
     pub(super) fn parse(
         query: Option<&'a str>,
         single: &[&str],
@@ -32,7 +32,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Returns the value of a parameter; `None` if absent or empty.
+    /// Returns the value of a parameter; `None` if the parameter is absent or empty.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.all(name).next().filter(|value| !value.is_empty())
     }
@@ -42,8 +42,9 @@ impl<'a> Query<'a> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| &**value)
     }
 
-    /// Parses a parameter as a whole number from 0 to `max`. Returns `default` if absent.
-    pub(super) fn number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
+    /// Parses a parameter as an integer from 0 to `max`. Returns `default` if the parameter is
+    /// absent.
+    pub(super) fn parse_number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
         let Some(text) = self.value(name) else { return Ok(default) };
         match text.parse() {
             Ok(number) if number <= max => Ok(number),
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_number_has_a_default_and_a_maximum() {
-        let number = |text| parse(text).unwrap().number("n", 7, 10);
+        let number = |text| parse(text).unwrap().parse_number("n", 7, 10);
         assert_eq!((number(""), number("n=10")), (Ok(7), Ok(10)));
         for bad in ["n=11", "n=-1", "n=x", "n=99999999999999999999"] {
             assert!(number(bad).is_err(), "{bad}");

@@ -38,50 +38,56 @@
 use super::Step;
 use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
-/// Longest time by which a bucket's stored debt may exceed a full debt before it is clamped.
+/// Longest time by which a bucket's stored debt may exceed the debt of an empty bucket. A larger
+/// debt was stored by a clock that ran ahead, and is clamped.
 ///
 /// NTP slews offsets below 128 ms and steps larger ones. Clocks of Redis replicas are expected to
 /// differ by less than a second.
-pub const STEP_BACK_MAX: Micros = Micros::SECOND;
+pub const EXCESS_DEBT_MAX: Micros = Micros::SECOND;
 
-/// Upper bound of all credits: doubles, Lua's only number type, are exact below it.
+/// Upper bound of every credit count, 2^53. Lua's only number type, the double, is exact below it.
 const CREDITS_MAX: u64 = 1 << 53;
 
-/// Stored debt of a bucket, as the time at which the bucket is full again.
+/// Stored state of a bucket: the time at which it is full again, if no further hits are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Whole microsecond in which the bucket is full again.
+    /// Theoretical arrival time (GCRA): the time at which the bucket is full again, in whole
+    /// microseconds since the Unix epoch, rounded down.
     pub tat: Micros,
-    /// Remainder beyond `tat`, in units of 1/L µs, below L; always 0 in arrival form.
+    /// Fraction of a microsecond to add to `tat`, in units of 1/L µs, where L is the number of hits
+    /// refilled per window; always below L. Zero for [`Refill::Arrival`].
     pub rem: u32,
 }
 
-/// Numbers of a bucket limit, converted from hits to credits.
+/// Parameters of a bucket limit, converted from hits to credits, the integer unit of its
+/// arithmetic.
 pub(crate) struct BucketCredits {
-    /// Capacity in hits.
+    /// Capacity of the bucket, in hits.
     pub(crate) burst: u64,
-    /// `u`: credits per hit.
+    /// Credits that one hit costs (`u` in the module documentation).
     pub(crate) unit: u64,
-    /// `l`: credits refilled per microsecond, at least 1.
+    /// Credits refilled per microsecond, at least 1 (`l` in the module documentation).
     pub(crate) flow: u64,
-    /// `C`: burst · unit, in credits.
+    /// Capacity of the bucket in credits: `burst * unit` (`C` in the module documentation).
     pub(crate) capacity: u64,
-    /// Largest debt in credits: C, or 2C with `charge: always`.
+    /// Maximum debt in credits: the capacity, or twice the capacity with `charge: always`.
     pub(crate) cap: u64,
-    /// Largest debt in hits.
+    /// Maximum debt in whole hits, rounded down.
     pub(crate) cap_hits: u64,
-    /// Hits that must be available before a take.
+    /// Minimum number of hits that must be available for a take to pass, for consumer classes that
+    /// share the bucket; 0 without classes.
     pub(crate) floor: u64,
 }
 
-/// Debt of a bucket at a given time: `ahead` whole microseconds and `rem / flow` of another.
+/// Debt of a bucket, as the time until it is full again: `ahead` whole microseconds plus `rem /
+/// flow` of a microsecond.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Debt {
     ahead: u64,
     rem: u64,
 }
 
-/// Applies an operation to a bucket and returns its outcome and new state.
+/// Applies an operation to a bucket. Returns the outcome and, if the state changes, the new state.
 pub fn apply(
     state: Option<State>,
     limit: &Bucket,
@@ -89,7 +95,7 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let credits = BucketCredits::of(limit, charge);
+    let credits = BucketCredits::new(limit, charge);
     let (read, clamped) = credits.read(state, now);
     let mut debt = read;
     let mut charged = 0;
@@ -97,16 +103,16 @@ pub fn apply(
     match op {
         Op::Refund { cost } => {
             let refunded = cost.0.min(credits.cap_hits) * credits.unit;
-            debt = credits.lower(read, refunded / credits.flow, refunded % credits.flow);
+            debt = credits.subtract_time(read, refunded / credits.flow, refunded % credits.flow);
         }
         Op::Peek | Op::Take { cost: Hits::ZERO } => wait = credits.wait(read, 1),
         Op::Take { cost: Hits(cost) } => {
             wait = credits.wait(read, cost);
             if wait == Some(0) {
-                debt = credits.raise(read, cost * credits.unit);
+                debt = credits.add_debt(read, cost * credits.unit);
                 charged = cost;
             } else if charge == Charge::Always {
-                (debt, charged) = credits.raise_to_cap(read, cost);
+                (debt, charged) = credits.add_debt_to_cap(read, cost);
                 wait = credits.wait(debt, cost);
             }
         }
@@ -120,7 +126,7 @@ pub fn apply(
             charged: Hits(charged),
             available: Hits(credits.available(debt)),
             retry_after: wait.filter(|wait| *wait > 0).map(Micros),
-            reset_after: Micros(debt.ceil()),
+            reset_after: Micros(debt.ceil_micros()),
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
@@ -133,8 +139,9 @@ pub fn apply(
     }
 }
 
-/// Refunds the hits of a receipt, minus the hits that may have refilled since the charge. (A full
-/// refund would grant those twice.) Returns the new state, or `None` if nothing is left to refund.
+/// Refunds the hits of a receipt, minus those that may have refilled since the charge, because a
+/// full refund would grant them twice. Returns the new state, or `None` if nothing is left to
+/// refund.
 pub fn refund(
     state: State,
     limit: &Bucket,
@@ -142,12 +149,13 @@ pub fn refund(
     taken: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
-    let credits = BucketCredits::of(limit, charge);
+    let credits = BucketCredits::new(limit, charge);
     let (read, clamped) = credits.read(Some(state), now);
     let refunded = taken.hits.0.min(credits.cap_hits) * credits.unit;
     let (whole, rem) = (refunded / credits.flow, refunded % credits.flow);
     let elapsed = now.saturating_sub(taken.at).0;
-    let debt = if elapsed > whole { read } else { credits.lower(read, whole - elapsed, rem) };
+    let debt =
+        if elapsed > whole { read } else { credits.subtract_time(read, whole - elapsed, rem) };
     (clamped || debt != read).then(|| debt.to_state(now))
 }
 
@@ -157,7 +165,7 @@ pub fn expires_at(state: State) -> Micros {
 }
 
 impl BucketCredits {
-    pub(crate) fn of(limit: &Bucket, charge: Charge) -> BucketCredits {
+    pub(crate) fn new(limit: &Bucket, charge: Charge) -> BucketCredits {
         let (unit, flow) = match limit.refill {
             Refill::Arrival { emission } => (emission.0, 1),
             Refill::Credits { hits, window } => (window.0, hits.0),
@@ -181,7 +189,8 @@ impl BucketCredits {
         }
     }
 
-    /// Returns the debt at `now`, and whether it was clamped.
+    /// Returns the debt at `now`, and whether the stored state was too far in the future and was
+    /// clamped.
     fn read(&self, state: Option<State>, now: Micros) -> (Debt, bool) {
         let Some(state) = state.filter(|state| state.tat >= now) else {
             return (Debt { ahead: 0, rem: 0 }, false);
@@ -192,11 +201,11 @@ impl BucketCredits {
             debt = Debt { ahead: debt.ahead.saturating_add(1), rem: 0 };
         }
         let full = Debt { ahead: self.cap / self.flow, rem: self.cap % self.flow };
-        if debt.ahead > full.ahead + STEP_BACK_MAX.0 { (full, true) } else { (debt, false) }
+        if debt.ahead > full.ahead + EXCESS_DEBT_MAX.0 { (full, true) } else { (debt, false) }
     }
 
-    /// Returns the microseconds until `cost` hits pass: 0 if they pass now, `None` if they never
-    /// do.
+    /// Returns the microseconds until a take of `cost` hits passes: 0 if it passes now, `None` if
+    /// it never does.
     fn wait(&self, debt: Debt, cost: u64) -> Option<u64> {
         if cost > self.burst {
             return None;
@@ -210,26 +219,27 @@ impl BucketCredits {
         Some(wait)
     }
 
-    /// Returns the debt plus `credits`.
-    fn raise(&self, debt: Debt, credits: u64) -> Debt {
+    /// Returns the debt increased by `credits`.
+    fn add_debt(&self, debt: Debt, credits: u64) -> Debt {
         let rem = debt.rem.saturating_add(credits);
         Debt { ahead: debt.ahead.saturating_add(rem / self.flow), rem: rem % self.flow }
     }
 
-    /// Raises the debt by `cost` hits, at most up to the cap. Returns the new debt and the hits
-    /// charged, rounded down.
-    fn raise_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
+    /// Increases the debt by `cost` hits, but not beyond its maximum. Returns the new debt and the
+    /// hits charged, rounded down.
+    fn add_debt_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
         if debt.ahead > self.cap / self.flow {
             return (debt, 0);
         }
         let owed = debt.ahead * self.flow + debt.rem;
         let room = self.cap.saturating_sub(owed);
         let credits = (cost.min(self.cap_hits) * self.unit).min(room);
-        (self.raise(debt, credits), credits / self.unit)
+        (self.add_debt(debt, credits), credits / self.unit)
     }
 
-    /// Returns the debt minus `whole` microseconds and `rem / flow` of another, at least 0.
-    fn lower(&self, debt: Debt, whole: u64, rem: u64) -> Debt {
+    /// Returns the debt reduced by `whole` microseconds plus `rem / flow` of a microsecond; zero if
+    /// that is more than the debt.
+    fn subtract_time(&self, debt: Debt, whole: u64, rem: u64) -> Debt {
         let (borrow, left) =
             if debt.rem >= rem { (0, debt.rem - rem) } else { (1, debt.rem + self.flow - rem) };
         match debt.ahead.checked_sub(whole + borrow) {
@@ -238,7 +248,7 @@ impl BucketCredits {
         }
     }
 
-    /// Returns how many single hits pass one after another.
+    /// Returns the number of takes of one hit each that would pass now, one after another.
     fn available(&self, debt: Debt) -> u64 {
         if debt.ahead > self.capacity / self.flow {
             return 0;
@@ -251,7 +261,7 @@ impl BucketCredits {
 
 impl Debt {
     /// Returns the debt in whole microseconds, rounded up.
-    fn ceil(self) -> u64 {
+    fn ceil_micros(self) -> u64 {
         self.ahead.saturating_add(u64::from(self.rem > 0))
     }
 

@@ -16,7 +16,7 @@
 use super::Step;
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};
 
-/// Slots in use, sorted by the end of their lease.
+/// Slots of a concurrency limit that are in use, sorted by the end of their lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     slots: Vec<Slot>,
@@ -24,25 +24,25 @@ pub struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
-    /// End of the lease.
+    /// Time at which the lease ends, in microseconds since the Unix epoch.
     until: Micros,
     holder: Holder,
-    /// Slots that the holder uses.
+    /// Number of slots that the holder uses under this lease.
     hits: u32,
 }
 
 impl State {
-    /// Returns the number of holders, those with expired leases included.
+    /// Returns the number of slot holders, including those whose lease has expired.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the size of the heap allocation in bytes.
+    /// Returns the heap memory of the holder list, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>()
     }
 
-    /// Whether there are no holders.
+    /// Returns whether the state has no slot holders, not even expired ones.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -51,10 +51,10 @@ impl State {
         self.slots.iter().map(|slot| u64::from(slot.hits)).sum()
     }
 
-    /// Returns the slots in use at `now`, and whether a lease was clamped.
+    /// Returns the slots whose lease has not expired at `now`, and whether a lease was clamped.
     ///
-    /// A lease that ends more than two lease lengths from now was written by a clock far ahead. It
-    /// is clamped to one that starts now.
+    /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead.
+    /// It is clamped to a lease that starts now.
     fn unexpired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
@@ -70,8 +70,8 @@ impl State {
         (State { slots }, clamped)
     }
 
-    /// Returns the time until `holder` can take `cost` slots: zero if it can now, `None` if it
-    /// never can.
+    /// Returns the time until `holder` can acquire `cost` slots: zero if it can now, `None` if
+    /// `cost` exceeds the limit.
     fn wait(
         &self,
         limit: &Concurrency,
@@ -102,7 +102,8 @@ impl State {
     }
 }
 
-/// Applies an operation on behalf of `holder` and returns its outcome and new state.
+/// Applies an operation on behalf of `holder`. Returns the outcome and, if the state changes, the
+/// new state.
 pub fn apply(
     state: Option<&State>,
     limit: &Concurrency,
@@ -164,8 +165,8 @@ pub fn apply(
     }
 }
 
-/// Frees the slots of a receipt and drops expired leases. Returns `None` if the slots are no longer
-/// in use.
+/// Frees the slots of a receipt and removes expired leases. Returns the new state, or `None` if the
+/// slots were already free.
 pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let live = |slot: &&Slot| slot.until > now;
     state.slots.iter().filter(live).find(|slot| slot.holder.0 == taken.entry)?;
@@ -175,7 +176,7 @@ pub fn refund(state: &State, taken: &ChargeRecord, now: Micros) -> Option<State>
     Some(State { slots })
 }
 
-/// Returns the time at which the last lease ends; zero without slots.
+/// Returns the time at which the last lease ends, or zero if no slot is in use.
 pub fn expires_at(state: &State) -> Micros {
     state.slots.last().map_or(Micros::ZERO, |slot| slot.until)
 }

@@ -21,28 +21,32 @@ use crate::domain::{
     Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Verdict, Window, WindowBounds,
 };
 
-/// Hits counted in one window.
+/// Stored state of a fixed window: the number of hits charged in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Start of the window, aligned to its length or to the calendar.
+    /// Start of the window, aligned to a multiple of its length since the Unix epoch, or to the
+    /// calendar.
     pub start: Micros,
     /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: always`.
     pub count: u32,
 }
 
-/// Counter as seen at the time of an operation: the window it counts in, after clamping.
+/// Counter at the time of an operation: its current window and the hits in it, with a start in the
+/// far future clamped.
 struct WindowView {
     start: Micros,
     end: Micros,
     count: u64,
-    /// Whether the stored state belongs to this window.
+    /// Whether the stored state belongs to the current window. If not, the count starts at zero.
     exists: bool,
-    /// Whether the stored state was from the far future, so that its clamp must be stored.
+    /// Whether the stored window was too far in the future and was clamped. The clamped state must
+    /// then be stored.
     clamped: bool,
     stepped_back: bool,
 }
 
-/// Applies an operation to a fixed window and returns its outcome and new state.
+/// Applies an operation to a fixed window. Returns the outcome and, if the state changes, the new
+/// state.
 pub fn apply(
     state: Option<State>,
     limit: &FixedWindow,
@@ -51,8 +55,8 @@ pub fn apply(
     now: Micros,
 ) -> Step<State> {
     let hits = limit.hits.0.min(u64::from(u32::MAX));
-    let cap = cap(hits, charge);
-    let view = view(state, limit, hits, cap, now);
+    let cap = count_max(hits, charge);
+    let view = view_at(state, limit, hits, cap, now);
     let mut count = view.count;
     let mut write = view.clamped;
     let mut passes = true;
@@ -98,8 +102,8 @@ pub fn apply(
     }
 }
 
-/// Subtracts the hits of a receipt from the window they were charged to. Returns `None` if the
-/// counter has moved on to another window.
+/// Subtracts the hits of a receipt from the window that they were charged to. Returns the new
+/// state, or `None` if the counter now counts another window.
 pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     (state.start == taken.window && state.count > 0).then(|| State {
         start: state.start,
@@ -107,13 +111,19 @@ pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     })
 }
 
-/// Returns the end of the counter's window.
+/// Returns the time at which the counter's window ends.
 pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
-    span(&limit.window, state.start).end
+    window_at(&limit.window, state.start).end
 }
 
-fn view(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Micros) -> WindowView {
-    let present = span(&limit.window, now);
+fn view_at(
+    state: Option<State>,
+    limit: &FixedWindow,
+    hits: u64,
+    cap: u64,
+    now: Micros,
+) -> WindowView {
+    let present = window_at(&limit.window, now);
     let mut view = WindowView {
         start: present.start,
         end: present.end,
@@ -132,7 +142,7 @@ fn view(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
     } else if state.start >= present.start {
         view.start = state.start;
         if state.start != present.start {
-            view.end = span(&limit.window, state.start).end;
+            view.end = window_at(&limit.window, state.start).end;
         }
         view.count = count.min(cap);
         view.exists = true;
@@ -141,17 +151,18 @@ fn view(state: Option<State>, limit: &FixedWindow, hits: u64, cap: u64, now: Mic
     view
 }
 
-/// Returns the largest count that a window stores, in hits.
-pub(crate) fn cap(hits: u64, charge: Charge) -> u64 {
+/// Returns the largest count that a window stores, in hits: the limit, or more with `charge:
+/// always`, which also counts refused hits.
+pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
         Charge::Always => u64::from(u32::MAX),
     }
 }
 
-/// Returns the bounds of the window that contains `at`. A zero length, which no policy can have,
-/// counts as 1 µs, to avoid a division by zero.
-pub(crate) fn span(window: &Window, at: Micros) -> WindowBounds {
+/// Returns the window that contains `at`. To avoid a division by zero, treats a window length of
+/// zero, which no policy has, as 1 µs.
+pub(crate) fn window_at(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {
             let length = length.0.max(1);

@@ -39,30 +39,33 @@ mod credits;
 use std::sync::Arc;
 
 pub(crate) use self::credits::HybridCredits;
-use self::credits::PARTS;
+use self::credits::SHARES_TOTAL_PERCENT;
 use super::Step;
 use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 
-/// Credits of every class and of the pool at one time.
+/// Stored state of a hybrid limit: the credits in each class's bucket and in the pool, as of the
+/// last update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Time of the credits, in ticks since the epoch.
+    /// Time of the last update, in ticks since the Unix epoch.
     last: u64,
     pool: u64,
-    /// Credits in the own bucket of each class.
+    /// Credits in the guaranteed bucket of each consumer class, in the order of the shares.
     own: Arc<[u64]>,
 }
 
 impl State {
-    /// Returns the size of the heap allocation in bytes: an `Arc`'s two counts and its elements.
+    /// Returns the heap memory of the bucket list in bytes: the two reference counts of the `Arc`
+    /// and its elements.
     pub fn heap_bytes(&self) -> usize {
         2 * size_of::<usize>() + size_of_val::<[u64]>(&self.own)
     }
 }
 
-/// Applies an operation of the limit's class and returns its outcome and new state.
+/// Applies an operation for the consumer class of `limit`. Returns the outcome and, if the state
+/// changes, the new state.
 pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step<State> {
-    let credits = HybridCredits::of(limit);
+    let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
     let (read, stepped_back) = credits.read(state, at);
     let mut after = None;
@@ -110,22 +113,22 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     }
 }
 
-/// Refunds the hits of a receipt, minus the hits that may have refilled since the charge. Returns
-/// the new state, or `None` if nothing is left to refund.
+/// Refunds the hits of a receipt, minus those that may have refilled since the charge. Returns the
+/// new state, or `None` if nothing is left to refund.
 pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
-    let credits = HybridCredits::of(limit);
+    let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
     let (read, _) = credits.read(Some(state), at);
     let elapsed = at.saturating_sub(taken.at.0 / credits.tick);
-    let refilled = elapsed.saturating_mul(PARTS.saturating_mul(limit.hits.0));
+    let refilled = elapsed.saturating_mul(SHARES_TOTAL_PERCENT.saturating_mul(limit.hits.0));
     let charged = taken.hits.0.min(credits.burst) * credits.unit;
     let back = charged.checked_sub(refilled).filter(|back| *back > 0)?;
     Some(credits.refund(&read, limit.class, back))
 }
 
-/// Returns the time at which all own buckets and the pool are full again.
+/// Returns the time at which the buckets of all classes and the pool are full again.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
-    let credits = HybridCredits::of(limit);
+    let credits = HybridCredits::new(limit);
     if state.own.len() != limit.shares.len() {
         return Micros::ZERO;
     }

@@ -32,25 +32,27 @@ pub mod hybrid;
 pub mod sliding_log;
 pub mod sliding_window;
 
-/// Stored state of one counter: 24 bytes, because the memory store may hold ten million.
+/// Stored state of one counter. Kept to 24 bytes, because the memory store may hold ten million
+/// counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Hits counted in one window.
+    /// Hits counted in one fixed window.
     FixedWindow(fixed_window::State),
-    /// Debt of a bucket.
+    /// Debt of a token or leaky bucket.
     Bucket(bucket::State),
-    /// Hits counted in the previous and the current window.
+    /// Hits counted in the current and the previous window.
     SlidingWindow(sliding_window::State),
-    /// Recent takes, each with its time.
+    /// Time and hits of each recent take.
     SlidingLog(Box<sliding_log::State>),
-    /// Credits in the bucket of each consumer class and in the common pool.
+    /// Credits in the bucket of each consumer class and in the pool that the classes share.
     Hybrid(Box<hybrid::State>),
-    /// Slots in use, with their leases.
+    /// Slots in use, each with its holder and the end of its lease.
     Concurrency(Box<concurrency::State>),
 }
 
 impl State {
-    /// Returns the size of the state's heap allocations in bytes; 0 for windows and buckets.
+    /// Returns the heap memory of the state in bytes; 0 for fixed windows, sliding windows and
+    /// buckets.
     pub fn heap_bytes(&self) -> usize {
         match self {
             State::FixedWindow(_) | State::Bucket(_) | State::SlidingWindow(_) => 0,
@@ -61,7 +63,7 @@ impl State {
     }
 }
 
-/// Accessors: each returns `None` for a state of another algorithm.
+/// Accessors for the state of each algorithm, which return `None` for a state of another algorithm.
 impl State {
     fn as_fixed_window(&self) -> Option<fixed_window::State> {
         if let State::FixedWindow(state) = self { Some(*state) } else { None }
@@ -90,10 +92,10 @@ impl State {
 
 const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
 
-/// Result of one operation on one counter.
+/// Result of applying one operation to one counter: the outcome and the state to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<S = State> {
-    /// Outcome for the caller. `available` and `reset_after` describe the counter after the
+    /// Outcome of the operation. Its `available` and `reset_after` describe the counter after the
     /// operation.
     pub outcome: Outcome,
     /// New state to store; `None` if the stored state does not change.
@@ -113,8 +115,7 @@ impl<S> Step<S> {
     }
 }
 
-/// Applies an operation to a counter and returns its outcome and new state; `state` is `None` for a
-/// new counter.
+/// Applies an operation to a counter. `state` is the stored state, or `None` for a new counter.
 ///
 /// A state of another algorithm is ignored; it cannot occur, because the algorithm is part of a
 /// counter's key. `Op::Take` with zero hits acts as `Op::Peek`.
@@ -145,8 +146,8 @@ pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step 
     apply_for(state, limit, op, None, now)
 }
 
-/// Applies an operation on behalf of a slot holder. Only concurrency limits use the holder; for all
-/// others this is [`apply`].
+/// Applies an operation on behalf of a slot holder. Only concurrency limits use `holder`; for all
+/// other algorithms, this is the same as [`apply`].
 pub fn apply_for(
     state: Option<&State>,
     limit: &Limit,
@@ -186,8 +187,8 @@ pub fn apply_for(
 /// Refunds the hits of a receipt to the counter that they were charged to (clause 16 of the store's
 /// contract).
 ///
-/// `limit` is the limit that the hits were charged under. Returns the new state to store, or `None`
-/// if the charge has already expired. Callers must refund each receipt at most once.
+/// `limit` is the limit under which the hits were charged. Returns the new state to store, or
+/// `None` if the charge has already expired. Callers must refund each receipt at most once.
 pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
     match &limit.algorithm {
         Algorithm::FixedWindow(_) => {
@@ -209,8 +210,8 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
     }
 }
 
-/// Returns the time from which a missing counter is equivalent to this state, so that the counter
-/// can be deleted.
+/// Returns the time from which the counter can be deleted, because its state is then equivalent to
+/// that of a new counter.
 ///
 /// This holds for this limit and for every limit that may replace it on the same counter: a
 /// window's length is part of the key, and a bucket's debt is stored as a time. Returns zero for a

@@ -23,30 +23,30 @@ use std::collections::VecDeque;
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog, Verdict};
 
-/// Stored takes of a log, oldest first. Some may have expired.
+/// Stored state of a sliding log: its entries, oldest first. Some may have expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    takes: VecDeque<Take>,
-    /// Number that the next take gets.
+    takes: VecDeque<LogEntry>,
+    /// Identifier of the next entry.
     next: u64,
 }
 
-/// Charge of one or more hits at one time.
+/// Entry of a sliding log: the hits charged by one take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Take {
+struct LogEntry {
     at: Micros,
-    /// Number that identifies the take in its receipt.
+    /// Identifier of the entry, unique within the log. The receipt of the take contains it.
     entry: u64,
     hits: u32,
 }
 
 impl State {
-    /// Returns the number of stored takes, expired ones included.
+    /// Returns the number of stored entries, including expired ones.
     pub fn len(&self) -> usize {
         self.takes.len()
     }
 
-    /// Whether no takes are stored.
+    /// Returns whether the log has no entries, not even expired ones.
     pub fn is_empty(&self) -> bool {
         self.takes.is_empty()
     }
@@ -74,28 +74,28 @@ impl State {
     pub(crate) fn of_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
         // No receipt has these numbers, so no refund removes more than its own hits.
         let before =
-            Take { at: start.saturating_sub(Micros(1)), entry: u64::MAX - 1, hits: before };
-        let from = Take { at: start.max(now), entry: u64::MAX, hits: from };
+            LogEntry { at: start.saturating_sub(Micros(1)), entry: u64::MAX - 1, hits: before };
+        let from = LogEntry { at: start.max(now), entry: u64::MAX, hits: from };
         let takes = [before, from].into_iter().filter(|take| take.hits > 0).collect();
         State { takes, next: 0 }
     }
 
-    /// Returns the size of the heap allocation in bytes.
+    /// Returns the heap memory of the entries, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.takes.capacity() * size_of::<Take>()
+        self.takes.capacity() * size_of::<LogEntry>()
     }
 
-    /// Returns the number of expired takes, which are the first ones in the list.
-    fn expired_takes(&self, limit: &SlidingLog, now: Micros) -> usize {
+    /// Returns the number of expired entries, which are at the front of the log.
+    fn expired_count(&self, limit: &SlidingLog, now: Micros) -> usize {
         let clock = self.takes.back().map_or(now, |take| take.at.max(now));
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
     }
 
-    /// Returns the unexpired takes at `now`, with capacity for `spare` more, and whether a take from
-    /// the far future was clamped.
+    /// Returns the entries that have not expired at `now`, with capacity for `spare` more, and
+    /// whether an entry from the far future was clamped.
     fn unexpired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
-        let expired = self.expired_takes(limit, now);
+        let expired = self.expired_count(limit, now);
         let mut takes = VecDeque::with_capacity(self.takes.len() - expired + spare);
         takes.extend(self.takes.iter().skip(expired));
         // An empty log is equivalent to a missing one, whose numbers start at 0.
@@ -111,7 +111,8 @@ impl State {
         (state, clamped)
     }
 
-    /// Returns the time until `cost` hits pass: zero if they pass now, `None` if they never do.
+    /// Returns the time until a take of `cost` hits passes: zero if it passes now, `None` if it
+    /// never does.
     fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
         limit.hits.0.checked_sub(cost)?;
         let mut hits = self.hits();
@@ -129,7 +130,8 @@ impl State {
     }
 }
 
-/// Applies an operation to a sliding log and returns its outcome and new state.
+/// Applies an operation to a sliding log. Returns the outcome and, if the state changes, the new
+/// state.
 pub fn apply(
     state: Option<&State>,
     limit: &SlidingLog,
@@ -189,7 +191,7 @@ impl State {
         let entry = self.next;
         self.next += 1;
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
-        self.takes.push_back(Take { at, entry, hits });
+        self.takes.push_back(LogEntry { at, entry, hits });
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
     }
 
@@ -223,15 +225,15 @@ pub fn refund(
 ) -> Option<State> {
     // The time is compared, too, because an empty log restarts its numbers at 0.
     let is_charged_take =
-        |take: &Take| u128::from(take.entry) == taken.entry && take.at == taken.at;
-    let expired = state.expired_takes(limit, now);
+        |take: &LogEntry| u128::from(take.entry) == taken.entry && take.at == taken.at;
+    let expired = state.expired_count(limit, now);
     let at = state.takes.range(expired..).position(is_charged_take)?;
-    let mut takes: VecDeque<Take> = state.takes.range(expired..).copied().collect();
+    let mut takes: VecDeque<LogEntry> = state.takes.range(expired..).copied().collect();
     takes.remove(at);
     Some(State { takes, next: state.next })
 }
 
-/// Returns the time at which the newest take expires; zero for an empty log.
+/// Returns the time at which the newest entry expires, or zero for an empty log.
 pub fn expires_at(state: &State, limit: &SlidingLog) -> Micros {
     state.takes.back().map_or(Micros::ZERO, |take| take.at.saturating_add(limit.length))
 }

@@ -26,33 +26,37 @@
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
-/// Bound below which every integer is exact as a double, Lua's only number type.
+/// 2^53, below which a double, Lua's only number type, represents every integer exactly.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// Hits counted in the current window and in the one before it.
+/// Stored state of a sliding window: the hits charged in the current window and in the previous
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Start of the current window, aligned to the epoch.
+    /// Start of the current window, aligned to a multiple of the window length since the Unix
+    /// epoch.
     pub start: Micros,
-    /// Hits charged in the previous window.
+    /// Hits charged in the window before `start`.
     pub prev: u32,
-    /// Hits charged in the current window.
+    /// Hits charged in the window that begins at `start`.
     pub cur: u32,
 }
 
-/// Counter as seen at the time of an operation: both windows, after shifting and clamping.
+/// Counter at the time of an operation: the hits in the current and the previous window, with a
+/// start in the far future clamped.
 #[derive(Clone, Copy)]
 struct WindowView {
     start: Micros,
     prev: u64,
     cur: u64,
-    /// Ticks since `start`, at most one window.
+    /// Ticks since the start of the current window, at most one window length.
     elapsed: u64,
     clamped: bool,
     stepped_back: bool,
 }
 
-/// Applies an operation to a sliding window and returns its outcome and new state.
+/// Applies an operation to a sliding window. Returns the outcome and, if the state changes, the new
+/// state.
 pub fn apply(
     state: Option<State>,
     limit: &SlidingWindow,
@@ -60,7 +64,7 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let view = view(state, limit, charge, now);
+    let view = view_at(state, limit, charge, now);
     let mut after = view;
     let mut wait = Some(Micros::ZERO);
     let mut charged = 0;
@@ -108,8 +112,8 @@ pub fn apply(
     }
 }
 
-/// Subtracts the hits of a receipt from the window they were charged to. Returns `None` if that is
-/// neither the current nor the previous window.
+/// Subtracts the hits of a receipt from the window that they were charged to. Returns the new
+/// state, or `None` if that window is neither the current nor the previous one.
 pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Option<State> {
     let back = |count: u32| saturate(u64::from(count).saturating_sub(taken.hits.0));
     if taken.window == state.start && state.cur > 0 {
@@ -121,13 +125,14 @@ pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Opti
     }
 }
 
-/// Returns the time at which the last counted hit loses its weight.
+/// Returns the time from which none of the counted hits has any weight: the end of the window after
+/// the last one with hits.
 pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
     let windows = if state.cur > 0 { 2 } else { 1 };
     state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))
 }
 
-fn view(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> WindowView {
+fn view_at(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> WindowView {
     let length = limit.length.0.max(1);
     let begins = Micros(now.0 - now.0 % length);
     let mut view = WindowView {
@@ -159,7 +164,8 @@ fn view(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros
 }
 
 impl WindowView {
-    /// Returns the time until `cost` hits pass: zero if they pass now, `None` if they never do.
+    /// Returns the time until a take of `cost` hits passes: zero if it passes now, `None` if it
+    /// never does.
     fn wait(&self, limit: &SlidingWindow, cost: u64, now: Micros) -> Option<Micros> {
         let window = limit.window_ticks();
         let spare = limit.hits.0.checked_sub(cost)?;
@@ -191,8 +197,9 @@ impl WindowView {
 }
 
 impl SlidingWindow {
-    /// Returns the tick, the time unit of the weighting: 1 µs for windows below a minute, 1 ms
-    /// below a day, 1 s from a day on. Coarser ticks keep L·W below 2^53 for realistic limits.
+    /// Returns the length of a tick, the time unit in which the previous window is weighted: 1 µs
+    /// for windows shorter than a minute, 1 ms for windows shorter than a day, 1 s otherwise.
+    /// Coarser ticks for longer windows keep the product of limit and window length below 2^53.
     pub fn tick(&self) -> Micros {
         const MINUTE: u64 = 60_000_000;
         const DAY: u64 = 86_400_000_000;
@@ -208,7 +215,8 @@ impl SlidingWindow {
         (self.length.0 / self.tick().0).max(1)
     }
 
-    /// Returns the largest count that a window stores, in hits.
+    /// Returns the largest count that a window stores, in hits: the limit, or more with `charge:
+    /// always`, which also counts refused hits.
     pub fn count_max(&self, charge: Charge) -> u64 {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),

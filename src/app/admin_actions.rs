@@ -13,11 +13,11 @@ use super::files_and_env::read_secret_file;
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
 use super::runtime_overrides::RuntimeOverrides;
+use super::watcher_thread::WatchedValue;
 use super::wiring::store_setup::ServiceDecider;
-use crate::admin::{AdminAction, AdminHandlers, TextResult};
+use crate::admin::{AdminAction, AdminHandlers, OperatorToken, TextResult};
 use crate::clock::Clock;
 use crate::decide::{CounterSnapshot, CounterSnapshots};
-use crate::domain::Micros;
 use crate::policy::RuleOverride;
 use crate::telemetry::Verbosity;
 
@@ -25,27 +25,29 @@ use crate::telemetry::Verbosity;
 ///
 /// # Errors
 ///
-/// [`Failure::File`] if the token file cannot be read. Each write reads the file again, so that the
-/// token can be rotated.
+/// [`Failure::File`] if the token file cannot be read. A thread reads the file again every second, so
+/// that the token can be rotated and a file system that hangs blocks no other route.
 pub(super) fn admin_handlers(
     decider: &Arc<ServiceDecider>,
     overrides: &Arc<RuntimeOverrides>,
     log_level: &Arc<LogLevelControl>,
     token_file: Option<PathBuf>,
 ) -> Result<AdminHandlers, Failure> {
-    if let Some(path) = &token_file {
-        read_secret_file(path)?;
-    }
-    let token = move || {
-        read_secret_file(token_file.as_ref()?)
-            .inspect_err(|error| tracing::error!(%error, "cannot read the debug token file"))
-            .ok()
+    let on_failure = |error: &Failure| tracing::error!(%error, "cannot read the debug token file");
+    let watch = |path: PathBuf| {
+        let read = move || Ok(read_secret_file(&path)?);
+        WatchedValue::start("debug-token", read, on_failure)
+    };
+    let token = token_file.map(watch).transpose()?;
+    let token = move || match &token {
+        None => OperatorToken::NotConfigured,
+        Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
     };
     let counters = |reset: bool| {
         let decider = Arc::clone(decider);
         move |domain: String, descriptor: String| {
             let decider = Arc::clone(&decider);
-            async move { counters(&decider, &domain, &descriptor, reset).await }
+            async move { inspect_or_reset(&decider, &domain, &descriptor, reset).await }
         }
     };
     let (counter, reset) = (counters(false), counters(true));
@@ -56,7 +58,7 @@ pub(super) fn admin_handlers(
         token: Arc::new(token),
         run: Arc::new(move |action| run(&service.0, &service.1, &service.2, action)),
         overrides: Arc::new(move || list_overrides(&listed.0, &listed.1)),
-        log_level: Arc::new(move || level.describe(Clock::System.now())),
+        log_level: Arc::new(move || level.describe(Clock::System.monotonic())),
         counter: Arc::new(move |domain, descriptor| Box::pin(counter(domain, descriptor))),
         reset: Arc::new(move |domain, descriptor| Box::pin(reset(domain, descriptor))),
     })
@@ -68,44 +70,49 @@ fn run(
     log_level: &LogLevelControl,
     action: AdminAction,
 ) -> TextResult {
+    let now = Clock::System.monotonic();
+    let redis = || decider.store().redis().ok_or("this service does not use Redis");
     match action {
         AdminAction::SetOverride { target, to, lasts } => {
             let value = RuleOverride::read(&to).map_err(|error| error.to_string())?;
-            overrides.set(&target, value, expiry(lasts))?;
-            Ok(format!("{target}: {value}; in this replica, until restart or reload\n"))
+            overrides.set(&target, value, lasts, now)?;
+            Ok(format!("{target}: {value} on this replica, {}\n", describe_lifetime(lasts)))
         }
         AdminAction::RemoveOverrides { target } => {
-            Ok(format!("{} removed\n", overrides.remove(target.as_deref())))
+            match (overrides.remove(target.as_deref()), target) {
+                (0, Some(target)) => Err(format!("no switch is set on {target}")),
+                (removed, _) => Ok(format!("{removed} removed on this replica\n")),
+            }
         }
         AdminAction::DisableStore { lasts } => {
-            let redis = decider.store().redis().ok_or("this service does not use Redis")?;
-            redis.store_override().disable(expiry(lasts));
-            tracing::warn!(seconds = lasts.map(|lasts| lasts.as_secs()), "Redis disabled by hand");
-            Ok("acting as if Redis were unavailable, in this replica\n".to_owned())
+            overrides.disable_store(redis()?, lasts, now);
+            let lifetime = describe_lifetime(lasts);
+            Ok(format!("acting as if Redis were unavailable, on this replica, {lifetime}\n"))
         }
         AdminAction::EnableStore => {
-            let redis = decider.store().redis().ok_or("this service does not use Redis")?;
-            redis.store_override().enable();
-            tracing::warn!("Redis enabled again");
+            overrides.enable_store(redis()?);
             Ok("using Redis again\n".to_owned())
         }
         AdminAction::SetLogLevel { level, lasts } => {
             let level =
                 Verbosity::parse(&level).ok_or("levels are off, error, warn, info and debug")?;
-            log_level.set(level, expiry(lasts));
-            Ok(log_level.describe(Clock::System.now()))
+            log_level.set(level, lasts.map(|lasts| now + lasts), now);
+            Ok(log_level.describe(now))
         }
     }
 }
 
-fn expiry(lasts: Option<Duration>) -> Option<Micros> {
-    lasts.map(|lasts| Clock::System.now().saturating_add(Micros::from_secs(lasts.as_secs())))
+/// Describes how long a change applies.
+fn describe_lifetime(lasts: Option<Duration>) -> String {
+    match lasts {
+        Some(lasts) => format!("for {} s or until it is undone", lasts.as_secs()),
+        None => "until it is undone or the process ends".to_owned(),
+    }
 }
 
 fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
-    let now = Clock::System.now();
-    let mut text = overrides.describe(now);
-    if decider.store().redis().is_some_and(|redis| redis.store_override().is_disabled(now)) {
+    let mut text = overrides.describe(Clock::System.monotonic());
+    if decider.store().redis().is_some_and(|redis| redis.store_override().is_disabled()) {
         text.push_str("(store): away\n");
     }
     if text.is_empty() {
@@ -114,7 +121,7 @@ fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> Str
     text
 }
 
-async fn counters(
+async fn inspect_or_reset(
     decider: &ServiceDecider,
     domain: &str,
     descriptor: &str,
@@ -124,7 +131,10 @@ async fn counters(
     let entries = to_entries(&pairs);
     let policy = decider.policy();
     let now = Clock::System.now();
+    let mut was_unused = false;
     let CounterSnapshots { each, source } = if reset {
+        let before = decider.inspect_counters(&policy, domain, &entries, now).await;
+        was_unused = before.each.iter().all(is_unused);
         let counters = decider.reset(&policy, domain, &entries, now).await;
         // The log names only the rule, because a descriptor's values may be personal data.
         let rule = counters.each.first().map_or("", |counter| counter.rule);
@@ -142,7 +152,15 @@ async fn counters(
     }
     // Writing into a String cannot fail.
     let _ = writeln!(text, "by {}", source.as_str());
+    if was_unused {
+        text.push_str("nothing to reset: no hits were counted for these values\n");
+    }
     Ok(text)
+}
+
+/// Returns whether a counter has its whole capacity left.
+fn is_unused(counter: &CounterSnapshot<'_>) -> bool {
+    counter.outcome.is_some_and(|outcome| outcome.available >= counter.capacity)
 }
 
 fn describe_counter(counter: &CounterSnapshot<'_>, text: &mut String) {

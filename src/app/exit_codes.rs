@@ -30,12 +30,13 @@ pub enum Failure {
     Address {
         /// The address, as configured or as resolved.
         address: String,
-        /// Error from the operating system.
+        /// Error from resolving or binding the address.
         error: io::Error,
     },
     /// The gRPC server cannot start or run.
     Wire(WireError),
-    /// Redis was not reached in time under `--require-store`.
+    /// Redis was not reached in time, and `--require-store` is set. Contains a message for the
+    /// operator.
     Store(String),
     /// `tidegate ask` did not get a response.
     Ask {

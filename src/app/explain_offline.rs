@@ -45,7 +45,8 @@ impl SampleRequest {
     }
 }
 
-/// Capacity of the memory store for one offline decision; a call has at most 128 checks.
+/// Capacity, in counters, of the memory store behind one offline decision. A call has at most 128
+/// checks.
 const KEYS_MAX: usize = 1_024;
 
 /// Explains which rule each descriptor matches, and lists the Redis keys of its counters.
@@ -73,8 +74,8 @@ pub(super) fn explain_descriptor(
     text
 }
 
-/// Loads the policy at `paths`, explains how `request` matches it, and predicts the answer to the
-/// first such call.
+/// Loads the policy at `paths`, explains how `request` matches it, and predicts the answer to its
+/// first call.
 ///
 /// # Errors
 ///

@@ -4,27 +4,33 @@
 //! policies.
 
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::{env, error, fmt, fs, io};
+
+use rustix::fs::OFlags;
 
 use super::policy_files::printable;
 use crate::settings::TextMap;
 
-/// Maximum size of a settings file, in bytes: 1 MiB, a hundred times the size of a file that sets
-/// everything.
+/// Maximum size of a settings file, 1 MiB in bytes, a hundred times the size of a file that sets
+/// every setting.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a secret or certificate file, in bytes: 1 MiB, four times a system's CA bundle.
+/// Maximum size of a secret or certificate file, 1 MiB in bytes, four times the size of a typical
+/// CA bundle.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a `simulate` scenario, in bytes: 1 MiB holds a policy and a thousand groups.
+/// Maximum size of a `simulate` scenario, 1 MiB in bytes, enough for a policy and a thousand
+/// groups.
 const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the environment variables whose name and value are UTF-8, as those of every setting are.
+/// Returns the environment variables whose name and value are valid UTF-8. Names and values of
+/// settings are always UTF-8.
 pub fn environment() -> TextMap {
     let text = |text: std::ffi::OsString| text.into_string().ok();
     env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
 }
 
-/// Error reading or writing a settings file, a secret or a text file.
+/// Error from reading or writing a settings file, a secret or a text file.
 #[derive(Debug)]
 pub enum FileError {
     /// The file could not be opened or read, or is not UTF-8.
@@ -70,7 +76,8 @@ impl error::Error for FileError {}
 /// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping to scalars.
 pub fn read_settings_file(path: &Path) -> Result<TextMap, FileError> {
     let malformed = |reason| FileError::Malformed { path: path.to_owned(), reason };
-    let text = read_at_most(path, SETTINGS_BYTES_MAX)?;
+    let file = fs::File::open(path).map_err(unreadable(path))?;
+    let text = read_at_most(file, path, SETTINGS_BYTES_MAX)?;
     let values: std::collections::BTreeMap<String, serde_yaml::Value> =
         serde_yaml::from_str(&text).map_err(|error| malformed(yaml_error(&error)))?;
     let scalar = |(name, value): (String, serde_yaml::Value)| match value {
@@ -101,9 +108,10 @@ fn yaml_error(error: &serde_yaml::Error) -> String {
 ///
 /// # Errors
 ///
-/// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
+/// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1 MiB.
 pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
-    let text = read_at_most(path, SECRET_BYTES_MAX)?;
+    let (file, _) = open_regular(path).map_err(unreadable(path))?;
+    let text = read_at_most(file, path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
@@ -113,7 +121,8 @@ pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
 ///
 /// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
-    read_at_most(path, SCENARIO_BYTES_MAX)
+    let file = fs::File::open(path).map_err(unreadable(path))?;
+    read_at_most(file, path, SCENARIO_BYTES_MAX)
 }
 
 /// Writes a file named on the command line. Overwrites an existing file.
@@ -125,11 +134,25 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
     fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
 }
 
-fn read_at_most(path: &Path, bytes_max: u64) -> Result<String, FileError> {
-    let unreadable = |error| FileError::Unreadable { path: path.to_owned(), error };
-    let file = fs::File::open(path).map_err(unreadable)?;
+/// Opens a regular file and returns its metadata. Rejects a FIFO, which would block the reader until
+/// somebody writes; `O_NONBLOCK` keeps opening it from blocking.
+pub(super) fn open_regular(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() {
+        true => Ok((file, metadata)),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+fn unreadable(path: &Path) -> impl Fn(io::Error) -> FileError {
+    move |error| FileError::Unreadable { path: path.to_owned(), error }
+}
+
+fn read_at_most(file: fs::File, path: &Path, bytes_max: u64) -> Result<String, FileError> {
     let mut text = String::new();
-    let read = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable)?;
+    let read = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable(path))?;
     if read as u64 > bytes_max {
         let reason = format!("more than {bytes_max} bytes");
         return Err(FileError::Malformed { path: path.to_owned(), reason });

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::exit_codes::Failure;
 use super::files_and_env::read_secret_file;
+use super::policy_file_tracker::PolicyFileTracker;
 use super::policy_files::{Fingerprint, PolicyFiles};
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
@@ -15,14 +16,14 @@ use crate::settings::{Settings, Sources};
 /// A compiled policy with its warnings and the fingerprint of its files.
 #[derive(Debug)]
 pub struct LoadedPolicy {
-    /// Compiled policy, with consecutively numbered rules.
+    /// Compiled policy; its rules have consecutive ids.
     pub policy: Policy,
     /// Warnings about configuration that is valid but probably a mistake.
     pub warnings: Vec<Diagnostic>,
-    /// Pairs of limits that one call can check, each with whether Redis Cluster keeps both counters
-    /// in one slot.
+    /// Pairs of limits that one call can check, each with whether Redis Cluster stores both
+    /// counters in the same hash slot.
     pub colocation: Vec<LimitPair>,
-    /// Number of policy files.
+    /// Number of policy files that were read.
     pub files: usize,
     /// Hash of the names and contents of the policy files.
     pub fingerprint: Fingerprint,
@@ -50,16 +51,18 @@ impl PolicyLoader {
         Ok(PolicyLoader { files: PolicyFiles::new(settings)?, options, secret })
     }
 
-    /// Reads and compiles the policy files, numbering rules from `first`.
-    pub(super) fn load(&self, first: RuleId) -> Result<LoadedPolicy, Failure> {
-        self.compile(&self.files.read()?, first)
+    /// Reads and compiles the policy files, numbering rules from `first`. Returns a tracker of the
+    /// files for the following reloads, too.
+    pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, PolicyFileTracker), Failure> {
+        let tracker = PolicyFileTracker::new(self.files.read()?);
+        Ok((self.compile(&tracker.sources(), first)?, tracker))
     }
 
-    /// Compiles files that are already in memory, numbering rules from `first`.
+    /// Compiles files that are already in memory. The first rule gets the id `first`.
     pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
         Ok(LoadedPolicy {
-            policy: Policy::build_numbered(compiled.domains, self.secret.clone(), first),
+            policy: Policy::build_with_first_id(compiled.domains, self.secret.clone(), first),
             warnings: compiled.warnings,
             colocation: compiled.colocation,
             files: files.len(),
@@ -91,7 +94,8 @@ pub(super) fn load_at(
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     sources.flags.insert("policy".to_owned(), paths.join(","));
     let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
-    Ok((PolicyLoader::new(&settings)?.load(RuleId(0))?, settings))
+    let (loaded, _) = PolicyLoader::new(&settings)?.load(RuleId(0))?;
+    Ok((loaded, settings))
 }
 
 /// Returns the JSON Schema of policy files.

@@ -2,8 +2,9 @@
 //! deadline.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use crate::domain::Micros;
+use super::runtime_overrides::seconds_left;
 use crate::telemetry::{LogHandle, Verbosity};
 
 /// Sets the log level at run time and restores the configured level when the change expires.
@@ -18,7 +19,7 @@ pub(super) struct LogLevelControl {
 struct CurrentLevel {
     level: Verbosity,
     /// Time at which the configured level is restored; `None` if never.
-    until: Option<Micros>,
+    until: Option<Instant>,
 }
 
 impl LogLevelControl {
@@ -28,16 +29,17 @@ impl LogLevelControl {
     }
 
     /// Sets the log level until `until`; `None` keeps the level until the next change.
-    pub(super) fn set(&self, level: Verbosity, until: Option<Micros>) {
+    pub(super) fn set(&self, level: Verbosity, until: Option<Instant>, now: Instant) {
         let mut current = self.current();
+        let seconds = until.map(|until| seconds_left(until, now));
         // Log before the change, because the new level may suppress this line.
-        tracing::info!(level = level.as_str(), until = until.map(|at| at.0), "log level changed");
+        tracing::info!(level = level.as_str(), seconds, "log level changed");
         self.logs.set(level);
         *current = CurrentLevel { level, until };
     }
 
     /// Restores the configured log level if the operator's change has expired.
-    pub(super) fn expire(&self, now: Micros) {
+    pub(super) fn expire(&self, now: Instant) {
         let mut current = self.current();
         if current.until.is_some_and(|until| until <= now) {
             self.logs.set(self.configured);
@@ -47,11 +49,11 @@ impl LogLevelControl {
     }
 
     /// Describes the current log level and its remaining lifetime, on one line.
-    pub(super) fn describe(&self, now: Micros) -> String {
+    pub(super) fn describe(&self, now: Instant) -> String {
         let CurrentLevel { level, until } = *self.current();
         match until {
             Some(until) => {
-                let left = until.saturating_sub(now).ceil_secs();
+                let left = seconds_left(until, now);
                 format!(
                     "{}, for {left} s more, then {}\n",
                     level.as_str(),

@@ -6,10 +6,13 @@ mod files_and_env;
 mod rlimit;
 
 mod load_policy;
+mod policy_file_tracker;
 mod policy_files;
 mod policy_reload;
+mod watcher_thread;
 
 mod serve;
+mod signals;
 mod wiring;
 
 mod admin_actions;
@@ -64,7 +67,7 @@ impl Configuration {
 
     /// Returns startup notices about settings that have no effect or carry a risk.
     pub fn notices(&self) -> Vec<Notice> {
-        settings::notices(&self.environment, &self.settings)
+        settings::find_notices(&self.environment, &self.settings)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::exit_codes::Failure;
-use crate::decide::{Decider, Modes};
+use crate::decide::{Decider, GlobalModes};
 use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
@@ -22,7 +22,7 @@ impl OfflineEngine {
     /// Creates an engine whose memory store holds at most `keys_max` counters (at least 1).
     pub fn new(policy: Arc<Policy>, keys_max: usize) -> OfflineEngine {
         let store = MemoryStore::new(keys_max);
-        let decider = Decider::new(Arc::clone(&policy), store, (), Modes::default());
+        let decider = Decider::new(Arc::clone(&policy), store, (), GlobalModes::default());
         OfflineEngine { decider, policy }
     }
 

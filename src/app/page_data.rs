@@ -38,7 +38,7 @@ pub(super) fn live_page_handlers(
     LivePageHandlers {
         policy: Arc::new(move |query| {
             let (decider, overrides) = &policy_parts;
-            let overrides = overrides.list(Clock::System.now());
+            let overrides = overrides.list(Clock::System.monotonic());
             to_json(&list_rules(&decider.policy(), &overrides, query))
         }),
         top: Arc::new(move || {
@@ -110,7 +110,7 @@ fn list_rules<'p>(
 }
 
 /// Reports whether the rule's path, its file name or the name of one of its limits contains the
-/// text, ignoring case.
+/// text. Ignores case; the text must be in lower case.
 fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);
     let mut texts = [view.rule].into_iter().chain(view.file).chain(names);
@@ -141,9 +141,9 @@ struct StoreState {
     kind: &'static str,
     /// Number of counters in the memory store, which is the fallback if Redis is configured.
     keys_in_memory: u64,
-    /// Reason why calls are being decided without Redis; `None` while Redis decides.
+    /// Reason why calls are decided without Redis; `None` while Redis decides.
     degraded: Option<String>,
-    /// Redis servers that hold counters; empty with the memory store.
+    /// Redis servers that hold counters; empty if counters are in memory.
     nodes: Vec<NodeState>,
 }
 
@@ -153,9 +153,9 @@ struct NodeState {
     connections: u64,
     /// Number of circuit breakers that are open or half-open.
     open_breakers: u64,
-    /// Script calls sent since the process started.
+    /// Number of script calls sent to Redis since the process started.
     calls: u64,
-    /// Connections lost since the process started.
+    /// Number of connections lost since the process started.
     losses: u64,
 }
 

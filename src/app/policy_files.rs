@@ -5,12 +5,13 @@
 //! `policy_reload` watches for changes.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
+use super::files_and_env::open_regular;
 use crate::domain::escaped;
 use crate::policy::Source;
 use crate::settings::Settings;
@@ -32,6 +33,39 @@ pub(super) struct PolicyFiles {
     skip_dots: bool,
     file_bytes_max: usize,
     bytes_max: usize,
+}
+
+/// Policy file that a listing found.
+#[derive(Clone, Debug)]
+pub(super) struct ListedFile {
+    pub(super) key: FileKey,
+    pub(super) stamp: FileStamp,
+}
+
+/// Position of a policy file in the policy: index of the configured path that contains the file, then
+/// the file's own path.
+pub(super) type FileKey = (usize, PathBuf);
+
+/// Device, inode, size and times of a file. It changes when the file is written or replaced, or when a
+/// symbolic link on its path is swapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileStamp {
+    device_inode_size: [u64; 3],
+    mtime_ctime: [i64; 4],
+}
+
+impl FileStamp {
+    fn of(metadata: &Metadata) -> FileStamp {
+        FileStamp {
+            device_inode_size: [metadata.dev(), metadata.ino(), metadata.size()],
+            mtime_ctime: [
+                metadata.mtime(),
+                metadata.mtime_nsec(),
+                metadata.ctime(),
+                metadata.ctime_nsec(),
+            ],
+        }
+    }
 }
 
 /// Error finding or reading policy files.
@@ -58,13 +92,13 @@ pub enum PolicyFileError {
         /// Whether only files named `.yaml` or `.yml` count as policy files.
         yaml_only: bool,
     },
-    /// A policy file, or all policy files together, exceed the configured size.
+    /// A policy file alone, or all policy files together, exceed the configured size.
     TooLarge {
         /// File that exceeds the limit.
         path: PathBuf,
         /// Configured limit, in bytes.
         bytes_max: usize,
-        /// Name of the setting: `policy-file-size` or `policy-size`.
+        /// Name of the setting that was exceeded: `policy-file-size` or `policy-size`.
         setting: &'static str,
     },
     /// The directories contain more than 10,000 files or are nested more than 16 deep.
@@ -112,7 +146,8 @@ impl fmt::Display for PolicyFileError {
 impl error::Error for PolicyFileError {}
 
 impl PolicyFiles {
-    /// Takes the paths from `--policy`, else from `--runtime-root` and its subdirectories.
+    /// Reads the configured paths: `--policy`, or without it `--runtime-root` and its
+    /// subdirectories.
     ///
     /// # Errors
     ///
@@ -137,21 +172,26 @@ impl PolicyFiles {
 
     /// Lists the policy files: configured files in the given order, files of a directory sorted by
     /// path.
-    fn find(&self) -> Result<Vec<(PathBuf, Metadata)>, PolicyFileError> {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first file or directory whose metadata cannot be read.
+    pub(super) fn list(&self) -> Result<Vec<ListedFile>, PolicyFileError> {
         let mut found = Vec::new();
-        for path in &self.paths {
-            let metadata = metadata_of(path)?;
+        for (root, path) in self.paths.iter().enumerate() {
+            let metadata = fs::metadata(path).map_err(|error| unreadable(path, error))?;
             if metadata.is_dir() {
-                self.walk(path, 0, &mut found)?;
+                self.walk(root, path, 0, &mut found)?;
             } else if metadata.is_file() {
-                found.push((path.clone(), metadata));
+                let stamp = FileStamp::of(&metadata);
+                found.push(ListedFile { key: (root, path.clone()), stamp });
             } else {
                 return Err(PolicyFileError::NotAFile { path: path.clone() });
             }
         }
         // A file may be configured twice, or be configured and also lie in a configured directory.
         let mut seen = BTreeSet::new();
-        found.retain(|(path, _)| seen.insert(path.clone()));
+        found.retain(|file| seen.insert(file.key.1.clone()));
         if found.is_empty() {
             let paths = self.paths.clone();
             return Err(PolicyFileError::Empty { paths, yaml_only: !self.any_extension });
@@ -161,11 +201,12 @@ impl PolicyFiles {
 
     fn walk(
         &self,
+        root: usize,
         directory: &Path,
         depth: usize,
-        found: &mut Vec<(PathBuf, Metadata)>,
+        found: &mut Vec<ListedFile>,
     ) -> Result<(), PolicyFileError> {
-        let unreadable = |error| PolicyFileError::Unreadable { path: directory.to_owned(), error };
+        let unreadable = |error| unreadable(directory, error);
         let mut paths = Vec::new();
         for entry in fs::read_dir(directory).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
@@ -175,17 +216,17 @@ impl PolicyFiles {
         }
         paths.sort();
         for path in paths {
-            let metadata = metadata_of(&path)?;
+            let Some(metadata) = metadata_of_entry(&path)? else { continue };
             if metadata.is_dir() {
                 if depth + 1 >= DEPTH_MAX {
                     return Err(PolicyFileError::TooMany { path });
                 }
-                self.walk(&path, depth + 1, found)?;
+                self.walk(root, &path, depth + 1, found)?;
             } else if metadata.is_file() && self.is_policy_file(&path) {
                 if found.len() >= FILES_MAX {
                     return Err(PolicyFileError::TooMany { path });
                 }
-                found.push((path, metadata));
+                found.push(ListedFile { key: (root, path), stamp: FileStamp::of(&metadata) });
             }
         }
         Ok(())
@@ -196,61 +237,59 @@ impl PolicyFiles {
             || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
     }
 
-    /// Reads all policy files into memory.
+    /// Reads all policy files into memory, at startup.
     ///
     /// # Errors
     ///
     /// Returns an error for the first file or directory that cannot be read or is too large.
-    pub(super) fn read(&self) -> Result<Vec<Source>, PolicyFileError> {
+    pub(super) fn read(&self) -> Result<Vec<(FileKey, Vec<u8>)>, PolicyFileError> {
         let mut files = Vec::new();
-        let mut left = self.bytes_max;
-        for (path, _) in self.find()? {
-            let bytes_max = self.file_bytes_max.min(left);
-            let bytes = read_up_to(&path, bytes_max)?.ok_or_else(|| {
-                let of_all = bytes_max < self.file_bytes_max;
-                let setting = if of_all { "policy-size" } else { "policy-file-size" };
-                let bytes_max = if of_all { self.bytes_max } else { self.file_bytes_max };
-                PolicyFileError::TooLarge { path: path.clone(), bytes_max, setting }
-            })?;
-            left -= bytes.len();
-            files.push(Source { name: printable(&path), text: bytes });
+        let mut bytes = 0;
+        for ListedFile { key, .. } in self.list()? {
+            let (contents, _) = self.read_file(&key.1, bytes)?;
+            bytes += contents.len();
+            files.push((key, contents));
         }
         Ok(files)
     }
 
-    /// Hashes the metadata of all policy files. The hash changes when a file is written, added or
-    /// removed, or when a symbolic link on its path is swapped.
+    /// Reads a policy file, given the size of the other files. Returns its contents, and its stamp if
+    /// the file did not change while it was being read.
     ///
     /// # Errors
     ///
-    /// Returns an error for the first file or directory whose metadata cannot be read.
-    pub(super) fn stamp(&self) -> Result<MetadataStamp, PolicyFileError> {
-        let mut hasher = blake3::Hasher::new();
-        for (path, metadata) in self.find()? {
-            let path = path.as_os_str().as_encoded_bytes();
-            hasher.update(&(path.len() as u64).to_le_bytes()).update(path);
-            for number in [metadata.dev(), metadata.ino(), metadata.size()] {
-                hasher.update(&number.to_le_bytes());
-            }
-            let (mtime, ctime) = (metadata.mtime_nsec(), metadata.ctime_nsec());
-            for number in [metadata.mtime(), mtime, metadata.ctime(), ctime] {
-                hasher.update(&number.to_le_bytes());
-            }
+    /// Returns an error if the file cannot be read, or if it or the whole policy is too large.
+    pub(super) fn read_file(
+        &self,
+        path: &Path,
+        other_bytes: usize,
+    ) -> Result<(Vec<u8>, Option<FileStamp>), PolicyFileError> {
+        let unreadable = |error| unreadable(path, error);
+        let (mut file, before) = open_regular(path).map_err(unreadable)?;
+        let left = self.bytes_max.saturating_sub(other_bytes);
+        let bytes_max = self.file_bytes_max.min(left);
+        let mut bytes = Vec::new();
+        let most = bytes_max as u64 + 1;
+        file.by_ref().take(most).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() > bytes_max {
+            let (setting, bytes_max) = match left < self.file_bytes_max {
+                true => ("policy-size", self.bytes_max),
+                false => ("policy-file-size", self.file_bytes_max),
+            };
+            return Err(PolicyFileError::TooLarge { path: path.to_owned(), bytes_max, setting });
         }
-        Ok(MetadataStamp(hasher.finalize()))
+        let [before, after] = [before, file.metadata().map_err(unreadable)?];
+        let [before, after] = [FileStamp::of(&before), FileStamp::of(&after)];
+        Ok((bytes, (before == after).then_some(after)))
     }
 }
-
-/// Hash of the path, inode, size and times of every policy file. It detects changes cheaply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MetadataStamp(blake3::Hash);
 
 /// Hash of the names and contents of all policy files. It identifies a policy across replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
-    /// Hashes the names and contents of `files`, in order.
+    /// Hashes the names and contents of `files`, which must be in policy order.
     pub(super) fn of(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {
@@ -275,17 +314,21 @@ pub(super) fn printable(path: &Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
 
-fn metadata_of(path: &Path) -> Result<Metadata, PolicyFileError> {
-    fs::metadata(path).map_err(|error| PolicyFileError::Unreadable { path: path.to_owned(), error })
+fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
+    PolicyFileError::Unreadable { path: path.to_owned(), error }
 }
 
-/// Reads a file. Returns `None` if the file is larger than `bytes_max` bytes.
-fn read_up_to(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>, PolicyFileError> {
-    let unreadable = |error| PolicyFileError::Unreadable { path: path.to_owned(), error };
-    let file = File::open(path).map_err(unreadable)?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok((bytes.len() <= bytes_max).then_some(bytes))
+/// Returns the metadata of a directory entry; `None` if the entry was removed after it was listed, as
+/// temporary files are. A dangling link is an error.
+fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, PolicyFileError> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unreadable(path, error)),
+        Err(error) => match fs::symlink_metadata(path) {
+            Ok(_) => Err(unreadable(path, error)),
+            Err(_) => Ok(None),
+        },
+    }
 }
 
 #[cfg(test)]

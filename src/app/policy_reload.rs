@@ -5,21 +5,18 @@
 //! directories on every file system. Kernel events miss some of these.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use super::exit_codes::Failure;
 use super::load_policy::{LoadedPolicy, PolicyLoader};
-use super::policy_files::{Fingerprint, MetadataStamp};
+use super::policy_file_tracker::PolicyFileTracker;
+use super::policy_files::Fingerprint;
+use super::watcher_thread::WatcherSignals;
 use crate::clock::Clock;
 use crate::domain::RuleId;
 use crate::policy::{Diagnostic, Policy};
 use crate::telemetry::{RuleName, Telemetry};
-
-/// Number of polls that read the file contents after the metadata changed. One is not enough: a
-/// second write within the timestamp resolution of the file system leaves the metadata unchanged.
-const READS_AFTER_CHANGE: u32 = 3;
 
 /// Maximum number of diagnostics logged per load; one more line gives the number of the others. A
 /// thousand lines about one mistake would bury everything else.
@@ -30,12 +27,11 @@ pub(super) struct PolicyReloader {
     loader: PolicyLoader,
     telemetry: Arc<Telemetry>,
     poll_interval: Duration,
-    stamp: Option<MetadataStamp>,
+    files: PolicyFileTracker,
     /// Fingerprint of the files that were compiled last, whether they were valid or not.
     last_read: Fingerprint,
     /// Fingerprint of the active policy's files.
     in_force: Fingerprint,
-    reads_left: u32,
     /// Number that the first rule of the next policy gets.
     next_rule: RuleId,
     /// Whether the last poll failed to read the files and logged the error.
@@ -47,6 +43,7 @@ impl PolicyReloader {
     pub(super) fn new(
         loader: PolicyLoader,
         loaded: &LoadedPolicy,
+        files: PolicyFileTracker,
         telemetry: Arc<Telemetry>,
         poll_interval: Duration,
     ) -> Self {
@@ -54,8 +51,7 @@ impl PolicyReloader {
             next_rule: first_rule_after(&loaded.policy, RuleId(0)),
             last_read: loaded.fingerprint,
             in_force: loaded.fingerprint,
-            stamp: None,
-            reads_left: READS_AFTER_CHANGE,
+            files,
             unreadable: false,
             loader,
             telemetry,
@@ -63,43 +59,34 @@ impl PolicyReloader {
         }
     }
 
-    /// Polls until `stop` is set and calls `replace` with each new policy. Runs on its own thread,
-    /// because reading a large policy must not delay decisions or probes.
-    pub(super) fn run(mut self, stop: &AtomicBool, replace: impl Fn(Arc<Policy>)) {
-        while !stop.load(Ordering::Relaxed) {
-            thread::park_timeout(self.poll_interval);
-            self.poll(&replace);
+    /// Polls until `signals` say stop, and calls `replace` with each new policy. Runs on its own
+    /// thread, because reading a large policy must not delay decisions or probes.
+    pub(super) fn run(mut self, signals: &WatcherSignals, replace: impl Fn(Arc<Policy>)) {
+        while !signals.is_stopped() {
+            // Three polls of changing files take less than three intervals, so that with the default
+            // of 1 s a change takes effect within 3 s even if other files keep changing.
+            let pause = match self.files.is_busy() {
+                true => self.poll_interval * 3 / 4,
+                false => self.poll_interval,
+            };
+            thread::park_timeout(pause);
+            self.poll(signals.take_reload(), &replace);
         }
     }
 
-    fn poll(&mut self, replace: &dyn Fn(Arc<Policy>)) {
-        let stamp = match self.loader.files.stamp() {
-            Ok(stamp) => stamp,
-            Err(error) => return self.report_unreadable(&error.into()),
-        };
-        if self.stamp != Some(stamp) {
-            // The files may still be changing, and half of a policy is often valid, with fewer
-            // limits. So they are only read once two polls in a row find the same metadata.
-            self.stamp = Some(stamp);
-            self.reads_left = READS_AFTER_CHANGE;
-            return;
-        }
-        if self.reads_left == 0 {
-            return;
-        }
-        self.reads_left -= 1;
-        let files = match self.loader.files.read() {
-            Ok(files) => files,
+    /// Reads files that have changed, or `all` files, and compiles them.
+    fn poll(&mut self, all: bool, replace: &dyn Fn(Arc<Policy>)) {
+        let files = match self.files.poll(&self.loader.files, all) {
+            Ok(Some(files)) => files,
+            Ok(None) => return,
             Err(error) => return self.report_unreadable(&error.into()),
         };
         self.unreadable = false;
-        // If a file changed while the files were being read, old and new contents may be mixed.
-        if !self.loader.files.stamp().is_ok_and(|after| after == stamp) {
-            self.stamp = None;
-            return;
-        }
         let fingerprint = Fingerprint::of(&files);
         if self.last_read == fingerprint {
+            if all {
+                tracing::info!(%fingerprint, "policy files read again, nothing has changed");
+            }
             // If the files were unreadable for a while, the metrics still show a failed reload.
             if self.in_force == fingerprint {
                 self.telemetry.policy_unchanged();
@@ -133,10 +120,9 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Reports unreadable files once per outage. Forgets their metadata, so that the next
-    /// successful poll reads their contents again.
+    /// Reports unreadable files once per outage, and has all files read again.
     fn report_unreadable(&mut self, failure: &Failure) {
-        self.stamp = None;
+        self.files.forget_stamps();
         if !self.unreadable {
             self.unreadable = true;
             self.report_failure(failure);
@@ -154,14 +140,14 @@ impl PolicyReloader {
     }
 }
 
-/// Returns the number that follows a policy's last rule, if its first rule has the number `first`.
+/// Returns the id that follows a policy's last rule, given the id of its first rule.
 fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
     // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
     // two consecutive policies never overlap.
     RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
 }
 
-/// Returns the names that the rules have in metrics, ordered by rule number.
+/// Returns the names of the rules in metrics, ordered by rule id.
 pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
     policy
         .rules()
@@ -187,7 +173,7 @@ mod tests {
 
     use super::*;
     use crate::settings::{Settings, Sources};
-    use crate::telemetry::{AllMetrics, Scrape};
+    use crate::telemetry::{AllMetrics, MetricsPage};
 
     const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
     const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
@@ -198,9 +184,9 @@ mod tests {
         let flags = [("policy".to_owned(), path.display().to_string())];
         let sources = Sources { flags: flags.into(), ..Sources::default() };
         let loader = PolicyLoader::new(&Settings::read(&sources).unwrap().0).unwrap();
-        let loaded = loader.load(RuleId(0)).unwrap();
+        let (loaded, files) = loader.load(RuleId(0)).unwrap();
         let telemetry = Arc::new(Telemetry::new(0.8));
-        PolicyReloader::new(loader, &loaded, telemetry, Duration::from_secs(1))
+        PolicyReloader::new(loader, &loaded, files, telemetry, Duration::from_secs(1))
     }
 
     #[test]
@@ -211,13 +197,13 @@ mod tests {
         let mut reload = reloader(&path);
         let rules = Mutex::new(Vec::new());
         let replace = |policy: Arc<Policy>| rules.lock().unwrap().push(policy.rules().len());
-        reload.poll(&replace);
+        reload.poll(false, &replace);
         fs::write(&path, ONE).unwrap();
-        reload.poll(&replace);
+        reload.poll(false, &replace);
         fs::write(&path, [ONE, ANOTHER, THIRD].concat()).unwrap();
-        reload.poll(&replace);
+        reload.poll(false, &replace);
         assert!(rules.lock().unwrap().is_empty(), "half of it was a valid policy");
-        reload.poll(&replace);
+        reload.poll(false, &replace);
         assert_eq!(*rules.lock().unwrap(), [3]);
     }
 
@@ -226,9 +212,9 @@ mod tests {
     /// Polls until a change is compiled. Returns three metrics: whether the last reload succeeded,
     /// successful loads, failed loads.
     fn poll_until_read(reload: &mut PolicyReloader) -> [u64; 3] {
-        (0..=READS_AFTER_CHANGE + 1).for_each(|_| reload.poll(&|_| {}));
+        (0..=4).for_each(|_| reload.poll(false, &|_| {}));
         let metrics = AllMetrics::new(Arc::clone(&reload.telemetry), Vec::new());
-        let text = Scrape::new(Arc::new(metrics)).text().unwrap();
+        let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
         ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
             let begin = format!("tidegate_config_{name} ");
             text.lines().find_map(|line| line.strip_prefix(&begin)).unwrap().parse().unwrap()

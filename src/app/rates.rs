@@ -11,18 +11,18 @@ use serde::Serialize;
 use crate::domain::Micros;
 use crate::telemetry::{RuleName, RuleSnapshot, Snapshot};
 
-/// Age below which a snapshot is reused, 0.9 s. Pages poll once a second, so all viewers share one
-/// snapshot per second.
+/// Maximum age of a snapshot that is reused, 0.9 s. Pages poll once a second, so all viewers share
+/// one snapshot per second.
 const REUSE_MAX: Micros = Micros(900_000);
 
 /// Maximum time between two snapshots for their difference to count as a current rate, 15 s. The
-/// first request after a longer break gets no rates.
+/// first request after a longer pause gets no rates.
 const SNAPSHOT_INTERVAL_MAX: Micros = Micros::from_secs(15);
 
 /// Maximum number of rules listed, busiest first. A policy may have 100,000 rules.
 const RULES_MAX: usize = 50;
 
-/// Computes current rates from the last snapshot and a new one.
+/// Computes current rates from the difference between the last snapshot and a new one.
 #[derive(Debug, Default)]
 pub(super) struct RateSampler(Mutex<LastSample>);
 
@@ -35,17 +35,17 @@ struct LastSample {
 /// Calls per second, and the busiest rules, since the previous snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct CurrentRates {
-    /// Seconds between the two snapshots; `None` if the previous one is too old.
+    /// Time between the two snapshots, in seconds; `None` if the previous snapshot is too old.
     pub(super) over_seconds: Option<f64>,
-    /// Calls admitted per second.
+    /// Calls admitted per second; `None` if the previous snapshot is too old.
     pub(super) admitted_per_second: Option<f64>,
-    /// Calls rejected per second.
+    /// Calls rejected per second; `None` if the previous snapshot is too old.
     pub(super) refused_per_second: Option<f64>,
     /// Rules with traffic, busiest first, at most 50.
     pub(super) rules: Vec<RuleRate>,
 }
 
-/// Hits per second of one rule.
+/// Hit rates of one rule, in hits per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct RuleRate {
     pub(super) domain: String,
@@ -55,9 +55,10 @@ pub(super) struct RuleRate {
 }
 
 impl RateSampler {
-    /// Returns the current rates. Calls `read` for a new snapshot unless the last one is fresh.
+    /// Returns the current rates. Calls `read` for a new snapshot unless the last one is recent
+    /// enough.
     pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> CurrentRates {
-        let mut last = self.last();
+        let mut last = self.lock_last();
         let age = last.snapshot.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
         if age.is_some_and(|age| age < REUSE_MAX) {
             return last.rates.clone();
@@ -65,7 +66,7 @@ impl RateSampler {
         let snapshot = read();
         last.rates = match (&last.snapshot, age) {
             (Some((_, before)), Some(age)) if age < SNAPSHOT_INTERVAL_MAX => {
-                rates(before, &snapshot, age)
+                compute_rates(before, &snapshot, age)
             }
             _ => CurrentRates::default(),
         };
@@ -73,13 +74,14 @@ impl RateSampler {
         last.rates.clone()
     }
 
-    fn last(&self) -> MutexGuard<'_, LastSample> {
+    fn lock_last(&self) -> MutexGuard<'_, LastSample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Computes the rates between two snapshots. A rule that is absent from the first counts from zero.
-fn rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
+/// Computes the rates between two snapshots that are `distance` apart. A rule missing from `before`
+/// counts from zero.
+fn compute_rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
     // The casts are exact: counts within 15 seconds are far below 2^52.
     let seconds = distance.0 as f64 / 1e6;
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;

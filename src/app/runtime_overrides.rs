@@ -1,19 +1,19 @@
 //! Overrides that operators set at run time with `tidegate switch` or `POST /switch`.
 //!
-//! An override applies to this process until it is removed or expires, the process ends, or the
-//! policy is reloaded. `policy` defines the effect on a rule; `admin` checks the token.
+//! An override applies to this process until it is removed or expires, or the process ends. A policy
+//! reload keeps overrides, except those whose target is gone. `policy` defines the effect on a rule; `admin` checks the token.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::wiring::store_setup::ServiceDecider;
-use crate::domain::Micros;
+use super::wiring::store_setup::{RedisStack, ServiceDecider};
 use crate::policy::{Policy, RuleOverride};
 
-/// Maximum number of active overrides. Each slows down policy changes a little, and nobody can keep
-/// track of more.
+/// Maximum number of active overrides. Each one slows down policy reloads slightly, and operators
+/// cannot keep track of more.
 const OVERRIDES_MAX: usize = 64;
 
 /// Active overrides of this process, applied on top of the loaded policy.
@@ -25,17 +25,20 @@ pub(super) struct RuntimeOverrides {
 
 #[derive(Debug)]
 struct OverrideState {
-    /// Policy as compiled from the files, without overrides.
+    /// Policy as compiled from its files, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
+    /// Expiry of a rehearsed outage of Redis; `None` if there is none or if it lasts until it is ended.
+    store_disabled_until: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct ActiveOverride {
     target: String,
     value: RuleOverride,
-    /// Expiry; `None` if the override lasts until it is removed.
-    until: Option<Micros>,
+    /// Expiry by the monotonic clock, so that setting the wall clock neither ends nor prolongs the
+    /// override; `None` if it lasts until it is removed.
+    until: Option<Instant>,
 }
 
 /// An active override as listed on the live page and by `/switches`.
@@ -53,7 +56,8 @@ impl RuntimeOverrides {
     /// Creates an empty set of overrides on top of the decider's current policy.
     pub(super) fn new(decider: Arc<ServiceDecider>) -> RuntimeOverrides {
         let loaded = Arc::clone(&decider.policy());
-        let state = Mutex::new(OverrideState { loaded, active: Vec::new() });
+        let state =
+            Mutex::new(OverrideState { loaded, active: Vec::new(), store_disabled_until: None });
         RuntimeOverrides { decider, state }
     }
 
@@ -61,22 +65,25 @@ impl RuntimeOverrides {
     ///
     /// # Errors
     ///
-    /// Returns a message for the operator if the policy has no such target, the value does not suit
-    /// it, or 64 overrides are active.
+    /// Returns a message for the operator if the policy has no such target, the override does not
+    /// apply to the target, or 64 overrides are active.
     pub(super) fn set(
         &self,
         target: &str,
         value: RuleOverride,
-        until: Option<Micros>,
+        lasts: Option<Duration>,
+        now: Instant,
     ) -> Result<(), String> {
+        let until = lasts.map(|lasts| now + lasts);
         let mut state = self.state();
-        state.loaded.accepts(target, value).map_err(|error| error.to_string())?;
+        state.loaded.check_override(target, value).map_err(|error| error.to_string())?;
         state.active.retain(|active| active.target != target);
         if state.active.len() >= OVERRIDES_MAX {
             return Err(format!("{OVERRIDES_MAX} switches are set already; undo some first"));
         }
         state.active.push(ActiveOverride { target: target.to_owned(), value, until });
-        tracing::warn!(target, switch = %value, until = until.map(|at| at.0), "switch set");
+        let seconds = until.map(|until| seconds_left(until, now));
+        tracing::warn!(target, switch = %value, seconds, "switch set");
         self.activate(&state);
         Ok(())
     }
@@ -87,36 +94,60 @@ impl RuntimeOverrides {
         self.remove_where("undone", |active| target.is_none_or(|only| active.target == only))
     }
 
-    /// Removes overrides that have expired by `now`.
-    pub(super) fn expire(&self, now: Micros) {
+    /// Disables Redis for a while; with `None`, until [`enable_store`](Self::enable_store).
+    pub(super) fn disable_store(&self, redis: &RedisStack, lasts: Option<Duration>, now: Instant) {
+        let mut state = self.state();
+        state.store_disabled_until = lasts.map(|lasts| now + lasts);
+        redis.store_override().disable();
+        tracing::warn!(seconds = lasts.map(|lasts| lasts.as_secs()), "Redis disabled by hand");
+    }
+
+    /// Enables Redis again.
+    pub(super) fn enable_store(&self, redis: &RedisStack) {
+        self.state().store_disabled_until = None;
+        redis.store_override().enable();
+        tracing::warn!("Redis enabled again");
+    }
+
+    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis.
+    pub(super) fn expire(&self, now: Instant) {
+        let is_over = self.state().store_disabled_until.is_some_and(|until| until <= now);
+        if let Some(redis) = self.decider.store().redis().filter(|_| is_over) {
+            self.enable_store(redis);
+        }
         self.remove_where("expired", |active| active.until.is_some_and(|until| until <= now));
     }
 
-    /// Replaces the policy after a reload, and removes all overrides.
+    /// Replaces the policy after a reload. Overrides stay, because an operator set them for a reason
+    /// that the author of the new policy may not know. Those that the new policy does not accept are
+    /// removed, for example if their rule is gone.
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
         let mut state = self.state();
-        if !state.active.is_empty() {
-            tracing::warn!(
-                switches = state.active.len(),
-                "all switches removed by a policy reload"
-            );
-        }
-        *state = OverrideState { loaded: policy, active: Vec::new() };
+        let is_rejected = |active: &mut ActiveOverride| {
+            let rejected = policy.check_override(&active.target, active.value).err();
+            if let Some(reason) = &rejected {
+                let ActiveOverride { target, value, .. } = active;
+                tracing::warn!(target, switch = %value, %reason, "switch removed");
+            }
+            rejected.is_some()
+        };
+        state.active.extract_if(.., is_rejected).for_each(drop);
+        state.loaded = policy;
         self.activate(&state);
     }
 
     /// Lists the active overrides.
-    pub(super) fn list(&self, now: Micros) -> Vec<OverrideView> {
+    pub(super) fn list(&self, now: Instant) -> Vec<OverrideView> {
         let view = |active: &ActiveOverride| OverrideView {
             target: active.target.clone(),
             to: active.value.to_string(),
-            seconds_left: active.until.map(|until| until.saturating_sub(now).ceil_secs()),
+            seconds_left: active.until.map(|until| seconds_left(until, now)),
         };
         self.state().active.iter().map(view).collect()
     }
 
     /// Formats the active overrides for operators, one per line.
-    pub(super) fn describe(&self, now: Micros) -> String {
+    pub(super) fn describe(&self, now: Instant) -> String {
         let mut text = String::new();
         for OverrideView { target, to, seconds_left } in self.list(now) {
             // Writing into a String cannot fail.
@@ -156,4 +187,10 @@ impl RuntimeOverrides {
     fn state(&self) -> MutexGuard<'_, OverrideState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the time until a deadline in seconds, rounded up.
+pub(super) fn seconds_left(until: Instant, now: Instant) -> u64 {
+    let left = until.saturating_duration_since(now);
+    left.as_secs() + u64::from(left.subsec_nanos() > 0)
 }

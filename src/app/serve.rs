@@ -1,17 +1,16 @@
 //! `tidegate serve`: starts the service, serves, and shuts down gracefully.
 //!
-//! On SIGTERM, SIGINT or SIGHUP, health and readiness checks start to fail, and calls are served
-//! until the drain delay is over. Then gRPC connections receive a GOAWAY and finish their calls.
-//! The process exits with code 0, at the hard limit at the latest.
+//! On SIGTERM, health and readiness checks start to fail, and calls are served until the drain delay
+//! is over. Then gRPC connections receive a GOAWAY and finish their calls. SIGINT does the same
+//! without the delay. The process exits with code 0: at the hard limit at the latest, and at once on a
+//! second SIGTERM or SIGINT. SIGHUP reloads the policy and the certificates.
 
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
@@ -20,6 +19,8 @@ use super::load_policy::{LoadedPolicy, PolicyLoader};
 use super::log_level::LogLevelControl;
 use super::policy_reload::{PolicyReloader, log_warnings, rule_names};
 use super::runtime_overrides::RuntimeOverrides;
+use super::signals::Signals;
+use super::watcher_thread::{WatcherSignals, WatcherThread};
 use super::wiring::admin_wiring::AdminWiring;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::server_config;
@@ -27,7 +28,7 @@ use super::wiring::store_setup::{AnyStore, ServiceDecider};
 use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::admin::{self, AllowedHosts, HttpLimits};
 use crate::clock::Clock;
-use crate::decide::{Decider, Modes};
+use crate::decide::{Decider, GlobalModes};
 use crate::domain::RuleId;
 use crate::server::{Health, Listener, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings, TopValues};
@@ -78,7 +79,7 @@ async fn run(
 ) -> Result<(), Failure> {
     let settings = &configuration.settings;
     let loader = PolicyLoader::new(settings)?;
-    let loaded = loader.load(RuleId(0))?;
+    let (loaded, policy_files) = loader.load(RuleId(0))?;
     log_warnings(&loaded.warnings);
     let telemetry = start_telemetry(settings, &loaded);
 
@@ -90,20 +91,27 @@ async fn run(
     let http = bind(&settings.http_host, settings.http_port).await?;
     let debug = bind(&settings.debug_host, settings.debug_port).await?;
     let prometheus = bind_prometheus(settings).await?;
-    let stop_signal = stop_signal()?;
+    let mut signals = Signals::install()?;
 
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
-    let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode };
+    let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
     let store = AnyStore::open(settings, &loader.secret, listener.worker_handles())?;
-    let reloader =
-        PolicyReloader::new(loader, &loaded, Arc::clone(&telemetry), settings.policy_poll);
+    let reloader = PolicyReloader::new(
+        loader,
+        &loaded,
+        policy_files,
+        Arc::clone(&telemetry),
+        settings.policy_poll,
+    );
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
     let token_file = settings.debug_token_file.clone();
     let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
-    let rate_limit = Arc::new(RateLimit::new(Arc::clone(&decider), Clock::System, response_config));
+    let rate_limit = RateLimit::new(Arc::clone(&decider), Clock::System, response_config)
+        .with_message_bytes_max(settings.message_size);
+    let rate_limit = Arc::new(rate_limit);
     let health = Health::new();
 
     let wiring = AdminWiring {
@@ -113,9 +121,10 @@ async fn run(
         health: health.clone(),
         telemetry: Arc::clone(&telemetry),
         connection_stats: listener.connection_stats(),
+        incomplete_requests: listener.incomplete_requests(),
         tls_counters: tls.map(|tls| tls.counters()),
     };
-    let (scrape, exporters) = wiring.metrics()?;
+    let (scrape, exporters) = wiring.start_metrics()?;
     log_addresses(&listener, &http, &debug, prometheus.as_ref());
     let (stop_http, http_stops) = watch::channel(false);
     let limits = HttpLimits::default();
@@ -130,16 +139,26 @@ async fn run(
         http_ports.spawn(admin::serve(listener, routes, limits, http_stops));
     }
     spawn_background_tasks(&decider, &overrides, log_level, telemetry);
-    decider.store().until_ready(settings).await?;
-    let watchers = watch_files(reloader, overrides, certificates)?;
+    tokio::select! {
+        ready = decider.store().until_ready(settings) => ready?,
+        // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
+        _ = signals.stop(|| {}) => {
+            tracing::info!("stopped before Redis was connected");
+            return Ok(());
+        }
+    }
+    let watchers = Arc::new(watch_files(reloader, overrides, certificates)?);
 
     health.set_serving(true);
     tracing::info!(files, rules, %fingerprint, "ready");
     let hard_limit = settings.hard_limit;
+    let reloading = Arc::clone(&watchers);
     let stop = async move {
-        stop_signal.await;
+        let drain = signals.stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
         exit_at_hard_limit(hard_limit);
+        tokio::spawn(signals.exit_at_next());
+        drain
     };
     let drained = listener.serve(Router::new(rate_limit, health), stop).await?;
 
@@ -152,7 +171,7 @@ async fn run(
     Ok(())
 }
 
-/// Creates the metrics counters, with one set for each rule of the loaded policy.
+/// Creates the process's counters for metrics, with one set for each rule of the loaded policy.
 fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry> {
     let values = match settings.top_values {
         TopValues::Shortened => ValueDisplay::Shortened,
@@ -222,21 +241,6 @@ fn log_addresses(
     );
 }
 
-/// Returns a future that resolves at the first SIGTERM, SIGINT or SIGHUP, the signals on which
-/// envoyproxy/ratelimit shuts down gracefully.
-fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::Runtime)?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hang_up.recv() => {}
-        }
-    })
-}
-
 /// Starts a thread that exits with code 0 at the hard limit, even if the shutdown hangs. A
 /// supervisor's SIGKILL would come later and look like a crash. If the thread cannot be started,
 /// the drain's own limit still applies.
@@ -272,6 +276,7 @@ async fn sweep(
         let now = Clock::System.now();
         memory.sweep(now, SWEEP_SLOTS);
         log_overflows(&decider);
+        let now = Clock::System.monotonic();
         overrides.expire(now);
         log_level.expire(now);
         decider.observer().log_refusals();
@@ -292,8 +297,8 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics, twenty times a second
-/// so that the buffer can be small.
+/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
+/// second, so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -312,37 +317,11 @@ fn watch_files(
     certificates: Option<CertificateReloader>,
 ) -> Result<Vec<WatcherThread>, Failure> {
     let replace = move |policy| overrides.replace_policy(policy);
-    let policy = WatcherThread::start("policy", move |stop| policy.run(stop, replace))?;
-    let mut watchers = vec![policy];
+    let run = move |signals: &WatcherSignals| policy.run(signals, replace);
+    let mut watchers = vec![WatcherThread::start("policy", run)?];
     if let Some(certificates) = certificates {
-        let run = move |stop: &AtomicBool| certificates.run(stop);
+        let run = move |signals: &WatcherSignals| certificates.run(signals);
         watchers.push(WatcherThread::start("certificates", run)?);
     }
     Ok(watchers)
-}
-
-/// Thread that polls files for changes, with a flag to stop it.
-struct WatcherThread {
-    stop: Arc<AtomicBool>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl WatcherThread {
-    fn start(
-        name: &str,
-        run: impl FnOnce(&AtomicBool) + Send + 'static,
-    ) -> Result<WatcherThread, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stops = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || run(&stops))
-            .map_err(Failure::Runtime)?;
-        Ok(WatcherThread { stop, thread })
-    }
-
-    fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
-    }
 }

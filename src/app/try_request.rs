@@ -33,7 +33,7 @@ struct TryResponse<'a> {
 #[derive(Serialize)]
 struct DescriptorPrediction<'a> {
     code: &'static str,
-    /// Path of the matching rule.
+    /// Path of the rule that the descriptor matches; `None` if no rule matches.
     rule: Option<&'a str>,
     remaining: Option<u32>,
     explanation: String,
@@ -72,7 +72,7 @@ pub(super) async fn try_request(
     let explanations: Vec<String> = sample.descriptors.iter().map(explain).collect();
     let request = Request { domain: &sample.domain, descriptors: &descriptors };
     let response = match &decider.dry_run(&policy, &request, Clock::System.now()).await {
-        Ok(prediction) => to_json(&response(&policy, prediction, explanations)),
+        Ok(prediction) => to_json(&build_response(&policy, prediction, explanations)),
         Err(_) => to_json(&TryResponse {
             charges_nothing: true,
             code: "UNAVAILABLE",
@@ -86,7 +86,7 @@ pub(super) async fn try_request(
     Ok(response)
 }
 
-fn response<'a>(
+fn build_response<'a>(
     policy: &'a Policy,
     DryRun { decision, limits }: &DryRun<'a>,
     explanations: Vec<String>,
@@ -98,7 +98,7 @@ fn response<'a>(
             rule: status.rule.and_then(|id| policy.rule(id)).map(|rule| &*rule.path),
             remaining: status.shown.is_some().then_some(status.remaining),
             explanation,
-            limits: limits.iter().map(limit).collect(),
+            limits: limits.iter().map(predict_limit).collect(),
         };
     TryResponse {
         charges_nothing: true,
@@ -115,7 +115,7 @@ fn response<'a>(
     }
 }
 
-fn limit<'a>(limit: &DryRunLimit<'a>) -> LimitPrediction<'a> {
+fn predict_limit<'a>(limit: &DryRunLimit<'a>) -> LimitPrediction<'a> {
     LimitPrediction {
         name: Some(limit.name).filter(|name| !name.is_empty()),
         capacity: limit.capacity.0,

@@ -24,7 +24,7 @@ struct DebugPort {
 impl DebugPort {
     fn post(&self, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
         let token_file = &self.debug_token_file;
-        terminal::out(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
+        terminal::print(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
     }
 }
 
@@ -59,11 +59,11 @@ impl Reset {
 pub(super) struct Switch {
     #[command(flatten)]
     port: DebugPort,
-    /// A domain, or a rule's path as /rlconfig lists it; `all` with `undo`
+    /// A domain, or a rule's path as listed by /rlconfig; with `undo`, also `all`
     target: String,
     /// shadow, allow, deny, a percentage such as 20%, or undo
     to: String,
-    /// Undo the switch after this many seconds
+    /// Undo the switch after this many seconds; not with undo
     #[arg(long, value_name = "SECONDS")]
     r#for: Option<u64>,
 }
@@ -74,8 +74,8 @@ Examples:
   tidegate switch edge.api_token shadow --debug-token-file token
   tidegate switch all undo --debug-token-file token
 
-A switch applies to one replica, until it is undone or expires, the replica restarts, or the policy
-is reloaded: the policy wins.";
+A switch applies to one replica, until it is undone or expires, or the replica restarts. A policy
+reload keeps it, unless the new policy has no such rule or domain.";
 
 impl Switch {
     pub(super) fn run(self) -> Result<(), Failure> {
@@ -86,6 +86,9 @@ impl Switch {
             parameters.push(("target", &*self.target));
         }
         if undo {
+            if seconds.is_some() {
+                return Err(Failure::Usage("--for: undo takes effect at once".to_owned()));
+            }
             return self.port.post("/undo", &parameters);
         }
         parameters.push(("to", &self.to));

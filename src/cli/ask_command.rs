@@ -19,7 +19,7 @@ pub(super) struct Ask {
     /// Address of the gRPC port
     #[arg(value_name = "HOST:PORT")]
     target: String,
-    /// The domain
+    /// Domain of the request
     domain: String,
     /// Descriptors, each as k=v,k2=v2 (a comma inside a value: \,)
     #[arg(required = true, value_name = "K=V,K2=V2")]
@@ -36,7 +36,7 @@ pub(super) struct Ask {
     /// Print each response as a line of JSON
     #[arg(long)]
     json: bool,
-    /// Timeout in milliseconds
+    /// Timeout of each request, in milliseconds
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     timeout_ms: u64,
     /// CA of the service's certificate, PEM; enables TLS
@@ -53,7 +53,7 @@ pub(super) struct Ask {
     server_name: Option<String>,
 }
 
-/// Maximum of `--repeat`: enough to exhaust a limit by hand. Load tests need a different tool.
+/// Maximum of `--repeat`, enough to exhaust a limit by hand. Use a load generator for load tests.
 const REPEAT_MAX: i64 = 1_000_000;
 
 const AFTER_HELP: &str = "\
@@ -80,11 +80,11 @@ impl Ask {
             let failed = |error| Failure::Ask { target: self.target.clone(), error };
             let mut client = Client::connect(&settings).await.map_err(failed)?;
             for _ in 0..self.repeat {
-                let response = client.ask(&request).await.map_err(failed)?;
+                let response = client.send(&request).await.map_err(failed)?;
                 if self.json {
-                    terminal::out(&format!("{}\n", response.json))?;
+                    terminal::print(&format!("{}\n", response.json))?;
                 } else {
-                    terminal::out(&self.format_response(&response))?;
+                    terminal::print(&self.format_response(&response))?;
                 }
             }
             Ok(())

@@ -20,7 +20,8 @@ pub(super) struct Check {
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
-    /// List pairs of limits that one call can use, with their place on a Redis Cluster
+    /// List pairs of limits that one call can check, and whether Redis Cluster stores both in one
+    /// hash slot
     #[arg(long)]
     cluster: bool,
     #[command(flatten)]
@@ -42,17 +43,17 @@ impl Check {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
         let loaded = app::check(&self.paths, self.settings.own_sources(environment)?)?;
         for warning in &loaded.warnings {
-            terminal::warning(warning);
+            terminal::print_warning(warning);
         }
         if self.strict && !loaded.warnings.is_empty() {
             return Err(Failure::Strict { warnings: loaded.warnings.len() });
         }
         if self.cluster {
             for pair in &loaded.colocation {
-                terminal::out(&format!("on a Redis Cluster: {pair}\n"))?;
+                terminal::print(&format!("on a Redis Cluster: {pair}\n"))?;
             }
         } else if !loaded.colocation.is_empty() {
-            terminal::out(&cluster_summary(&loaded))?;
+            terminal::print(&cluster_summary(&loaded))?;
         }
         let count = |count: usize, noun: &str| match count {
             1 => format!("1 {noun}"),
@@ -62,7 +63,7 @@ impl Check {
         let rules = count(loaded.policy.rules().len(), "rule");
         let warnings = count(loaded.warnings.len(), "warning");
         let ok = Color::Green.paint("ok", terminal::stdout_is_terminal());
-        terminal::out(&format!("{ok}: {files}, {rules}, {warnings}\n"))
+        terminal::print(&format!("{ok}: {files}, {rules}, {warnings}\n"))
     }
 }
 
@@ -70,9 +71,9 @@ fn cluster_summary(loaded: &LoadedPolicy) -> String {
     let (mut joined, mut joinable, mut not_joinable) = (0, 0, 0);
     for pair in &loaded.colocation {
         match pair.colocation {
-            Colocation::Joined => joined += 1,
-            Colocation::JoinableBy(_) => joinable += 1,
-            Colocation::NotJoinable => not_joinable += 1,
+            Colocation::SameSlot => joined += 1,
+            Colocation::ColocatableBy(_) => joinable += 1,
+            Colocation::NotColocatable => not_joinable += 1,
         }
     }
     let pairs = loaded.colocation.len();

@@ -15,7 +15,7 @@ pub(super) struct Explain {
     /// Policy files, or directories with .yaml and .yml files
     #[arg(long, required = true, value_name = "FILE|DIR")]
     policy: Vec<PathBuf>,
-    /// The domain
+    /// Domain of the request
     domain: String,
     /// Descriptors, each as k=v,k2=v2 (a comma inside a value: \,)
     #[arg(required = true, value_name = "K=V,K2=V2")]
@@ -41,6 +41,6 @@ impl Explain {
             hits: self.hits,
         };
         let sources = self.settings.own_sources(environment)?;
-        terminal::out(&app::explain(&self.policy, sources, &request)?)
+        terminal::print(&app::explain(&self.policy, sources, &request)?)
     }
 }

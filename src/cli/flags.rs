@@ -18,15 +18,15 @@ pub(super) trait FlagSet {
     fn contains(row: &SettingRow) -> bool;
 }
 
-/// Flags for all settings.
+/// Flag set with all settings.
 #[derive(Debug)]
 pub(super) struct AllFlags;
 
-/// Flags for the settings that affect how policy files are read.
+/// Flag set with the settings that affect how policy files are read.
 #[derive(Debug)]
 pub(super) struct PolicyFlags;
 
-/// Flags for the settings that affect how policy files are read and how counters are named.
+/// Flag set with the settings that affect how policy files are read and how counters are named.
 #[derive(Debug)]
 pub(super) struct CounterFlags;
 
@@ -94,7 +94,7 @@ impl<S: FlagSet> SettingFlags<S> {
     }
 }
 
-/// Values of the flags given on the command line, by setting name.
+/// Values of the flags given on the command line, keyed by setting name.
 #[derive(Debug)]
 struct Flags<S> {
     values: TextMap,

@@ -99,7 +99,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Reset(reset) => reset.run(),
         Command::Switch(switch) => switch.run(),
         Command::Simulate(simulate) => simulate.run(),
-        Command::Schema => terminal::out(&(app::schema() + "\n")),
+        Command::Schema => terminal::print(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
     };
     match result {
@@ -107,9 +107,9 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Err(failure) => {
             // The standard error of a service is its log, so print one line per diagnostic.
             if is_service {
-                terminal::failure_in_lines(&failure);
+                terminal::print_failure_lines(&failure);
             } else {
-                terminal::failure(&failure);
+                terminal::print_failure(&failure);
             }
             ExitCode::from(failure.exit_code())
         }
@@ -119,7 +119,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
-    terminal::out(&String::from_utf8_lossy(&script))
+    terminal::print(&String::from_utf8_lossy(&script))
 }
 
 /// Inserts the `serve` subcommand if the program is called as `ratelimit`, or without a subcommand

@@ -31,7 +31,7 @@ impl Serve {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
         let configuration = Configuration::read(self.settings.sources(environment)?)?;
         if self.print_settings {
-            return terminal::out(&configuration.report());
+            return terminal::print(&configuration.report());
         }
         app::serve(configuration)
     }

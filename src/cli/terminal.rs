@@ -14,42 +14,42 @@ use crate::policy::Diagnostic;
 ///
 /// Never fails: write errors are ignored, because a closed pipe (`| head`) is not a failure.
 /// Returns a `Result` because most subcommands end with this call.
-pub(super) fn out(text: &str) -> Result<(), Failure> {
+pub(super) fn print(text: &str) -> Result<(), Failure> {
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Ok(())
 }
 
 /// Prints a failure to standard error. Policy diagnostics include the source lines.
-pub(super) fn failure(failure: &Failure) {
+pub(super) fn print_failure(failure: &Failure) {
     match failure {
         Failure::Policy(errors) => {
-            errors.0.iter().for_each(|error| diagnostic(Color::Red, "error", error));
+            errors.0.iter().for_each(|error| print_diagnostic(Color::Red, "error", error));
         }
-        _ => failure_in_lines(failure),
+        _ => print_failure_lines(failure),
     }
 }
 
 /// Prints a failure to standard error for logs, with one line per diagnostic. Each line begins with
 /// `error`. Text from files and flags is escaped, so that it cannot add lines or control the
 /// terminal.
-pub(super) fn failure_in_lines(failure: &Failure) {
+pub(super) fn print_failure_lines(failure: &Failure) {
     let severity = Color::Red.paint("error", io::stderr().is_terminal());
     for line in failure.to_string().lines() {
-        err(&format!("{severity}: {}\n", escaped(line)));
+        print_error(&format!("{severity}: {}\n", escaped(line)));
     }
 }
 
 /// Prints a policy warning with its source line to standard error.
-pub(super) fn warning(warning: &Diagnostic) {
-    diagnostic(Color::Yellow, "warning", warning);
+pub(super) fn print_warning(warning: &Diagnostic) {
+    print_diagnostic(Color::Yellow, "warning", warning);
 }
 
-fn diagnostic(color: Color, severity: &str, diagnostic: &Diagnostic) {
+fn print_diagnostic(color: Color, severity: &str, diagnostic: &Diagnostic) {
     let severity = color.paint(severity, io::stderr().is_terminal());
-    err(&format!("{}\n", diagnostic.report(&severity)));
+    print_error(&format!("{}\n", diagnostic.report(&severity)));
 }
 
-fn err(text: &str) {
+fn print_error(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Not here: presenting the result (`app`).
 
-use super::{Decider, Unavailable, assign_quota_roles, combine, is_admitted};
+use super::{Decider, Unavailable, combine, is_admitted, quota_roles};
 use crate::domain::{
     Accounting, Algorithm, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op,
     Outcome, Request, Role, Verdict,
@@ -14,7 +14,7 @@ use crate::domain::{
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// Result of a dry run.
+/// Predicted decision on a request, with the state of each limit that it would check.
 #[derive(Clone, Debug)]
 pub struct DryRun<'p> {
     /// Predicted decision.
@@ -23,14 +23,14 @@ pub struct DryRun<'p> {
     pub limits: Vec<Vec<DryRunLimit<'p>>>,
 }
 
-/// Limit that a dry run checked.
+/// Limit that a dry run checked, with its state before the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DryRunLimit<'p> {
     /// Name of the limit; empty if the limit is unnamed.
     pub name: &'p str,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Cost of the request, in hits.
+    /// Hits that the request would charge to the limit.
     pub cost: Hits,
     /// Hits available now; `None` if the store did not answer.
     pub available: Option<Hits>,
@@ -59,7 +59,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<DryRun<'p>, Unavailable> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        assign_quota_roles(&mut checks, &matches, self.modes);
+        quota_roles::assign(&mut checks, &matches, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each
@@ -70,7 +70,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
         let available_now: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
         for at in 0..checks.each.len().min(answers.each.len()) {
-            let before = hits_taken(&checks.each[..at], &answers.each, checks.each[at].key);
+            let before = hits_charged(&checks.each[..at], &answers.each, checks.each[at].key);
             if let Answer::Decided(outcome) = &mut answers.each[at] {
                 let Outcome { verdict, retry_after, .. } =
                     outcome_from_peek(outcome, &checks.each[at], before);
@@ -80,7 +80,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let decision = combine(&matches, &checks, &answers, self.modes)?;
         let charges = matches.accounting == Accounting::Independent || is_admitted(&decision);
         for (at, now) in available_now.iter().enumerate() {
-            let all = hits_taken(&checks.each, &answers.each, checks.each[at].key);
+            let all = hits_charged(&checks.each, &answers.each, checks.each[at].key);
             if let (Answer::Decided(outcome), Some(now)) = (&mut answers.each[at], now) {
                 let charged = if charges { all } else { Hits::ZERO };
                 outcome.available = Hits(now.0.saturating_sub(charged.0));
@@ -104,16 +104,16 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns the hits that the passing checks take from a counter.
-fn hits_taken(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
+/// Returns the hits that the passing checks charge to a counter.
+fn hits_charged(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
     let takes = checks.iter().zip(answers).filter(|(check, answer)| {
         check.key == counter && !check.is_refund() && answer.verdict() == Some(Verdict::Pass)
     });
     Hits(takes.fold(0, |sum, (check, _)| sum.saturating_add(check.cost().0)))
 }
 
-/// Predicts the outcome of a check from a peek, if earlier checks of the call have taken `before`
-/// hits.
+/// Predicts the outcome of a check from a peek, given that earlier checks of the call charge
+/// `before` hits to the same counter.
 fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
     // The floor must be left before a call, not after it, so one call can take more than

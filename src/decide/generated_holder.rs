@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Answer, Check, Hits, Holder, HolderToken};
 use crate::policy::Policy;
 
-/// Holder that was generated for one call.
+/// Slot holder generated for a call that names none.
 pub(super) struct GeneratedHolder {
     pub(super) token: HolderToken,
     pub(super) holder: Holder,
 }
 
 impl GeneratedHolder {
-    /// Returns whether any of the checks charged a slot to this holder.
-    pub(super) fn took_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
+    /// Returns whether any of the checks acquired a slot for this holder.
+    pub(super) fn acquired_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
         checks.iter().zip(answers).any(|(check, answer)| {
             check.holder == Some(self.holder)
                 && answer.outcome().is_some_and(|outcome| outcome.charged > Hits::ZERO)
@@ -36,7 +36,7 @@ pub(super) struct HolderGenerator {
 impl HolderGenerator {
     pub(super) fn generate(&self, policy: &Policy) -> GeneratedHolder {
         let token = self.token();
-        GeneratedHolder { token, holder: policy.holder(token.as_str().as_bytes()) }
+        GeneratedHolder { token, holder: policy.hash_holder(token.as_str().as_bytes()) }
     }
 
     fn token(&self) -> HolderToken {

@@ -10,32 +10,32 @@ use crate::domain::{
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// Current state of a counter.
+/// Current state of one counter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterSnapshot<'p> {
     /// Path of the counter's rule.
     pub rule: &'p str,
     /// Name of the limit; empty if the limit is unnamed.
     pub name: &'p str,
-    /// Configured rate.
+    /// Rate of the limit, as responses report it.
     pub rate: Rate,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Outcome of a peek; `None` if the store did not answer.
+    /// Outcome of a peek, which charges nothing; `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 
 /// Current states of a descriptor's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterSnapshots<'p> {
-    /// Counters in file order; empty if no rule with limits matches.
+    /// Counters in the order of the policy file; empty if no rule with limits matches.
     pub each: Vec<CounterSnapshot<'p>>,
     /// Component that answered. With [`Source::Local`], the counts of other replicas may differ.
     pub source: Source,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// Returns the state of a descriptor's counters, without charging them.
+    /// Returns the state of a descriptor's counters without charging them.
     pub async fn inspect_counters<'p>(
         &self,
         policy: &'p Policy,

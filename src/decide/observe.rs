@@ -27,8 +27,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 self.observer.on_check(&unlimited_event(rule, descriptor, admitted));
             }
             for at in span.clone() {
-                let (check, Some(Answer::Decided(outcome))) =
-                    (&checks.each[at], answers.each.get(at))
+                let check = &checks.each[at];
+                let Some(outcome) =
+                    answers.each.get(at).and_then(|a| outcome_of(a, check, admitted))
                 else {
                     continue;
                 };
@@ -39,7 +40,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     rule: rule.map(|rule| rule.id),
                     hits: check.cost(),
                     capacity: check.limit.capacity(),
-                    outcome: *outcome,
+                    outcome,
+                    decided: matches!(answers.each.get(at), Some(Answer::Decided(_))),
                     shadow: rule.is_some_and(|rule| rule.shadow_mode),
                     admitted,
                     is_refund: check.is_refund(),
@@ -50,8 +52,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.observer.on_decision(decision);
     }
 
-    /// Notifies the observer of a refused check. A separate function, so that requests that pass do
-    /// not pay for collecting the entries.
+    /// Notifies the observer of a refused check. A separate function, so that only refused checks
+    /// pay for collecting the entries.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,
@@ -72,6 +74,18 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
+/// Returns the outcome to count. The hits of a rejected call count whether the store was asked or
+/// not, so a check without an outcome counts as one that passed and was not charged.
+fn outcome_of(answer: &Answer, check: &Check<'_>, admitted: bool) -> Option<Outcome> {
+    match answer {
+        Answer::Decided(outcome) => Some(*outcome),
+        Answer::LastKnown { available, .. } => Some(Outcome::pass(*available)),
+        Answer::NotAsked => Some(Outcome::pass(check.limit.capacity())),
+        Answer::Unanswered { .. } if admitted => None,
+        Answer::Unanswered { .. } => Some(Outcome::pass(check.limit.capacity())),
+    }
+}
+
 /// Returns the event of an unlimited rule: a check with infinite capacity that passes.
 fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> CheckEvent {
     CheckEvent {
@@ -79,6 +93,7 @@ fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> 
         hits: descriptor.hits,
         capacity: Hits(u64::MAX),
         outcome: Outcome { charged: descriptor.hits, ..Outcome::pass(Hits(u64::MAX)) },
+        decided: true,
         shadow: rule.shadow_mode,
         admitted,
         is_refund: descriptor.refund,

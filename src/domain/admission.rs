@@ -8,69 +8,94 @@ use super::{Answer, Check, Role, Verdict};
 
 /// Decides whether a call is admitted, from the roles and verdicts of its checks.
 ///
-/// A call is admitted if every `Required` check passes and, if there are `Quota` checks, at least
-/// one `Quota` check passes. `Shadow` checks have no effect. While the verdict of an undecided
-/// check could still change the result, [`is_admitted`](Self::is_admitted) and
+/// A call is admitted if every `Required` check passes and, if there are `Quota` checks, all checks
+/// of at least one quota descriptor pass. `Shadow` checks have no effect. While the verdict of an
+/// undecided check could still change the result, [`is_admitted`](Self::is_admitted) and
 /// [`is_rejected`](Self::is_rejected) are both false.
 ///
 /// ```
 /// use tidegate::domain::{Admission, Role, Verdict};
 ///
 /// let mut admission = Admission::default();
-/// admission.add(Role::Quota, Some(Verdict::Refuse));
+/// admission.add(Role::Quota(0), Some(Verdict::Refuse));
 /// assert!(admission.is_rejected());
-/// admission.add(Role::Quota, None);
+/// admission.add(Role::Quota(1), None);
 /// assert!(!admission.is_rejected() && !admission.is_admitted());
-/// admission.add(Role::Quota, Some(Verdict::Pass));
+/// admission.add(Role::Quota(2), Some(Verdict::Pass));
 /// assert!(admission.is_admitted());
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admission {
-    required: Verdicts,
-    quota: Verdicts,
-}
-
-/// Verdicts that occur among the checks of one role.
-#[derive(Clone, Copy, Debug, Default)]
-struct Verdicts {
-    passed: bool,
-    refused: bool,
-    undecided: bool,
+    required_refused: bool,
+    required_undecided: bool,
+    /// Quota descriptors of the call, one bit each, by the number in their role.
+    quota: u128,
+    /// Quota descriptors with a refused check.
+    quota_refused: u128,
+    /// Quota descriptors with an undecided check.
+    quota_undecided: u128,
 }
 
 impl Admission {
-    /// Combines the roles of a call's checks with the store's answers. A check that was not asked
-    /// or not answered is undecided.
-    pub fn of(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
+    /// Creates the admission from a call's checks and the store's answers, which must be in the
+    /// same order. A check without an outcome counts as undecided.
+    pub fn from_answers(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }
 
     /// Adds a check with its role and verdict. `None` means that the check is undecided.
     pub fn add(&mut self, role: Role, verdict: Option<Verdict>) {
-        let verdicts = match role {
-            Role::Required => &mut self.required,
-            Role::Quota => &mut self.quota,
-            Role::Shadow => return,
-        };
-        match verdict {
-            Some(Verdict::Pass) => verdicts.passed = true,
-            Some(Verdict::Refuse) => verdicts.refused = true,
-            None => verdicts.undecided = true,
+        match (role, verdict) {
+            (Role::Shadow, _) | (Role::Required, Some(Verdict::Pass)) => {}
+            (Role::Required, Some(Verdict::Refuse)) => self.required_refused = true,
+            (Role::Required, None) => self.required_undecided = true,
+            (Role::Quota(number), verdict) => {
+                let descriptor = bit(number);
+                self.quota |= descriptor;
+                match verdict {
+                    Some(Verdict::Pass) => {}
+                    Some(Verdict::Refuse) => self.quota_refused |= descriptor,
+                    None => self.quota_undecided |= descriptor,
+                }
+            }
         }
     }
 
-    /// Returns whether the call is admitted, whatever the verdicts of the undecided checks will be.
+    /// Returns whether the call is admitted and no verdict on an undecided check can change that.
     pub fn is_admitted(&self) -> bool {
-        let Admission { required, quota } = self;
-        let no_quota = !quota.refused && !quota.undecided;
-        !required.refused && !required.undecided && (quota.passed || no_quota)
+        !self.required_refused
+            && !self.required_undecided
+            && (self.quota == 0 || self.a_quota_passes())
     }
 
-    /// Returns whether the call is rejected, whatever the verdicts of the undecided checks will be.
+    /// Returns whether the call is rejected and no verdict on an undecided check can change that.
     pub fn is_rejected(&self) -> bool {
-        let Admission { required, quota } = self;
-        required.refused || quota.refused && !quota.passed && !quota.undecided
+        self.required_refused || self.quota != 0 && self.quota & !self.quota_refused == 0
     }
+
+    /// Returns the role of an undecided check in a call of the undecided checks only, which then
+    /// has the result of the whole call. A quota check has no effect any more if another quota
+    /// descriptor has passed, or if its own descriptor has been refused.
+    pub fn role_of_rest(&self, role: Role) -> Role {
+        match role {
+            Role::Quota(number)
+                if self.a_quota_passes() || self.quota_refused & bit(number) != 0 =>
+            {
+                Role::Shadow
+            }
+            Role::Required | Role::Quota(_) | Role::Shadow => role,
+        }
+    }
+
+    /// Returns whether all checks of a quota descriptor have passed.
+    fn a_quota_passes(&self) -> bool {
+        self.quota & !self.quota_refused & !self.quota_undecided != 0
+    }
+}
+
+/// Returns the bit of a quota descriptor. A call has at most 128 checks, so none is shifted out.
+fn bit(number: u8) -> u128 {
+    1_u128.checked_shl(number.into()).unwrap_or(1 << 127)
 }
 
 impl FromIterator<(Role, Option<Verdict>)> for Admission {
@@ -89,7 +114,7 @@ mod tests {
 
     type Checks = Vec<(Role, Option<Verdict>)>;
 
-    const ROLES: [Role; 3] = [Role::Required, Role::Quota, Role::Shadow];
+    const ROLES: [Role; 4] = [Role::Required, Role::Quota(0), Role::Quota(1), Role::Shadow];
     const VERDICTS: [Option<Verdict>; 3] = [Some(Verdict::Pass), Some(Verdict::Refuse), None];
 
     /// Returns every possible call of `length` checks, over all roles and verdicts.
@@ -121,8 +146,13 @@ mod tests {
     fn reference(call: &Checks) -> bool {
         let passes = |(_, verdict): &&(Role, Option<Verdict>)| *verdict == Some(Verdict::Pass);
         let with = |wanted: Role| call.iter().filter(move |(role, _)| *role == wanted);
+        let quotas: Vec<Role> = [Role::Quota(0), Role::Quota(1)]
+            .into_iter()
+            .filter(|quota| with(*quota).count() > 0)
+            .collect();
         with(Role::Required).all(|check| passes(&check))
-            && (with(Role::Quota).count() == 0 || with(Role::Quota).any(|check| passes(&check)))
+            && (quotas.is_empty()
+                || quotas.iter().any(|quota| with(*quota).all(|check| passes(&check))))
     }
 
     #[test]
@@ -140,6 +170,23 @@ mod tests {
                 results.iter().all(|admitted| !admitted),
                 "{call:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_call_has_the_result_of_the_whole_call() {
+        for call in (1..=4).flat_map(all_calls) {
+            let admission: Admission = call.iter().copied().collect();
+            if admission.is_rejected() {
+                continue;
+            }
+            for whole in completions(&call) {
+                let rest = call.iter().zip(&whole).filter(|((_, known), _)| known.is_none());
+                let rest =
+                    rest.map(|(_, (role, verdict))| (admission.role_of_rest(*role), *verdict));
+                let rest: Admission = rest.collect();
+                assert_eq!(rest.is_admitted(), reference(&whole), "{call:?} {whole:?}");
+            }
         }
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::{Micros, Unit};
 
-/// Start and end of a rate limit window.
+/// Start (inclusive) and end (exclusive) of a rate limit window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBounds {
-    /// First microsecond of the window.
+    /// First microsecond of the window, since the Unix epoch.
     pub start: Micros,
-    /// First microsecond after the window; always later than `start`.
+    /// First microsecond after the window, since the Unix epoch; always later than `start`.
     pub end: Micros,
 }
 
@@ -39,12 +39,12 @@ impl Calendar {
         Calendar { unit, zone: zone.into(), windows }
     }
 
-    /// Returns the length of a window: a day, week, month or year.
+    /// Returns the unit whose length each window has: day, week, month or year.
     pub fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// Returns the time zone's IANA name.
+    /// Returns the IANA name of the time zone, such as `Europe/Berlin`.
     pub fn zone(&self) -> &str {
         &self.zone
     }
@@ -65,7 +65,7 @@ impl Calendar {
     }
 }
 
-/// Compares unit and time zone. The windows follow from these two.
+/// Compares only unit and time zone, because these two determine the windows.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
         (self.unit, &self.zone) == (other.unit, &other.zone)

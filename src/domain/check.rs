@@ -8,31 +8,31 @@ use std::time::Instant;
 
 use super::{Algorithm, Charge, Hits, Limit, Micros};
 
-/// Identity of a counter: a keyed 128-bit hash of the domain, the limit's name, the window and the
-/// entries that select the counter. Computed by `policy`.
+/// Key of a counter. The `policy` module computes it from the domain, the limit's name, the window
+/// and the entries that select the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CounterKey {
-    /// Keyed hash that identifies the counter.
+    /// Keyed 128-bit hash that identifies the counter.
     pub identity: u128,
     /// Hash of the `hash_tag` entries, which chooses the Redis Cluster slot; `None` if `identity`
     /// chooses the slot. Two keys with the same identity always have the same tag.
     pub tag: Option<u128>,
 }
 
-/// Operation of a check on its counter.
+/// Operation that a check applies to its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Charge the hits if they are available.
+    /// Charge the hits if enough are available.
     Take {
         /// Hits to charge: the request's hits times the rule's `cost`; at least 1.
         cost: Hits,
     },
-    /// Report whether one more hit would pass, and charge nothing.
+    /// Report whether one more hit would pass. Charges nothing.
     Peek,
-    /// Return hits that the caller took earlier. Used hits never fall below zero, so a counter
-    /// never holds more than its capacity.
+    /// Refund hits that were charged earlier. A refund of more hits than the counter has counted
+    /// resets the counter to zero.
     Refund {
-        /// Hits to return: the request's hits times the rule's `cost`.
+        /// Hits to refund: the request's hits times the rule's `cost`.
         cost: Hits,
     },
 }
@@ -40,11 +40,13 @@ pub enum Op {
 /// Role of a check in the admission of its call; see [`Admission`](super::Admission).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The check must pass.
+    /// The call is admitted only if this check passes.
     #[default]
     Required,
-    /// At least one of the call's quota checks must pass, not necessarily this one.
-    Quota,
+    /// The check belongs to a quota descriptor. At least one quota descriptor of the call must pass
+    /// all of its checks. The number tells the call's quota descriptors apart and is below
+    /// [`Bounds::checks_max`](super::Bounds::checks_max).
+    Quota(u8),
     /// The check has no effect on admission.
     Shadow,
 }
@@ -54,8 +56,8 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
-/// Token of a generated holder of a concurrency slot: 128 bits as 32 hexadecimal digits. The caller
-/// sends the token back to release its slot.
+/// Token that names a generated holder of a concurrency slot: 128 bits as 32 hexadecimal digits.
+/// The caller sends the token back to release its slot.
 ///
 /// ```
 /// assert_eq!(tidegate::domain::HolderToken::new(255).as_str(),
@@ -65,7 +67,7 @@ pub struct Holder(pub u128);
 pub struct HolderToken([u8; 32]);
 
 impl HolderToken {
-    /// Formats `bits` as 32 lowercase hexadecimal digits.
+    /// Creates the token for the holder with these bits, as 32 lowercase hexadecimal digits.
     pub fn new(bits: u128) -> HolderToken {
         let mut text = [b'0'; 32];
         for (at, digit) in text.iter_mut().rev().enumerate() {
@@ -74,30 +76,30 @@ impl HolderToken {
         HolderToken(text)
     }
 
-    /// Returns the 32 hexadecimal digits.
+    /// Returns the token as 32 lowercase hexadecimal digits.
     pub fn as_str(&self) -> &str {
         // The conversion cannot fail, because hexadecimal digits are ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// A limit applied to one counter.
+/// Check of one limit against one counter, which either charges, peeks at or refunds the counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
-    /// Key of the counter.
+    /// Key of the counter to check.
     pub key: CounterKey,
-    /// Limit to apply. Shared, because a receipt keeps it after the call has ended.
+    /// Limit to enforce. In an `Arc`, because a receipt keeps the limit after the call has ended.
     pub limit: &'a Arc<Limit>,
-    /// Operation on the counter.
+    /// Operation to apply to the counter.
     pub op: Op,
-    /// Role in the admission of the call.
+    /// Role of this check in the admission of the call.
     pub role: Role,
-    /// Holder that takes or returns a slot; only for concurrency limits.
+    /// Holder that acquires or releases concurrency slots. Other algorithms ignore it.
     pub holder: Option<Holder>,
 }
 
 impl Check<'_> {
-    /// Returns the hits that the check takes or refunds; 0 for a peek.
+    /// Returns the hits to charge or refund; 0 for a peek.
     pub fn cost(&self) -> Hits {
         match self.op {
             Op::Take { cost } | Op::Refund { cost } => cost,
@@ -115,6 +117,11 @@ impl Check<'_> {
         }
     }
 
+    /// Returns whether the check belongs to a quota descriptor.
+    pub fn is_quota(&self) -> bool {
+        matches!(self.role, Role::Quota(_))
+    }
+
     /// Returns whether the check refunds hits.
     pub fn is_refund(&self) -> bool {
         matches!(self.op, Op::Refund { .. })
@@ -124,7 +131,7 @@ impl Check<'_> {
     ///
     /// Always false for concurrency and hybrid limits, which cannot record debt; the policy
     /// compiler rejects `charge: always` for both.
-    pub fn is_debt(&self) -> bool {
+    pub fn charges_always(&self) -> bool {
         let keeps_debt = match self.limit.algorithm {
             Algorithm::FixedWindow(_)
             | Algorithm::SlidingWindow(_)
@@ -138,17 +145,17 @@ impl Check<'_> {
     }
 
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
-    /// True for refunds and debts.
+    /// True for refunds and for takes with `charge: always`.
     pub fn applies_when_rejected(&self) -> bool {
-        self.is_refund() || self.is_debt()
+        self.is_refund() || self.charges_always()
     }
 }
 
-/// Decides what a rejected call is charged.
+/// Rule for the charges of a rejected call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// A rejected call is charged nothing, except for refunds and debts; see
-    /// [`Check::applies_when_rejected`].
+    /// A rejected call charges no counter, except for limits with `charge: always`. Its refunds
+    /// still apply. See [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
     /// Every check that passes is charged, even if another check rejects the call.
@@ -161,12 +168,13 @@ pub struct Call<'a> {
     /// At most [`Bounds::checks_max`](super::Bounds::checks_max) checks, in the order of the
     /// request's descriptors and, within a descriptor, of the policy file.
     pub checks: &'a [Check<'a>],
-    /// Decides what the call is charged if it is rejected.
+    /// Rule for the charges of this call if it is rejected.
     pub accounting: Accounting,
-    /// Time by the wall clock of this process. The memory store counts with it; Redis uses its own
-    /// clock.
+    /// Wall-clock time of this process. The memory store uses it; the Redis store uses the clock of
+    /// the Redis server.
     pub now: Micros,
-    /// Time at which the caller stops waiting, by the monotonic clock; `None` without a deadline.
+    /// Time at which the caller stops waiting, by the monotonic clock; `None` if the caller sent no
+    /// deadline.
     pub deadline: Option<Instant>,
 }
 

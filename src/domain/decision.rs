@@ -10,7 +10,7 @@ use super::{
     CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Source, Trace, TraceParent,
 };
 
-/// Result of a whole request or of one descriptor.
+/// Rate limit code of a response or of one descriptor's status, as in `RateLimitResponse`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The request or descriptor is within its limits.
@@ -19,41 +19,52 @@ pub enum Code {
     OverLimit,
 }
 
-/// Number of a policy rule. The rules of one policy are numbered without gaps, and no number is
-/// reused while the process runs.
+/// Identifier of a policy rule. The ids of one policy are consecutive, and no id is reused while
+/// the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 
-/// Limit that the status of a descriptor reports.
+/// Limit that a descriptor's status reports to the caller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StatusLimit<'p> {
     /// Rate as written in the policy or in the request override.
     pub rate: Rate,
     /// Name of the limit; empty if it has none.
     pub name: &'p str,
-    /// Capacity in hits. Response headers report it instead of the rate if it is larger.
+    /// Capacity of the limit, in hits. If it exceeds `requests_per_unit`, response headers report
+    /// it instead.
     pub capacity: Hits,
 }
 
-/// Status of one descriptor.
+/// Status of one descriptor in the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'p> {
     /// Result of the descriptor: `OverLimit` if an enforced check of this descriptor was refused.
     /// Refused shadow checks do not count.
     pub code: Code,
-    /// Limit to report; `None` if no rule matched, if the rule is unlimited or replaced, or if the
-    /// descriptor's checks were skipped.
+    /// Limit to report; `None` if no rule matched, or if the rule is unlimited or replaced.
     pub shown: Option<StatusLimit<'p>>,
-    /// Value of `limit_remaining`: 0 on `OverLimit`, 4,294,967,295 if unlimited.
+    /// Value of `limit_remaining`, in hits: 0 on `OverLimit`, `u32::MAX` if unlimited.
     pub remaining: u32,
     /// On `OverLimit`, wait until a retry may pass (`None` if waiting does not help). On `Ok`, time
-    /// until the counter is unused. `None` without a limit.
+    /// until the counter is unused. `None` without a limit, and if the limit was not asked and
+    /// nothing is known about its counter.
     pub reset: Option<Micros>,
-    /// Rule that matched, for metadata and response bodies.
+    /// Rule that matched the descriptor; `None` if no rule did. Selects the metadata and the
+    /// response body.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor. A request passes if at least one of its quota
-    /// descriptors does.
+    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one of them
+    /// must pass.
     pub quota: bool,
+}
+
+/// Precision of the wait of a rejected request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitPrecision {
+    /// The shortest wait after which the request passes if nobody else calls.
+    Exact,
+    /// The longest wait that is known. A limit that was not asked may need a longer one.
+    AtLeast,
 }
 
 /// Limit that rejected the request.
@@ -63,73 +74,79 @@ pub struct LimitedBy<'p> {
     pub name: &'p str,
     /// Rule of the limit; `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Wait until a retry may pass; `None` if waiting does not help.
+    /// Time until a retry may pass; `None` if waiting does not help.
     pub retry_after: Option<Micros>,
+    /// Precision of `retry_after`.
+    pub precision: WaitPrecision,
 }
 
-/// Decision on a request.
+/// Decision on a rate limit request.
 #[derive(Clone, Debug)]
 pub struct Decision<'p> {
-    /// Result of the request.
+    /// Overall code of the response.
     pub code: Code,
     /// One status per descriptor, in the order of the request.
     ///
-    /// A `Vec`, because `domain` has no dependencies.
+    /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
-    /// If the request was rejected, the refusing limit with the longest wait. A limit that no wait
-    /// satisfies counts as the longest; on a tie, the first in the order of the request wins.
+    /// If the request was rejected, the limit that rejects it longest: of the required limits the
+    /// one with the longest wait, or of the quota descriptors the one with the shortest wait if
+    /// that is longer. A limit that no wait satisfies counts as the longest; on a tie, the first in
+    /// the order of the request wins.
     pub limited_by: Option<LimitedBy<'p>>,
-    /// Component that decided the request.
+    /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
-    /// Whether global shadow mode let a rejected request pass.
+    /// Whether the request was over a limit but passed because of global shadow mode.
     pub shadowed: bool,
     /// Whether the policy contains the domain of the request.
     pub domain_known: bool,
-    /// Token of the generated holder, if the request was admitted, took concurrency slots and named
-    /// no holder. The caller sends the token back to release the slots.
+    /// Token that the caller must send back to release its concurrency slots. `None` unless the
+    /// request was admitted, acquired slots and named no holder.
     pub slot: Option<HolderToken>,
 }
 
-/// Describes one decided check to an [`Observer`].
+/// Event for one decided check, passed to [`Observer::on_check`].
 #[derive(Clone, Copy, Debug)]
 pub struct CheckEvent {
     /// Rule of the check; `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Hits that the check takes or refunds.
+    /// Hits to charge or refund, as requested by the check.
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Result of the check.
+    /// Result of the check. If the store was not asked, a pass without a charge.
     pub outcome: Outcome,
+    /// Whether the check was decided. If not, another check had already rejected the call.
+    pub decided: bool,
     /// Whether the rule is in shadow mode.
     pub shadow: bool,
-    /// Whether the call was admitted.
+    /// Whether the call that contains this check was admitted.
     pub admitted: bool,
-    /// Whether the hits are refunded rather than taken.
+    /// Whether the check refunds its hits rather than charging them.
     pub is_refund: bool,
-    /// Component that decided the check.
+    /// Component that decided the check: a store, the refusal cache, or the policy alone.
     pub source: Source,
 }
 
-/// Result of an RPC, as counted in metrics.
+/// Outcome of a rate limit RPC, by which metrics count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RpcOutcome {
-    /// The response was a decision.
+    /// The RPC returned a decision, either OK or OVER_LIMIT.
     Decided,
-    /// The request was invalid.
+    /// The request was invalid, so the RPC failed with INVALID_ARGUMENT.
     Invalid,
-    /// The deadline of the request passed before the response was ready.
+    /// The caller's deadline passed before the response was ready (DEADLINE_EXCEEDED).
     Late,
-    /// The store did not answer, and no fallback decided the call.
+    /// The store did not respond in time, and no fallback applied (UNAVAILABLE).
     Unavailable,
 }
 
 impl RpcOutcome {
-    /// All outcomes, in the order of their discriminants.
+    /// Every variant, in the order of the discriminants.
     pub const ALL: [RpcOutcome; 4] =
         [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
 
-    /// Returns the gRPC status of the response, in lower case, as used in metrics.
+    /// Returns the gRPC status code in lower case, as used in metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {
             RpcOutcome::Decided => "ok",
@@ -140,17 +157,17 @@ impl RpcOutcome {
     }
 }
 
-/// Describes one refused check to an [`Observer`].
+/// Event for one refused check, passed to [`Observer::on_refusal`].
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalEvent<'a> {
     /// Rule of the check; `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Position of the limit among the limits of its rule, from 0.
+    /// Index of the limit among the limits of its rule.
     pub limit: usize,
-    /// Key of the counter.
+    /// Key of the counter that refused the hits.
     pub counter: CounterKey,
-    /// Entries that select the counter, as the caller sent them. If all values that match a pattern
-    /// share one counter, the pattern takes the place of the value.
+    /// Descriptor entries that select the counter, as the caller sent them. If all values that
+    /// match a pattern share one counter, the entry has the pattern as its value.
     pub entries: &'a [Entry<'a>],
     /// Whether the refusal has no effect, because the rule is in shadow mode or because another
     /// quota descriptor passes.
@@ -161,28 +178,28 @@ pub struct RefusalEvent<'a> {
 ///
 /// Its methods are called on the request path: an implementation must not allocate, lock or log.
 pub trait Observer: Send + Sync + 'static {
-    /// Called for each decided check.
+    /// Called once per check that a store has decided.
     fn on_check(&self, event: &CheckEvent);
-    /// Called for each check that refused, shadow checks included, before
-    /// [`on_check`](Self::on_check).
+    /// Called once per refused check, including shadow checks, before [`on_check`](Self::on_check).
     fn on_refusal(&self, _: &RefusalEvent<'_>) {}
-    /// Called when a request returns a concurrency slot without naming the holder, so that no slot
-    /// is released.
+    /// Called when a request tries to release a concurrency slot without naming the holder, which
+    /// has no effect.
     fn release_without_holder(&self) {}
-    /// Called for each decision.
+    /// Called once per request that was decided.
     fn on_decision(&self, decision: &Decision<'_>);
     /// Returns whether [`on_response`](Self::on_response) needs the duration. If not, the server
     /// does not read the clock for it.
     fn wants_timing(&self) -> bool {
         false
     }
-    /// Called for each response, with the time since the request was read.
+    /// Called once per response, with its outcome and the time since the request was read.
     fn on_response(&self, _: RpcOutcome, _: Duration) {}
-    /// Returns whether any request may be traced. If not, trace headers are not parsed.
+    /// Returns whether tracing is enabled. If not, the server does not parse trace headers.
     fn tracing_enabled(&self) -> bool {
         false
     }
-    /// Returns whether to trace a request, given the trace context of its caller.
+    /// Returns whether to trace a request with this trace context of its caller (`None` if the
+    /// request has none).
     fn should_sample(&self, _: Option<&TraceParent>) -> bool {
         false
     }

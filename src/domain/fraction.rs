@@ -8,11 +8,12 @@ use super::{
     SlidingWindow,
 };
 
-/// Maximum refill time of a scaled bucket, in microseconds: 2^51 µs, 71 years. Half of what bucket
-/// arithmetic allows, because a bucket with `charge: always` may owe two capacities.
+/// Maximum time to refill a scaled bucket, in microseconds: 2^51 µs, 71 years. This is half of what
+/// bucket arithmetic allows, because the debt of a bucket with `charge: always` may reach twice its
+/// capacity.
 const REFILL_MAX: u64 = 1 << 51;
 
-/// Fraction of a limit, above 0 and at most 1.
+/// Fraction of a limit, greater than 0 and at most 1.
 ///
 /// ```
 /// use tidegate::domain::{Hits, Fraction};
@@ -27,10 +28,10 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// Fraction 1: the whole limit.
+    /// Fraction 1, which leaves a limit unchanged.
     pub const WHOLE: Fraction = Fraction { numerator: 1, denominator: 1 };
 
-    /// Returns the fraction `1 / parts`. 0 parts count as 1.
+    /// Returns the fraction `1 / parts`, or 1 if `parts` is 0.
     pub const fn one_of(parts: u32) -> Fraction {
         Fraction { numerator: 1, denominator: if parts == 0 { 1 } else { parts } }
     }
@@ -58,8 +59,8 @@ impl Fraction {
         Hits(part.max(1).min(whole.0))
     }
 
-    /// Divides a duration by the fraction and rounds up. The result is at most `at_most`, unless
-    /// the duration itself is longer.
+    /// Divides the duration `whole` by the fraction and rounds up. The result is capped at
+    /// `at_most` microseconds, but is never shorter than `whole`.
     fn stretch(self, whole: Micros, at_most: u64) -> Micros {
         let longer = (u128::from(whole.0) * u128::from(self.denominator))
             .div_ceil(u128::from(self.numerator));
@@ -72,8 +73,8 @@ impl Limit {
     /// unless the limit is 0; the refill rate of a bucket is rounded down. The counter key, the
     /// windows and the rate that statuses report do not change.
     ///
-    /// Together, `n` replicas that each enforce `1/n` of a limit admit at most the limit or `n`
-    /// hits, whichever is larger.
+    /// If each of `n` replicas enforces `1/n` of a limit, together they admit at most the limit or
+    /// `n` hits, whichever is larger.
     #[must_use]
     pub fn scaled_by(&self, fraction: Fraction) -> Limit {
         if fraction.is_whole() {

@@ -23,15 +23,15 @@ pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
     counts: [AtomicU64; N],
-    /// Number of values above the last bound.
+    /// Number of recorded values above the last bound.
     above: AtomicU64,
     sum: AtomicU64,
 }
 
-/// Histogram of durations.
+/// Histogram of durations in microseconds, with the bounds [`DURATION_BOUNDS_US`].
 pub type DurationHistogram = Histogram<{ DURATION_BOUNDS_US.len() }>;
 
-/// Histogram of commands per write.
+/// Histogram of batch sizes in commands per write, with the bounds [`SIZE_BOUNDS`].
 pub type SizeHistogram = Histogram<{ SIZE_BOUNDS.len() }>;
 
 impl Default for DurationHistogram {
@@ -59,15 +59,15 @@ impl<const N: usize> Histogram<N> {
         self.record_with(number, false);
     }
 
-    /// Records a value; [`add_relaxed`] explains `single_writer`.
+    /// Records a value. [`add_relaxed`] documents `single_writer`.
     fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
         add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
         add_relaxed(&self.sum, number, single_writer);
     }
 
-    /// Returns the current counts. Not atomic: a value recorded meanwhile may be in the sum but not
-    /// yet in its bucket.
+    /// Returns the current counts. The snapshot is not atomic: a value that is recorded at the same
+    /// time may be in the sum but not yet in its bucket.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = self.counts.iter().chain([&self.above]).map(load).collect();
@@ -81,15 +81,16 @@ impl DurationHistogram {
         self.record_duration_with(wait, false);
     }
 
-    /// Records a duration; [`add_relaxed`] explains `single_writer`.
+    /// Records a duration in whole microseconds, rounded down. [`add_relaxed`] documents
+    /// `single_writer`.
     pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
         self.record_with(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), single_writer);
     }
 }
 
-/// Adds to a counter with relaxed ordering. If `single_writer` is set, no other thread may write to
-/// the counter; a load and a store then replace the more expensive atomic addition. Other threads
-/// may read it in either case.
+/// Adds `number` to a counter with relaxed ordering. If `single_writer` is set, uses a load and a
+/// store instead of the more expensive atomic addition, so no other thread may write to the
+/// counter. Any thread may read it.
 pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     if single_writer {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
@@ -98,14 +99,14 @@ pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     }
 }
 
-/// Counts of a histogram at one point in time.
+/// Copy of a histogram's counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     /// Upper bounds of the buckets, ascending and inclusive.
     pub bounds: &'static [u64],
     /// Number of values in each bucket, followed by the number of values above the last bound.
     pub counts: Vec<u64>,
-    /// Sum of all values.
+    /// Sum of all recorded values, in the unit of the bounds.
     pub sum: u64,
 }
 
@@ -115,9 +116,9 @@ impl HistogramSnapshot {
         self.counts.iter().sum()
     }
 
-    /// Returns an upper bound of a quantile: the bound of the bucket that contains it. `quantile`
-    /// is between 0 and 1. Returns `None` without values, or if the quantile is above the last
-    /// bound.
+    /// Returns an upper bound of the quantile `quantile` (0 to 1): the upper bound of the bucket
+    /// that contains it. Returns `None` if no values were recorded or if the quantile is above the
+    /// last bound.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {

@@ -38,7 +38,7 @@ impl Unit {
         }
     }
 
-    /// Returns the unit as written in policy files, in lower case.
+    /// Returns the name of the unit as written in policy files, such as `minute`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Unit::Second => "second",
@@ -52,7 +52,8 @@ impl Unit {
     }
 }
 
-/// Rate as written in the policy, without the burst. A status reports it as `current_limit`.
+/// Rate of a limit as written in the policy, without the burst. Responses report it as
+/// `current_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Hits per window; for concurrency limits, the number of slots.
@@ -60,12 +61,12 @@ pub struct Rate {
     /// Time unit of the window; `None` for concurrency limits, which have no window (UNKNOWN on the
     /// wire).
     pub unit: Option<Unit>,
-    /// Units per window; at least 1.
+    /// Number of units in a window; at least 1.
     pub unit_multiplier: u32,
 }
 
 impl Rate {
-    /// Returns the length of the window; zero without a unit.
+    /// Returns the length of the window; zero if the rate has no unit.
     pub fn window(&self) -> Micros {
         self.unit.map_or(Micros::ZERO, |unit| {
             Micros::from_secs(unit.seconds().saturating_mul(u64::from(self.unit_multiplier)))
@@ -73,16 +74,16 @@ impl Rate {
     }
 }
 
-/// Compiled limit: an algorithm with its numbers, and what applies to every algorithm.
+/// Compiled limit: an algorithm with its parameters, and the options that every algorithm has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Algorithm, with its numbers.
+    /// Algorithm that counts hits, with its parameters.
     pub algorithm: Algorithm,
-    /// Rate as written in the policy.
+    /// Rate as written in the policy, for responses.
     pub rate: Rate,
-    /// Decides when hits are charged.
+    /// Whether refused hits are charged, too.
     pub charge: Charge,
-    /// Answer if the store does not respond in time.
+    /// Handling of the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
     /// Id of the rule and window, common to all their counters. Limits with different ids have
     /// separate shares of the memory store.
@@ -104,21 +105,24 @@ impl Limit {
     }
 }
 
-/// Algorithm with its numbers. docs/ALGORITHMS.md states what each algorithm guarantees.
+/// Rate limiting algorithm with its parameters. docs/ALGORITHMS.md states what each algorithm
+/// guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// Counts the hits of each window. Windows are aligned to the epoch or the calendar, not to a
     /// client's first request.
     FixedWindow(FixedWindow),
-    /// Counts the hits of the current window and a proportion of the previous window's hits.
+    /// Counts the hits of the current window, plus those of the previous window in proportion to
+    /// its overlap with the sliding interval.
     SlidingWindow(SlidingWindow),
-    /// Records the time of every hit.
+    /// Records the time of every take, so that the limit holds exactly in every interval of the
+    /// window's length.
     SlidingLog(SlidingLog),
-    /// Token bucket or leaky bucket, which differ only in name.
+    /// Token bucket or leaky bucket, which are the same algorithm under two names.
     Bucket(Bucket),
     /// One bucket per consumer class, and a common pool from which a class may borrow.
     Hybrid(Hybrid),
-    /// Counts the requests in flight.
+    /// Limits the number of requests in flight.
     Concurrency(Concurrency),
 }
 
@@ -127,11 +131,11 @@ pub enum Algorithm {
 pub struct FixedWindow {
     /// Hits per window, at most `u32::MAX`; 0 refuses everything.
     pub hits: Hits,
-    /// Length and alignment of the windows.
+    /// Length of the windows, and whether they are aligned to the Unix epoch or the calendar.
     pub window: Window,
 }
 
-/// Length and alignment of windows.
+/// Length and alignment of a fixed window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
     /// Windows of a fixed length, at least one second, aligned to the Unix epoch.
@@ -139,16 +143,16 @@ pub enum Window {
         /// Length of each window; at least one second.
         length: Micros,
     },
-    /// Days, weeks, months or years in a time zone.
+    /// Calendar days, weeks, months or years in a time zone.
     Calendar(Calendar),
 }
 
 /// Bucket that holds up to `burst` hits and refills at a constant rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Capacity B, in hits; 0 refuses everything.
+    /// Capacity of the bucket, in hits; 0 refuses everything.
     pub burst: Hits,
-    /// Refill rate. The variant also decides how the state is stored.
+    /// Refill rate of the bucket. The variant also determines the format of the stored state.
     pub refill: Refill,
     /// Floor of a consumer class that shares the bucket with others, in hits: a hit passes only if
     /// at least this many hits are available beforehand. At most `burst`; 0 without classes.
@@ -160,7 +164,7 @@ pub struct Bucket {
 /// Sliding window: approximately `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// Hits per window; `hits * window_ticks < 2^53`. 0 refuses everything.
+    /// Hits per window; 0 refuses everything. `hits * window_ticks` is below 2^53.
     pub hits: Hits,
     /// Length of each window; at least one second. Windows are aligned to the Unix epoch.
     pub length: Micros,
@@ -169,7 +173,7 @@ pub struct SlidingWindow {
 /// Sliding log: at most `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
-    /// Hits in any interval of `length`, at most 10,000; 0 refuses everything.
+    /// Maximum number of hits in any interval of `length`, at most 10,000; 0 refuses everything.
     pub hits: Hits,
     /// Length of the sliding interval; at least one second.
     pub length: Micros,
@@ -180,7 +184,7 @@ pub struct SlidingLog {
 pub struct Concurrency {
     /// Maximum number of requests in flight, at most 10,000; 0 refuses everything.
     pub slots: Hits,
-    /// Time after which a slot is free again although it was not returned.
+    /// Time after which a slot that was not released is free again.
     pub lease: Micros,
 }
 
@@ -189,15 +193,17 @@ pub struct Concurrency {
 /// assigned to no share. All classes of a rule use one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hybrid {
-    /// Capacity B of all shares and the pool together, in hits.
+    /// Total capacity of all shares and the pool, in hits (B in docs/ALGORITHMS.md).
     pub burst: Hits,
-    /// Hits L that all shares and the pool together gain per window; at least 1.
+    /// Hits that refill all shares and the pool per window, in total (L in docs/ALGORITHMS.md); at
+    /// least 1.
     pub hits: Hits,
-    /// Window W of the refill. `100 * burst * window_ticks < 2^51`.
+    /// Window in which `hits` are refilled (W in docs/ALGORITHMS.md). `100 * burst * window_ticks`
+    /// is below 2^51.
     pub window: Micros,
-    /// Guaranteed share of each class in B and L, in per cent; at most 100 in total.
+    /// Guaranteed share of each class in `burst` and `hits`, in per cent; at most 100 in total.
     pub shares: std::sync::Arc<[u32]>,
-    /// Index of this class in `shares`.
+    /// Index in `shares` of the consumer class that this limit applies to.
     pub class: usize,
     /// Minimum fill level of the pool, in per cent of its capacity and rounded up to a whole hit,
     /// at which this class may still take hits from the pool.
@@ -221,14 +227,14 @@ pub enum Refill {
     /// many credits as the window has microseconds, and every microsecond adds `hits` credits.
     /// `burst * window < 2^53`.
     Credits {
-        /// Hits L refilled per window; at least 1.
+        /// Hits refilled per window; at least 1.
         hits: Hits,
-        /// Window W of the refill.
+        /// Window in which `hits` are refilled.
         window: Micros,
     },
 }
 
-/// Decides when hits are charged.
+/// When hits are charged (`charge` in the policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
@@ -239,16 +245,17 @@ pub enum Charge {
     Always,
 }
 
-/// Answer of a rule if the store does not respond in time (`on_store_failure`).
+/// Handling of a rule's checks if the store does not respond in time (`on_store_failure` in the
+/// policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
-    /// Decide on the local store, with this replica's share of the limit.
+    /// Enforce this replica's share of the limit with the local store.
     #[default]
     Local,
-    /// Let the check pass.
+    /// Let the check pass without counting its hits.
     Allow,
-    /// Refuse the check.
+    /// Refuse the check, with a `retry_after` of one second.
     Deny,
-    /// Answer the call with UNAVAILABLE, so that the caller's own failure mode applies.
+    /// Fail the whole call with UNAVAILABLE, so that the caller's own failure mode applies.
     Error,
 }

@@ -5,6 +5,7 @@
 
 mod admission;
 mod bounds;
+mod byte_budget;
 mod calendar;
 mod check;
 mod decision;
@@ -19,11 +20,12 @@ mod trace;
 
 pub use admission::Admission;
 pub use bounds::Bounds;
+pub use byte_budget::{BudgetedBuffer, ByteBudget, Reservation};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
 pub use decision::{
     CheckEvent, Code, Decision, LimitedBy, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
-    StatusLimit,
+    StatusLimit, WaitPrecision,
 };
 pub use escaping::{escaped, needs_escape};
 pub use fraction::Fraction;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Check, CounterKey, Hits, Limit, Micros};
 
-/// Verdict on one check.
+/// Verdict of a limit on one check: pass or refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Enough hits are available. For a peek, at least one.
@@ -15,27 +15,28 @@ pub enum Verdict {
     Refuse,
 }
 
-/// Result of one check.
+/// Outcome of one check that a store has decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether the check passes.
+    /// Whether the limit lets the check pass.
     pub verdict: Verdict,
     /// Hits charged to the counter; 0 for refusals, peeks and refunds, and for passing checks of a
     /// rejected all-or-nothing call.
     pub charged: Hits,
-    /// Number of single hits that could be taken after this call, rounded down.
+    /// Number of hits available after this call, in takes of one hit each, rounded down.
     pub available: Hits,
-    /// Wait after which a refused check would pass if nobody else called, rounded up to the
+    /// Time until a refused check would pass if no other call is made, rounded up to the
     /// algorithm's tick. `None` if the check passes or if waiting does not help.
     pub retry_after: Option<Micros>,
-    /// Time until the counter is unused, rounded up: the end of the window, or a full bucket.
+    /// Time until the full limit is available again, rounded up: until the window ends or the
+    /// bucket is full.
     pub reset_after: Micros,
-    /// Record of the charge; `None` if `charged` is 0.
+    /// Record of the charge, needed to refund it; `None` if `charged` is 0.
     pub taken: Option<ChargeRecord>,
 }
 
 impl Outcome {
-    /// Returns a pass that charges nothing and reports `available` hits.
+    /// Returns an outcome that passes, charges nothing and reports `available` hits.
     pub fn pass(available: Hits) -> Outcome {
         Outcome {
             verdict: Verdict::Pass,
@@ -47,7 +48,8 @@ impl Outcome {
         }
     }
 
-    /// Returns a refusal without a counter: nothing is available until `wait` has passed.
+    /// Returns a refusal that is not based on any counter: no hits are available until `wait` has
+    /// passed.
     pub fn refuse_for(wait: Micros) -> Outcome {
         Outcome {
             verdict: Verdict::Refuse,
@@ -59,8 +61,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome after a refund of its charge. `reset_after` does not change, so it may
-    /// be too long, but never too short.
+    /// Returns the outcome as it is after a refund of its charge. `reset_after` does not change, so
+    /// it may be too long, but never too short.
     #[must_use]
     pub fn refunded(&self, capacity: Hits) -> Outcome {
         let left = self.available.0.saturating_add(self.charged.0);
@@ -69,50 +71,49 @@ impl Outcome {
     }
 }
 
-/// Record of a charge to one counter.
+/// Record of a charge to one counter, from which the charge can be refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeRecord {
     /// Hits charged; at least 1.
     pub hits: Hits,
-    /// Time of the charge, by the store's clock.
+    /// Time of the charge by the store's clock, in microseconds since the Unix epoch.
     pub at: Micros,
     /// Start of the window that was charged; zero for algorithms without windows.
     pub window: Micros,
-    /// Entry of a sliding log or of a concurrency limit, or class of a hybrid limit; zero
-    /// otherwise.
+    /// Identifier of the charge within its counter: the log entry, the slot holder, or the class of
+    /// a hybrid limit; zero for other algorithms.
     pub entry: u128,
 }
 
-/// Receipt for a charge. `Store::refund` returns its hits to the counter; each receipt must be used
-/// at most once.
+/// Receipt for a charge, which `Store::refund` refunds. Each receipt must be used at most once.
 #[derive(Clone, Debug)]
 pub struct Receipt {
-    /// Key of the counter.
+    /// Key of the counter that was charged.
     pub key: CounterKey,
     /// Limit under which the hits were charged.
     pub limit: Arc<Limit>,
-    /// Record of the charge.
+    /// Hits, time and window of the charge.
     pub taken: ChargeRecord,
 }
 
 impl Receipt {
     /// Returns the receipt for a check, or `None` if the check charged nothing.
-    pub fn of(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {
+    pub fn for_check(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {
         outcome.taken.map(|taken| Receipt { key: check.key, limit: Arc::clone(check.limit), taken })
     }
 
-    /// Returns the receipts to refund for a rejected all-or-nothing call, and changes the answers
-    /// to what they will be after the refund. Debts stay charged.
+    /// Returns the receipts to refund for a rejected all-or-nothing call, and updates `answers` to
+    /// the state after that refund. Takes with `charge: always` stay charged.
     ///
     /// The answers must come from the store that will execute the refund.
-    pub fn of_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
+    pub fn for_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         for (check, answer) in checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
             if check.applies_when_rejected() {
                 continue;
             }
-            if let Some(receipt) = Receipt::of(check, outcome) {
+            if let Some(receipt) = Receipt::for_check(check, outcome) {
                 receipts.push(receipt);
                 *outcome = outcome.refunded(check.limit.capacity());
             }
@@ -121,7 +122,7 @@ impl Receipt {
     }
 }
 
-/// Whether a store executed a call that it did not answer.
+/// Whether a store may have executed a call to which it did not reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionStatus {
     /// The call was not executed and may be sent again.
@@ -130,16 +131,24 @@ pub enum ExecutionStatus {
     Unknown,
 }
 
-/// Answer of a store to one check.
+/// Answer of a store to one check of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The store decided the check.
     Decided(Outcome),
-    /// The check was skipped, because another check had already rejected the call.
+    /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
+    /// The check was skipped like a [`NotAsked`](Self::NotAsked) one, and a recent answer about its
+    /// counter is known. For statuses only: it decides nothing.
+    LastKnown {
+        /// Hits that were available at that time.
+        available: Hits,
+        /// Time from now until the counter is unused, if known.
+        reset_after: Option<Micros>,
+    },
     /// The store did not answer in time.
     Unanswered {
-        /// Whether the store may have executed the check.
+        /// Whether the store may still have executed the check, so that its hits may be charged.
         executed: ExecutionStatus,
     },
 }
@@ -149,7 +158,7 @@ impl Answer {
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
             Answer::Decided(outcome) => Some(outcome),
-            Answer::NotAsked | Answer::Unanswered { .. } => None,
+            Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => None,
         }
     }
 
@@ -159,25 +168,25 @@ impl Answer {
     }
 }
 
-/// Component that decided a call.
+/// Component that decided a call: a store, the refusal cache, or the policy alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The memory store, as the configured store.
+    /// The memory store, if it is the configured store.
     Memory,
-    /// Redis.
+    /// The Redis store.
     Redis,
-    /// The local store, because Redis did not answer in time.
+    /// The local store, as a fallback, because Redis did not respond in time.
     Local,
-    /// The local store, because too many calls were waiting for Redis.
+    /// The local store, because the limit of calls in flight at Redis was reached.
     Shed,
-    /// The refusal cache.
+    /// The refusal cache, without asking the store.
     Cached,
     /// The policy alone: no limit applied, so no store was asked.
     Policy,
 }
 
 impl Source {
-    /// Returns the name of the source in metadata, metrics and logs.
+    /// Returns the name of the source, as used in metadata, metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Source::Memory => "memory",
@@ -190,14 +199,14 @@ impl Source {
     }
 }
 
-/// Answers of a store to a call.
+/// Answers of a store to all checks of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     /// One answer per check, in the order of the call.
     ///
-    /// A `Vec`, because `domain` has no dependencies. Its allocation takes 20 ns of the 5,000 ns
-    /// that a decision takes.
+    /// A `Vec`, because the `domain` module has no dependencies. Its allocation takes 20 ns of the
+    /// 5,000 ns that a decision takes.
     pub each: Vec<Answer>,
-    /// Component that decided the call.
+    /// Component that decided the call, for metadata and metrics.
     pub source: Source,
 }

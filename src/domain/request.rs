@@ -10,13 +10,13 @@ use super::{Hits, Unit};
 /// requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Policy domain; not empty.
+    /// Domain of the policy to apply; not empty.
     pub domain: &'a str,
     /// Descriptors in the order of the caller; at least one. The response has one status for each.
     pub descriptors: &'a [Descriptor<'a>],
 }
 
-/// Descriptor: a path of entries that is matched against the policy's tree.
+/// Descriptor of a request: a path of entries that is matched against the policy's tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor<'a> {
     /// Entries of the path. If there are none, no rule matches.
@@ -26,10 +26,10 @@ pub struct Descriptor<'a> {
     pub hits: Hits,
     /// Whether the hits are refunded rather than charged (`is_negative_hits`).
     pub refund: bool,
-    /// Request override, which replaces the limit of the policy.
+    /// Request override, which replaces the limit of the policy; `None` if the caller sent none.
     pub limit: Option<Override>,
-    /// Holder of the concurrency slot to take or return, from the value of the entry
-    /// `tidegate.slot`. `entries` does not contain that entry.
+    /// Name of the holder that acquires or releases concurrency slots: the value of the entry
+    /// `tidegate.slot`, which `entries` does not contain. `None` if there is no such entry.
     pub holder: Option<&'a [u8]>,
 }
 
@@ -37,20 +37,20 @@ pub struct Descriptor<'a> {
 /// request headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Key, such as `remote_address`; not empty.
+    /// Key of the entry, such as `remote_address`; not empty.
     pub key: &'a [u8],
-    /// Value; may be empty.
+    /// Value of the entry, such as `192.0.2.1`; may be empty.
     pub value: &'a [u8],
 }
 
-/// Request override: a limit in a descriptor that replaces the limits of the policy for this
-/// descriptor.
+/// Request override: a limit that the caller sent in a descriptor. It replaces the limits of the
+/// policy for this descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
     /// Hits per window; 0 refuses everything.
     pub requests_per_unit: u32,
-    /// Time unit of the window.
+    /// Time unit in which the window is given, such as `Unit::Minute`.
     pub unit: Unit,
-    /// Units per window; at least 1.
+    /// Number of units in a window; at least 1.
     pub unit_multiplier: u32,
 }

@@ -7,7 +7,8 @@ use std::fmt;
 /// Microseconds: a duration, or a point in time since the Unix epoch.
 ///
 /// Conversions to coarser units round *up*, so that a reported wait is never too short. The policy
-/// bounds the numbers of limits so that every product in `algorithm` stays below 2^53.
+/// compiler bounds the parameters of every limit, so that all products in the `algorithm` module
+/// stay below 2^53.
 ///
 /// ```
 /// use tidegate::domain::Micros;
@@ -20,7 +21,7 @@ pub struct Micros(pub u64);
 impl Micros {
     /// Zero: no wait as a duration, 1970-01-01 00:00 UTC as a point in time.
     pub const ZERO: Micros = Micros(0);
-    /// One second.
+    /// One second as a duration.
     pub const SECOND: Micros = Micros(1_000_000);
 
     /// Converts from whole seconds; saturates at `u64::MAX` microseconds.
@@ -28,12 +29,12 @@ impl Micros {
         Micros(seconds.saturating_mul(1_000_000))
     }
 
-    /// Converts to whole seconds, rounded up.
+    /// Converts a duration or a time to whole seconds, rounded up.
     pub const fn ceil_secs(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Converts to whole milliseconds, rounded up.
+    /// Converts a duration or a time to whole milliseconds, rounded up.
     pub const fn ceil_millis(self) -> u64 {
         self.0.div_ceil(1_000)
     }
@@ -55,9 +56,9 @@ impl Micros {
 pub struct Hits(pub u64);
 
 impl Hits {
-    /// 0 hits; a request of 0 hits is a peek.
+    /// No hits. A request with zero hits is a peek.
     pub const ZERO: Hits = Hits(0);
-    /// 1 hit.
+    /// One hit, the default of a request.
     pub const ONE: Hits = Hits(1);
 }
 

@@ -15,24 +15,24 @@ pub struct TraceParent {
     pub trace: [u8; 16],
     /// Span id of the caller; not all zero.
     pub span: [u8; 8],
-    /// Whether the caller sampled the trace.
+    /// Whether the caller sampled the trace (the `sampled` flag of the header).
     pub sampled: bool,
 }
 
-/// Maximum number of node calls recorded per trace; further calls are not recorded. A request calls
-/// one node or a few.
+/// Maximum number of node calls recorded per trace; further calls are not recorded. Most requests
+/// call a single node.
 const NODE_CALLS_MAX: usize = 64;
 
-/// Call of a script on one Redis node.
+/// Script call to one Redis node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCall {
-    /// Address of the node.
+    /// Address of the Redis node.
     pub node: String,
-    /// Duration of the call.
+    /// Duration of the call, in microseconds.
     pub took: Micros,
     /// Time at which the call ended, by the wall clock.
     pub ended: Micros,
-    /// Reason why there was no answer; `None` if there was one.
+    /// Reason why the node did not answer; `None` if it did.
     pub fault: Option<&'static str>,
 }
 
@@ -41,15 +41,15 @@ pub struct NodeCall {
 pub struct TracedDecision {
     /// Policy domain of the request; `None` if the policy does not contain it.
     pub domain: Option<String>,
-    /// Number of descriptors in the request.
+    /// Number of descriptors that the request contained.
     pub descriptors: usize,
-    /// Result of the request.
+    /// Overall code of the response.
     pub code: Code,
     /// Component that decided the request.
     pub source: Source,
-    /// Name of the limit that rejected the request.
+    /// Name of the limit that rejected the request; `None` if the request was admitted.
     pub limited_by: Option<String>,
-    /// Wait until a retry may pass; `None` if the request passed or if waiting does not help.
+    /// Time until a retry may pass; `None` if the request passed or if waiting does not help.
     pub retry_after: Option<Micros>,
 }
 
@@ -62,7 +62,7 @@ pub struct Trace {
     record: Mutex<TraceRecord>,
 }
 
-/// Recorded content of a trace.
+/// Content of a trace: the decision and the calls to Redis nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceRecord {
     /// Decision on the request; `None` if the request ended without one.
@@ -72,7 +72,7 @@ pub struct TraceRecord {
 }
 
 impl Trace {
-    /// Starts the trace of a request. `now` reads the wall clock.
+    /// Starts the trace of a request. `now` is a function that reads the wall clock.
     pub fn begin(
         parent: Option<TraceParent>,
         now: impl Fn() -> Micros + Send + Sync + 'static,
@@ -85,17 +85,17 @@ impl Trace {
         self.parent
     }
 
-    /// Returns the start of the request, by the wall clock.
+    /// Returns the time at which the request started, by the wall clock.
     pub fn started(&self) -> Micros {
         self.started
     }
 
-    /// Returns the current time, by the wall clock.
+    /// Returns the current wall-clock time.
     pub fn now(&self) -> Micros {
         (self.now)()
     }
 
-    /// Records the decision on the request.
+    /// Records the decision on the request, without any text that the caller sent.
     pub fn record_decision(&self, domain: &str, descriptors: usize, decision: &Decision<'_>) {
         let limited = decision.limited_by.as_ref();
         self.lock().decision = Some(TracedDecision {
@@ -108,7 +108,7 @@ impl Trace {
         });
     }
 
-    /// Records a call to a node that has just ended.
+    /// Records a call to a Redis node that has just ended after `took`.
     pub fn record_node_call(&self, node: &str, took: Micros, fault: Option<&'static str>) {
         let ended = self.now();
         let mut record = self.lock();
@@ -117,7 +117,7 @@ impl Trace {
         }
     }
 
-    /// Returns a copy of the recorded content.
+    /// Returns a copy of everything recorded so far.
     pub fn snapshot(&self) -> TraceRecord {
         self.lock().clone()
     }

@@ -3,15 +3,15 @@
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
-use super::syntax::excerpt::Lines;
+use super::syntax::excerpt::LineIndex;
 use super::syntax::yaml::{BYTES_MAX, Span};
 
-/// Policy file.
+/// Name and content of one policy file.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// File name, shown in diagnostics. Files are read in the byte order of their names.
     pub name: String,
-    /// Content, normally UTF-8.
+    /// Content of the file; must be UTF-8, but is not checked yet.
     pub text: Vec<u8>,
 }
 
@@ -31,9 +31,9 @@ pub struct Options {
 /// policy but a log or a dump, and reading it would delay a reload.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Default maximum size of all files together, in bytes: four of the largest files. Compiling a
-/// policy takes about 14 times the size of its text in memory, or 37 times for JSON (measured at 1
-/// MiB).
+/// Default maximum size of all files together, in bytes: enough for four files of the maximum size.
+/// Compiling a policy takes about 14 times the size of its text in memory, or 37 times for JSON
+/// (measured at 1 MiB).
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {
@@ -48,6 +48,11 @@ impl Default for Options {
 
 impl Source {
     /// Returns the text without its byte order mark.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file is too large, is not UTF-8, or contains a control character
+    /// that YAML forbids.
     ///
     /// # Errors
     ///
@@ -79,7 +84,7 @@ impl Source {
         );
         let span = end_position(&text[..at]);
         let mut error = error(span, DiagnosticKind::Encoding, message);
-        error.excerpt = Lines::new(text).excerpt(span);
+        error.excerpt = LineIndex::new(text).excerpt(span);
         Err(error)
     }
 }
@@ -93,7 +98,7 @@ fn is_forbidden(c: char) -> bool {
     }
 }
 
-/// Returns the position of the first character after `text`.
+/// Returns the span of the first character after `text`.
 fn end_position(text: &str) -> Span {
     let line = text.matches('\n').count() + 1;
     let last = text.rsplit('\n').next().unwrap_or(text);

@@ -10,13 +10,14 @@ use crate::clock::Clock;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Default budget of a call. A healthy Redis answers within 1 ms. Envoy waits 20 ms by default, so
-/// a budget of 6 ms leaves enough time for the fallback.
-pub const BUDGET: Duration = Duration::from_millis(6);
-/// Part of the caller's deadline that is reserved for sending the response.
-pub const MARGIN: Duration = Duration::from_millis(2);
+/// Default budget of a store call, the time after which the fallback decides. A healthy Redis
+/// answers within 1 ms, and Envoy waits 20 ms by default, so 6 ms leave enough time for the
+/// fallback.
+pub const BUDGET_DEFAULT: Duration = Duration::from_millis(6);
+/// Time before the caller's deadline that is reserved for sending the response.
+pub const RESPONSE_MARGIN: Duration = Duration::from_millis(2);
 
-/// Wrapper that bounds how long a call waits for a store.
+/// Wrapper that limits how long a call waits for a store.
 ///
 /// The runtime's timer has a resolution of 1 ms, so an answer may come up to 1 ms late.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Creates the wrapper. A call waits for `store` for at most `budget`, and no longer than
-    /// [`MARGIN`] before its own deadline.
+    /// Wraps `store`. A call waits for it at most `budget`, and only until [`RESPONSE_MARGIN`]
+    /// before the deadline of the call.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
@@ -39,7 +40,7 @@ impl<S: Store> Deadline<S> {
         &self.store
     }
 
-    /// Returns the total number of calls that were not answered in time.
+    /// Returns the number of calls that the store did not answer in time, since the start.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -47,7 +48,7 @@ impl<S: Store> Deadline<S> {
     fn budget(&self, now: Instant, deadline: Option<Instant>) -> Duration {
         let Some(deadline) = deadline else { return self.budget };
         let left = deadline.saturating_duration_since(now);
-        self.budget.min(left.saturating_sub(MARGIN))
+        self.budget.min(left.saturating_sub(RESPONSE_MARGIN))
     }
 
     fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
@@ -79,9 +80,8 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// When the budget ends, the future of the store is dropped. Commands that have not been
-    /// written are never sent; commands that have been written still run, but their replies are
-    /// discarded.
+    /// Drops the future of the store when the budget ends. Commands that have not been written are
+    /// then never sent; commands that have been written still run, but their replies are discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
@@ -96,8 +96,8 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
-    /// Refunds have no budget, because no caller waits for them. The connections bound their
-    /// duration.
+    /// Refunds without a budget, because no caller waits for refunds. The reply timeout of the
+    /// connections bounds their duration.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }

@@ -33,21 +33,21 @@ use crate::domain::{
 };
 use crate::store::{LocalStore, Store};
 
-/// Maximum number of concurrent refunds. A refund is one pipelined write, so this many are only in
-/// progress if the store is unavailable. A dropped refund keeps counters stricter until they
-/// refill.
+/// Maximum number of concurrent refunds; further ones are dropped. A refund is one pipelined write,
+/// so this many are in progress only if the store is unavailable. After a dropped refund, its
+/// counters count too many hits until they refill.
 const REFUNDS_MAX: usize = 1_024;
 
-/// Configuration of the fallback.
+/// Configuration of [`Fallback`].
 #[derive(Clone, Copy, Debug)]
 pub struct FallbackConfig {
-    /// Number of replicas that share the limits; at least 1. In an outage, each replica admits its
-    /// share of a limit.
+    /// Number of replicas that share the limits; at least 1. In an outage, each replica enforces
+    /// its share of every limit.
     pub replicas: u32,
     /// Maximum number of calls in flight at the remote store. Further calls are answered locally.
     pub in_flight_max: u32,
-    /// Maximum age of a call in flight. While an older call is in flight, new calls are answered
-    /// locally.
+    /// Maximum age of the oldest call in flight at the remote store. While a call is older, new
+    /// calls are answered locally.
     pub age_max: Micros,
 }
 
@@ -61,14 +61,14 @@ impl Default for FallbackConfig {
     }
 }
 
-/// Statistics of the fallback. All values are totals since the start. [`OutageTracker`] counts
+/// Statistics of the fallback: totals since the start. [`OutageTracker`] counts the unanswered
 /// calls by reason.
 #[derive(Debug, Default)]
 pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
     pub admitted: AtomicU64,
-    /// Hits of these admitted calls that the remote store may not have charged. An upper bound of
-    /// the hits admitted beyond limits.
+    /// Number of hits of the calls counted in `admitted` that the remote store may not have
+    /// charged: an upper bound of the hits admitted beyond the limits.
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
@@ -76,12 +76,12 @@ pub struct FallbackStats {
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
-    /// Number of refunds dropped because too many were in progress. Their counters stay stricter
-    /// until they refill.
+    /// Number of charges whose refund was dropped because too many refunds were in progress. Their
+    /// counters count too many hits until they refill.
     pub refunds_lost: AtomicU64,
 }
 
-/// Remote store with a local store as its fallback.
+/// Store that asks a remote store and falls back to a local store.
 #[derive(Debug)]
 pub struct Fallback<S, L> {
     remote: Arc<S>,
@@ -115,22 +115,22 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Returns the remote store.
+    /// Returns the remote store, which is asked first.
     pub fn remote(&self) -> &S {
         &self.remote
     }
 
-    /// Returns the local store.
+    /// Returns the local store, which decides the checks that the remote store does not answer.
     pub fn local(&self) -> &L {
         &self.local
     }
 
-    /// Returns the operator's override that disables the remote store.
+    /// Returns the switch with which an operator disables the remote store.
     pub fn store_override(&self) -> &StoreOverride {
         &self.store_override
     }
 
-    /// Returns the outage tracker.
+    /// Returns the tracker that counts unanswered calls and reports the current outage.
     pub fn outages(&self) -> &OutageTracker {
         &self.outages
     }
@@ -140,7 +140,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.in_flight_limit.in_flight()
     }
 
-    /// Returns the configured number of replicas that share the limits.
+    /// Returns the configured number of replicas, among which the limits are divided during an
+    /// outage.
     pub fn replicas(&self) -> u32 {
         self.replicas
     }
@@ -153,14 +154,15 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.outages.outage(now).map_or(0, |_| so_far.saturating_sub(before))
     }
 
-    /// Returns the statistics.
+    /// Returns the fallback statistics, which keep being updated.
     pub fn stats(&self) -> &FallbackStats {
         &self.stats
     }
 
-    /// Returns the remote store's answers, or the reason why it was not asked.
+    /// Sends the call to the remote store. Returns its answers, or the reason why the call was not
+    /// sent.
     async fn ask(&self, call: &Call<'_>) -> Result<Answers, FallbackReason> {
-        if self.store_override.is_disabled(call.now) {
+        if self.store_override.is_disabled() {
             return Err(FallbackReason::Rehearsed);
         }
         // Holds the permit until the answer arrives or the caller stops waiting.
@@ -217,7 +219,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         each
     }
 
-    /// Completes a call that the remote store answered only in part or not at all.
+    /// Completes a call of which the remote store left at least one check unanswered.
     fn fall_back(&self, call: &Call<'_>, mut answers: Answers, reason: FallbackReason) -> Answers {
         if self.outages.record_fallback(reason, call.now) {
             let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
@@ -300,7 +302,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
             Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
                 Some(FallbackReason::Unreachable)
             }
-            Answer::Decided(_) | Answer::NotAsked => None,
+            Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
         });
         if let Some(reason) = reasons.max_by_key(|reason| *reason as u8) {
             return self.fall_back(call, answers, reason);
@@ -310,7 +312,8 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
         answers
     }
 
-    /// Refunds on the remote store only. The local store stays stricter until it refills.
+    /// Refunds on the remote store only. The local store counts the refunded hits until its
+    /// counters refill.
     async fn refund(&self, receipts: &[Receipt]) {
         self.remote.refund(receipts).await;
     }

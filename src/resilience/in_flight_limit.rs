@@ -9,48 +9,52 @@ use std::time::Duration;
 
 use crate::domain::Micros;
 
-/// Default limit, in calls. One Redis core decides about 180,000 calls per second, so about this
-/// many within the budget of 6 ms. Any further call would time out.
+/// Default maximum number of calls in flight. One Redis core decides about 180,000 calls per
+/// second, so about 1,000 within the budget of 6 ms. Any further call would time out.
 pub const IN_FLIGHT_MAX: u32 = 1_024;
 
-/// Maximum age of the oldest call in flight, for a budget of 6 ms. A call that is older should have
-/// been ended by its timer, so this process is short of CPU, and queueing would make it worse.
+/// Default maximum age of the oldest call in flight, 10 ms for a budget of 6 ms. If a call is
+/// older, its timer should have ended it, so this process is short of CPU, and more calls would
+/// make it worse.
 pub const AGE_MAX: Micros = Micros(10_000);
 
-/// Returns the maximum age of the oldest call for a given budget: 4 ms more than the budget.
+/// Returns the maximum age of the oldest call in flight for calls with this budget: 4 ms more than
+/// the budget.
 pub fn age_max(budget: Duration) -> Micros {
     let micros = u64::try_from(budget.as_micros()).unwrap_or(u64::MAX);
     Micros(micros).saturating_add(Micros(4_000))
 }
 
-/// Limit of the number and the age of calls in flight.
+/// Limit on the number and the age of the calls in flight at a store.
 ///
 /// Calls are counted in two generations, each at least as long as the maximum age. A call of the
-/// previous generation is older than the whole current generation, so one comparison replaces the
-/// search for the oldest call. It detects an old call after between one and two times the maximum
-/// age.
+/// previous generation is older than the whole current generation, so a single comparison replaces
+/// the search for the oldest call. A call is detected as too old when its age is between one and
+/// two times the maximum.
 #[derive(Debug)]
 pub struct InFlightLimit {
     max: u32,
     age_max: Micros,
     in_flight: [AtomicU32; 2],
-    /// Start of the current generation, in microseconds. The lowest bit is the index of its counter
-    /// in `in_flight`.
+    /// Start of the current generation, in microseconds since the Unix epoch. The lowest bit is
+    /// replaced by the index of its counter in `in_flight`.
     generation: AtomicU64,
 }
 
-/// Permit for one call in flight. Dropping it ends the call.
+/// Permit that counts one call as in flight until it is dropped.
 #[derive(Debug)]
 pub struct InFlightPermit<'a>(&'a AtomicU32);
 
 impl InFlightLimit {
-    /// Creates a limit of `max` calls (at least 1), none of them older than `age_max`.
+    /// Creates a limit that admits at most `max` calls (at least 1), and none while a call is older
+    /// than `age_max`.
     pub fn new(max: u32, age_max: Micros) -> InFlightLimit {
         let (in_flight, generation) = Default::default();
         InFlightLimit { max: max.max(1), age_max, in_flight, generation }
     }
 
-    /// Returns a permit for a call, or `None` if the call must be answered locally.
+    /// Returns a permit for one call, or `None` if the limit is reached and the call must be
+    /// answered locally.
     pub fn acquire(&self, now: Micros) -> Option<InFlightPermit<'_>> {
         let current = self.generation.load(Ordering::Relaxed);
         let (began, mut present) = (Micros(current & !1), (current & 1) as usize);

@@ -17,30 +17,29 @@ use smallvec::SmallVec;
 
 use crate::domain::{
     Accounting, Admission, Answer, Call, Check, Micros, OnStoreFailure, Outcome, Receipt, Role,
-    Verdict,
 };
 
-/// Value of `retry_after` for a check that is denied because the store is unavailable. The store is
-/// probed several times per second.
-const RETRY_AFTER: Micros = Micros::SECOND;
+/// Value of `retry_after` for a check that is refused because the store is unavailable. One second,
+/// because the store is probed several times per second.
+const DENY_RETRY_AFTER: Micros = Micros::SECOND;
 
-/// Checks to decide on the local store: the position in the call and the role on the local store.
-/// Inline for four checks, as in the matcher.
+/// Checks to decide on the local store, as pairs of the position in the call and the role on the
+/// local store. Four fit without an allocation, as in the matcher.
 pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 
-/// Result of merging the answers to a call, with the receipts that the remote store must refund.
+/// Result of merging the answers of the remote and the local store to one call.
 #[derive(Debug)]
 pub(super) enum MergeResult {
-    /// The store did not answer a check whose rule has `on_store_failure: error`. `receipts` are
-    /// the charges to refund.
+    /// The call fails, because the remote store did not answer a check whose rule has
+    /// `on_store_failure: error`. `receipts` are the charges that the remote store must refund.
     Unavailable { receipts: Vec<Receipt> },
-    /// Every check is decided, except for shadow checks and, in a rejected call, checks that were
-    /// skipped.
+    /// The call is decided. All its checks are decided, except for shadow checks and, in a rejected
+    /// call, skipped checks. `receipts` are the charges that the remote store must refund.
     Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 
-/// Fills in the unanswered checks of a call and decides the call. `local` decides the given checks
-/// under the accounting of the call and returns one answer for each.
+/// Decides the checks that the remote store did not answer, and then the call. `local` decides
+/// checks on the local store under the accounting of the call; it returns one answer per check.
 pub(super) fn merge(
     call: &Call<'_>,
     answers: &mut [Answer],
@@ -52,7 +51,7 @@ pub(super) fn merge(
     };
     let all_or_nothing = call.accounting == Accounting::AllOrNothing;
     let refund = |answers: &mut [Answer]| match call.accounting {
-        Accounting::AllOrNothing => Receipt::of_rejected_call(call.checks, answers),
+        Accounting::AllOrNothing => Receipt::for_rejected_call(call.checks, answers),
         Accounting::Independent => Vec::new(),
     };
     let mut each = call.checks.iter().zip(&*answers);
@@ -70,7 +69,7 @@ pub(super) fn merge(
                 *answer = Answer::Decided(Outcome::pass(check.limit.capacity()));
             }
             OnStoreFailure::Deny if !check.is_refund() => {
-                *answer = Answer::Decided(Outcome::refuse_for(RETRY_AFTER));
+                *answer = Answer::Decided(Outcome::refuse_for(DENY_RETRY_AFTER));
             }
             // This can only be a shadow check, whose answer has no effect.
             OnStoreFailure::Error if !check.is_refund() => {}
@@ -83,25 +82,20 @@ pub(super) fn merge(
             }
         }
     }
-    if all_or_nothing && Admission::of(call.checks, answers).is_rejected() {
+    if all_or_nothing && Admission::from_answers(call.checks, answers).is_rejected() {
         local_checks.retain(|(at, _)| call.checks[*at].applies_when_rejected());
     }
-    let quota_passes = call.checks.iter().zip(&*answers).any(|(check, answer)| {
-        check.role == Role::Quota && answer.verdict() == Some(Verdict::Pass)
-    });
-    if quota_passes {
-        // The local store does not see the passing check and would require another quota check to
-        // pass.
-        for (_, role) in local_checks.iter_mut().filter(|(_, role)| *role == Role::Quota) {
-            *role = Role::Shadow;
-        }
+    // The local store does not see the other checks, and would decide quota checks without them.
+    let admission = Admission::from_answers(call.checks, answers);
+    for (_, role) in &mut local_checks {
+        *role = admission.role_of_rest(*role);
     }
     if !local_checks.is_empty() {
         for ((at, _), answer) in local_checks.iter().zip(local(&local_checks)) {
             answers[*at] = answer;
         }
     }
-    let admitted = !Admission::of(call.checks, answers).is_rejected();
+    let admitted = !Admission::from_answers(call.checks, answers).is_rejected();
     let receipts = if admitted { Vec::new() } else { refund(answers) };
     MergeResult::Decided { admitted, receipts }
 }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`deadline`] | bounds how long a call waits for the store |
 //! | [`refusal_cache`] | repeats recent refusals without asking the store |
+//! | `last_known` | remembers counters beside cached refusals, for statuses |
 //! | [`fallback`] | decides unanswered checks on the local store |
 //! | `merge` | merges remote, local and configured answers into one decision |
 //! | `replica_limits` | holds this replica's share of each limit |
@@ -22,5 +23,6 @@ pub mod outage;
 pub mod refusal_cache;
 pub mod store_override;
 
+mod last_known;
 mod merge;
 mod replica_limits;

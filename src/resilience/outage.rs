@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Time without a fallback after which an outage has ended. A store that fails one call in a
-/// hundred has one long outage, not many short ones.
+/// Time without an unanswered call after which an outage has ended. With this delay, a store that
+/// fails one call in a hundred has one long outage, not many short ones.
 const OUTAGE_END_DELAY: Micros = Micros::from_secs(5);
 
-/// Reason why the store did not answer a call.
+/// Reason why the remote store did not answer a call, so that the fallback decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
     /// The call could not be sent or executed: no connection, a full queue, an open circuit
     /// breaker, or an error reply.
     Unreachable,
-    /// The store did not answer in time.
+    /// The store did not answer within the budget of the call.
     Late,
-    /// Too many calls were in flight at the store.
+    /// The call was not sent, because the limit of calls in flight was reached.
     Shed,
-    /// An operator disabled the store to rehearse an outage.
+    /// An operator disabled the store, for example to rehearse an outage.
     Rehearsed,
 }
 
 impl FallbackReason {
-    /// All reasons, in the order of their discriminants.
+    /// Every variant, in the order of the discriminants.
     pub const ALL: [FallbackReason; 4] = [
         FallbackReason::Unreachable,
         FallbackReason::Late,
@@ -35,7 +35,7 @@ impl FallbackReason {
         FallbackReason::Rehearsed,
     ];
 
-    /// Returns the name of the reason in metrics and logs.
+    /// Returns the name of the reason, as used in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             FallbackReason::Unreachable => "unreachable",
@@ -49,9 +49,10 @@ impl FallbackReason {
 /// Outage of the remote store, as `/readyz` and the log report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Time of the first call that the store did not answer.
+    /// Time of the first call of the outage that the store did not answer, in microseconds since
+    /// the Unix epoch.
     pub since: Micros,
-    /// Time of the latest call that the store did not answer.
+    /// Time of the latest call that the store did not answer, in microseconds since the Unix epoch.
     pub latest: Micros,
     /// Reason why the store did not answer the latest call.
     pub reason: FallbackReason,
@@ -64,18 +65,18 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Tracker of the calls that the store did not answer, and of the current outage. Lock-free.
+/// Lock-free tracker of the calls that the remote store did not answer, and of the current outage.
 #[derive(Debug, Default)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
-    /// Start of the current outage; zero without an outage.
+    /// Start of the current outage in microseconds since the Unix epoch; zero if there is none.
     since: AtomicU64,
     latest: AtomicU64,
     reason: AtomicU64,
 }
 
 impl OutageTracker {
-    /// Returns the total number of calls that the store did not answer for this reason.
+    /// Returns the number of calls since the start that the store did not answer for this reason.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
@@ -106,7 +107,7 @@ impl OutageTracker {
         is_first
     }
 
-    /// Records a call that the store answered. Costs a single load if there is no outage.
+    /// Records a call that the store answered. Takes a single atomic load if there is no outage.
     pub(super) fn record_success(&self, now: Micros) {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {

@@ -18,14 +18,14 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::last_known::LastKnown;
 use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits,
     Limit, Micros, Op, Outcome, Receipt, Refill, Source, Verdict, Window,
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Maximum lifetime of an entry, and so the delay after which refunds by other processes take
-/// effect.
+/// Maximum lifetime of an entry. A refund by another process may take effect this much later here.
 const TTL_MAX: Micros = Micros::SECOND;
 
 /// Time for which an expired entry still refuses calls while a single call asks the store again.
@@ -33,51 +33,56 @@ const TTL_MAX: Micros = Micros::SECOND;
 /// store call, because on a busy machine the answer may take longer than that.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Number of sets of [`WAYS`] entries: 4,096 entries, half a megabyte. Only keys that are refused
-/// again within a second benefit from the cache, and an evicted key only asks the store once more.
-const SETS: usize = 512;
+/// Number of sets, with [`ENTRIES_PER_SET`] entries each: 4,096 entries in half a megabyte. Only
+/// keys that are refused again within a second benefit from the cache, and evicting a key costs
+/// only one more call to the store.
+const SET_COUNT: usize = 512;
 
 /// Number of entries per set. A lookup compares all of them.
-const WAYS: usize = 8;
+const ENTRIES_PER_SET: usize = 8;
 
-/// Wrapper that caches the refusals of a store.
+/// Wrapper that caches the refusals of a store and repeats them until a retry may pass.
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
-    /// Whether the store splits calls whose counters have different tags, as Redis Cluster does.
+    /// Whether the store splits calls whose counters have different hash tags, because Redis is a
+    /// cluster.
     splits: bool,
     /// Whether refusals are cached. If not, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
+    last_known: LastKnown,
     stats: RefusalCacheStats,
 }
 
 /// Statistics of a refusal cache. All values are totals since the start.
 #[derive(Debug, Default)]
 pub struct RefusalCacheStats {
-    /// Number of checks refused by the cache.
+    /// Number of checks refused from the cache.
     pub refused: AtomicU64,
-    /// Number of calls answered without asking the store at all.
+    /// Number of calls answered entirely from the cache, without a store call.
     pub calls_saved: AtomicU64,
 }
 
-/// Set of cached refusals. Uses a mutex, because an entry is a dozen words. The mutex is held for
-/// eight comparisons, and only while the set has live entries.
+/// Set of cached refusals. Behind a mutex, because an entry is a dozen words. A lookup takes the
+/// mutex only if the set has live entries, and holds it for eight comparisons.
 #[derive(Debug, Default)]
 struct CacheSet {
-    /// Time at which the last entry expires; zero if the set never had an entry.
+    /// Time at which the last entry expires, in microseconds since the Unix epoch; zero if the set
+    /// has never had an entry.
     until: AtomicU64,
-    refusals: Mutex<SmallVec<[CachedRefusal; WAYS]>>,
+    refusals: Mutex<SmallVec<[CachedRefusal; ENTRIES_PER_SET]>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct CachedRefusal {
     key: RefusalKey,
-    /// Time of the refusal, by this process's clock.
+    /// Time of the refusal by this process's clock, in microseconds since the Unix epoch.
     from: Micros,
-    /// Time from which one call may ask the store again.
+    /// Time at which the entry becomes stale, so that one call may ask the store again.
     until: Micros,
-    /// Whether a call is asking the store. Until `expires`, other calls are still refused.
+    /// Whether a call is asking the store about this stale entry. Other calls are still refused
+    /// meanwhile.
     is_revalidating: bool,
     expires: Micros,
     retry_at: Micros,
@@ -85,7 +90,7 @@ struct CachedRefusal {
     available: Hits,
 }
 
-/// Key of a cached refusal: the counter, the limit and the cost.
+/// Key of a cached refusal: the counter, the parameters of the limit and the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RefusalKey {
     counter: CounterKey,
@@ -97,8 +102,9 @@ impl<S: Store> RefusalCache<S> {
     /// Wraps a store. `splits` says whether the store splits calls whose counters have different
     /// tags (Redis Cluster); the refusals of such calls are not cached.
     pub fn new(inner: S, splits: bool) -> Self {
-        let sets = (0..SETS).map(|_| CacheSet::default()).collect();
-        RefusalCache { inner, splits, enabled: true, sets, stats: RefusalCacheStats::default() }
+        let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
+        let (last_known, stats) = (LastKnown::new(), RefusalCacheStats::default());
+        RefusalCache { inner, splits, enabled: true, sets, last_known, stats }
     }
 
     /// Enables or disables the cache, which is enabled by default.
@@ -107,7 +113,7 @@ impl<S: Store> RefusalCache<S> {
         self
     }
 
-    /// Returns the statistics.
+    /// Returns the statistics, which keep being updated.
     pub fn stats(&self) -> &RefusalCacheStats {
         &self.stats
     }
@@ -121,7 +127,7 @@ impl<S: Store> RefusalCache<S> {
 
     fn set(&self, key: &CounterKey) -> &CacheSet {
         // The identity is a hash, so its lowest bits choose the set.
-        &self.sets[(key.identity as usize) % SETS]
+        &self.sets[(key.identity as usize) % SET_COUNT]
     }
 
     /// Removes the entries of one counter.
@@ -133,14 +139,14 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Returns the cached refusal of a check. After an entry has expired, the first call gets
-    /// `None` and asks the store again; other calls still get the entry.
+    /// Returns the cached refusal of a check, or `None` if the store must be asked. For a stale
+    /// entry, the first call gets `None` and asks the store, and other calls still get the entry.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
         let set = self.set(&check.key);
         if set.until.load(Ordering::Relaxed) <= now.0 {
             return None;
         }
-        let key = RefusalKey::of(check)?;
+        let key = RefusalKey::for_check(check)?;
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = refusals.iter_mut().find(|refusal| refusal.key == key)?;
         // If the clock has stepped back behind the time of the refusal, ask the store.
@@ -157,10 +163,13 @@ impl<S: Store> RefusalCache<S> {
         })
     }
 
-    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
-        let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::of(check)) else { return };
+    /// Caches a refusal. Returns whether it can be cached.
+    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
+        let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
+            return false;
+        };
         if !self.enabled {
-            return;
+            return false;
         }
         let retry_at = now.saturating_add(retry);
         let until = now.saturating_add(TTL_MAX).min(retry_at);
@@ -178,18 +187,21 @@ impl<S: Store> RefusalCache<S> {
         let set = self.set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         refusals.retain(|refusal| refusal.key != key && refusal.expires > now);
-        if refusals.len() == WAYS {
-            let oldest = (0..WAYS).min_by_key(|at| refusals[*at].until);
+        if refusals.len() == ENTRIES_PER_SET {
+            let oldest = (0..ENTRIES_PER_SET).min_by_key(|at| refusals[*at].until);
             refusals.swap_remove(oldest.unwrap_or(0));
         }
         refusals.push(refusal);
         set.until.fetch_max(expires.0, Ordering::Relaxed);
+        true
     }
 
     /// Updates the cache with answers of the store: inserts refusals, and removes the entries of
-    /// counters that were charged, because their waits have become longer.
+    /// counters that were charged, because their waits have become longer. Beside a cached refusal,
+    /// records the counters of the other checks.
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
-        let is_split = self.splits && !share_a_tag(call.checks);
+        let is_split = self.splits && !have_same_tag(call.checks);
+        let mut has_cached = false;
         for (check, answer) in call.checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
             if outcome.charged > Hits::ZERO {
@@ -200,19 +212,33 @@ impl<S: Store> RefusalCache<S> {
                 && !is_split
                 && call.checks.iter().filter(same).count() == 1
             {
-                self.insert(check, outcome, call.now);
+                has_cached |= self.insert(check, outcome, call.now);
+            }
+        }
+        if has_cached && call.checks.len() > 1 {
+            for (check, answer) in call.checks.iter().zip(answers) {
+                if let Answer::Decided(outcome) = answer
+                    && outcome.verdict == Verdict::Pass
+                {
+                    self.last_known.record(check, outcome, call.now);
+                }
             }
         }
     }
 
-    /// Asks the store for the checks at these positions and fills in its answers.
+    /// Asks the store for the checks at these positions and fills in its answers. The store decides
+    /// them as if the checks with an answer were still part of the call.
     async fn ask(&self, call: &Call<'_>, positions: &[usize], answers: &mut [Answer]) -> Source {
         if positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
             return Source::Cached;
         }
-        let checks: SmallVec<[Check<'_>; 8]> =
-            positions.iter().map(|at| call.checks[*at]).collect();
+        let admission = Admission::from_answers(call.checks, answers);
+        let rest = |at: &usize| {
+            let check = call.checks[*at];
+            Check { role: admission.role_of_rest(check.role), ..check }
+        };
+        let checks: SmallVec<[Check<'_>; 8]> = positions.iter().map(rest).collect();
         let call = Call { checks: &checks, ..*call };
         let Answers { each, source } = self.inner.apply(&call).await;
         self.update(&call, &each);
@@ -225,7 +251,7 @@ impl<S: Store> RefusalCache<S> {
 
 impl RefusalKey {
     /// Returns the key for a check, or `None` if refusals of the check are never cached.
-    fn of(check: &Check<'_>) -> Option<RefusalKey> {
+    fn for_check(check: &Check<'_>) -> Option<RefusalKey> {
         let Op::Take { cost: cost @ Hits(1..) } = check.op else { return None };
         if check.limit.charge == Charge::Always || check.holder.is_some() {
             return None;
@@ -234,8 +260,8 @@ impl RefusalKey {
     }
 }
 
-/// Returns numbers that distinguish the limits of one counter. `None` for concurrency limits,
-/// because any call may free a slot.
+/// Returns the parameters of the limit, which distinguish the limits that share a counter. Returns
+/// `None` for concurrency limits: their refusals are not cached, because any call may free a slot.
 fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     Some(match &limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
@@ -260,9 +286,9 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     })
 }
 
-/// Returns whether all checks have the same tag, so that a store which splits calls by tag sends
-/// them in one call.
-fn share_a_tag(checks: &[Check<'_>]) -> bool {
+/// Returns whether all checks have the same hash tag, so that a Redis Cluster decides them in one
+/// script call.
+fn have_same_tag(checks: &[Check<'_>]) -> bool {
     let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
 }
@@ -311,12 +337,17 @@ impl<S: Store> Store for RefusalCache<S> {
         }
         // A refused check charges nothing, so the store can decide the other checks without it.
         let is_rejected = call.accounting == Accounting::AllOrNothing
-            && Admission::of(call.checks, &each).is_rejected();
+            && Admission::from_answers(call.checks, &each).is_rejected();
         let positions: SmallVec<[usize; 8]> = (0..call.checks.len())
             .filter(|at| each[*at] == Answer::NotAsked)
             .filter(|at| !is_rejected || call.checks[*at].applies_when_rejected())
             .collect();
         let source = self.ask(call, &positions, &mut each).await;
+        for (check, answer) in call.checks.iter().zip(&mut each) {
+            if *answer == Answer::NotAsked {
+                *answer = self.last_known.answer(check, call.now);
+            }
+        }
         Answers { each, source }
     }
 

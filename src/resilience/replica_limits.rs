@@ -12,19 +12,20 @@ use crate::domain::{
     Window,
 };
 
-/// Number of shares in the table: 64 KiB of pointers. A share that is missing is computed anew,
-/// which costs an allocation; that happens for request overrides and for policies with more limits.
-const SHARES_MAX: usize = 8_192;
+/// Number of slots in the table: 64 KiB of pointers. If the table lacks a share, computing it takes
+/// an allocation. That happens for request overrides, and for policies with more limits than slots.
+const TABLE_SIZE: usize = 8_192;
 
-/// Limit with this replica's share of it.
+/// Table entry: a limit and this replica's share of it.
 #[derive(Debug)]
 pub(super) struct ShareEntry {
-    /// Key of the entry. Owned, so that no other limit can be allocated at its address.
+    /// Unscaled limit, whose address is the key of the entry. Owned, so that no other limit can be
+    /// allocated at this address.
     whole: Arc<Limit>,
     share: Arc<Limit>,
 }
 
-/// Limit that this replica enforces when it decides alone.
+/// Limit that this replica enforces when it decides without the remote store.
 #[derive(Debug)]
 pub(super) enum ReplicaLimit<'a> {
     /// The whole limit, because this is the only replica.
@@ -34,7 +35,7 @@ pub(super) enum ReplicaLimit<'a> {
 }
 
 impl ReplicaLimit<'_> {
-    /// Returns the limit to enforce.
+    /// Returns the limit, or the share of it, to enforce.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         match self {
             ReplicaLimit::Whole(limit) => limit,
@@ -43,8 +44,8 @@ impl ReplicaLimit<'_> {
     }
 }
 
-/// Hash table from the address of a limit to this replica's share of it. On a collision, the new
-/// entry replaces the old one.
+/// Hash table that maps the address of a limit to this replica's share of the limit. On a
+/// collision, the new entry replaces the old one.
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
     fraction: Fraction,
@@ -56,7 +57,7 @@ impl ReplicaLimits {
     pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
         let unused = Arc::new(unused_limit());
         let empty = Arc::new(ShareEntry { whole: Arc::clone(&unused), share: unused });
-        let slots = if fraction.is_whole() { 0 } else { SHARES_MAX };
+        let slots = if fraction.is_whole() { 0 } else { TABLE_SIZE };
         ReplicaLimits {
             fraction,
             slots: (0..slots).map(|_| ArcSwap::new(Arc::clone(&empty))).collect(),
@@ -71,7 +72,7 @@ impl ReplicaLimits {
         // Allocations are at least 16 bytes apart. The odd factor spreads addresses over the table.
         let address = Arc::as_ptr(limit) as usize as u64 >> 4;
         let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let slot = &self.slots[spread as usize % SHARES_MAX];
+        let slot = &self.slots[spread as usize % TABLE_SIZE];
         let entry = slot.load();
         if Arc::ptr_eq(&entry.whole, limit) {
             return ReplicaLimit::Share(entry);
@@ -83,7 +84,8 @@ impl ReplicaLimits {
     }
 }
 
-/// Returns a limit for empty slots. No lookup finds it, because nobody else has its address.
+/// Returns a placeholder limit for empty slots. No lookup finds it, because no check refers to its
+/// address.
 fn unused_limit() -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {

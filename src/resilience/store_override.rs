@@ -1,33 +1,28 @@
 //! Operator override that disables the remote store, to rehearse an outage.
 //!
-//! Not here: overrides of rules, which change the policy (`policy`).
+//! `app` ends the rehearsal when its time is over. Overrides of rules change the policy (`policy`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::domain::Micros;
-
-/// Switch that disables the remote store. A single atomic, read once per call.
+/// Switch with which an operator disables the remote store. A single atomic, read once per call.
 #[derive(Debug, Default)]
 pub struct StoreOverride {
-    /// End of the override, in microseconds since the Unix epoch; zero if the store is enabled,
-    /// `u64::MAX` if there is no end.
-    until: AtomicU64,
+    disabled: AtomicBool,
 }
 
 impl StoreOverride {
-    /// Disables the store until the given time or, with `None`, until [`enable`](Self::enable) is
-    /// called.
-    pub fn disable(&self, until: Option<Micros>) {
-        self.until.store(until.map_or(u64::MAX, |until| until.0), Ordering::Relaxed);
+    /// Disables the store until [`enable`](Self::enable) is called.
+    pub fn disable(&self) {
+        self.disabled.store(true, Ordering::Relaxed);
     }
 
-    /// Enables the store again.
+    /// Enables the remote store, so that calls are sent to it again.
     pub fn enable(&self) {
-        self.until.store(0, Ordering::Relaxed);
+        self.disabled.store(false, Ordering::Relaxed);
     }
 
     /// Returns whether the store is disabled.
-    pub fn is_disabled(&self, now: Micros) -> bool {
-        self.until.load(Ordering::Relaxed) > now.0
+    pub fn is_disabled(&self) -> bool {
+        self.disabled.load(Ordering::Relaxed)
     }
 }

@@ -15,38 +15,40 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
-/// Matches every domain in a [`Grant`].
+/// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
 
-/// Permission for some callers to use a domain. Once any grant exists, callers without one are
-/// denied.
+/// Permission for callers to use a domain. If any grant is configured, a caller without a grant for
+/// the domain is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Name of the domain, or [`EVERY_DOMAIN`].
+    /// Domain of the policy, or [`EVERY_DOMAIN`].
     pub domain: String,
-    /// DNS names and URIs. A client certificate that carries one of them may use the domain.
+    /// DNS names and URIs of callers. A client whose certificate contains one of them as a subject
+    /// alternative name may use the domain.
     pub callers: Vec<String>,
 }
 
 /// Counters of TLS and authorization since the process started; `expires_secs` is a gauge.
 #[derive(Debug, Default)]
 pub struct TlsCounters {
-    /// Calls rejected with PERMISSION_DENIED because the caller has no grant for the domain.
+    /// Number of calls rejected with PERMISSION_DENIED because the caller has no grant for the
+    /// domain.
     pub denied: AtomicU64,
-    /// Certificate reloads that succeeded.
+    /// Number of successful certificate reloads.
     pub reloads: AtomicU64,
-    /// Certificate reloads that failed; the old certificates stay in use.
+    /// Number of failed certificate reloads, after which the old certificates stay in use.
     pub reload_failures: AtomicU64,
     /// Time at which the server certificate in use expires, in seconds since the Unix epoch.
     pub expires_secs: AtomicU64,
 }
 
-/// Peer of a connection, with the domains that it may use.
+/// Client at the other end of a connection, with the domains that it may use.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// May use every domain, because no grants are configured.
+    /// The caller may use every domain, because no grants are configured.
     Unrestricted,
-    /// May use the domains that are granted to the names in its certificate.
+    /// The caller may use the domains that are granted to a name in its certificate.
     Restricted(Arc<GrantedDomains>),
 }
 

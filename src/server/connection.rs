@@ -6,11 +6,13 @@
 use std::future::Future as _;
 use std::net;
 use std::os::unix;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
+use http::Response;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,46 +20,56 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time;
+use tonic::body::Body;
+use tonic::{Code, Status};
 
 use super::authz::Caller;
+use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::preface;
 use super::rls_service::Decide;
-use super::router::Router;
+use super::router::{Dispatched, ReceiveLimits, Router};
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
+use crate::domain::ByteBudget;
 
 /// Lifecycle phase of the server, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Accepts connections and calls.
+    /// The server accepts connections and calls.
     Serving,
-    /// Sends GOAWAY on every connection and lets its calls in flight finish.
+    /// The server sends GOAWAY on every connection and lets calls in flight finish.
     Draining,
-    /// Drops every connection that is still open.
+    /// The server drops every connection that is still open.
     Stopped,
 }
 
-/// Accepted socket that is not registered with any runtime yet: the acceptor and the worker that
-/// serves it run on different ones.
+/// Accepted socket that is not registered with a tokio runtime yet, because the worker that serves
+/// it has another runtime than the acceptor.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(net::TcpStream),
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts one open connection, for its worker and for the whole server, until dropped.
+/// Guard that counts a connection as open, for its worker and for the whole server, until it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
     stats: Arc<ConnectionStats>,
+    registration: Registration,
 }
 
 impl ConnectionSlot {
-    pub(crate) fn acquire(load: Arc<AtomicUsize>, stats: Arc<ConnectionStats>) -> Self {
+    pub(crate) fn acquire(
+        load: Arc<AtomicUsize>,
+        stats: Arc<ConnectionStats>,
+        registration: Registration,
+    ) -> Self {
         load.fetch_add(1, Ordering::Relaxed);
         stats.open.fetch_add(1, Ordering::Relaxed);
-        ConnectionSlot { load, stats }
+        ConnectionSlot { load, stats, registration }
     }
 }
 
@@ -73,84 +85,168 @@ impl Drop for ConnectionSlot {
 pub(crate) struct AcceptedSocket {
     pub(crate) socket: Socket,
     pub(crate) slot: ConnectionSlot,
-    /// Age at which the connection gets a GOAWAY; `None` means never.
+    /// Age at which the connection is sent a GOAWAY, jitter included; `None` means never.
     pub(crate) age_max: Option<Duration>,
 }
 
-/// State that all connections of one worker thread share.
+/// State of one worker thread, shared by all its connections.
 #[derive(Debug)]
 pub(crate) struct Worker<D> {
     pub(crate) router: Arc<Router<D>>,
     pub(crate) limits: ServerLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) stats: Arc<ConnectionStats>,
+    /// Memory for incomplete requests on all connections.
+    pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) phase: watch::Receiver<Phase>,
+}
+
+/// State of one connection that its calls share.
+#[derive(Debug)]
+struct CallContext<D> {
+    router: Arc<Router<D>>,
+    caller: Caller,
+    activity: Arc<Activity>,
+    stats: Arc<ConnectionStats>,
+    /// Memory for incomplete requests on this connection.
+    incomplete_requests: Arc<ByteBudget>,
+    receive_timeout: Duration,
+}
+
+impl<D: Decide> CallContext<D> {
+    async fn answer(&self, request: Dispatched) -> Response<Body> {
+        let mut call = match request {
+            Dispatched::RateLimit(call) => call,
+            Dispatched::Rejected(response) => return *response,
+            Dispatched::TonicService(request) => {
+                self.activity.record_call();
+                let answer = Box::pin(self.router.call_tonic_service(*request));
+                return match time::timeout(self.receive_timeout, answer).await {
+                    Ok(response) => response,
+                    Err(_) => self.reject(&Status::deadline_exceeded("no request in time")),
+                };
+            }
+        };
+        let limits =
+            ReceiveLimits { budget: &self.incomplete_requests, timeout: self.receive_timeout };
+        match self.router.receive(&mut call.body, call.deadline, limits).await {
+            Ok((body, deadline)) => {
+                self.activity.record_call();
+                // Boxed only now: the future of a decision takes 12 KB, which calls would take while
+                // their request is incomplete. Unboxed, it would be copied when the stream starts and
+                // when it ends, which costs 15 % of the CPU of a call with one descriptor.
+                Box::pin(self.router.decide(body, deadline, call.trace, &self.caller)).await
+            }
+            Err(status) => self.reject(&status),
+        }
+    }
+
+    /// Counts and returns the rejection of a request that has not arrived completely.
+    fn reject(&self, status: &Status) -> Response<Body> {
+        match status.code() {
+            Code::DeadlineExceeded => self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed),
+            Code::ResourceExhausted => {
+                self.stats.receives_over_budget.fetch_add(1, Ordering::Relaxed)
+            }
+            _ => 0,
+        };
+        status.clone().into_http()
+    }
 }
 
 impl<D: Decide> Worker<D> {
     /// Serves a connection until it closes. While the server drains, it closes after the last call
     /// in flight is answered.
     pub(crate) async fn serve(self: Arc<Self>, accepted: AcceptedSocket) {
-        let AcceptedSocket { socket, slot: _slot, age_max } = accepted;
+        let AcceptedSocket { socket, mut slot, age_max } = accepted;
+        let registration = &mut slot.registration;
         match socket {
             Socket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
                 match &self.tls {
-                    None => self.serve_plain(socket, Caller::Unrestricted, age_max).await,
-                    Some(tls) => self.serve_tls(tls, socket, age_max).await,
+                    None => {
+                        self.serve_plain(socket, Caller::Unrestricted, age_max, registration).await;
+                    }
+                    Some(tls) => self.serve_tls(tls, socket, age_max, registration).await,
                 }
             }
             // No TLS on a Unix socket: its file permissions control who may connect.
             Socket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
-                self.serve_plain(socket, Caller::Unrestricted, age_max).await;
+                self.serve_plain(socket, Caller::Unrestricted, age_max, registration).await;
             }
         }
     }
 
-    async fn serve_tls(&self, tls: &Tls, socket: TcpStream, age_max: Option<Duration>) {
+    async fn serve_tls(
+        &self,
+        tls: &Tls,
+        socket: TcpStream,
+        age_max: Option<Duration>,
+        registration: &mut Registration,
+    ) {
         let handshake = time::timeout(self.limits.handshake_timeout, tls.accept(socket));
         let accepted = tokio::select! {
             accepted = handshake => accepted,
             () = self.wait_for_phase(Phase::Draining) => return,
+            _ = &mut registration.evicted => return,
         };
         match accepted {
-            Ok(Ok((socket, caller))) => self.serve_plain(socket, caller, age_max).await,
+            Ok(Ok((socket, caller))) => {
+                self.serve_plain(socket, caller, age_max, registration).await;
+            }
             Ok(Err(_)) | Err(_) => {
                 self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    async fn serve_plain<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
-    where
+    async fn serve_plain<I>(
+        &self,
+        io: I,
+        caller: Caller,
+        age_max: Option<Duration>,
+        registration: &mut Registration,
+    ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let preface = time::timeout(self.limits.preface_timeout, preface::read(io));
         let read = tokio::select! {
             read = preface => read,
             () = self.wait_for_phase(Phase::Draining) => return,
+            _ = &mut registration.evicted => return,
         };
         match read {
-            Ok(Ok(io)) => self.serve_http2(io, caller, age_max).await,
+            Ok(Ok(io)) => self.serve_http2(io, caller, age_max, registration).await,
             Ok(Err(_)) | Err(_) => {
                 self.stats.prefaces_failed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    async fn serve_http2<I>(&self, io: I, caller: Caller, age_max: Option<Duration>)
-    where
+    async fn serve_http2<I>(
+        &self,
+        io: I,
+        caller: Caller,
+        age_max: Option<Duration>,
+        registration: &mut Registration,
+    ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let bytes_max = self.limits.incomplete_bytes_per_connection_max;
+        let context = Arc::new(CallContext {
+            router: Arc::clone(&self.router),
+            caller,
+            activity: Arc::clone(&registration.activity),
+            stats: Arc::clone(&self.stats),
+            incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
+            receive_timeout: self.limits.receive_timeout,
+        });
         let service = service_fn(|request| {
-            // Each worker has its own router, so no other thread contends for this reference count.
-            let (router, caller) = (Arc::clone(&self.router), caller.clone());
-            // Boxed, because otherwise the call's future (12 KB) is copied when the stream starts
-            // and when it ends, which costs 15 % of the CPU of a call with one descriptor.
-            Box::pin(async move {
-                Ok::<_, std::convert::Infallible>(router.call(request, &caller).await)
-            })
+            let context = Arc::clone(&context);
+            // Dispatched here, so that the future of a call does not hold the request's headers.
+            let request = context.router.dispatch(request);
+            async move { Ok::<_, std::convert::Infallible>(context.answer(request).await) }
         });
         let mut connection = pin!(self.http2_builder().serve_connection(TokioIo::new(io), service));
         let mut shutdown_due = pin!(async {
@@ -161,15 +257,21 @@ impl<D: Decide> Worker<D> {
         });
         let mut shutting_down = false;
         std::future::poll_fn(|cx| {
-            if let std::task::Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                return std::task::Poll::Ready(ended);
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(ended);
+            }
+            if Pin::new(&mut registration.evicted).poll(cx).is_ready() {
+                // Sends GOAWAY, but does not wait for the client.
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.as_mut().poll(cx);
+                return Poll::Ready(Ok(()));
             }
             if !shutting_down && shutdown_due.as_mut().poll(cx).is_ready() {
                 shutting_down = true;
                 connection.as_mut().graceful_shutdown();
                 return connection.as_mut().poll(cx);
             }
-            std::task::Poll::Pending
+            Poll::Pending
         })
         .await
         .unwrap_or_else(|_| {

@@ -4,22 +4,27 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// Counters since the process started; `open` is a gauge.
+/// Connection counters of the gRPC port since the process started; `open` is a gauge.
 #[derive(Debug, Default)]
 pub struct ConnectionStats {
-    /// Connections that are open now.
+    /// Number of connections that are open now (gauge).
     pub open: AtomicUsize,
-    /// Connections accepted and handed to a worker.
+    /// Number of connections accepted and dispatched to a worker.
     pub accepted: AtomicU64,
-    /// Connections closed right after accept: `connections_max` were open, or a worker's backlog
-    /// full.
+    /// Connections closed right after accept because the backlog of a worker was full.
     pub refused: AtomicU64,
+    /// Idle connections closed to make room for new ones at the bound of connections.
+    pub evicted: AtomicU64,
     /// Calls of `accept` that failed, for example because the process is out of file descriptors.
     pub accepts_failed: AtomicU64,
-    /// TLS handshakes that failed or timed out.
+    /// Number of TLS handshakes that failed or timed out.
     pub handshakes_failed: AtomicU64,
-    /// Connections closed because they did not send the HTTP/2 preface in time.
+    /// Number of connections closed because the client did not send the HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
+    /// Calls rejected because their request did not arrive in time.
+    pub receive_timeouts: AtomicU64,
+    /// Calls rejected because incomplete requests exceeded a budget of bytes.
+    pub receives_over_budget: AtomicU64,
     /// Connections that ended with a protocol error.
     pub connections_broken: AtomicU64,
 }

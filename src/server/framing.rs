@@ -13,41 +13,39 @@
 //! descriptor, 7 % with two, 5 % with ten (load/results/grpc.txt). The limit for keeping framing of
 //! our own was 10 %.
 //!
-//! Not here: decoding and encoding of the messages (`wire`).
+//! Not here: receiving the body (`receive`), decoding and encoding the messages (`wire`).
 
 use std::future::Future;
 use std::time::Duration;
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body as _, Incoming};
+use http_body_util::Full;
 use tonic::body::Body;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
-use crate::wire::decode::{DecodeError, MESSAGE_BYTES_MAX};
+use crate::wire::decode::DecodeError;
 
-/// Bytes before each message: one for the compression flag, four for the length.
-const PREFIX_BYTES: usize = 5;
-
-/// Initial size of the buffer that a request is decoded from, in bytes. A message of four
+/// Initial size of the buffer from which a request is decoded, in bytes. A message of four
 /// descriptors has about 300 bytes, and tonic reallocates unless twice the message fits.
 const DECODE_BUFFER_BYTES: usize = 1024;
 
-/// Initial size of the buffer that a response is encoded to, in bytes: 16 statuses of about 30
-/// bytes.
+/// Initial size of the buffer into which a response is encoded, in bytes: enough for 16 statuses of
+/// about 30 bytes.
 const ENCODE_BUFFER_BYTES: usize = 512;
 
-/// Bytes of a message stream that tonic buffers before it sends. Has no effect on a single message.
+/// Number of bytes after which tonic sends its buffer of a message stream. Has no effect on a
+/// single message.
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Content type of gRPC requests and responses.
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Header with the caller's deadline, a static so that its name is not validated on every call.
-static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Name of the header with the caller's timeout. A static, so that the name is not validated on
+/// every call.
+static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Returns the HTTP error for a request that is not a gRPC call: 405 if it is not a POST, 415 if
 /// its content type is neither `application/grpc` nor `application/grpc+ENCODING`.
@@ -66,7 +64,7 @@ pub(crate) fn reject_as_http<B>(request: &Request<B>) -> Option<Response<Body>> 
 
 fn is_grpc(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
-    match content_type.as_bytes().strip_prefix(GRPC.as_bytes()) {
+    match content_type.as_bytes().strip_prefix(GRPC_CONTENT_TYPE.as_bytes()) {
         Some([]) => true,
         // `application/grpc+proto` and `application/grpc;…`, but not `application/grpc-web`.
         Some([next, ..]) => matches!(next, b'+' | b';' | b' '),
@@ -74,54 +72,13 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Collects the body of a unary call.
-///
-/// # Errors
-///
-/// Returns INVALID_ARGUMENT if the body is longer than the message bound, and CANCELLED if the
-/// caller reset the stream.
-pub(crate) async fn collect(body: &mut Incoming) -> Result<Bytes, Status> {
-    let first = next_chunk(body).await?.unwrap_or_default();
-    // Envoy ends the stream with the frame of the message. Other clients end it with an empty
-    // frame, which must be read first: a response before the end of the request would reset the
-    // stream.
-    if body.is_end_stream() {
-        return Ok(first);
-    }
-    let mut whole = BytesMut::new();
-    let mut only = Some(first);
-    while let Some(chunk) = next_chunk(body).await? {
-        if chunk.is_empty() {
-            continue;
-        }
-        if let Some(first) = only.take() {
-            whole.extend_from_slice(&first);
-        }
-        if whole.len() + chunk.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX {
-            return Err(DecodeError::MessageTooLong.into());
-        }
-        whole.extend_from_slice(&chunk);
-    }
-    Ok(only.unwrap_or_else(|| whole.freeze()))
-}
-
-async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
-    loop {
-        match body.frame().await {
-            None => return Ok(None),
-            Some(Err(_)) => return Err(Status::cancelled("the request ended early")),
-            Some(Ok(frame)) => {
-                if let Ok(chunk) = frame.into_data() {
-                    return Ok(Some(chunk));
-                }
-            }
-        }
-    }
-}
-
 /// Answers a unary call. `method` maps the encoded request to the encoded response. It is not
-/// called if `body` is not exactly one message.
-pub(crate) async fn respond<F, R>(body: Bytes, method: F) -> Response<Body>
+/// called if `body` is not exactly one message of at most `message_bytes_max` bytes.
+pub(crate) async fn respond<F, R>(
+    body: Bytes,
+    message_bytes_max: usize,
+    method: F,
+) -> Response<Body>
 where
     F: FnMut(Bytes) -> R,
     R: Future<Output = Result<tonic::Response<Vec<u8>>, Status>>,
@@ -132,7 +89,7 @@ where
     // the flag says that the message is not compressed.
     let request = Request::new(Full::new(body));
     let response = Grpc::new(BytesCodec)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_decoding_message_size(message_bytes_max)
         .unary(UnaryMethod { method, called: &mut called }, request)
         .await;
     if called {
@@ -140,11 +97,23 @@ where
     }
     let code = Status::from_header_map(response.headers()).map(|status| status.code());
     let status = match code {
-        Some(Code::OutOfRange) => DecodeError::MessageTooLong.into(),
-        _ if compressed => Status::unimplemented("compressed messages are not accepted"),
-        _ => Status::invalid_argument("a unary call has exactly one whole message"),
+        Some(Code::OutOfRange) => too_long(message_bytes_max),
+        _ if compressed => compressed_message(),
+        _ => not_one_message(),
     };
     status.into_http()
+}
+
+pub(super) fn too_long(bytes_max: usize) -> Status {
+    DecodeError::MessageTooLong { bytes_max }.into()
+}
+
+pub(super) fn compressed_message() -> Status {
+    Status::unimplemented("compressed messages are not accepted")
+}
+
+pub(super) fn not_one_message() -> Status {
+    Status::invalid_argument("a unary call has exactly one whole message")
 }
 
 /// Adapter from a closure to a method that tonic can call; records whether it was called.
@@ -186,7 +155,7 @@ impl Codec for BytesCodec {
     }
 }
 
-/// Encoder that copies an encoded message.
+/// Encoder that copies messages, which are already encoded, into the response.
 struct BytesEncoder;
 
 impl Encoder for BytesEncoder {
@@ -203,7 +172,7 @@ impl Encoder for BytesEncoder {
     }
 }
 
-/// Decoder that rejects a second message, because tonic would ignore it.
+/// Decoder that rejects a second message in a unary call, which tonic would ignore.
 struct OneMessageDecoder {
     decoded: bool,
 }
@@ -227,7 +196,7 @@ impl Decoder for OneMessageDecoder {
 /// Returns the time from now until the caller's deadline; `None` if the `grpc-timeout` header is
 /// missing or malformed.
 pub(crate) fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
+    let text = headers.get(&GRPC_TIMEOUT_HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // The protocol allows at most eight digits, so nothing below overflows.
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -268,7 +237,7 @@ mod tests {
 
     async fn status(body: &[u8]) -> Status {
         let method = |_| std::future::ready(Err(Status::data_loss("the method was called")));
-        let response = respond(Bytes::copy_from_slice(body), method).await;
+        let response = respond(Bytes::copy_from_slice(body), 1_000, method).await;
         Status::from_header_map(response.headers()).unwrap()
     }
 
@@ -291,8 +260,8 @@ mod tests {
         );
         assert_eq!(code(framed(1, 3, b"abc")).await, Code::Unimplemented);
         assert_eq!(code(framed(2, 3, b"abc")).await, Code::Unimplemented);
-        let status = status(&framed(0, 4_194_305, b"")).await;
-        assert_eq!(status.message(), "the message is longer than 4194304 bytes");
+        let status = status(&framed(0, 1_001, b"")).await;
+        assert_eq!(status.message(), "the message is longer than 1000 bytes");
     }
 
     #[test]

@@ -15,16 +15,16 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::rls_service::SERVICE_NAME;
 
-/// Service names with a health status: the whole server, the name that envoyproxy/ratelimit uses,
-/// and the full service name.
+/// Names under which clients can query the health status: the empty name for the whole server, the
+/// name that envoyproxy/ratelimit uses, and the full service name.
 pub const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
 
-/// Health status of the server.
+/// Health status of the server, as reported to health checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HealthState {
     NotServing,
     Serving,
-    /// Not serving, permanently; watch streams end.
+    /// NOT_SERVING, permanently, because the server is shutting down. Watch streams end.
     ShutDown,
 }
 
@@ -35,7 +35,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Creates a status that is NOT_SERVING.
+    /// Creates a health status of NOT_SERVING.
     pub fn new() -> Self {
         Health { state: watch::Sender::new(HealthState::NotServing) }
     }
@@ -52,8 +52,8 @@ impl Health {
         });
     }
 
-    /// Sets the status to NOT_SERVING for good and ends all watch streams, so that a drain does not
-    /// wait for them.
+    /// Sets the status to NOT_SERVING permanently and ends all watch streams, so that a drain does
+    /// not wait for them.
     pub fn shut_down(&self) {
         self.state.send_replace(HealthState::ShutDown);
     }
@@ -63,9 +63,10 @@ impl Health {
         *self.state.borrow() == HealthState::Serving
     }
 
-    /// Returns the gRPC service that reports this status.
-    pub(crate) fn service(&self) -> HealthServer<Health> {
-        HealthServer::new(self.clone())
+    /// Returns the gRPC service that reports this status. Its requests have at most `message_bytes_max`
+    /// bytes.
+    pub(crate) fn service(&self, message_bytes_max: usize) -> HealthServer<Health> {
+        HealthServer::new(self.clone()).max_decoding_message_size(message_bytes_max)
     }
 }
 
@@ -79,14 +80,15 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-fn response_for(state: HealthState) -> HealthCheckResponse {
+fn response_for_state(state: HealthState) -> HealthCheckResponse {
     response(match state {
         HealthState::Serving => ServingStatus::Serving,
         HealthState::NotServing | HealthState::ShutDown => ServingStatus::NotServing,
     })
 }
 
-/// State of a watch stream: the name it watches is known or not, and the last message sent, if any.
+/// State of a watch stream: whether the watched service name is known, and the status that was sent
+/// last.
 enum WatchState {
     Known { state: watch::Receiver<HealthState>, sent: Option<HealthState> },
     Unknown { state: watch::Receiver<HealthState>, sent: bool },
@@ -104,7 +106,7 @@ async fn next_message(
             if (now, sent) == (HealthState::ShutDown, Some(HealthState::NotServing)) {
                 return None;
             }
-            Some((Ok(response_for(now)), WatchState::Known { state, sent: Some(now) }))
+            Some((Ok(response_for_state(now)), WatchState::Known { state, sent: Some(now) }))
         }
         WatchState::Unknown { state, sent: false } => {
             let unknown = response(ServingStatus::ServiceUnknown);
@@ -126,7 +128,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Ok(Response::new(response_for(*self.state.borrow())))
+            Ok(Response::new(response_for_state(*self.state.borrow())))
         } else {
             Err(Status::not_found("no service of that name"))
         }

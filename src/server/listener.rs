@@ -21,31 +21,34 @@ use tokio::sync::watch;
 use tokio::time;
 
 use super::connection::{Phase, Socket, Worker};
+use super::connection_registry::ConnectionRegistry;
 use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
+use crate::domain::ByteBudget;
 use crate::wire::WireError;
 
-/// First pause after a failed accept; doubles up to [`ACCEPT_BACKOFF_MAX`]. Without a pause, a
-/// process out of file descriptors would retry in a busy loop.
+/// Pause after the first failed accept. It doubles with each further failure, up to
+/// [`ACCEPT_BACKOFF_MAX`]. Without a pause, a process that is out of file descriptors would retry
+/// in a busy loop.
 const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
-/// Longest pause after a failed accept.
+/// Longest pause after consecutive failed accepts.
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Listen backlog of the TCP sockets. After a restart, every worker thread of every Envoy
-/// reconnects at once; a client whose connection does not fit retries a second later.
-const BACKLOG: i32 = 4_096;
+/// Listen backlog of the TCP sockets, in connections. After a restart, every worker thread of every
+/// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
+const LISTEN_BACKLOG: i32 = 4_096;
 
-/// Timeout for the worker threads to exit after the hard limit of a shutdown.
+/// Maximum time to wait for the worker threads to exit after the hard limit of a shutdown.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Address to listen on.
+/// Address that the gRPC port listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP address. Port 0 binds any free port.
+    /// TCP address. Port 0 binds any free port.
     Tcp(SocketAddr),
     /// Path of a Unix socket. A socket file left behind by an earlier process is replaced.
     Unix(PathBuf),
@@ -60,23 +63,32 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Settings of the gRPC port.
+/// Settings of the gRPC listener: addresses, threads, limits and TLS.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
     /// Addresses to listen on; at least one.
     pub addresses: Vec<Address>,
-    /// Number of worker threads.
+    /// Number of worker threads, each with its own single-threaded runtime.
     pub threads: NonZeroUsize,
-    /// Limits of connections and calls.
+    /// Limits and timeouts of connections and calls.
     pub limits: ServerLimits,
-    /// TLS of the TCP addresses; `None` means plaintext.
+    /// TLS configuration of the TCP addresses; `None` means plaintext. Unix sockets never use TLS.
     pub tls: Option<Tls>,
 }
 
-/// Result of a shutdown.
+/// How a shutdown begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// Calls and new connections are served for the drain delay, so that load balancers notice.
+    AfterDelay,
+    /// Connections are told to leave at once.
+    AtOnce,
+}
+
+/// Result of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Connections closed at the hard limit although calls were still in flight.
+    /// Number of connections closed at the hard limit although calls were still in flight.
     pub cut_off: usize,
 }
 
@@ -87,6 +99,7 @@ pub struct Listener {
     bound: Vec<BoundSocket>,
     workers: IdleWorkers,
     stats: Arc<ConnectionStats>,
+    incomplete_requests: Arc<ByteBudget>,
 }
 
 #[derive(Debug)]
@@ -108,17 +121,19 @@ impl Listener {
         });
         let bound = bound.collect::<Result<_, _>>()?;
         let workers = IdleWorkers::start(settings.threads)?;
-        Ok(Listener { settings, bound, workers, stats: Arc::default() })
+        let incomplete_requests = Arc::new(ByteBudget::new(settings.limits.incomplete_bytes_max));
+        Ok(Listener { settings, bound, workers, stats: Arc::default(), incomplete_requests })
     }
 
-    /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
-    /// connection, should run on the worker of these calls, so that its replies wake no other
-    /// thread. The runtimes shut down after the last connection closes.
+    /// Returns the runtimes of the worker threads. A task that calls wait for, such as a Redis
+    /// connection, should run on the runtime of the calls, so that a reply wakes no other thread.
+    /// The runtimes shut down after the last connection closes.
     pub fn worker_handles(&self) -> Vec<Handle> {
         self.workers.handles()
     }
 
-    /// Returns the bound addresses, with the actual port where port 0 was requested.
+    /// Returns the bound addresses. For port 0, they contain the port that the operating system
+    /// chose.
     pub fn addresses(&self) -> Vec<Address> {
         let address = |bound: &BoundSocket| match bound {
             BoundSocket::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
@@ -132,8 +147,13 @@ impl Listener {
         Arc::clone(&self.stats)
     }
 
+    /// Returns the memory for requests that have not arrived completely, which `/json` shares.
+    pub fn incomplete_requests(&self) -> Arc<ByteBudget> {
+        Arc::clone(&self.incomplete_requests)
+    }
+
     /// Serves until `shutdown` resolves, then drains. First, health reports NOT_SERVING while calls
-    /// are answered as before for the drain delay. Then accepting stops, every connection gets a
+    /// are answered as before for the drain delay, unless `shutdown` resolves to [`Drain::AtOnce`]. Then accepting stops, every connection gets a
     /// GOAWAY, and calls in flight finish. At the hard limit, measured from `shutdown`, all
     /// remaining connections are closed.
     ///
@@ -143,32 +163,40 @@ impl Listener {
     pub async fn serve<D: Decide>(
         self,
         router: Router<D>,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = Drain>,
     ) -> Result<DrainReport, WireError> {
-        let Listener { settings, bound, workers, stats } = self;
+        let Listener { settings, bound, workers, stats, incomplete_requests } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
         let mut workers = workers.serve(|| Worker {
             router: Arc::new(router.clone()),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
             stats: Arc::clone(&stats),
+            incomplete_requests: Arc::clone(&incomplete_requests),
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;
         let age_jitter = AgeJitter::default();
-        let acceptor = Acceptor { workers: &workers, limits, stats: &stats, age_jitter };
+        let registry = Arc::new(ConnectionRegistry::default());
+        let acceptor =
+            Acceptor { workers: &workers, limits, stats: &stats, registry: &registry, age_jitter };
         let bound =
             bound.into_iter().map(AsyncListener::from_bound).collect::<Result<Vec<_>, _>>()?;
         let mut hard_limit = {
             let accepting = future::join_all(bound.iter().map(|bound| acceptor.run(bound)));
+            let accepting = future::join(accepting, registry.run_clock());
             tokio::pin!(accepting);
-            tokio::select! {
-                _ = &mut accepting => {}
-                () = shutdown => {}
-            }
+            let drain = tokio::select! {
+                _ = &mut accepting => Drain::AfterDelay,
+                drain = shutdown => drain,
+            };
+            let delay = match drain {
+                Drain::AfterDelay => limits.drain_delay,
+                Drain::AtOnce => Duration::ZERO,
+            };
             router.health().shut_down();
             let hard_limit = Box::pin(time::sleep(limits.hard_limit));
-            let _ = time::timeout(limits.drain_delay, accepting).await;
+            let _ = time::timeout(delay, accepting).await;
             hard_limit
         };
         drop(bound);
@@ -196,7 +224,7 @@ fn bind(address: &Address) -> io::Result<BoundSocket> {
             // second server on the same port still fails.
             socket.set_reuse_address(true)?;
             socket.bind(&(*address).into())?;
-            socket.listen(BACKLOG)?;
+            socket.listen(LISTEN_BACKLOG)?;
             socket.set_nonblocking(true)?;
             Ok(BoundSocket::Tcp(socket.into()))
         }
@@ -224,7 +252,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Bound socket that is registered with the current runtime.
+/// Bound socket that is registered with the current tokio runtime.
 enum AsyncListener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
@@ -278,6 +306,7 @@ struct Acceptor<'a> {
     workers: &'a Workers,
     limits: &'a ServerLimits,
     stats: &'a Arc<ConnectionStats>,
+    registry: &'a Arc<ConnectionRegistry>,
     age_jitter: AgeJitter,
 }
 
@@ -301,13 +330,13 @@ impl Acceptor<'_> {
     }
 
     fn admit(&self, socket: Socket) {
-        let free = self.stats.open.load(Ordering::Relaxed) < self.limits.connections_max;
+        if self.registry.len() >= self.limits.connections_max && self.registry.evict_longest_idle()
+        {
+            self.stats.evicted.fetch_add(1, Ordering::Relaxed);
+        }
         let age_max = self.limits.connection_age_max.map(|age| self.age_jitter.apply(age));
-        let outcome = if free && self.workers.dispatch(socket, age_max, self.stats) {
-            &self.stats.accepted
-        } else {
-            &self.stats.refused
-        };
+        let dispatched = self.workers.dispatch(socket, age_max, self.stats, self.registry);
+        let outcome = if dispatched { &self.stats.accepted } else { &self.stats.refused };
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 }

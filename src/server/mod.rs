@@ -8,17 +8,20 @@
 //! | `connection`, `preface`, `tls` | one connection: TLS handshake, HTTP/2, shutdown |
 //! | `authz` | domains that a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
-//! | `framing` | gRPC framing of a unary call |
+//! | `receive`, `framing` | receives the body of a unary call; gRPC framing |
 //! | `rls_service`, `health` | the rate limit service and the health service |
+//! | `connection_registry` | open connections, to close the longest idle one at their bound |
 //! | `server_limits`, `connection_stats` | bounds and counters of connections |
 
 mod authz;
 mod connection;
+mod connection_registry;
 mod connection_stats;
 mod framing;
 mod health;
 mod listener;
 mod preface;
+mod receive;
 mod rls_service;
 mod router;
 mod server_limits;
@@ -28,7 +31,7 @@ mod workers;
 pub use authz::{EVERY_DOMAIN, Grant, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
-pub use listener::{Address, DrainReport, ListenSettings, Listener};
+pub use listener::{Address, Drain, DrainReport, ListenSettings, Listener};
 pub use rls_service::{DEADLINE_MIN, Decide, RateLimit, SERVICE_NAME};
 pub use router::Router;
 pub use server_limits::ServerLimits;

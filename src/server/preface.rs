@@ -9,23 +9,24 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// First bytes that every HTTP/2 client sends (RFC 9113, section 3.4).
+/// Connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Stream that first replays the HTTP/2 preface to its reader, because hyper expects it, too.
+/// Stream whose preface was already read. It replays the preface to its reader first, because hyper
+/// expects it, too.
 #[derive(Debug)]
 pub(crate) struct ReplayPreface<I> {
-    /// Bytes of [`PREFACE`] that were replayed already.
+    /// Number of bytes of [`PREFACE`] that were already replayed.
     replayed: usize,
     io: I,
 }
 
-/// Reads and checks the preface.
+/// Reads the HTTP/2 preface from a new connection and checks it.
 ///
 /// # Errors
 ///
-/// Returns `InvalidData` for any other bytes (HTTP/1.1, a port scan), and `UnexpectedEof` if the
-/// stream ends first.
+/// Returns `InvalidData` if the client sends anything else, such as HTTP/1.1 or a port scan, and
+/// `UnexpectedEof` if the stream ends first.
 pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<ReplayPreface<I>> {
     let mut bytes = [0; PREFACE.len()];
     let mut length = 0;

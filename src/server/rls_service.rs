@@ -33,15 +33,15 @@ use crate::wire::traceparent;
 /// Full name of the rate limit service, as health checks and reflection use it.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// HTTP path of the only method of the rate limit service.
-pub(crate) const SHOULD_RATE_LIMIT: &str =
+/// HTTP path of `ShouldRateLimit`, the only method of the rate limit service.
+pub(crate) const SHOULD_RATE_LIMIT_PATH: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Shortest deadline that a decision can meet, because decoding, deciding, and encoding take about
-/// as long. A call with less time left fails with DEADLINE_EXCEEDED at once and charges nothing.
+/// Shortest deadline that a decision can meet: about the time to decode, decide, and encode. A call
+/// with less time left immediately fails with DEADLINE_EXCEEDED and charges nothing.
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
-/// Decides requests. Implemented by [`Decider`], and by a stub in tests of the protocol.
+/// Decides rate limit requests. Implemented by [`Decider`], and by a stub in protocol tests.
 pub trait Decide: Send + Sync + 'static {
     /// Decides `request` before `deadline`. Passes the decision to `respond`, together with the
     /// policy that the decision borrows from.
@@ -87,18 +87,42 @@ pub struct RateLimit<D> {
     decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
+    /// Largest encoded request, in bytes.
+    message_bytes_max: usize,
     /// Keyed hash for the jitter of waits, whose values a caller cannot predict.
     random_state: RandomState,
 }
 
 impl<D: Decide> RateLimit<D> {
-    /// Creates the service; `decider` makes its decisions.
+    /// Creates the service. `decider` decides its requests.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
-        RateLimit { decider, clock, response_config, random_state: RandomState::new() }
+        RateLimit {
+            decider,
+            clock,
+            response_config,
+            message_bytes_max: decode::MESSAGE_BYTES_MAX,
+            random_state: RandomState::new(),
+        }
     }
 
-    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time that the caller
-    /// still waits, `trace` the result of [`start_trace`](Self::start_trace).
+    /// Sets the largest encoded request, in bytes.
+    #[must_use]
+    pub fn with_message_bytes_max(self, message_bytes_max: usize) -> Self {
+        RateLimit { message_bytes_max, ..self }
+    }
+
+    /// Returns the largest encoded request, in bytes.
+    pub fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max
+    }
+
+    /// Returns the clock of deadlines.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the caller
+    /// stops waiting, and `trace` is the result of [`start_trace`](Self::start_trace).
     ///
     /// # Errors
     ///
@@ -126,7 +150,7 @@ impl<D: Decide> RateLimit<D> {
                 Box::pin(current_trace::scope(Arc::clone(trace), answer)).await
             }
         };
-        let outcome = outcome_of(&answered);
+        let outcome = classify_outcome(&answered);
         observer.on_response(outcome, self.clock.monotonic() - began);
         if let Some(trace) = &trace {
             observer.on_trace(trace, outcome);
@@ -140,14 +164,15 @@ impl<D: Decide> RateLimit<D> {
         if !observer.tracing_enabled() {
             return None;
         }
-        let parent = traceparent::parent(headers);
+        let parent = traceparent::parse_header(headers);
         observer.should_sample(parent.as_ref()).then(|| {
             let clock = self.clock.clone();
             Arc::new(Trace::begin(parent, move || clock.now()))
         })
     }
 
-    /// Decodes, decides, and encodes one call. `began` is the start of the call, if it is timed.
+    /// Decodes, decides, and encodes one call. `began` is the start of the call if the observer
+    /// wants its duration.
     async fn decide_encoded(
         &self,
         encoded: Bytes,
@@ -159,7 +184,7 @@ impl<D: Decide> RateLimit<D> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
-        let message = decode::decode_message(encoded.clone())?;
+        let message = decode::decode_message(encoded.clone(), self.message_bytes_max)?;
         let decoded = DecodedRequest::new(&message)?;
         if !caller.is_authorized(decoded.domain) {
             return Err(Status::permission_denied("this caller is not authorized for this domain"));
@@ -208,7 +233,7 @@ impl<D: Decide> RateLimit<D> {
         Ok(answer.encode_to_vec())
     }
 
-    /// Returns a random number for the jitter of waits; 0 if no jitter is configured.
+    /// Returns a random number for the jitter of `Retry-After`; 0 if no jitter is configured.
     fn random(&self, encoded: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0
@@ -218,9 +243,10 @@ impl<D: Decide> RateLimit<D> {
     }
 
     /// Answers a `RateLimitRequest` in proto-JSON, as envoyproxy/ratelimit's `/json` does: 200 for
-    /// OK, 429 for OVER_LIMIT, 400 for a request or a store that is at fault.
+    /// OK, 429 for OVER_LIMIT, 400 for an invalid request. Unlike envoyproxy/ratelimit, which answers
+    /// 400 there, too, returns 503 if the store is unavailable.
     pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
-        let message = match proto_json::request(body) {
+        let message = match proto_json::request(body, self.message_bytes_max) {
             Ok(message) => message,
             Err(fault) => return JsonReply::bad_request(&fault.to_string()),
         };
@@ -228,13 +254,16 @@ impl<D: Decide> RateLimit<D> {
         // present no certificate.
         match self.answer(message, None, &Caller::Unrestricted, None).await {
             Ok(response) => JsonReply::from_response(&response),
+            Err(status) if status.code() == Code::Unavailable => {
+                JsonReply::unavailable(status.message())
+            }
             Err(status) => JsonReply::bad_request(status.message()),
         }
     }
 }
 
-/// Classifies the result of a call for the metrics.
-fn outcome_of(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
+/// Returns the outcome by which metrics count the result of a call.
+fn classify_outcome(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,
         Err(Code::DeadlineExceeded) => RpcOutcome::Late,

@@ -3,11 +3,13 @@
 //! Not here: connections (`connection`), deciding (`rls_service`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tower_service::Service as _;
@@ -15,15 +17,50 @@ use tower_service::Service as _;
 use super::authz::Caller;
 use super::framing;
 use super::health::Health;
-use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT};
-use crate::wire::messages::DESCRIPTORS;
+use super::receive;
+use super::receive::{Arrived, ReceiveBounds, ReceivedBody};
+use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
+use crate::domain::{ByteBudget, Trace};
+use crate::wire::messages::FILE_DESCRIPTOR_SET;
+
+/// Largest request of the health and the reflection service, in bytes. tonic's default of 4 MiB would
+/// let each of them allocate that much for a message that never arrives.
+const SERVICE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
+
+/// Request that was dispatched by its path.
+#[derive(Debug)]
+pub(crate) enum Dispatched {
+    /// The response to a request that is not a gRPC call.
+    Rejected(Box<Response<Body>>),
+    /// A call of another method than ShouldRateLimit.
+    TonicService(Box<Request<Incoming>>),
+    RateLimit(RateLimitCall),
+}
+
+/// Rate limit call whose body has not been received yet.
+#[derive(Debug)]
+pub(crate) struct RateLimitCall {
+    pub(crate) body: Incoming,
+    /// Time until the caller's deadline; `None` if it has none.
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) trace: Option<Arc<Trace>>,
+}
+
+/// Limits of receiving a body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveLimits<'a> {
+    /// Bytes of incomplete requests on this connection.
+    pub(crate) budget: &'a Arc<ByteBudget>,
+    /// Longest time to wait for a body, also if the caller's deadline is later.
+    pub(crate) timeout: Duration,
+}
 
 /// Services of the gRPC port.
 #[derive(Debug)]
 pub struct Router<D> {
     rate_limit: Arc<RateLimit<D>>,
     health: Health,
-    /// Health and reflection, served by tonic.
+    /// Health and reflection services, which tonic serves.
     tonic_services: Routes,
 }
 
@@ -41,45 +78,88 @@ impl<D> Clone for Router<D> {
 impl<D: Decide> Router<D> {
     /// Creates a router to the rate limit service, health, and reflection (v1 and v1alpha).
     pub fn new(rate_limit: Arc<RateLimit<D>>, health: Health) -> Self {
-        let mut tonic_services = Routes::new(health.service());
+        let mut tonic_services = Routes::new(health.service(SERVICE_MESSAGE_BYTES_MAX));
         let reflection = || {
             tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         // Loading cannot fail, because the descriptors come from the build (a test calls
         // reflection). If it did, serving without reflection would be better than not serving.
         if let Ok(v1) = reflection().build_v1() {
-            tonic_services = tonic_services.add_service(v1);
+            tonic_services =
+                tonic_services.add_service(v1.max_decoding_message_size(SERVICE_MESSAGE_BYTES_MAX));
         }
         if let Ok(v1alpha) = reflection().build_v1alpha() {
-            tonic_services = tonic_services.add_service(v1alpha);
+            tonic_services = tonic_services
+                .add_service(v1alpha.max_decoding_message_size(SERVICE_MESSAGE_BYTES_MAX));
         }
         Router { rate_limit, health, tonic_services: tonic_services.prepare() }
     }
 
-    /// Returns the status that the health service reports.
+    /// Returns the health status, which the health service reports.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Answers one HTTP request from `caller`.
-    pub(crate) async fn call(&self, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
+    /// Dispatches a request by its path.
+    pub(crate) fn dispatch(&self, request: Request<Incoming>) -> Dispatched {
         if let Some(rejection) = framing::reject_as_http(&request) {
-            return rejection;
+            return Dispatched::Rejected(Box::new(rejection));
         }
-        if request.uri().path() != SHOULD_RATE_LIMIT {
-            return match self.tonic_services.clone().call(request).await {
-                Ok(response) => response,
-                Err(never) => match never {},
-            };
+        if request.uri().path() != SHOULD_RATE_LIMIT_PATH {
+            return Dispatched::TonicService(Box::new(request));
         }
-        let deadline = framing::deadline(request.headers());
-        let mut trace = self.rate_limit.start_trace(request.headers());
-        let body = match framing::collect(&mut request.into_body()).await {
-            Ok(body) => body,
-            Err(status) => return status.into_http(),
+        Dispatched::RateLimit(RateLimitCall {
+            deadline: framing::deadline(request.headers()),
+            trace: self.rate_limit.start_trace(request.headers()),
+            body: request.into_body(),
+        })
+    }
+
+    /// Answers a call of the health or the reflection service.
+    pub(crate) async fn call_tonic_service(&self, request: Request<Incoming>) -> Response<Body> {
+        match self.tonic_services.clone().call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Receives the body of a rate limit call. Returns it with the time that is left until the caller's
+    /// deadline.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`receive::read_rest`].
+    pub(crate) async fn receive(
+        &self,
+        body: &mut Incoming,
+        deadline: Option<Duration>,
+        limits: ReceiveLimits<'_>,
+    ) -> Result<(ReceivedBody, Option<Duration>), Status> {
+        let message_bytes_max = self.rate_limit.message_bytes_max();
+        let bounds = ReceiveBounds { message_bytes_max, budget: limits.budget };
+        let arrived = match receive::read_arrived(body, bounds).await? {
+            Arrived::Complete(body) => return Ok((body, deadline)),
+            Arrived::Incomplete(arrived) => arrived,
         };
+        let timeout = deadline.unwrap_or(limits.timeout).min(limits.timeout);
+        let clock = self.rate_limit.clock();
+        let start = clock.monotonic();
+        // Boxed, so that the future of a call whose body has arrived stays small.
+        let body = Box::pin(receive::read_rest(body, arrived, bounds, timeout)).await?;
+        let waited = clock.monotonic() - start;
+        Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
+    }
+
+    /// Decides a rate limit call of `caller` whose body has been received.
+    pub(crate) async fn decide(
+        &self,
+        body: ReceivedBody,
+        deadline: Option<Duration>,
+        mut trace: Option<Arc<Trace>>,
+        caller: &Caller,
+    ) -> Response<Body> {
         let method = |message: Bytes| {
             let trace = trace.take();
             async move {
@@ -87,6 +167,6 @@ impl<D: Decide> Router<D> {
                 Ok(tonic::Response::new(answer.encode_to_vec()))
             }
         };
-        framing::respond(body, method).await
+        framing::respond(body.bytes.clone(), self.rate_limit.message_bytes_max(), method).await
     }
 }

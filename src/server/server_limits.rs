@@ -4,46 +4,54 @@
 
 use std::time::Duration;
 
-/// Limits of the gRPC port.
+/// Limits and timeouts of the gRPC port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Maximum of concurrent calls per connection, as advertised to the client. Without a limit,
-    /// calls would queue here instead of in the client. With 1,000, Envoy opens one connection per
-    /// thread.
+    /// Maximum number of concurrent calls per connection, as advertised to the client. Without a
+    /// limit, calls would queue here instead of in the client. With 1,000, Envoy opens one
+    /// connection per thread.
     pub streams_max: u32,
     /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection whose
     /// small unread frames add up to half of the window: with 1 MiB, that happens at 4,000
     /// concurrent calls.
     pub connection_window_bytes: u32,
-    /// Maximum of streams that the client has reset before the server accepted them. Envoy resets
-    /// calls at its timeout (20 ms), so h2's default of 20 would close the connection after one
-    /// stall. Without a bound, a rapid reset attack (CVE-2023-44487) would be possible.
+    /// Maximum number of streams per connection that the client may have reset before the server
+    /// accepts them. Envoy resets calls at its timeout (20 ms), so h2's default of 20 would close
+    /// the connection after one stall. Without a bound, a rapid reset attack (CVE-2023-44487) would
+    /// be possible.
     pub pending_resets_max: usize,
-    /// Maximum of streams that the server resets because of protocol errors of the client, over the
-    /// lifetime of a connection. Then the connection is closed (RUSTSEC-2024-0003).
+    /// Maximum number of streams that the server resets because of protocol errors of the client,
+    /// over the lifetime of a connection. Beyond it, the connection is closed (RUSTSEC-2024-0003).
     pub local_error_resets_max: usize,
     /// Maximum size of the headers of a call, in bytes. Envoy forwards a client's `tracestate`
     /// header and accepts 60 KiB of headers from a client. With a lower limit here, a client could
     /// make the rate limit call fail, and by default Envoy lets requests pass if it fails.
     pub header_list_bytes_max: u32,
+    /// Longest time to receive the body of a call, also if the caller's deadline is later.
+    pub receive_timeout: Duration,
+    /// Memory for requests that have not arrived completely, in bytes. A connection that needs more
+    /// gets RESOURCE_EXHAUSTED. Room for eight messages of the default bound.
+    pub incomplete_bytes_per_connection_max: usize,
+    /// The same for all connections and `/json` together.
+    pub incomplete_bytes_max: usize,
     /// Timeout for the HTTP/2 preface.
     pub preface_timeout: Duration,
-    /// Timeout for the TLS handshake.
+    /// Timeout for a new connection to complete the TLS handshake.
     pub handshake_timeout: Duration,
-    /// Maximum of open connections; further ones are closed right after accept. Envoy opens one per
-    /// worker thread.
+    /// Maximum of open connections. Beyond it, each new connection closes the one that has been idle
+    /// longest. Envoy opens one per worker thread.
     pub connections_max: usize,
     /// Interval of HTTP/2 keepalive pings; `None` turns them off.
     pub keepalive_interval: Option<Duration>,
-    /// Timeout of a keepalive ping. The connection is closed if no answer arrives in time.
+    /// Timeout of a keepalive ping. The connection is closed if the client does not answer in time.
     pub keepalive_timeout: Duration,
-    /// Age at which a connection gets a GOAWAY and finishes its calls, so that clients reconnect
+    /// Age at which a connection is sent a GOAWAY and finishes its calls, so that clients reconnect
     /// and spread over new replicas; `None` means never. Jittered by ±10 %, so that connections do
     /// not close together. No grace period limits the remaining calls, because hyper would drop
     /// some.
     pub connection_age_max: Option<Duration>,
-    /// Time between the shutdown signal and the end of accepting connections. Clients notice the
-    /// failing health check in this time and move to other replicas.
+    /// Time between the shutdown signal and the end of accepting connections. In this time, clients
+    /// notice the failing health check and move to other replicas.
     pub drain_delay: Duration,
     /// Time between the shutdown signal and the closing of all remaining connections. Without it, a
     /// client that never finishes its calls would delay the shutdown forever.
@@ -58,6 +66,9 @@ impl Default for ServerLimits {
             pending_resets_max: 1_024,
             local_error_resets_max: 1_024,
             header_list_bytes_max: 64 * 1024,
+            receive_timeout: Duration::from_secs(5),
+            incomplete_bytes_per_connection_max: 8 << 20,
+            incomplete_bytes_max: 64 << 20,
             preface_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
             connections_max: 10_000,
@@ -81,6 +92,9 @@ mod tests {
         assert_eq!(limits.connection_window_bytes, 33_554_432);
         assert_eq!((limits.pending_resets_max, limits.local_error_resets_max), (1_024, 1_024));
         assert_eq!(limits.header_list_bytes_max, 65_536);
+        assert_eq!(limits.receive_timeout, Duration::from_secs(5));
+        assert_eq!(limits.incomplete_bytes_per_connection_max, 8_388_608);
+        assert_eq!(limits.incomplete_bytes_max, 67_108_864);
         assert_eq!(limits.preface_timeout, Duration::from_secs(5));
         assert_eq!(limits.handshake_timeout, Duration::from_secs(5));
         assert_eq!(limits.connections_max, 10_000);

@@ -30,17 +30,17 @@ use crate::wire::WireError;
 /// Certificates and keys as PEM text, and the callers that they authorize.
 #[derive(Clone, Default)]
 pub struct TlsMaterial {
-    /// Certificate chain of the server, leaf first.
+    /// Certificate chain of the server as PEM text, leaf first.
     pub certificate: Vec<u8>,
-    /// Private key of the server's leaf certificate.
+    /// Private key of the server's leaf certificate, in PKCS #8, PKCS #1 or SEC1 format.
     pub private_key: Vec<u8>,
     /// CA certificates that client certificates are verified against. If set, every client must
     /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
-    /// DNS names and URIs, one of which a client certificate must carry. If empty, every
-    /// certificate signed by the CA is accepted.
+    /// Subject alternative names (DNS names and URIs), one of which a client certificate must
+    /// contain. If empty, every certificate signed by the CA is accepted.
     pub allowed_callers: Vec<String>,
-    /// Domains that each caller may use. If empty, every caller may use every domain.
+    /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,
 }
 
@@ -109,8 +109,8 @@ impl Tls {
         outcome
     }
 
-    /// Counts a reload as successful or failed. [`Tls::replace`] counts by itself; call this only
-    /// if a reload failed earlier, for example because a file is unreadable.
+    /// Counts a reload as successful or failed. [`Tls::replace`] already counts its own result.
+    /// Call this only if a reload fails before that, for example because a file is unreadable.
     pub fn count_reload(&self, succeeded: bool) {
         let TlsCounters { reloads, reload_failures, .. } = &*self.counters;
         if succeeded { reloads } else { reload_failures }.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Tls {
         Arc::clone(&self.counters)
     }
 
-    /// Performs the TLS handshake as the server. Returns the encrypted stream and the caller.
+    /// Performs the server side of the TLS handshake. Returns the encrypted stream and the caller.
     pub(crate) async fn accept(
         &self,
         socket: TcpStream,
@@ -168,13 +168,14 @@ impl ActiveConfig {
     }
 }
 
-/// Parses all certificates of a PEM text; `None` if it holds no certificate or a malformed one.
+/// Parses all certificates in a PEM text. Returns `None` if it contains no certificate or a
+/// malformed one.
 fn parse_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     Some(all).filter(|all| !all.is_empty())
 }
 
-/// Builds the verifier of client certificates.
+/// Builds the verifier that checks client certificates against the CA and the allowed callers.
 fn client_verifier(
     authority: &[u8],
     allowed: &[String],
@@ -193,7 +194,8 @@ fn client_verifier(
     Ok(Arc::new(AllowedNameVerifier { signature_verifier, allowed: allowed.to_vec() }))
 }
 
-/// Accepts client certificates that the CA has signed and that carry a name in `allowed`.
+/// Verifier that accepts client certificates that are signed by the CA and contain a name in
+/// `allowed`.
 #[derive(Debug)]
 struct AllowedNameVerifier {
     signature_verifier: Arc<dyn ClientCertVerifier>,

@@ -20,21 +20,23 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::connection::{AcceptedSocket, ConnectionSlot, Phase, Socket, Worker};
+use super::connection_registry::ConnectionRegistry;
 use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use crate::wire::WireError;
 
-/// Maximum of accepted sockets that wait for one worker. A worker this far behind would not catch
-/// up if it were sent more.
+/// Maximum number of accepted sockets that wait for one worker; further ones are closed. A worker
+/// with a longer backlog would not catch up.
 const ACCEPT_BACKLOG_MAX: usize = 1_024;
 
-/// Task that a worker thread runs from the start of serving until it ends.
+/// Task that a worker thread runs until it exits: it serves connections.
 type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Worker threads that are started but serve no connections yet. Dropping this value ends them.
+/// Worker threads that have started but do not serve connections yet. Dropping this value makes
+/// them exit.
 pub(crate) struct IdleWorkers {
     threads: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
-    /// Closes when every worker thread has ended; `recv` then returns `None`.
+    /// Channel that closes when every worker thread has exited. `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 
@@ -45,7 +47,7 @@ impl std::fmt::Debug for IdleWorkers {
 }
 
 impl IdleWorkers {
-    /// Starts the threads, each with its own runtime.
+    /// Starts the worker threads, each with its own single-threaded runtime.
     pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
         let (alive, ended) = mpsc::channel(1);
         let threads = (0..threads.get()).map(|index| start_thread(index, alive.clone()));
@@ -57,7 +59,8 @@ impl IdleWorkers {
         self.threads.iter().map(|(handle, _)| handle.clone()).collect()
     }
 
-    /// Starts serving. `worker` creates the state of each thread.
+    /// Makes the threads serve connections. `worker` is called once per thread and creates its
+    /// state.
     pub(crate) fn serve<D: Decide>(self, worker: impl Fn() -> Worker<D>) -> Workers {
         let handles = self.threads.into_iter().map(|(_, task)| {
             let (sockets, incoming) = mpsc::channel(ACCEPT_BACKLOG_MAX);
@@ -69,18 +72,18 @@ impl IdleWorkers {
     }
 }
 
-/// Worker threads that serve connections, from the acceptor's side.
+/// Handle through which the acceptor dispatches sockets to the worker threads.
 #[derive(Debug)]
 pub(crate) struct Workers {
     handles: Vec<WorkerHandle>,
-    /// Closes when every worker thread has ended; `recv` then returns `None`.
+    /// Channel that closes when every worker thread has exited. `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 
 #[derive(Debug)]
 struct WorkerHandle {
     sockets: mpsc::Sender<AcceptedSocket>,
-    /// Open connections of the worker, those in its backlog included.
+    /// Number of open connections of the worker, including those in its backlog.
     load: Arc<AtomicUsize>,
 }
 
@@ -92,22 +95,26 @@ impl Workers {
         socket: Socket,
         age_max: Option<Duration>,
         stats: &Arc<ConnectionStats>,
+        registry: &Arc<ConnectionRegistry>,
     ) -> bool {
         let worker = self.handles.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
         worker.is_some_and(|worker| {
-            let slot = ConnectionSlot::acquire(Arc::clone(&worker.load), Arc::clone(stats));
+            let registration = registry.register();
+            let slot =
+                ConnectionSlot::acquire(Arc::clone(&worker.load), Arc::clone(stats), registration);
             worker.sockets.try_send(AcceptedSocket { socket, slot, age_max }).is_ok()
         })
     }
 
-    /// Stops dispatching and waits until every connection has closed and every thread has ended.
+    /// Stops dispatching, and waits until every connection has closed and every thread has exited.
     pub(crate) async fn finish(&mut self) {
         self.handles.clear();
         while self.ended.recv().await.is_some() {}
     }
 }
 
-/// Starts one worker thread. Returns its runtime and the sender of the task that it is to run.
+/// Starts one worker thread. Returns its runtime, and the channel through which the thread receives
+/// its task.
 fn start_thread(
     index: usize,
     alive: mpsc::Sender<()>,

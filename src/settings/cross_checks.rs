@@ -6,7 +6,7 @@ use super::value_types::{OnOff, StoreKind};
 
 impl Settings {
     /// Returns an error for each conflict between settings.
-    pub(super) fn conflicts(&self) -> Vec<SettingError> {
+    pub(super) fn find_conflicts(&self) -> Vec<SettingError> {
         let mut errors = Vec::new();
         let mut conflict = |is_broken: bool, names: &'static str, advice: &str| {
             if is_broken {

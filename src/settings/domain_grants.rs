@@ -2,14 +2,14 @@
 //!
 //! `server::authz` enforces the grants with the callers' client certificates.
 
-use super::value_types::{ValueError, text};
+use super::value_types::{ValueError, parse_text};
 
-/// Domain, and the certificate names of the callers that may use it.
+/// Domain, with the certificate names of the callers that may use it.
 pub type DomainGrant = (String, Vec<String>);
 
-/// Parses `domain=name,name; domain=name`. The domain `*` stands for all domains. An empty setting
-/// lets all callers use all domains.
-pub(super) fn grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
+/// Parses `domain=name,name; domain=name`. The domain `*` stands for all domains. Empty text allows
+/// all callers to use all domains.
+pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
     let error = |reason: &str| {
         Err(format!(
             "{reason}; write domain=name,name; domain=name, such as edge=gateway.test,spiffe://a/b"
@@ -20,9 +20,9 @@ pub(super) fn grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
         let Some((domain, names)) = grant.split_once('=') else {
             return error("a domain has no names");
         };
-        let domain = text(domain.trim())?;
+        let domain = parse_text(domain.trim())?;
         let names: Vec<String> =
-            names.split(',').map(|name| text(name.trim())).collect::<Result<_, _>>()?;
+            names.split(',').map(|name| parse_text(name.trim())).collect::<Result<_, _>>()?;
         if domain.is_empty() || names.iter().any(String::is_empty) {
             return error("a domain or name is empty");
         }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn grants_are_parsed_and_incomplete_ones_rejected() {
-        let parsed = grants(" edge = a.test, spiffe://m/b?c=d ;*=ops.test;").unwrap();
+        let parsed = parse_grants(" edge = a.test, spiffe://m/b?c=d ;*=ops.test;").unwrap();
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         assert_eq!(
             parsed,
@@ -52,7 +52,7 @@ mod tests {
                 ("*".to_owned(), names(&["ops.test"])),
             ]
         );
-        assert_eq!(grants(""), Ok(Vec::new()));
+        assert_eq!(parse_grants(""), Ok(Vec::new()));
         for bad in [
             "edge",
             "edge=",
@@ -63,7 +63,7 @@ mod tests {
             "e\u{7}=a",
             "e=a\u{7}",
         ] {
-            assert!(grants(bad).is_err(), "{bad:?}");
+            assert!(parse_grants(bad).is_err(), "{bad:?}");
         }
     }
 }

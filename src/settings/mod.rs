@@ -15,14 +15,14 @@ mod table;
 mod value_types;
 
 pub use domain_grants::DomainGrant;
-pub use notices::{Notice, notices};
+pub use notices::{Notice, find_notices};
 pub use otlp_settings::{OtlpSettings, TraceSampler};
 pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, parse_login};
 pub use table::{SettingRow, Settings, TABLE};
 pub use value_types::{
-    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, TopValues,
+    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetSetting, RetryAfterSetting,
+    SecretText, StoreKind, TopValues,
 };
 
 use std::fmt;
@@ -36,30 +36,30 @@ pub enum SettingError {
         name: &'static str,
         /// Source of the value.
         origin: Origin,
-        /// The rejected value; secrets are masked.
+        /// The rejected value, with secrets masked.
         shown: String,
-        /// Description of valid values.
+        /// Description of the valid values.
         expected: String,
     },
     /// An unknown name in the settings file.
     Unknown {
         /// The unknown name.
         name: String,
-        /// Name of a similar setting, as a suggestion.
+        /// Name of a similar setting, as a suggestion; `None` if no name is similar.
         similar: Option<&'static str>,
     },
-    /// An envoyproxy/ratelimit setting that changes decisions and that Tidegate does not support.
+    /// A setting of envoyproxy/ratelimit that changes decisions and that Tidegate does not support.
     Unsupported {
         /// Name of the environment variable.
         name: &'static str,
-        /// Reason for the error, and an alternative.
+        /// Why the setting is an error, and what to use instead.
         advice: &'static str,
     },
     /// Settings that contradict each other.
     Conflict {
         /// Names of the flags involved.
         names: &'static str,
-        /// Reason for the error, and an alternative.
+        /// Why the settings conflict, and how to resolve it.
         advice: String,
     },
 }

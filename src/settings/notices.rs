@@ -15,7 +15,7 @@ use super::table::TABLE;
 pub struct Notice {
     /// Name of the flag or variable, as the operator gave it.
     pub name: String,
-    /// Description of the effect or risk.
+    /// Effect or risk of the setting.
     pub text: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Environment variable of envoyproxy/ratelimit that has no effect in Tidegate.
+/// Environment variable of envoyproxy/ratelimit that Tidegate ignores.
 struct IgnoredVariable {
     /// Name of the variable; a trailing `*` matches any suffix.
     name: &'static str,
@@ -40,7 +40,7 @@ const NO_XDS: &str = "policies come from files, not from a control plane";
 const ONE_STORE: &str = "one Redis serves all units; REDIS_URL is used for per-second limits too";
 const NOT_NEEDED: &str = "all calls share a few connections; there is nothing to tune";
 
-const IGNORED: &[IgnoredVariable] = &[
+const IGNORED_VARIABLES: &[IgnoredVariable] = &[
     IgnoredVariable { name: "USE_STATSD", reason: NO_STATSD },
     IgnoredVariable { name: "STATSD_*", reason: NO_STATSD },
     IgnoredVariable { name: "USE_DOG_STATSD*", reason: NO_STATSD },
@@ -104,7 +104,7 @@ impl IgnoredVariable {
 }
 
 /// Returns notices about ignored or unknown variables and about risky settings.
-pub fn notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
+pub fn find_notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
     let mut notices = Vec::new();
     let mut notice = |name: &str, text: String| {
         notices.push(Notice { name: name.to_owned(), text });
@@ -114,7 +114,7 @@ pub fn notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
     };
     let given = environment.iter().filter(|(_, text)| !off(text)).map(|(name, _)| name);
     for name in given {
-        if let Some(ignored) = IGNORED.iter().find(|ignored| ignored.matches(name)) {
+        if let Some(ignored) = IGNORED_VARIABLES.iter().find(|ignored| ignored.matches(name)) {
             notice(name, format!("has no effect: {}", ignored.reason));
         }
         if name.starts_with("TIDEGATE_") && !TABLE.iter().any(|row| row.variable() == *name) {
@@ -159,7 +159,7 @@ pub fn notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::precedence::unsupported;
+    use crate::settings::precedence::find_unsupported;
     use crate::settings::{Settings, Sources};
 
     fn environment(pairs: &[(&str, &str)]) -> TextMap {
@@ -170,7 +170,7 @@ mod tests {
         let environment = environment(pairs);
         let sources = Sources { environment: environment.clone(), ..Sources::default() };
         let (settings, _) = Settings::read(&sources).unwrap();
-        notices(&environment, &settings).iter().map(Notice::to_string).collect()
+        find_notices(&environment, &settings).iter().map(Notice::to_string).collect()
     }
 
     #[test]
@@ -197,11 +197,11 @@ mod tests {
     #[test]
     fn a_setting_that_would_change_decisions_is_rejected() {
         for (name, text) in [("BACKEND_TYPE", "memcache"), ("CONFIG_TYPE", "GRPC_XDS_SOTW")] {
-            let errors = unsupported(&environment(&[(name, text)]));
+            let errors = find_unsupported(&environment(&[(name, text)]));
             assert!(errors[0].to_string().starts_with(name), "{errors:?}");
         }
         assert!(
-            unsupported(&environment(&[("BACKEND_TYPE", "redis"), ("CONFIG_TYPE", "FILE")]))
+            find_unsupported(&environment(&[("BACKEND_TYPE", "redis"), ("CONFIG_TYPE", "FILE")]))
                 .is_empty()
         );
     }

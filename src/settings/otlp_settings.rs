@@ -20,17 +20,18 @@ pub struct OtlpSettings {
     headers: SecretText,
     /// PEM file with the CA of the collectors' certificates; `None` uses the system's CAs.
     pub certificate: Option<PathBuf>,
-    /// Timeout of a request to the collector.
+    /// Timeout of each request to a collector.
     pub timeout: Duration,
     /// Interval at which metrics are exported.
     pub metrics_interval: Duration,
-    /// Service name, the `service.name` resource attribute.
+    /// Value of the `service.name` resource attribute.
     pub service: String,
     /// Further resource attributes, as name-value pairs.
     pub attributes: Vec<(String, String)>,
-    /// Whether the sampling decision in a caller's trace context applies to its call.
+    /// Whether a sampling decision in the caller's trace context takes precedence over
+    /// `sample_ratio`.
     pub parent_based: bool,
-    /// Fraction of calls to sample if no caller has decided, 0 to 1.
+    /// Fraction of calls to sample if the caller has made no sampling decision, 0 to 1.
     pub sample_ratio: f64,
 }
 
@@ -68,7 +69,7 @@ impl TraceSampler {
         })
     }
 
-    /// Returns whether the sampler follows the caller's trace context, and the fraction of other
+    /// Returns whether the caller's trace context takes precedence, and the fraction of the other
     /// calls to sample.
     fn resolve(self, ratio: f64) -> (bool, f64) {
         match self {
@@ -83,7 +84,7 @@ impl TraceSampler {
 }
 
 /// Parses an exporter name. Returns true for `otlp`, false for `none`.
-pub(super) fn exporter(text: &str) -> Result<bool, ValueError> {
+pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
         "none" => Ok(false),

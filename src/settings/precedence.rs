@@ -10,7 +10,7 @@ use super::SettingError;
 use super::table::{Redaction, SettingRow};
 use super::value_types::ValueError;
 
-/// Map from names to unparsed values.
+/// Map from setting names or environment variables to unparsed values.
 pub type TextMap = BTreeMap<String, String>;
 
 /// Unparsed settings from flags, the environment and the settings file.
@@ -51,7 +51,7 @@ impl fmt::Display for Origin {
 /// Unparsed value of a setting, and its source.
 #[derive(Clone, Debug)]
 pub struct SettingValue {
-    /// Row of the settings table.
+    /// Row of the settings table that describes the setting.
     pub row: &'static SettingRow,
     /// Value as text, before parsing.
     pub text: String,
@@ -92,9 +92,9 @@ fn mask_password(address: &str) -> String {
     }
 }
 
-/// Masks text that is neither a path nor a host with a numeric port. A comma in a password splits
-/// the list in the wrong place, and the first part of the password then looks like a host with a
-/// port.
+/// Masks text that is neither a path nor a host with a numeric port, because it may be part of a
+/// password. A comma in a password splits the list in the middle of the password, whose first part
+/// then looks like a host with a port.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
@@ -106,7 +106,7 @@ fn mask_non_address(text: &str) -> &str {
     if is_host && is_port { text } else { "(hidden)" }
 }
 
-/// Reports whether the byte may occur in a user name or host name.
+/// Reports whether a byte may occur in a user name or host name.
 fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".-_".contains(&byte)
 }
@@ -154,7 +154,10 @@ pub(super) fn parse<T>(
 }
 
 /// Returns an error for every unknown name in the settings file.
-pub(super) fn unknown_names(table: &'static [SettingRow], file: &TextMap) -> Vec<SettingError> {
+pub(super) fn find_unknown_names(
+    table: &'static [SettingRow],
+    file: &TextMap,
+) -> Vec<SettingError> {
     file.keys()
         .filter(|name| !table.iter().any(|row| row.name == name.as_str()))
         .map(|name| SettingError::Unknown {
@@ -166,7 +169,7 @@ pub(super) fn unknown_names(table: &'static [SettingRow], file: &TextMap) -> Vec
 
 /// Returns an error for every envoyproxy/ratelimit variable in the environment that Tidegate would
 /// silently interpret differently.
-pub(super) fn unsupported(environment: &TextMap) -> Vec<SettingError> {
+pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
     let differs = |name: &str, supported: &str| {
         environment
             .get(name)
@@ -274,7 +277,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_in_the_file_gets_a_suggestion() {
-        let errors = unknown_names(TABLE, &texts(&[("grpc_port", "1"), ("nonsense", "1")]));
+        let errors = find_unknown_names(TABLE, &texts(&[("grpc_port", "1"), ("nonsense", "1")]));
         assert_eq!(errors.len(), 2);
         assert!(errors[0].to_string().contains("did you mean \"grpc-port\""), "{}", errors[0]);
     }

@@ -11,10 +11,10 @@ use super::{SettingError, Settings};
 const REDIS_PORT: u16 = 6_379;
 /// Default TCP port of a Redis Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
-/// Maximum database number. A larger number is probably a typo.
+/// Maximum Redis database number. A larger number is probably a typo.
 const DATABASE_MAX: u32 = 65_535;
 
-/// Address of a Redis server or sentinel.
+/// Address of a Redis server or a Redis Sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisAddress {
     /// TCP address.
@@ -28,28 +28,28 @@ pub enum RedisAddress {
     Unix(PathBuf),
 }
 
-/// Redis topology, with the addresses of the first servers to connect to.
+/// Redis topology, with the addresses to connect to first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisTopology {
     /// Single Redis server.
     Single(RedisAddress),
-    /// Replicated Redis whose sentinels report the master.
+    /// Replicated Redis, where the sentinels report which server is the master.
     Sentinel {
         /// Name of the master in the sentinels' configuration.
         master: String,
         /// Addresses of the sentinels, at least one.
         sentinels: Vec<RedisAddress>,
     },
-    /// Redis Cluster, with at least one node, from which the others are discovered.
+    /// Redis Cluster. The addresses of one or more nodes, from which the others are discovered.
     Cluster(Vec<RedisAddress>),
 }
 
-/// TLS settings for connections to Redis.
+/// TLS settings of connections to Redis servers and sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisTls {
     /// PEM file with CA certificates; `None` uses the system's CAs.
     pub ca: Option<PathBuf>,
-    /// PEM files with the client certificate and its private key.
+    /// PEM files with the client certificate and its private key; `None` sends no certificate.
     pub client: Option<(PathBuf, PathBuf)>,
     /// Whether to accept a server certificate for a different host name.
     pub skip_hostname_verification: bool,
@@ -58,36 +58,36 @@ pub struct RedisTls {
 /// Validated settings of the Redis store.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// Topology and addresses of the servers.
+    /// Topology and addresses of the Redis servers.
     pub topology: RedisTopology,
-    /// Database number; always 0 in a cluster.
+    /// Number of the Redis database; always 0 in a cluster.
     pub database: u32,
-    /// User name; `None` uses Redis' default user.
+    /// Redis user name; `None` uses Redis' default user.
     pub user: Option<String>,
-    /// Password; empty if Redis needs none.
+    /// Redis password; empty if Redis requires none.
     pub password: SecretText,
-    /// File with `password` or `user:password`, read again for every new connection.
+    /// File with `password` or `user:password`, read again every second.
     pub password_file: Option<PathBuf>,
-    /// User name for the sentinels; `None` uses their default user.
+    /// User name for the sentinels; `None` uses the default user of the sentinels.
     pub sentinel_user: Option<String>,
-    /// Password for the sentinels; empty if they need none.
+    /// Password for the sentinels; empty if they require none.
     pub sentinel_password: SecretText,
     /// TLS settings; `None` connects in plain text.
     pub tls: Option<RedisTls>,
     /// Number of connections to each server.
     pub connections: usize,
-    /// Timeout for connecting to a server.
+    /// Timeout for connecting to a Redis server.
     pub connect_timeout: Duration,
     /// Interval at which INFO is polled for metrics; `None` disables polling.
     pub info_interval: Option<Duration>,
-    /// Maximum time that a call waits for Redis.
+    /// Maximum time that one call waits for Redis.
     pub budget: Duration,
-    /// Prefix of all keys.
+    /// Prefix of all Redis keys; may be empty.
     pub key_prefix: String,
 }
 
 /// One parsed address of the `--redis-url` list.
-struct Url {
+struct ParsedRedisUrl {
     address: RedisAddress,
     user: Option<String>,
     password: Option<String>,
@@ -132,7 +132,7 @@ impl Settings {
         };
         let port = if master.is_some() { SENTINEL_PORT } else { REDIS_PORT };
         let unix = self.redis_socket_type.eq_ignore_ascii_case("unix");
-        let urls: Vec<Url> = items
+        let urls: Vec<ParsedRedisUrl> = items
             .iter()
             .map(|item| parse_url(item, port, unix))
             .collect::<Result<_, _>>()
@@ -145,7 +145,7 @@ impl Settings {
         })
     }
 
-    fn assemble(&self, master: Option<String>, urls: Vec<Url>) -> Option<RedisSettings> {
+    fn assemble(&self, master: Option<String>, urls: Vec<ParsedRedisUrl>) -> Option<RedisSettings> {
         let first = urls.first()?;
         let (database, tls) = (first.database, self.redis_tls || first.tls);
         let (mut user, mut password) = parse_login(self.redis_auth.reveal());
@@ -202,8 +202,9 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
 }
 
 /// Parses one Redis address. Errors do not quote the address, because it may contain a password.
-fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
-    let bare = |address, tls| Url { address, user: None, password: None, database: 0, tls };
+fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl, String> {
+    let bare =
+        |address, tls| ParsedRedisUrl { address, user: None, password: None, database: 0, tls };
     let (scheme, rest) = item.split_once("://").unwrap_or(("", item));
     let tls = match scheme {
         "" if unix || rest.starts_with('/') => {
@@ -241,7 +242,7 @@ fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<Url, String> {
             return Err("credentials in an address must be user:password@ or :password@".to_owned());
         }
     };
-    Ok(Url { address, user, password, database, tls })
+    Ok(ParsedRedisUrl { address, user, password, database, tls })
 }
 
 fn host_and_port(text: &str, default_port: u16) -> Option<RedisAddress> {

@@ -8,14 +8,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::SettingError;
-use super::domain_grants::{DomainGrant, grants};
-use super::otlp_settings::{TraceSampler, exporter};
+use super::domain_grants::{DomainGrant, parse_grants};
+use super::otlp_settings::{TraceSampler, parse_exporter};
 use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::value_types::{
-    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetForm, RetryAfterForm, SecretText,
-    StoreKind, TopValues, address, bytes, duration, duration_or_millis, flag, host, key_prefix,
-    number, path, paths, ratio, secret, secret_line, text,
+    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetSetting, RetryAfterSetting,
+    SecretText, StoreKind, TopValues, duration_or_millis_parser, duration_parser, number_parser,
+    parse_address, parse_flag, parse_host, parse_key_prefix, parse_path, parse_paths, parse_ratio,
+    parse_secret, parse_secret_line, parse_text, size_parser,
 };
 
 /// How to display a setting's value in `--print-settings` and in errors.
@@ -29,7 +30,7 @@ pub enum Redaction {
     Hidden,
 }
 
-/// Row of the settings table: everything known about one setting except its parser.
+/// Row of the settings table, with everything known about one setting except its parser.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRow {
     /// Name of the field in [`Settings`].
@@ -38,7 +39,7 @@ pub struct SettingRow {
     pub name: &'static str,
     /// Default value, as text.
     pub default: &'static str,
-    /// How to display the value, for example masked.
+    /// How to display the value, for example with the password masked.
     pub redaction: Redaction,
     /// Environment variables of envoyproxy/ratelimit or OpenTelemetry that also set this value.
     pub compat_names: &'static [&'static str],
@@ -79,13 +80,13 @@ macro_rules! settings {
                 sources: &Sources,
             ) -> Result<(Settings, Vec<SettingValue>), Vec<SettingError>> {
                 let values = precedence::find_all(TABLE, sources);
-                let mut errors = precedence::unknown_names(TABLE, &sources.file);
-                errors.extend(precedence::unsupported(&sources.environment));
+                let mut errors = precedence::find_unknown_names(TABLE, &sources.file);
+                errors.extend(precedence::find_unsupported(&sources.environment));
                 $( let $field = precedence::parse(&values, stringify!($field), $parser, &mut errors); )+
                 let all = || Some(Settings { $( $field: $field?, )+ });
                 match all() {
                     Some(settings) if errors.is_empty() => {
-                        let conflicts = settings.conflicts();
+                        let conflicts = settings.find_conflicts();
                         if conflicts.is_empty() { Ok((settings, values)) } else { Err(conflicts) }
                     }
                     Some(_) | None => Err(errors),
@@ -95,221 +96,227 @@ macro_rules! settings {
     };
 }
 
-/// A day in milliseconds.
+/// One day in milliseconds.
 const DAY_MS: u64 = 86_400_000;
 
 settings! {
     /// Policy files and directories, separated by commas.
-    policy "policy": Vec<PathBuf> = "", paths, Plain, [];
-    /// How often policy files are checked for changes.
-    policy_poll "policy-poll": Duration = "1s", duration(50, 3_600_000), Plain, [];
-    /// Largest size of a policy file.
-    policy_file_size "policy-file-size": usize = "16MiB", bytes(1_024, 1 << 30), Plain, [];
-    /// Largest size of all policy files together.
-    policy_size "policy-size": usize = "64MiB", bytes(1_024, 4 << 30), Plain, [];
+    policy "policy": Vec<PathBuf> = "", parse_paths, Plain, [];
+    /// Interval at which policy files are checked for changes.
+    policy_poll "policy-poll": Duration = "1s", duration_parser(50, 3_600_000), Plain, [];
+    /// Maximum size of one policy file.
+    policy_file_size "policy-file-size": usize = "16MiB", size_parser(1_024, 1 << 30), Plain, [];
+    /// Maximum total size of all policy files.
+    policy_size "policy-size": usize = "64MiB", size_parser(1_024, 4 << 30), Plain, [];
     /// Allow several files for one domain.
-    merge_domain_config "merge-domain-config": bool = "false", flag, Plain, ["MERGE_DOMAIN_CONFIG"];
-    /// Root of the policy in envoyproxy/ratelimit, used without --policy.
-    runtime_root "runtime-root": Option<PathBuf> = "", path, Plain, ["RUNTIME_ROOT"];
+    merge_domain_config "merge-domain-config": bool = "false", parse_flag, Plain, ["MERGE_DOMAIN_CONFIG"];
+    /// Root directory of the policy in envoyproxy/ratelimit; ignored if --policy is set.
+    runtime_root "runtime-root": Option<PathBuf> = "", parse_path, Plain, ["RUNTIME_ROOT"];
     /// Directory below --runtime-root.
-    runtime_subdirectory "runtime-subdirectory": String = "", text, Plain, ["RUNTIME_SUBDIRECTORY"];
+    runtime_subdirectory "runtime-subdirectory": String = "", parse_text, Plain, ["RUNTIME_SUBDIRECTORY"];
     /// Directory below --runtime-subdirectory whose files are read.
-    runtime_appdirectory "runtime-appdirectory": String = "config", text, Plain, ["RUNTIME_APPDIRECTORY"];
+    runtime_appdirectory "runtime-appdirectory": String = "config", parse_text, Plain, ["RUNTIME_APPDIRECTORY"];
     /// Accepted and ignored: files and symbolic links are always watched.
-    runtime_watch_root "runtime-watch-root": bool = "true", flag, Plain, ["RUNTIME_WATCH_ROOT"];
+    runtime_watch_root "runtime-watch-root": bool = "true", parse_flag, Plain, ["RUNTIME_WATCH_ROOT"];
     /// Ignore files and directories below --runtime-root that start with a dot.
-    runtime_ignoredotfiles "runtime-ignoredotfiles": bool = "true", flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
+    runtime_ignoredotfiles "runtime-ignoredotfiles": bool = "true", parse_flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
 
     /// Address of the gRPC port.
-    grpc_host "grpc-host": String = "0.0.0.0", host, Plain, ["GRPC_HOST"];
+    grpc_host "grpc-host": String = "0.0.0.0", parse_host, Plain, ["GRPC_HOST"];
     /// The gRPC port; 0 picks a free one.
-    grpc_port "grpc-port": u16 = "8081", number(0, 65_535), Plain, ["GRPC_PORT"];
+    grpc_port "grpc-port": u16 = "8081", number_parser(0, 65_535), Plain, ["GRPC_PORT"];
     /// Unix socket for gRPC instead of the port.
-    grpc_uds "grpc-uds": Option<PathBuf> = "", path, Plain, ["GRPC_UDS"];
+    grpc_uds "grpc-uds": Option<PathBuf> = "", parse_path, Plain, ["GRPC_UDS"];
     /// Address of the HTTP port (probes, metrics, /json).
-    http_host "http-host": String = "0.0.0.0", host, Plain, ["HOST"];
+    http_host "http-host": String = "0.0.0.0", parse_host, Plain, ["HOST"];
     /// The HTTP port; 0 picks a free one.
-    http_port "http-port": u16 = "8080", number(0, 65_535), Plain, ["PORT"];
+    http_port "http-port": u16 = "8080", number_parser(0, 65_535), Plain, ["PORT"];
     /// Address of the debug port.
-    debug_host "debug-host": String = "127.0.0.1", host, Plain, ["DEBUG_HOST"];
+    debug_host "debug-host": String = "127.0.0.1", parse_host, Plain, ["DEBUG_HOST"];
     /// The debug port; 0 picks a free one.
-    debug_port "debug-port": u16 = "6070", number(0, 65_535), Plain, ["DEBUG_PORT"];
+    debug_port "debug-port": u16 = "6070", number_parser(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token for changes on the debug port; without it, the port is read-only.
-    debug_token_file "debug-token-file": Option<PathBuf> = "", path, Plain, [];
-    /// Values of rejected keys on the debug port: shortened (24 bytes) or hashed (the counter
-    /// only).
-    top_values "top-values": TopValues = "shortened", TopValues::read, Plain, [];
+    debug_token_file "debug-token-file": Option<PathBuf> = "", parse_path, Plain, [];
+    /// Values of rejected keys on the debug port: hashed (the counter only) or shortened (24 bytes).
+    top_values "top-values": TopValues = "hashed", TopValues::read, Plain, [];
     /// Also serve metrics on --prometheus-addr.
-    use_prometheus "use-prometheus": bool = "false", flag, Plain, ["USE_PROMETHEUS"];
+    use_prometheus "use-prometheus": bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
-    prometheus_addr "prometheus-addr": (String, u16) = ":9090", address, Plain, ["PROMETHEUS_ADDR"];
+    prometheus_addr "prometheus-addr": (String, u16) = ":9090", parse_address, Plain, ["PROMETHEUS_ADDR"];
     /// Path of the metrics on --prometheus-addr.
-    prometheus_path "prometheus-path": String = "/metrics", text, Plain, ["PROMETHEUS_PATH"];
+    prometheus_path "prometheus-path": String = "/metrics", parse_text, Plain, ["PROMETHEUS_PATH"];
     /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
-    ratelimit_metric_names "ratelimit-metric-names": bool = "false", flag, Plain, [];
+    ratelimit_metric_names "ratelimit-metric-names": bool = "false", parse_flag, Plain, [];
     /// Serve /json on the HTTP port: auto (off if client certificates are required), on, off.
     json "json": OnOff = "auto", OnOff::read, Plain, [];
 
     /// Use TLS on the gRPC port.
-    grpc_server_use_tls "grpc-server-use-tls": bool = "false", flag, Plain, ["GRPC_SERVER_USE_TLS"];
+    grpc_server_use_tls "grpc-server-use-tls": bool = "false", parse_flag, Plain, ["GRPC_SERVER_USE_TLS"];
     /// Certificate chain of the gRPC port, PEM.
-    grpc_server_tls_cert "grpc-server-tls-cert": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_CERT"];
+    grpc_server_tls_cert "grpc-server-tls-cert": Option<PathBuf> = "", parse_path, Plain, ["GRPC_SERVER_TLS_CERT"];
     /// Private key of the gRPC port's certificate, PEM.
-    grpc_server_tls_key "grpc-server-tls-key": Option<PathBuf> = "", path, Plain, ["GRPC_SERVER_TLS_KEY"];
+    grpc_server_tls_key "grpc-server-tls-key": Option<PathBuf> = "", parse_path, Plain, ["GRPC_SERVER_TLS_KEY"];
     /// CA of client certificates, PEM; if set, clients must present a certificate.
-    grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
+    grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", parse_path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name required in client certificates.
-    grpc_client_tls_san "grpc-client-tls-san": String = "", text, Plain, ["GRPC_CLIENT_TLS_SAN"];
-    /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); empty: all.
-    grpc_client_domains "grpc-client-domains": Vec<DomainGrant> = "", grants, Plain, [];
+    grpc_client_tls_san "grpc-client-tls-san": String = "", parse_text, Plain, ["GRPC_CLIENT_TLS_SAN"];
+    /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); if empty, all may
+    /// use all.
+    grpc_client_domains "grpc-client-domains": Vec<DomainGrant> = "", parse_grants, Plain, [];
 
-    /// Worker threads for gRPC; 0: one per core of the machine or container.
-    threads "threads": usize = "0", number(0, 1_024), Plain, [];
-    /// Largest number of open gRPC connections; further ones are closed at once.
-    connections "connections": usize = "10000", number(1, 1_000_000), Plain, [];
-    /// Largest number of calls in flight per gRPC connection; the client queues further ones.
-    streams "streams": u32 = "1000", number(1, 100_000), Plain, [];
+    /// Worker threads for gRPC; 0 starts one per core of the machine or container.
+    threads "threads": usize = "0", number_parser(0, 1_024), Plain, [];
+    /// Maximum number of open gRPC connections; beyond it, a new one closes the longest idle one.
+    connections "connections": usize = "10000", number_parser(1, 1_000_000), Plain, [];
+    /// Maximum number of calls in flight per gRPC connection; the client queues further calls.
+    streams "streams": u32 = "1000", number_parser(1, 100_000), Plain, [];
+    /// Maximum size of the message of a gRPC call and of the body of a /json request.
+    message_size "message-size": usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];
     /// HTTP/2 flow control window of a gRPC connection.
-    connection_window "connection-window": u32 = "32MiB", bytes(65_535, (1 << 31) - 1), Plain, [];
-    /// Largest header list of a gRPC call; with tracing, clients can lengthen it (tracestate).
-    header_size "header-size": u32 = "64KiB", bytes(1_024, 1 << 20), Plain, [];
-    /// Largest number of calls that a client may reset before they are processed; beyond it, the
+    connection_window "connection-window": u32 = "32MiB", size_parser(65_535, (1 << 31) - 1), Plain, [];
+    /// Maximum size of the headers of a gRPC call; with tracing, clients can lengthen them
+    /// (tracestate).
+    header_size "header-size": u32 = "64KiB", size_parser(1_024, 1 << 20), Plain, [];
+    /// Maximum number of calls that a client may reset before they are processed; beyond it, the
     /// connection is closed.
-    pending_resets "pending-resets": usize = "1024", number(20, 1_000_000), Plain, [];
-    /// Largest number of streams per connection that are reset because of client errors.
-    local_error_resets "local-error-resets": usize = "1024", number(20, 1_000_000), Plain, [];
+    pending_resets "pending-resets": usize = "1024", number_parser(20, 1_000_000), Plain, [];
+    /// Maximum number of streams per connection that are reset because of client errors.
+    local_error_resets "local-error-resets": usize = "1024", number_parser(20, 1_000_000), Plain, [];
     /// Timeout of a TLS handshake.
-    handshake_timeout "handshake-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
+    handshake_timeout "handshake-timeout": Duration = "5s", duration_parser(10, 60_000), Plain, [];
     /// Timeout for a new connection to start HTTP/2.
-    preface_timeout "preface-timeout": Duration = "5s", duration(10, 60_000), Plain, [];
-    /// Interval of HTTP/2 keepalive pings; 0s: never.
-    keepalive_interval "keepalive-interval": Duration = "30s", duration(0, 3_600_000), Plain, [];
-    /// Timeout of a keepalive ping.
-    keepalive_timeout "keepalive-timeout": Duration = "10s", duration(10, 600_000), Plain, [];
-    /// Age at which a gRPC client is asked to reconnect, to spread load; 0s: never.
-    grpc_max_connection_age "grpc-max-connection-age": Duration = "24h", duration(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
+    preface_timeout "preface-timeout": Duration = "5s", duration_parser(10, 60_000), Plain, [];
+    /// Interval of HTTP/2 keepalive pings; 0s disables them.
+    keepalive_interval "keepalive-interval": Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
+    /// Timeout for the reply to a keepalive ping.
+    keepalive_timeout "keepalive-timeout": Duration = "10s", duration_parser(10, 600_000), Plain, [];
+    /// Age of a gRPC connection at which its client is asked to reconnect, to spread load; 0s
+    /// disables this.
+    grpc_max_connection_age "grpc-max-connection-age": Duration = "24h", duration_parser(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
     /// Time between SIGTERM (health turns NOT_SERVING) and closing connections.
-    drain_delay "drain-delay": Duration = "5s", duration(0, 600_000), Plain, [];
-    /// Longest time between SIGTERM and exit.
-    hard_limit "hard-limit": Duration = "25s", duration(100, 3_600_000), Plain, [];
+    drain_delay "drain-delay": Duration = "5s", duration_parser(0, 600_000), Plain, [];
+    /// Maximum time between SIGTERM and exit.
+    hard_limit "hard-limit": Duration = "25s", duration_parser(100, 3_600_000), Plain, [];
 
     /// Store of the counters: auto (redis if --redis-url is set, else memory), memory, redis.
     store "store": StoreKind = "auto", StoreKind::read, Plain, [];
-    /// Largest number of counters in memory.
-    max_keys "max-keys": usize = "1000000", number(1_024, 1_000_000_000), Plain, [];
-    /// Secret for the hash in counter keys; the same on every replica.
-    key_secret "key-secret": SecretText = "", secret, Hidden, [];
+    /// Maximum number of counters in memory.
+    max_keys "max-keys": usize = "1000000", number_parser(1_024, 1_000_000_000), Plain, [];
+    /// Secret key of the hash in counter keys; must be the same on every replica.
+    key_secret "key-secret": SecretText = "", parse_secret, Hidden, [];
     /// File with the key secret.
-    key_secret_file "key-secret-file": Option<PathBuf> = "", path, Plain, [];
-    /// Time budget of Redis per call.
-    store_budget "store-budget": Duration = "6ms", duration(1, 60_000), Plain, [];
+    key_secret_file "key-secret-file": Option<PathBuf> = "", parse_path, Plain, [];
+    /// Maximum time that a call waits for Redis.
+    store_budget "store-budget": Duration = "6ms", duration_parser(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
-    require_store "require-store": bool = "false", flag, Plain, [];
+    require_store "require-store": bool = "false", parse_flag, Plain, [];
     /// Number of replicas that share the limits while Redis is down.
-    replicas "replicas": u32 = "1", number(1, 10_000), Plain, [];
+    replicas "replicas": u32 = "1", number_parser(1, 10_000), Plain, [];
     /// Prefix of every key in Redis.
-    cache_key_prefix "cache-key-prefix": String = "", key_prefix, Plain, ["CACHE_KEY_PREFIX"];
+    cache_key_prefix "cache-key-prefix": String = "", parse_key_prefix, Plain, ["CACHE_KEY_PREFIX"];
     /// Cache rejections and repeat them without asking Redis until their retry-after time has
     /// passed, for at most one second.
-    refusal_cache "refusal-cache": bool = "true", flag, Plain, [];
+    refusal_cache "refusal-cache": bool = "true", parse_flag, Plain, [];
     /// Accepted and ignored: the refusal cache has a fixed size, see --refusal-cache.
-    local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", bytes(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
+    local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", size_parser(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
     /// Accepted and ignored: a rejected call never charges anything.
-    stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
+    stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", parse_flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
     /// Redis: host:port, redis://, rediss://, or a unix socket; for sentinel and cluster, a list.
-    redis_url "redis-url": SecretText = "", secret_line, Address, ["REDIS_URL"];
+    redis_url "redis-url": SecretText = "", parse_secret_line, Address, ["REDIS_URL"];
     /// single, sentinel (redis-url: master name, then sentinels), or cluster (redis-url: nodes).
     redis_type "redis-type": RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
-    /// tcp or unix; empty: according to --redis-url.
-    redis_socket_type "redis-socket-type": String = "", text, Plain, ["REDIS_SOCKET_TYPE"];
+    /// Network of --redis-url, tcp or unix; if empty, it follows from the address.
+    redis_socket_type "redis-socket-type": String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Password of Redis, or user:password.
-    redis_auth "redis-auth": SecretText = "", secret, Hidden, ["REDIS_AUTH"];
-    /// File with the Redis password, or user:password; read again for every new connection.
-    redis_auth_file "redis-auth-file": Option<PathBuf> = "", path, Plain, [];
+    redis_auth "redis-auth": SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
+    /// File with the Redis password, or user:password; read again every second.
+    redis_auth_file "redis-auth-file": Option<PathBuf> = "", parse_path, Plain, [];
     /// Password of the sentinels, or user:password.
-    redis_sentinel_auth "redis-sentinel-auth": SecretText = "", secret, Hidden, ["REDIS_SENTINEL_AUTH"];
+    redis_sentinel_auth "redis-sentinel-auth": SecretText = "", parse_secret, Hidden, ["REDIS_SENTINEL_AUTH"];
     /// Connect to Redis with TLS.
-    redis_tls "redis-tls": bool = "false", flag, Plain, ["REDIS_TLS"];
-    /// CA of the certificate of Redis, PEM; empty: those of the system.
-    redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CACERT"];
+    redis_tls "redis-tls": bool = "false", parse_flag, Plain, ["REDIS_TLS"];
+    /// CA of the Redis server's certificate, PEM; if empty, the system's CAs are used.
+    redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CACERT"];
     /// Client certificate for Redis, PEM.
-    redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_CERT"];
+    redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_CERT"];
     /// Private key of the Redis client certificate, PEM.
-    redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", path, Plain, ["REDIS_TLS_CLIENT_KEY"];
-    /// Accept a certificate of Redis for another host name.
-    redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
-    /// Connections to each Redis server; calls share them, so a few are enough.
-    redis_pool_size "redis-pool-size": usize = "2", number(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
-    /// Timeout for connecting to Redis (for calls: --store-budget).
-    redis_timeout "redis-timeout": Duration = "1s", duration(10, 60_000), Plain, ["REDIS_TIMEOUT"];
+    redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_KEY"];
+    /// Accept a Redis server certificate that was issued for another host name.
+    redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", parse_flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
+    /// Number of connections to each Redis server; calls share them, so a few are enough.
+    redis_pool_size "redis-pool-size": usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
+    /// Timeout for connecting to Redis; --store-budget limits calls.
+    redis_timeout "redis-timeout": Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
-    redis_info_poll "redis-info-poll": Duration = "10s", duration(0, 3_600_000), Plain, [];
+    redis_info_poll "redis-info-poll": Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
 
     /// Decide and count as usual, but let every call pass.
-    shadow_mode "shadow-mode": bool = "false", flag, Plain, ["SHADOW_MODE"];
+    shadow_mode "shadow-mode": bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
     /// Treat every descriptor as a quota descriptor.
-    quota_mode "quota-mode": bool = "false", flag, Plain, ["QUOTA_MODE"];
-    /// Fraction of a limit above which hits count as near the limit.
-    near_limit_ratio "near-limit-ratio": f64 = "0.8", ratio, Plain, ["NEAR_LIMIT_RATIO"];
-    /// Limit headers: none, ratelimit, x-ratelimit, both.
+    quota_mode "quota-mode": bool = "false", parse_flag, Plain, ["QUOTA_MODE"];
+    /// Fraction of a limit above which hits count as near the limit, 0 to 1.
+    near_limit_ratio "near-limit-ratio": f64 = "0.8", parse_ratio, Plain, ["NEAR_LIMIT_RATIO"];
+    /// Family of rate limit headers to send: none, ratelimit, x-ratelimit, both.
     headers "headers": HeaderFamily = "none", HeaderFamily::read, Plain, [];
     /// Send limit headers under the names in --limit-limit-header, --limit-remaining-header and
     /// --limit-reset-header.
-    limit_response_headers_enabled "limit-response-headers-enabled": bool = "false", flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
+    limit_response_headers_enabled "limit-response-headers-enabled": bool = "false", parse_flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
     /// Name of the header with the limit.
-    limit_limit_header "limit-limit-header": String = "RateLimit-Limit", text, Plain, ["LIMIT_LIMIT_HEADER"];
+    limit_limit_header "limit-limit-header": String = "RateLimit-Limit", parse_text, Plain, ["LIMIT_LIMIT_HEADER"];
     /// Name of the header with the remaining hits.
-    limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", text, Plain, ["LIMIT_REMAINING_HEADER"];
+    limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", parse_text, Plain, ["LIMIT_REMAINING_HEADER"];
     /// Name of the header with the time of the reset.
-    limit_reset_header "limit-reset-header": String = "RateLimit-Reset", text, Plain, ["LIMIT_RESET_HEADER"];
+    limit_reset_header "limit-reset-header": String = "RateLimit-Reset", parse_text, Plain, ["LIMIT_RESET_HEADER"];
     /// Format of the reset header: seconds (from now) or unix (since 1970).
-    header_reset "header-reset": ResetForm = "seconds", ResetForm::read, Plain, [];
-    /// Retry-After on rejections: off, seconds, date.
-    retry_after "retry-after": RetryAfterForm = "seconds", RetryAfterForm::read, Plain, [];
+    header_reset "header-reset": ResetSetting = "seconds", ResetSetting::read, Plain, [];
+    /// Format of Retry-After on rejections: off, seconds, date.
+    retry_after "retry-after": RetryAfterSetting = "seconds", RetryAfterSetting::read, Plain, [];
     /// Lengthen Retry-After at random by up to this percentage, to spread retries.
-    retry_after_spread "retry-after-spread": u8 = "0", number(0, 100), Plain, [];
-    /// Header with the name of the exceeded limit on rejections; empty: no such header.
-    limit_name_header "limit-name-header": String = "", text, Plain, [];
+    retry_after_spread "retry-after-spread": u8 = "0", number_parser(0, 100), Plain, [];
+    /// Header for the name of the exceeded limit, sent with rejections; if empty, no header is
+    /// sent.
+    limit_name_header "limit-name-header": String = "", parse_text, Plain, [];
     /// Send a JSON body with rejections for which the policy has none.
-    refusal_body "refusal-body": bool = "false", flag, Plain, [];
+    refusal_body "refusal-body": bool = "false", parse_flag, Plain, [];
     /// Add dynamic metadata in the format of envoyproxy/ratelimit.
-    response_dynamic_metadata "response-dynamic-metadata": bool = "false", flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
+    response_dynamic_metadata "response-dynamic-metadata": bool = "false", parse_flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
-    /// OTLP collector for metrics and traces, such as http://collector:4317; empty: none.
-    otlp_endpoint "otlp-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
+    /// OTLP collector for metrics and traces, such as http://collector:4317; if empty, there is no
+    /// default collector.
+    otlp_endpoint "otlp-endpoint": String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
     /// OTLP collector for metrics, if different from --otlp-endpoint.
-    otlp_metrics_endpoint "otlp-metrics-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
+    otlp_metrics_endpoint "otlp-metrics-endpoint": String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
     /// OTLP collector for traces, if different from --otlp-endpoint.
-    otlp_traces_endpoint "otlp-traces-endpoint": String = "", text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+    otlp_traces_endpoint "otlp-traces-endpoint": String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
     /// Headers for OTLP requests: name=value, separated by commas.
-    otlp_headers "otlp-headers": SecretText = "", secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
-    /// CA of the collectors' certificates, PEM; empty: those of the system.
-    otlp_certificate "otlp-certificate": Option<PathBuf> = "", path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
-    /// Only grpc is supported; with any other value nothing is sent.
-    otlp_protocol "otlp-protocol": String = "grpc", text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL"];
+    otlp_headers "otlp-headers": SecretText = "", parse_secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
+    /// CA of the collectors' certificates, PEM; if empty, the system's CAs are used.
+    otlp_certificate "otlp-certificate": Option<PathBuf> = "", parse_path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
+    /// OTLP protocol; only grpc is supported, and with any other value nothing is sent.
+    otlp_protocol "otlp-protocol": String = "grpc", parse_text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL"];
     /// Timeout of OTLP requests; a number without a unit is in milliseconds.
-    otlp_timeout "otlp-timeout": Duration = "10s", duration_or_millis(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
+    otlp_timeout "otlp-timeout": Duration = "10s", duration_or_millis_parser(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
     /// Interval of metric exports; a number without a unit is in milliseconds.
-    otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", duration_or_millis(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
-    /// Export metrics by OTLP (otlp) or not (none); /metrics works in any case.
-    metrics_exporter "metrics-exporter": bool = "otlp", exporter, Plain, ["OTEL_METRICS_EXPORTER"];
-    /// Export traces by OTLP (otlp) or not (none).
-    traces_exporter "traces-exporter": bool = "otlp", exporter, Plain, ["OTEL_TRACES_EXPORTER"];
-    /// Which calls are traced; by default the caller's trace context decides, and --traces-ratio
-    /// without one.
+    otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
+    /// Metrics exporter, otlp or none; /metrics works with either.
+    metrics_exporter "metrics-exporter": bool = "otlp", parse_exporter, Plain, ["OTEL_METRICS_EXPORTER"];
+    /// Traces exporter, otlp or none.
+    traces_exporter "traces-exporter": bool = "otlp", parse_exporter, Plain, ["OTEL_TRACES_EXPORTER"];
+    /// Which calls are traced; by default, the caller's trace context decides, and without one
+    /// --traces-ratio.
     traces_sampler "traces-sampler": TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
-    /// Fraction of traced calls.
-    traces_ratio "traces-ratio": f64 = "0.01", ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
+    /// Fraction of calls that are traced, 0 to 1.
+    traces_ratio "traces-ratio": f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
     /// Service name in metrics and traces.
-    service_name "service-name": String = "tidegate", text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
+    service_name "service-name": String = "tidegate", parse_text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
     /// Resource attributes: name=value, separated by commas.
-    resource_attributes "resource-attributes": String = "", text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
-    /// Turn OTLP off.
-    otel_sdk_disabled "otel-sdk-disabled": bool = "false", flag, Plain, ["OTEL_SDK_DISABLED"];
+    resource_attributes "resource-attributes": String = "", parse_text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
+    /// Disable OTLP export.
+    otel_sdk_disabled "otel-sdk-disabled": bool = "false", parse_flag, Plain, ["OTEL_SDK_DISABLED"];
     /// Count and time decisions; false only serves to measure the cost.
-    metrics "metrics": bool = "true", flag, Plain, [];
-    /// Lowest log level: off, error, warn, info, debug, trace.
+    metrics "metrics": bool = "true", parse_flag, Plain, [];
+    /// Least severe level that is logged: off, error, warn, info, debug, trace.
     log_level "log-level": LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
     /// Log format: text or json.
     log_format "log-format": LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Error message that describes which values a setting accepts.
+/// Description of the values that a setting accepts, used as an error message.
 pub(super) type ValueError = String;
 
 /// Secret text that is hidden in logs, errors and `--print-settings`.
@@ -57,31 +57,31 @@ macro_rules! words {
 }
 
 words! {
-    /// Switch that can also be determined by other settings.
+    /// On/off setting that can depend on other settings.
     OnOff {
-        /// Determined by other settings.
+        /// Depends on other settings.
         "auto" Auto,
         /// Enabled.
         "on" On,
         /// Disabled.
         "off" Off,
     }
-    /// Store that keeps the counters.
+    /// Store of the counters.
     StoreKind {
-        /// Redis if `--redis-url` is set, else memory.
+        /// Redis if `--redis-url` is set, otherwise memory.
         "auto" Auto,
         /// Memory of this process.
         "memory" Memory,
         /// Redis, shared by all replicas.
         "redis" Redis,
     }
-    /// Redis topology.
+    /// Topology of Redis.
     RedisType {
         /// Single Redis server.
         "single" Single,
-        /// Replicated Redis whose sentinels report the master.
+        /// Replicated Redis, where the sentinels report which server is the master.
         "sentinel" Sentinel,
-        /// Redis Cluster.
+        /// Redis Cluster, sharded over several servers.
         "cluster" Cluster,
     }
     /// Family of rate limit headers added to responses.
@@ -95,15 +95,15 @@ words! {
         /// `RateLimit-*` and `X-RateLimit-*` headers.
         "both" Both,
     }
-    /// Format of the reset header.
-    ResetForm {
+    /// Format of the header with the reset time.
+    ResetSetting {
         /// Seconds until the reset.
         "seconds" Seconds,
         /// Time of the reset, in seconds since the Unix epoch.
         "unix" Unix,
     }
     /// Format of the `Retry-After` header.
-    RetryAfterForm {
+    RetryAfterSetting {
         /// No `Retry-After` header.
         "off" Off,
         /// Whole seconds, at least 1.
@@ -133,15 +133,15 @@ words! {
         "panic" Panic,
         /// Same as `error`.
         "fatal" Fatal,
-        /// Logs failures.
+        /// Logs failures only.
         "error" Error,
-        /// Also logs problems that need attention.
+        /// Logs failures and problems that need attention.
         "warning" Warning,
         /// Same as `warning`.
         "warn" Warn,
-        /// Also logs normal events.
+        /// Logs failures, problems and normal events.
         "info" Info,
-        /// Also logs details that help to find a cause.
+        /// Logs everything, including details that help to find a cause.
         "debug" Debug,
         /// Same as `debug`.
         "trace" Trace,
@@ -149,7 +149,7 @@ words! {
 }
 
 /// Parses text, rejecting control characters.
-pub(super) fn text(text: &str) -> Result<String, ValueError> {
+pub(super) fn parse_text(text: &str) -> Result<String, ValueError> {
     match text.chars().find(|c| c.is_control()) {
         Some(_) => Err("may not contain control characters".to_owned()),
         None => Ok(text.to_owned()),
@@ -157,46 +157,46 @@ pub(super) fn text(text: &str) -> Result<String, ValueError> {
 }
 
 /// Parses a host name or an IP address. Strips the brackets of an IPv6 address.
-pub(super) fn host(input: &str) -> Result<String, ValueError> {
+pub(super) fn parse_host(input: &str) -> Result<String, ValueError> {
     let bare = input.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(input);
     if bare.is_empty() || bare.contains(char::is_whitespace) {
         return Err("must be a host name or an IP address, such as 0.0.0.0 or ::1".to_owned());
     }
-    text(bare)
+    parse_text(bare)
 }
 
 /// Parses `host:port`. An empty host means all local addresses.
-pub(super) fn address(input: &str) -> Result<(String, u16), ValueError> {
+pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
     let error = || "must be host:port or :port, such as 0.0.0.0:9090 or :9090".to_owned();
     let (name, port) = input.rsplit_once(':').ok_or_else(error)?;
     let port = port.parse().map_err(|_| error())?;
-    let name = if name.is_empty() { "0.0.0.0".to_owned() } else { host(name)? };
+    let name = if name.is_empty() { "0.0.0.0".to_owned() } else { parse_host(name)? };
     Ok((name, port))
 }
 
 /// Parses a secret. Any text is valid.
-pub(super) fn secret(input: &str) -> Result<SecretText, ValueError> {
+pub(super) fn parse_secret(input: &str) -> Result<SecretText, ValueError> {
     Ok(SecretText::from(input))
 }
 
-/// Parses secret text, rejecting control characters.
-pub(super) fn secret_line(input: &str) -> Result<SecretText, ValueError> {
-    text(input).map(|text| SecretText::from(text.as_str()))
+/// Parses a secret, rejecting control characters.
+pub(super) fn parse_secret_line(input: &str) -> Result<SecretText, ValueError> {
+    parse_text(input).map(|text| SecretText::from(text.as_str()))
 }
 
 /// Parses a path. Empty text means `None`.
-pub(super) fn path(input: &str) -> Result<Option<PathBuf>, ValueError> {
+pub(super) fn parse_path(input: &str) -> Result<Option<PathBuf>, ValueError> {
     Ok((!input.is_empty()).then(|| PathBuf::from(input)))
 }
 
 /// Parses a comma-separated list of paths. Empty text means an empty list.
-pub(super) fn paths(input: &str) -> Result<Vec<PathBuf>, ValueError> {
+pub(super) fn parse_paths(input: &str) -> Result<Vec<PathBuf>, ValueError> {
     let items = input.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items.map(|item| text(item).map(PathBuf::from)).collect()
+    items.map(|item| parse_text(item).map(PathBuf::from)).collect()
 }
 
 /// Parses a boolean as in Go (`1`, `t`, `TRUE`), like envoyproxy/ratelimit, or as in YAML (`yes`).
-pub(super) fn flag(input: &str) -> Result<bool, ValueError> {
+pub(super) fn parse_flag(input: &str) -> Result<bool, ValueError> {
     match input.to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "y" | "yes" | "on" => Ok(true),
         "0" | "f" | "false" | "n" | "no" | "off" => Ok(false),
@@ -205,7 +205,7 @@ pub(super) fn flag(input: &str) -> Result<bool, ValueError> {
 }
 
 /// Returns a parser for whole numbers from `min` to `max`.
-pub(super) fn number<T: TryFrom<u64>>(
+pub(super) fn number_parser<T: TryFrom<u64>>(
     min: u64,
     max: u64,
 ) -> impl Fn(&str) -> Result<T, ValueError> {
@@ -213,7 +213,7 @@ pub(super) fn number<T: TryFrom<u64>>(
 }
 
 /// Parses a decimal fraction from 0 to 1.
-pub(super) fn ratio(input: &str) -> Result<f64, ValueError> {
+pub(super) fn parse_ratio(input: &str) -> Result<f64, ValueError> {
     match input.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
         _ => Err("must be a number from 0 to 1, such as 0.8".to_owned()),
@@ -221,10 +221,13 @@ pub(super) fn ratio(input: &str) -> Result<f64, ValueError> {
 }
 
 /// Returns a parser for durations such as `250ms`, `5s` or `1h30m`, from `min_ms` to `max_ms`.
-pub(super) fn duration(min_ms: u64, max_ms: u64) -> impl Fn(&str) -> Result<Duration, ValueError> {
+pub(super) fn duration_parser(
+    min_ms: u64,
+    max_ms: u64,
+) -> impl Fn(&str) -> Result<Duration, ValueError> {
     move |input| {
         let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
-        check_bounds(millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
+        check_bounds(parse_millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
             .map(Duration::from_millis)
             .map_err(|error| format!("{error}, with a unit: 250ms, 5s, 1m30s, 24h"))
     }
@@ -232,11 +235,11 @@ pub(super) fn duration(min_ms: u64, max_ms: u64) -> impl Fn(&str) -> Result<Dura
 
 /// Returns a parser for durations from `min_ms` to `max_ms`. A number without a unit is in
 /// milliseconds, as in OpenTelemetry's variables.
-pub(super) fn duration_or_millis(
+pub(super) fn duration_or_millis_parser(
     min_ms: u64,
     max_ms: u64,
 ) -> impl Fn(&str) -> Result<Duration, ValueError> {
-    let parse = duration(min_ms, max_ms);
+    let parse = duration_parser(min_ms, max_ms);
     move |input| match input.bytes().all(|byte| byte.is_ascii_digit()) {
         true => parse(&format!("{input}ms")),
         false => parse(input),
@@ -244,7 +247,10 @@ pub(super) fn duration_or_millis(
 }
 
 /// Returns a parser for sizes such as `65536`, `64KiB` or `16MiB`, from `min` to `max` bytes.
-pub(super) fn bytes<T: TryFrom<u64>>(min: u64, max: u64) -> impl Fn(&str) -> Result<T, ValueError> {
+pub(super) fn size_parser<T: TryFrom<u64>>(
+    min: u64,
+    max: u64,
+) -> impl Fn(&str) -> Result<T, ValueError> {
     move |input| {
         let digits = input.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(input.len());
         let (number, unit) = input.split_at(digits);
@@ -275,8 +281,9 @@ fn check_bounds<T: TryFrom<u64>>(
         .ok_or_else(|| format!("must be from {shown_min} to {shown_max}"))
 }
 
-/// Parses a duration in Go's format, such as `1h30m` or `0`. Returns milliseconds, rounded down.
-fn millis(input: &str) -> Option<u64> {
+/// Parses a duration in Go's format, such as `1h30m` or `0`, and rounds it down to milliseconds.
+/// Returns `None` if it is malformed.
+fn parse_millis(input: &str) -> Option<u64> {
     if input == "0" {
         return Some(0);
     }
@@ -310,8 +317,8 @@ fn millis(input: &str) -> Option<u64> {
     (!input.is_empty()).then_some(sum_ns / 1_000_000)
 }
 
-/// Parses the prefix of Redis keys. Rejects characters that could change the hash tag.
-pub(super) fn key_prefix(input: &str) -> Result<String, ValueError> {
+/// Parses the prefix of Redis keys. Rejects characters that could change a key's hash tag.
+pub(super) fn parse_key_prefix(input: &str) -> Result<String, ValueError> {
     let bad = |c: char| c == '{' || c == '}' || c.is_whitespace() || c.is_control();
     if input.len() > 64 {
         return Err("must have at most 64 bytes: it is part of every key".to_owned());
@@ -330,22 +337,22 @@ mod tests {
 
     #[test]
     fn durations_have_the_format_of_go() {
-        assert_eq!(millis("1h30m"), Some(5_400_000));
-        assert_eq!(millis("250ms"), Some(250));
-        assert_eq!(millis("24h0m0s"), Some(86_400_000));
-        assert_eq!(millis("1.5s"), Some(1_500));
-        assert_eq!(millis(".5h1.s"), Some(1_801_000));
-        assert_eq!(millis("1500us2µs999ns"), Some(1));
+        assert_eq!(parse_millis("1h30m"), Some(5_400_000));
+        assert_eq!(parse_millis("250ms"), Some(250));
+        assert_eq!(parse_millis("24h0m0s"), Some(86_400_000));
+        assert_eq!(parse_millis("1.5s"), Some(1_500));
+        assert_eq!(parse_millis(".5h1.s"), Some(1_801_000));
+        assert_eq!(parse_millis("1500us2µs999ns"), Some(1));
         for bad in ["", "5", "s", "5 s", ".s", "1.5.5s", "-1s", "5d", "9999999999h"] {
-            assert_eq!(millis(bad), None, "{bad:?}");
+            assert_eq!(parse_millis(bad), None, "{bad:?}");
         }
     }
 
     #[test]
     fn an_error_names_the_bounds() {
-        assert_eq!(number::<u16>(1, 9)("0"), Err("must be from 1 to 9".to_owned()));
-        assert!(duration(1, 1_000)("2s").unwrap_err().contains("from 1ms to 1s"));
-        let size = bytes::<usize>(1, 1 << 20);
+        assert_eq!(number_parser::<u16>(1, 9)("0"), Err("must be from 1 to 9".to_owned()));
+        assert!(duration_parser(1, 1_000)("2s").unwrap_err().contains("from 1ms to 1s"));
+        let size = size_parser::<usize>(1, 1 << 20);
         assert_eq!(size("64KiB"), Ok(65_536));
         assert!(size("2MiB").is_err());
         assert!(size("99999999999GiB").is_err());
@@ -354,14 +361,17 @@ mod tests {
     #[test]
     fn a_key_prefix_that_could_move_keys_between_slots_is_rejected() {
         for bad in ["a{b", "a}b", "a b", "a\tb", "a\u{7}"] {
-            assert!(key_prefix(bad).is_err(), "{bad:?}");
+            assert!(parse_key_prefix(bad).is_err(), "{bad:?}");
         }
-        assert_eq!(key_prefix("prod:edge-").as_deref(), Ok("prod:edge-"));
+        assert_eq!(parse_key_prefix("prod:edge-").as_deref(), Ok("prod:edge-"));
     }
 
     #[test]
     fn a_secret_is_not_printed() {
-        assert_eq!(format!("{:?}", secret_line("redis://u:hunter2@h:1")), "Ok(SecretText(..))");
+        assert_eq!(
+            format!("{:?}", parse_secret_line("redis://u:hunter2@h:1")),
+            "Ok(SecretText(..))"
+        );
         assert_eq!(format!("{:?}", SecretText::from("hunter2")), "SecretText(..)");
     }
 }

@@ -15,12 +15,12 @@ tokio::task_local! {
     static TRACE: Arc<Trace>;
 }
 
-/// Runs `work` with `trace` as the current trace.
+/// Runs a future with `trace` as the current trace of its task.
 pub async fn scope<W: Future>(trace: Arc<Trace>, work: W) -> W::Output {
     TRACE.scope(trace, work).await
 }
 
-/// Calls `write` with the current trace; does nothing for an untraced call.
+/// Calls `write` with the current trace. Does nothing if the current call is not traced.
 pub fn record(write: impl FnOnce(&Trace)) {
     // An error means that the call is not traced.
     let _ = TRACE.try_with(|trace| write(trace));

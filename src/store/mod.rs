@@ -13,7 +13,8 @@
 //!    call is rejected. It passes, charges nothing, never lifts a counter above its capacity, and
 //!    has no effect on a counter that does not exist.
 //! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
-//!    checks, at least one of those does. `Shadow` checks have no effect on admission.
+//!    checks, all checks of at least one quota descriptor pass. `Shadow` checks have no effect on
+//!    admission.
 //! 4. **All or nothing.** Under `Accounting::AllOrNothing` a rejected call charges nothing; an
 //!    admitted call charges every check that passes, and none that refuses. If some checks are
 //!    unanswered and none refuses, the charges of the others are kept. If the fallback then rejects
@@ -61,62 +62,65 @@ pub mod redis;
 
 /// Store of counters that decides calls. The module documentation states the contract.
 pub trait Store: Send + Sync + 'static {
-    /// Decides a call and returns one answer per check, in order.
+    /// Decides a call. Returns one answer per check, in order.
     ///
     /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
 
-    /// Refunds charges to their counters (clause 16). Each refund is sent at most once; a lost one
-    /// only leaves the counter stricter until it refills.
+    /// Refunds charges to their counters (clause 16). Each refund is sent at most once. If it is
+    /// lost, the counter counts too many hits until it refills.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 }
 
 /// Store in this process's memory, which answers without waiting. It replaces a remote store that
 /// is slow or unavailable, and keeps the same contract.
 pub trait LocalStore: Store {
-    /// Decides a call and returns one answer per check, in order, each an `Answer::Decided`.
+    /// Decides a call. Returns one answer per check, in order, each of them [`Answer::Decided`].
     fn decide(&self, call: &Call<'_>) -> Vec<Answer>;
 
-    /// Decides a call of one check. Unlike `decide`, allocates no list of answers.
+    /// Decides a call that consists of a single check. Unlike [`decide`](Self::decide), does not
+    /// allocate a list of answers.
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
 }
 
-/// Store that all replicas share, with what operators ask of it: nodes, connections, statistics. A
+/// Store that all replicas share. Reports its nodes, connections and statistics to operators. A
 /// wrapper adds its own counters to the statistics of the store that it wraps.
 pub trait SharedStore: Store {
-    /// Report on one server.
+    /// Report on one server of the store.
     type Node;
 
-    /// Returns a report on each server that holds counters now.
+    /// Returns a report on each server that currently holds counters.
     fn nodes(&self) -> Vec<Self::Node>;
 
     /// Waits until every server is connected. Only startup calls this; a request never waits.
     fn until_connected(&self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the totals since the start of the process.
+    /// Returns the statistics of the store, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
 
     /// Empties the refusal cache. Called when the policy changes.
     fn clear_refusals(&self);
 }
 
-/// Totals of a shared store since the start of the process.
+/// Statistics of a shared store: totals since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedStoreStats {
-    /// Calls not answered within the budget.
+    /// Number of calls that the store did not answer within their budget.
     pub overruns: u64,
-    /// Checks rejected from the refusal cache.
+    /// Number of checks refused from the refusal cache.
     pub cached_refusals: u64,
-    /// Calls answered from the refusal cache alone.
+    /// Number of calls answered entirely from the refusal cache.
     pub cached_calls: u64,
-    /// Counters with a state from the far future, which were read as full.
+    /// Number of times a counter had a state from the far future, which was clamped to a full
+    /// counter.
     pub clamped: u64,
-    /// Replies that match no script's format.
+    /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Calls whose counters were in several cluster slots.
+    /// Number of calls whose counters were in several hash slots of the Redis Cluster.
     pub multi_slot_calls: u64,
-    /// Multi-slot calls that asked one slot before the others.
+    /// Number of multi-slot calls that took two round trips: one to the hash slot of the counter
+    /// nearest to its limit, and one to the others.
     pub two_rounds: u64,
-    /// Charges refunded because another slot rejected the call.
+    /// Number of charges refunded because a check in another hash slot rejected the call.
     pub refunds: u64,
 }

@@ -26,7 +26,7 @@ const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "key1", "key2"])
 }
 
-/// Metric family with a series per rule, and the function that reads its value.
+/// Metric family with one series per rule, and the function that reads a series' value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
 const RULES: [RuleMetric; 5] = [
@@ -55,7 +55,7 @@ const ERRORS: MetricFamily = counter(
 )
 .with_labels(&["err_type"]);
 
-/// Metric family of the whole process, and the function that reads its value.
+/// Metric family without labels for the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
 const LOADS: [ProcessMetric; 2] = [
@@ -86,7 +86,7 @@ impl Collector for CompatMetrics {
 }
 
 fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
-    let tables = telemetry.tables();
+    let tables = telemetry.rule_tables();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
     for (rule, counters) in &tables.present.by_name {
         let [key1, key2] = key_labels(&rule.domain, &rule.path);
@@ -101,7 +101,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
             })
         })?;
     }
-    let totals = telemetry.totals();
+    let totals = telemetry.sum_workers();
     let calls = totals.outcomes.iter().sum();
     sink.family(&REQUESTS, &mut |emit| emit(&METHOD, MetricValue::Number(calls)))?;
     let durations = || MetricValue::Histogram(totals.durations.clone());

@@ -17,7 +17,7 @@ use super::refusal_log::RefusalLog;
 use super::rule_counters::{
     CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
 };
-use super::top::{Top, ValueDisplay};
+use super::top::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
     RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
@@ -27,11 +27,11 @@ use crate::domain::{
 /// last.
 const WORKERS_MAX: usize = 256;
 
-/// Process-wide counters, as incremented by one worker thread.
+/// Process-wide counters, incremented by one worker thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounters {
-    /// Number of decisions, by code and source.
+    /// Number of decisions, by code (OK, OVER_LIMIT), then by source.
     decided: [[AtomicU64; SOURCE_COUNT]; 2],
     shadowed: AtomicU64,
     domain_not_found: AtomicU64,
@@ -62,20 +62,20 @@ pub struct Telemetry {
     enabled: bool,
     near_ratio: f64,
     tables: ArcSwap<RuleTables>,
-    /// Counters of all request overrides together, because callers choose how many different
-    /// overrides there are.
+    /// Counters of all request overrides together. Per-override counters would be unbounded,
+    /// because callers choose the overrides.
     pub(super) overrides: RuleCounters,
     workers: Box<[WorkerCounters]>,
     loads: AtomicU64,
     load_errors: AtomicU64,
-    /// Whether the last attempt to load the policy files succeeded, or the files match the active
-    /// policy again.
+    /// Whether the last attempt to load the policy files succeeded. Also true once the files match
+    /// the active policy again.
     last_load_succeeded: AtomicBool,
     /// Time of the last successful load, in microseconds since the Unix epoch.
     last_load_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
     refusal_log: RefusalLog,
-    top: Top,
+    top: TopRefusals,
 }
 
 /// Number of threads that have used worker counters. Workers are few and live as long as the
@@ -93,7 +93,7 @@ impl Telemetry {
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
             enabled: true,
-            top: Top::new(ValueDisplay::default()),
+            top: TopRefusals::new(ValueDisplay::default()),
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
@@ -135,12 +135,12 @@ impl Telemetry {
     /// Sets how `/top` displays the descriptor values of rejected keys.
     #[must_use]
     pub fn with_value_display(self, values: ValueDisplay) -> Self {
-        Telemetry { top: Top::new(values), ..self }
+        Telemetry { top: TopRefusals::new(values), ..self }
     }
 
-    /// Records a successful load of a policy. Its rules are numbered from `first`; a rule that
-    /// existed before under the same name keeps its counts. Call this before the policy decides its
-    /// first call.
+    /// Records a successful load of a policy. Its rules have consecutive ids, starting with
+    /// `first`. A rule that keeps its name keeps its counts. Call this before the policy decides
+    /// its first call.
     pub fn policy_loaded(
         &self,
         first: RuleId,
@@ -169,15 +169,15 @@ impl Telemetry {
     }
 
     /// Returns the statistics of the most rejected keys.
-    pub fn top(&self) -> &Top {
+    pub fn top(&self) -> &TopRefusals {
         &self.top
     }
 
-    pub(super) fn tables(&self) -> Arc<RuleTables> {
+    pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
         self.tables.load_full()
     }
 
-    pub(super) fn totals(&self) -> ProcessTotals {
+    pub(super) fn sum_workers(&self) -> ProcessTotals {
         let mut totals = ProcessTotals {
             decided: CountsByCode::default(),
             shadowed: 0,
@@ -205,7 +205,7 @@ impl Telemetry {
     }
 
     /// Returns this thread's counters, and whether no other thread writes to them.
-    fn worker(&self) -> (&WorkerCounters, bool) {
+    fn worker_counters(&self) -> (&WorkerCounters, bool) {
         let worker = WORKER.get().unwrap_or_else(|| {
             let next = WORKER_COUNT.fetch_add(1, Ordering::Relaxed);
             WORKER.set(Some(next));
@@ -232,7 +232,7 @@ impl Observer for Telemetry {
     }
 
     fn release_without_holder(&self) {
-        let (worker, exclusive) = self.worker();
+        let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.releases_without_holder, 1, exclusive);
     }
 
@@ -246,7 +246,7 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let (worker, exclusive) = self.worker();
+        let (worker, exclusive) = self.worker_counters();
         let refused = usize::from(decision.code == Code::OverLimit);
         add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
         if decision.code == Code::OverLimit {
@@ -268,7 +268,7 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let (worker, exclusive) = self.worker();
+        let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.outcomes[outcome as usize], 1, exclusive);
         worker.durations.record_duration_with(took, exclusive);
     }
@@ -310,6 +310,7 @@ mod tests {
                 reset_after: Micros::ZERO,
                 taken: None,
             },
+            decided: true,
             shadow: false,
             admitted: true,
             is_refund: false,
@@ -318,7 +319,12 @@ mod tests {
     }
 
     fn total(telemetry: &Telemetry, path: &str) -> Option<u64> {
-        telemetry.tables().present.by_name.get(&name(path)).map(|counters| counters.hits().total)
+        telemetry
+            .rule_tables()
+            .present
+            .by_name
+            .get(&name(path))
+            .map(|counters| counters.hits().total)
     }
 
     #[test]
@@ -346,7 +352,7 @@ mod tests {
                 });
             }
         });
-        let totals = telemetry.totals();
+        let totals = telemetry.sum_workers();
         assert_eq!(totals.outcomes[RpcOutcome::Decided as usize], threads * EACH);
         assert_eq!(
             (totals.durations.count(), totals.durations.sum),

@@ -13,7 +13,7 @@ use super::metric::{
 use super::rule_counters::{CODES, CountsByCode, RuleName, SOURCES};
 use crate::domain::RpcOutcome;
 
-/// Metric family with a series per rule, and the function that reads its value.
+/// Metric family with one series per rule, and the function that reads a series' value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
 const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
@@ -49,7 +49,7 @@ const DECISION_SECONDS: MetricFamily =
     histogram("decision", "Time from receiving a call to its response")
         .in_unit(MetricUnit::Seconds);
 
-/// Metric family of the whole process, and the function that reads its value.
+/// Metric family without labels for the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
 const TOTALS: [ProcessMetric; 7] = [
@@ -111,8 +111,8 @@ impl Telemetry {
     /// Returns the first error of the sink.
     pub(super) fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         self.emit_rules(sink)?;
-        emit_totals(&self.totals(), sink)?;
-        let tables = self.tables();
+        emit_totals(&self.sum_workers(), sink)?;
+        let tables = self.rule_tables();
         let fingerprint = tables.present.fingerprint.as_str();
         sink.family(&POLICY, &mut |emit| {
             emit(&[("fingerprint", fingerprint)], MetricValue::Number(1))
@@ -122,7 +122,7 @@ impl Telemetry {
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let tables = self.tables();
+        let tables = self.rule_tables();
         let request_overrides = RuleName { domain: "".into(), path: OVERRIDES.into() };
         let counters = || {
             let named = tables.present.by_name.iter().map(|(name, counters)| (name, &**counters));

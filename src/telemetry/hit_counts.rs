@@ -4,14 +4,15 @@
 
 use crate::domain::{CheckEvent, Verdict};
 
-/// Hits of one check by class, or the sums over all checks of a rule.
+/// Hits of one check by category, or the sums over all checks of a rule. A hit can be in several
+/// categories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HitCounts {
     /// Requested hits.
     pub(super) total: u64,
-    /// Hits that passed.
+    /// Hits of checks that passed, except those in `uncharged`.
     pub(super) within: u64,
-    /// Hits over the limit.
+    /// Hits above the limit's capacity, in checks that were rejected.
     pub(super) over: u64,
     /// Hits between the near-limit threshold and the limit. For a rejected check, those that would
     /// have fitted.
@@ -25,7 +26,7 @@ pub(super) struct HitCounts {
 }
 
 impl HitCounts {
-    /// Adds the hits of another check, class by class.
+    /// Adds the hits of another check, category by category.
     pub(super) fn add(&mut self, other: &HitCounts) {
         self.total += other.total;
         self.within += other.within;
@@ -98,6 +99,7 @@ mod tests {
                 reset_after: Micros::ZERO,
                 taken: None,
             },
+            decided: true,
             shadow: false,
             admitted: verdict == Verdict::Pass,
             is_refund: false,

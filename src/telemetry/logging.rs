@@ -2,30 +2,31 @@
 //! fields.
 //!
 //! Control characters, line separators and bidirectional marks are escaped, so that no field can
-//! forge a log line or reorder its text.
+//! forge a log line or reorder its text. Libraries such as h2 log at `warn` and above only.
 
 use std::io::{self, Write};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::domain::needs_escape;
 
-/// Log level: the least severe events that are logged.
+/// Log level, the least severe level that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
-    /// Nothing is logged.
+    /// Logs nothing.
     Off,
-    /// Only failures.
+    /// Logs failures only.
     Error,
-    /// Also problems that need attention.
+    /// Logs failures and problems that need attention.
     Warn,
-    /// Also normal events.
+    /// Logs failures, problems and normal events.
     Info,
-    /// Also details that help to find the cause of a problem.
+    /// Logs everything, including details that help to find the cause of a problem.
     Debug,
 }
 
@@ -54,25 +55,29 @@ impl Verbosity {
         }
     }
 
-    /// Returns the level with the given name.
+    /// Returns the level called `word`; `None` if there is none.
     pub fn parse(word: &str) -> Option<Verbosity> {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
-    const fn filter(self) -> LevelFilter {
-        match self {
+    /// Returns the filter of this level. It admits libraries up to `warn`: at `debug`, every HTTP/2
+    /// frame would be a line.
+    fn filter(self) -> Targets {
+        let level = match self {
             Verbosity::Off => LevelFilter::OFF,
             Verbosity::Error => LevelFilter::ERROR,
             Verbosity::Warn => LevelFilter::WARN,
             Verbosity::Info => LevelFilter::INFO,
             Verbosity::Debug => LevelFilter::DEBUG,
-        }
+        };
+        let libraries = level.min(LevelFilter::WARN);
+        Targets::new().with_default(libraries).with_target(env!("CARGO_CRATE_NAME"), level)
     }
 }
 
 /// Handle for changing the log level at run time.
 #[derive(Clone, Debug)]
-pub struct LogHandle(reload::Handle<LevelFilter, Registry>);
+pub struct LogHandle(reload::Handle<Targets, Registry>);
 
 impl LogHandle {
     /// Sets the log level. A suppressed event costs one comparison.

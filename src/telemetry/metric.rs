@@ -15,7 +15,7 @@ pub enum MetricKind {
     Counter,
     /// Number that can increase and decrease.
     Gauge,
-    /// Number of observations per bucket.
+    /// Distribution of observations over buckets.
     Histogram,
     /// Counter whose name does not end in `_total`, as in envoyproxy/ratelimit.
     UnsuffixedCounter,
@@ -30,7 +30,7 @@ pub enum MetricUnit {
     Bytes,
 }
 
-/// Metric family: a name shared by any number of series with different labels.
+/// Metric family: a name shared by all series that differ only in their label values.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricFamily {
     /// Name without the prefix `tidegate_`, the unit, and the suffix `_total`.
@@ -104,7 +104,7 @@ pub enum MetricValue {
 /// Labels of a series. Values come from the policy or the settings, never from callers.
 pub type Labels<'a> = [(&'static str, &'a str)];
 
-/// Callback that receives the labels and value of each series of a family.
+/// Callback that takes the labels and value of each series of a family.
 pub type EmitSeries<'p> = &'p mut dyn FnMut(&Labels<'_>, MetricValue) -> fmt::Result;
 
 /// Writer of metrics in some output format.

@@ -38,10 +38,10 @@ pub use metric::{
     EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit,
     MetricValue, counter, emit_single, gauge, histogram,
 };
-pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, Scrape};
+pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RuleSnapshot, Snapshot};
 pub use top::{
-    DRAIN_INTERVAL, LimitName, ResolveLimit, Top, TopKey, TopLimit, TopReport, TopWindow,
+    DRAIN_INTERVAL, LimitName, ResolveLimit, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
     ValueDisplay,
 };

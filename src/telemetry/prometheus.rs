@@ -52,19 +52,19 @@ impl AllMetrics {
     }
 }
 
-/// Renderer of the metrics page.
+/// Renderer of the metrics page, in both text formats.
 #[derive(Debug)]
-pub struct Scrape(Registry);
+pub struct MetricsPage(Registry);
 
-impl Scrape {
-    /// Creates a page with these metrics. All names start with `tidegate_`.
+impl MetricsPage {
+    /// Creates a page with these metrics. All their names start with `tidegate_`.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
         registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(OwnMetrics(metrics)));
-        Scrape(registry)
+        MetricsPage(registry)
     }
 
-    /// Adds the decision counters under the names of envoyproxy/ratelimit.
+    /// Adds the decision counters under the metric names of envoyproxy/ratelimit.
     #[must_use]
     pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
         self.0.register_collector(Box::new(CompatMetrics(telemetry)));
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_scrape_is_openmetrics_with_labels_of_the_policy_only() {
-        let text = Scrape::new(metrics()).text().unwrap();
+        let text = MetricsPage::new(metrics()).text().unwrap();
         assert!(text.ends_with("# EOF\n"), "{text}");
         for line in [
             r#"tidegate_rule_hits_total{domain="d",rule="d.key_\"quoted\"\nvalue"} 0"#,
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_older_format_has_the_same_series_under_its_own_family_names() {
-        let scrape = Scrape::new(metrics());
+        let scrape = MetricsPage::new(metrics());
         let (text, plain) = (scrape.text().unwrap(), scrape.plain_text().unwrap());
         let series = |text: &str| {
             text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()

@@ -13,9 +13,9 @@ use super::metric::{
 };
 
 /// Microseconds per second. Metric values are in microseconds, but Prometheus expects seconds.
-const MICROS: f64 = 1e6;
+const MICROS_PER_SECOND: f64 = 1e6;
 
-/// Metric sink for the Prometheus encoder.
+/// Metric sink that writes to the Prometheus encoder.
 pub(super) struct PrometheusWriter<'a, 'e>(pub(super) &'a mut DescriptorEncoder<'e>);
 
 struct LabelSet<'a>(&'a Labels<'a>);
@@ -42,7 +42,7 @@ impl MetricSink for PrometheusWriter<'_, '_> {
             MetricUnit::Seconds => registry::Unit::Seconds,
             MetricUnit::Bytes => registry::Unit::Bytes,
         });
-        let scale = if family.unit == Some(MetricUnit::Seconds) { MICROS } else { 1.0 };
+        let scale = if family.unit == Some(MetricUnit::Seconds) { MICROS_PER_SECOND } else { 1.0 };
         let mut metric = self.0.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
         fill(&mut |labels, value| {
             if labels.is_empty() {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::domain::{Decision, Source};
 
-/// Data of a rejected call for the log. It contains nothing that the caller sent.
+/// Data about a rejected call for the log. Contains nothing that the caller sent.
 #[derive(Debug)]
 struct LoggedRefusal {
     limit: String,
@@ -24,7 +24,7 @@ pub(super) struct RefusalLog {
     /// Whether the next rejection should be recorded.
     wanted: AtomicBool,
     recorded: Mutex<Option<LoggedRefusal>>,
-    /// Total number of rejections when the last line was written.
+    /// Number of rejections since the process started, as of the last log line.
     refused_before: AtomicU64,
 }
 

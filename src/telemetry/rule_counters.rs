@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::hit_counts::HitCounts;
 use crate::domain::{CheckEvent, RuleId, Source, Verdict};
 
-/// Name of a rule in metrics.
+/// Name of a rule in metrics, which stays the same across policy loads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleName {
     /// Domain of the rule.
@@ -45,7 +45,7 @@ pub(super) type CountsByCode = [[u64; SOURCE_COUNT]; 2];
 /// Values of the `code` label, in the order of [`CountsByCode`].
 pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 
-/// Counters of one rule: hits by class, and checks by verdict and source. Fields are ordered so
+/// Counters of one rule: hits by category, and checks by verdict and source. Fields are ordered so
 /// that a passing check writes only to the first cache line, which on a hot rule moves between all
 /// cores.
 #[derive(Debug, Default)]
@@ -55,7 +55,8 @@ pub(super) struct RuleCounters {
     within: AtomicU64,
     near: AtomicU64,
     refused: [AtomicU64; SOURCE_COUNT],
-    /// Requested hits that were not within the limit.
+    /// Requested hits that did not pass. Stored instead of the total, so that a passing check
+    /// increments fewer counters.
     not_within: AtomicU64,
     over: AtomicU64,
     shadow: AtomicU64,
@@ -78,6 +79,9 @@ impl RuleCounters {
             if more != 0 {
                 counter.fetch_add(more, Ordering::Relaxed);
             }
+        }
+        if !check.decided {
+            return;
         }
         let checks = match check.outcome.verdict {
             Verdict::Pass => &self.passed,
@@ -109,9 +113,10 @@ impl RuleCounters {
 /// Rule counters of one policy.
 #[derive(Debug, Default)]
 pub(super) struct RuleTable {
-    /// Number of the policy's first rule. Numbers are consecutive.
+    /// Id of the policy's first rule. Ids are consecutive.
     first: u32,
-    /// Counters in the order of rule numbers, from `first`. Rules with the same name share theirs.
+    /// Counters in the order of rule ids, starting with `first`. Rules with the same name share
+    /// their counters.
     by_id: Vec<Arc<RuleCounters>>,
     /// Counters by rule name, for scrapes and for the next policy load.
     pub(super) by_name: BTreeMap<RuleName, Arc<RuleCounters>>,
@@ -120,8 +125,8 @@ pub(super) struct RuleTable {
 }
 
 impl RuleTable {
-    /// Creates counters for a policy whose rules are numbered from `first`. Rules that `former`
-    /// contains under the same name keep their counters.
+    /// Creates counters for a policy whose rules have consecutive ids, starting with `first`. Rules
+    /// that `former` contains under the same name keep their counters.
     pub(super) fn new(
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
@@ -146,8 +151,8 @@ impl RuleTable {
     }
 }
 
-/// Rule counters of the current and the previous policy. A call in flight during a reload still
-/// counts for the previous one.
+/// Rule counters of the current and the previous policy. A call that is in flight during a reload
+/// still counts for the previous policy.
 #[derive(Debug, Default)]
 pub(super) struct RuleTables {
     pub(super) present: Arc<RuleTable>,

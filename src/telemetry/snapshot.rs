@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::counters::Telemetry;
 use super::rule_counters::RuleName;
 
-/// Counts since the process started.
+/// Decision counts since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Number of admitted calls.
@@ -20,13 +20,14 @@ pub struct Snapshot {
 /// Hits of one rule since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
-    /// Requested hits.
+    /// Requested hits, whether admitted or rejected.
     pub asked: u64,
-    /// Hits over the limit.
+    /// Hits over the limit, whether the limit is enforced or in shadow mode.
     pub refused: u64,
 }
 
-/// Percentiles of the time from receiving a call to sending its response.
+/// Percentiles, since the process started, of the time from receiving a call to sending its
+/// response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// Median.
@@ -40,8 +41,8 @@ pub struct Latency {
 impl Telemetry {
     /// Returns all counts since the process started.
     pub fn snapshot(&self) -> Snapshot {
-        let totals = self.totals();
-        let tables = self.tables();
+        let totals = self.sum_workers();
+        let tables = self.rule_tables();
         let rules = tables.present.by_name.iter().map(|(name, counters)| {
             let hits = counters.hits();
             (name.clone(), RuleSnapshot { asked: hits.total, refused: hits.over })
@@ -55,7 +56,7 @@ impl Telemetry {
 
     /// Returns latency percentiles since the process started; `None` before the first call.
     pub fn latency(&self) -> Option<Latency> {
-        let durations = self.totals().durations;
+        let durations = self.sum_workers().durations;
         let percentile = |share| durations.quantile(share).map(Duration::from_micros);
         Some(Latency { p50: percentile(0.5)?, p99: percentile(0.99)?, p999: percentile(0.999)? })
     }

@@ -15,15 +15,15 @@ use super::messages::{
     rate_limit_response as wire,
 };
 use super::proto_json;
-use super::struct_json::struct_json;
+use super::struct_json::struct_to_json;
 use crate::domain::{Override, Unit};
 
-/// Connection settings of the client.
+/// Settings of a client connection.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSettings {
     /// Address of the server, as `HOST:PORT`.
     pub target: String,
-    /// Timeout for connecting and for each call; `None` waits forever.
+    /// Timeout for connecting and for each call; `None` means no timeout.
     pub timeout: Option<Duration>,
     /// TLS settings; `None` means plaintext.
     pub tls: Option<ClientTls>,
@@ -32,11 +32,12 @@ pub struct ClientSettings {
 /// TLS settings of the client, with certificates and keys as PEM text.
 #[derive(Clone, Default)]
 pub struct ClientTls {
-    /// CA certificates that the server's certificate is verified against.
+    /// CA certificates against which the server's certificate is verified.
     pub authority: Vec<u8>,
-    /// Certificate and private key of the client.
+    /// Certificate and private key of the client; `None` if the client presents no certificate.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// Name that the server's certificate must carry; `None` expects the host of the target.
+    /// DNS name or IP address that the server's certificate must contain; `None` means the host of
+    /// the target.
     pub server_name: Option<String>,
 }
 
@@ -46,10 +47,10 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// Rate limit call to send.
+/// Rate limit request that the client sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {
-    /// Domain of the policy.
+    /// Policy domain of the request.
     pub domain: String,
     /// Descriptors, in the order in which the server answers them.
     pub descriptors: Vec<CallDescriptor>,
@@ -60,13 +61,13 @@ pub struct CallRequest {
 /// Descriptor of a [`CallRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallDescriptor {
-    /// Entries as pairs of key and value, which may hold any bytes.
+    /// Entries as pairs of key and value, both of which may contain any bytes.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Hits of this descriptor; `Some(0)` only checks the limit, `None` uses the hits of the call.
+    /// Hits of this descriptor. `Some(0)` only checks the limit; `None` means the hits of the call.
     pub hits: Option<u64>,
     /// Whether to refund the hits instead of charging them.
     pub refund: bool,
-    /// Limit to apply instead of the one in the policy.
+    /// Request override, which replaces the limit of the policy; `None` for none.
     pub limit: Option<Override>,
 }
 
@@ -81,9 +82,9 @@ pub struct CallResponse {
     pub statuses: Vec<ResponseStatus>,
     /// Names and values of the response headers.
     pub headers: Vec<(String, String)>,
-    /// Body of a refusal; empty if there is none.
+    /// HTTP body for the rejected request; empty if the response has none.
     pub body: Vec<u8>,
-    /// Dynamic metadata; `None` if the response has none.
+    /// Dynamic metadata of the response as JSON; `None` if it has none.
     pub metadata: Option<Value>,
     /// Complete response as proto-JSON.
     pub json: Value,
@@ -94,28 +95,30 @@ pub struct CallResponse {
 pub struct ResponseStatus {
     /// Whether the code is OVER_LIMIT.
     pub refused: bool,
-    /// Limit that applied; `None` if no rule matched.
+    /// Limit that the server reports for the descriptor; `None` if it reports none, for example
+    /// because no rule matched.
     pub limit: Option<ResponseLimit>,
-    /// Remaining hits.
+    /// Number of hits still available in the window.
     pub remaining: u32,
-    /// Seconds until the limit is unused again; on a refusal, until a retry can pass.
+    /// Seconds until the full limit is available again or, on OVER_LIMIT, until a retry can pass;
+    /// `None` if the server reports none.
     pub reset_seconds: Option<u64>,
 }
 
-/// Limit that applied to a descriptor.
+/// Limit that the server reports for a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseLimit {
     /// Name of the limit; empty if it has none.
     pub name: String,
-    /// Hits per window.
+    /// Hits per window, as the server reports it.
     pub requests_per_unit: u32,
-    /// Name of the unit, such as `MINUTE`.
+    /// Name of the time unit, such as `MINUTE`.
     pub unit: &'static str,
-    /// Number of units in a window, at least 1.
+    /// Number of time units in a window, at least 1.
     pub unit_multiplier: u32,
 }
 
-/// Connection to a rate limit server.
+/// gRPC connection to a rate limit server.
 #[derive(Clone, Debug)]
 pub struct Client {
     service: RateLimitServiceClient<Channel>,
@@ -149,11 +152,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::Refused`] with the status if the call fails.
-    pub async fn ask(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
-        let answer = self.service.should_rate_limit(encode(request)).await;
+    /// Returns [`WireError::Refused`] with the gRPC status if the call fails.
+    pub async fn send(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
+        let answer = self.service.should_rate_limit(encode_request(request)).await;
         answer
-            .map(|answer| response(&answer.into_inner()))
+            .map(|answer| decode_response(&answer.into_inner()))
             .map_err(|status| WireError::Refused { status: Box::new(status) })
     }
 }
@@ -172,15 +175,15 @@ impl ClientTls {
     }
 }
 
-fn encode(request: &CallRequest) -> RateLimitRequest {
+fn encode_request(request: &CallRequest) -> RateLimitRequest {
     RateLimitRequest {
         domain: request.domain.clone().into(),
-        descriptors: request.descriptors.iter().map(descriptor).collect(),
+        descriptors: request.descriptors.iter().map(encode_descriptor).collect(),
         hits_addend: request.hits,
     }
 }
 
-fn descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
+fn encode_descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
     let entry = |(key, value): &(Vec<u8>, Vec<u8>)| Entry {
         key: key.clone().into(),
         value: value.clone().into(),
@@ -189,7 +192,7 @@ fn descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
         entries: call.entries.iter().map(entry).collect(),
         limit: call.limit.map(|limit| RateLimitOverride {
             requests_per_unit: limit.requests_per_unit,
-            unit: unit(limit.unit).into(),
+            unit: to_wire_unit(limit.unit).into(),
             unit_multiplier: Some(limit.unit_multiplier),
         }),
         hits_addend: call.hits,
@@ -197,9 +200,9 @@ fn descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
     }
 }
 
-/// Converts a unit. WEEK becomes UNKNOWN, which the server rejects, because request overrides per
-/// week do not exist.
-fn unit(unit: Unit) -> RateLimitUnit {
+/// Converts a unit to its protobuf value. A week becomes UNKNOWN, which the server rejects, because
+/// a request override cannot be per week.
+fn to_wire_unit(unit: Unit) -> RateLimitUnit {
     match unit {
         Unit::Second => RateLimitUnit::Second,
         Unit::Minute => RateLimitUnit::Minute,
@@ -211,20 +214,20 @@ fn unit(unit: Unit) -> RateLimitUnit {
     }
 }
 
-fn response(answer: &RateLimitResponse) -> CallResponse {
+fn decode_response(answer: &RateLimitResponse) -> CallResponse {
     let header = |header: &HeaderValue| (header.key.clone(), header.value.clone());
     CallResponse {
         refused: answer.overall_code() == wire::Code::OverLimit,
         code: answer.overall_code().as_str_name(),
-        statuses: answer.statuses.iter().map(status).collect(),
+        statuses: answer.statuses.iter().map(decode_status).collect(),
         headers: answer.response_headers_to_add.iter().map(header).collect(),
         body: answer.raw_body.clone(),
-        metadata: answer.dynamic_metadata.as_ref().map(struct_json),
+        metadata: answer.dynamic_metadata.as_ref().map(struct_to_json),
         json: proto_json::response(answer),
     }
 }
 
-fn status(status: &wire::DescriptorStatus) -> ResponseStatus {
+fn decode_status(status: &wire::DescriptorStatus) -> ResponseStatus {
     ResponseStatus {
         refused: status.code() == wire::Code::OverLimit,
         limit: status.current_limit.as_ref().map(|limit| ResponseLimit {

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use prost::Message as _;
-use prost::encoding::{DecodeContext, decode_key, decode_varint, skip_field};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use smallvec::SmallVec;
 use tonic::Status;
 
@@ -22,37 +22,42 @@ use super::messages::rate_limit_descriptor::RateLimitOverride;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
 use crate::domain::{Bounds, Descriptor, Entry, Hits, Override, Request, Unit};
 
-/// Maximum of descriptors in one request, by default.
+/// Default maximum number of descriptors in one request.
 pub const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
-/// Maximum of entries in one descriptor, by default.
+/// Default maximum number of entries in one descriptor.
 pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Maximum size of one encoded message in bytes, by default.
+/// Maximum size of one encoded message in bytes, unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
+
+/// Maximum of fields in one encoded message, including those of nested messages.
+pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 
 /// Key of the entry that names the holder of a concurrency slot. The entry is not part of the path
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
-/// Longest message that is decoded without counting its descriptors and entries first. prost
-/// allocates 72 bytes for a descriptor that takes two: 4 MiB of them would take 144 MiB, 16 KiB
-/// take 576 KiB.
-const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
+/// Longest message that is decoded without counting its fields first, in bytes. It cannot have more
+/// than [`FIELDS_MAX`], because a field takes at least two bytes. prost allocates 72 bytes for a
+/// descriptor that takes two: 576 KiB for a message of this length, 36 MiB for one of 1 MiB.
+const UNCOUNTED_BYTES_MAX: usize = FIELDS_MAX * 2;
 
-/// Descriptors of a request that are stored without an allocation. Envoy's routes rarely send more
-/// than four descriptors of four entries each.
+/// Number of descriptors of a request that are stored without an allocation. Envoy's routes rarely
+/// send more than four descriptors of four entries each.
 const DESCRIPTORS_INLINE: usize = 4;
-/// Entries of a request that are stored without an allocation.
+/// Number of entries of a request that are stored without an allocation.
 const ENTRIES_INLINE: usize = 16;
 
-/// Reason why a request is rejected with INVALID_ARGUMENT.
+/// Reason why a request cannot be decoded. The server rejects such a request with INVALID_ARGUMENT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecodeError {
     /// The bytes are not an encoded `RateLimitRequest`.
     Malformed,
-    /// The message is longer than [`MESSAGE_BYTES_MAX`].
-    MessageTooLong,
+    /// The message is longer than `bytes_max`.
+    MessageTooLong { bytes_max: usize },
+    /// The message has more fields than [`FIELDS_MAX`].
+    TooManyFields,
     /// The domain is missing or empty.
     DomainEmpty,
     /// The domain is not UTF-8.
@@ -61,11 +66,11 @@ pub(crate) enum DecodeError {
     NoDescriptors,
     /// The request has more descriptors than [`DESCRIPTORS_MAX`].
     TooManyDescriptors,
-    /// The descriptor at this position has more entries than [`ENTRIES_MAX`].
+    /// The descriptor with this index has more entries than [`ENTRIES_MAX`].
     TooManyEntries { descriptor: usize },
-    /// The descriptor at this position has an entry without a key.
+    /// The descriptor with this index has an entry without a key.
     KeyEmpty { descriptor: usize },
-    /// The request override of the descriptor at this position has an unknown unit.
+    /// The request override of the descriptor with this index has an unknown unit.
     OverrideUnit { descriptor: usize, unit: i32 },
 }
 
@@ -79,8 +84,11 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DecodeError::Malformed => f.write_str("the message is not an encoded RateLimitRequest"),
-            DecodeError::MessageTooLong => {
-                write!(f, "the message is longer than {MESSAGE_BYTES_MAX} bytes")
+            DecodeError::MessageTooLong { bytes_max } => {
+                write!(f, "the message is longer than {bytes_max} bytes")
+            }
+            DecodeError::TooManyFields => {
+                write!(f, "the message has more than {FIELDS_MAX} fields")
             }
             DecodeError::DomainEmpty => f.write_str("domain must not be empty"),
             DecodeError::DomainNotText => f.write_str("domain must be UTF-8"),
@@ -109,62 +117,106 @@ impl From<DecodeError> for Status {
     }
 }
 
-/// Decodes an encoded `RateLimitRequest`.
+/// Decodes an encoded `RateLimitRequest` of at most `bytes_max` bytes.
 ///
 /// # Errors
 ///
-/// Returns an error for a message that is too long, is malformed, or has too many descriptors or
-/// entries.
-pub(crate) fn decode_message(encoded: Bytes) -> Result<RateLimitRequest, DecodeError> {
-    if encoded.len() > MESSAGE_BYTES_MAX {
-        return Err(DecodeError::MessageTooLong);
+/// Returns an error for a message that is too long, is malformed, or has too many fields, descriptors,
+/// or entries.
+pub(crate) fn decode_message(
+    encoded: Bytes,
+    bytes_max: usize,
+) -> Result<RateLimitRequest, DecodeError> {
+    if encoded.len() > bytes_max {
+        return Err(DecodeError::MessageTooLong { bytes_max });
     }
     if encoded.len() > UNCOUNTED_BYTES_MAX {
-        let descriptors = embedded_messages(&encoded, 2, DESCRIPTORS_MAX)?
-            .ok_or(DecodeError::TooManyDescriptors)?;
-        for (at, descriptor) in descriptors.into_iter().enumerate() {
-            embedded_messages(descriptor, 1, ENTRIES_MAX)?
-                .ok_or(DecodeError::TooManyEntries { descriptor: at })?;
-        }
+        count_descriptors(&encoded)?;
+        let mut left = FIELDS_MAX;
+        count_fields(&encoded, MessageType::Request, &mut left)?;
     }
     Ok(RateLimitRequest::decode(encoded)?)
 }
 
-/// Returns the embedded messages with field number `number`; `None` if there are more than `max`.
-fn embedded_messages(
-    mut message: &[u8],
-    number: u32,
-    max: usize,
-) -> Result<Option<Vec<&[u8]>>, DecodeError> {
-    let mut found = Vec::new();
-    while !message.is_empty() {
-        let (field, wire_type) = decode_key(&mut message)?;
-        if field != number {
-            skip_field(wire_type, field, &mut message, DecodeContext::default())?;
-            continue;
-        }
-        if found.len() == max {
-            return Ok(None);
-        }
-        let length = usize::try_from(decode_varint(&mut message)?);
-        let split = length.ok().and_then(|length| message.split_at_checked(length));
-        let (embedded, rest) = split.ok_or(DecodeError::Malformed)?;
-        found.push(embedded);
-        message = rest;
-    }
-    Ok(Some(found))
+/// Messages of which a request consists.
+#[derive(Clone, Copy)]
+enum MessageType {
+    Request,
+    /// The descriptor at this position in the request.
+    Descriptor(usize),
+    Entry,
+    Override,
 }
 
-/// Request that was checked against every bound. Borrows from the message that prost decoded.
+impl MessageType {
+    /// Returns the type of the message in a field; `None` if the field is not a message. `preceding`
+    /// is the number of messages in the fields before it.
+    fn nested(self, field: u32, preceding: usize) -> Result<Option<MessageType>, DecodeError> {
+        match (self, field) {
+            (MessageType::Request, 2) => Ok(Some(MessageType::Descriptor(preceding))),
+            (MessageType::Descriptor(descriptor), 1) if preceding == ENTRIES_MAX => {
+                Err(DecodeError::TooManyEntries { descriptor })
+            }
+            (MessageType::Descriptor(_), 1) => Ok(Some(MessageType::Entry)),
+            (MessageType::Descriptor(_), 2) => Ok(Some(MessageType::Override)),
+            (_, _) => Ok(None),
+        }
+    }
+}
+
+/// Counts the descriptors of a request, before the entries of any are counted: requests of any length
+/// then get the same error.
+fn count_descriptors(mut message: &[u8]) -> Result<(), DecodeError> {
+    let (mut fields, mut descriptors) = (0, 0);
+    while !message.is_empty() && fields <= FIELDS_MAX {
+        let (field, wire_type) = decode_key(&mut message)?;
+        skip_field(wire_type, field, &mut message, DecodeContext::default())?;
+        fields += 1;
+        descriptors += usize::from(field == 2);
+        if descriptors > DESCRIPTORS_MAX {
+            return Err(DecodeError::TooManyDescriptors);
+        }
+    }
+    Ok(())
+}
+
+/// Counts the fields of a message and of the messages in it down from `left`, without allocating.
+fn count_fields(
+    mut message: &[u8],
+    message_type: MessageType,
+    left: &mut usize,
+) -> Result<(), DecodeError> {
+    let mut nested = 0;
+    while !message.is_empty() {
+        *left = left.checked_sub(1).ok_or(DecodeError::TooManyFields)?;
+        let (field, wire_type) = decode_key(&mut message)?;
+        let Some(inner_type) = message_type.nested(field, nested)? else {
+            skip_field(wire_type, field, &mut message, DecodeContext::default())?;
+            continue;
+        };
+        if wire_type != WireType::LengthDelimited {
+            return Err(DecodeError::Malformed);
+        }
+        nested += usize::from(!matches!(inner_type, MessageType::Override));
+        let length = usize::try_from(decode_varint(&mut message)?);
+        let split = length.ok().and_then(|length| message.split_at_checked(length));
+        let (inner, rest) = split.ok_or(DecodeError::Malformed)?;
+        count_fields(inner, inner_type, left)?;
+        message = rest;
+    }
+    Ok(())
+}
+
+/// Decoded request within all bounds. Borrows from the message that prost decoded.
 #[derive(Debug)]
 pub(crate) struct DecodedRequest<'b> {
     /// Domain of the request, never empty.
     pub(crate) domain: &'b str,
     /// `hits_addend` of the request; 0 if the field is absent.
     pub(crate) hits_addend: u32,
-    /// Fields of each descriptor except its entries, in the order of the request.
+    /// Descriptors of the request without their entries, in the order of the request.
     pub(crate) heads: SmallVec<[DescriptorHead<'b>; DESCRIPTORS_INLINE]>,
-    /// Entries of all descriptors, one after another.
+    /// Entries of all descriptors, in the order of the descriptors.
     entries: SmallVec<[Entry<'b>; ENTRIES_INLINE]>,
 }
 
@@ -175,7 +227,7 @@ pub(crate) struct DescriptorHead<'b> {
     /// `hits_addend` of the descriptor, which overrides that of the request.
     pub(crate) hits_addend: Option<u64>,
     refund: bool,
-    /// Limit that the request brought along for this descriptor.
+    /// Request override of the descriptor; `None` if it has none.
     pub(crate) limit: Option<Override>,
     holder: Option<&'b [u8]>,
 }
@@ -185,7 +237,7 @@ impl<'b> DecodedRequest<'b> {
     ///
     /// # Errors
     ///
-    /// Returns the first [`DecodeError`] found.
+    /// Returns a [`DecodeError`] for the first bound that the message violates.
     pub(crate) fn new(message: &'b RateLimitRequest) -> Result<Self, DecodeError> {
         let domain =
             std::str::from_utf8(&message.domain).map_err(|_| DecodeError::DomainNotText)?;
@@ -254,7 +306,8 @@ impl<'b> DecodedRequest<'b> {
             .collect()
     }
 
-    /// Returns the request; `descriptors` is the result of [`descriptors`](Self::descriptors).
+    /// Returns the request for the decider. `descriptors` must be the result of
+    /// [`descriptors`](Self::descriptors).
     pub(crate) fn request<'r>(&'r self, descriptors: &'r [Descriptor<'r>]) -> Request<'r> {
         Request { domain: self.domain, descriptors }
     }

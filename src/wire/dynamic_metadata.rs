@@ -12,34 +12,38 @@ use serde_json::Value as Json;
 
 use super::decode::DecodedRequest;
 use super::response_headers::limit_name;
-use crate::domain::{Code, Decision, Descriptor, HolderToken, Override};
+use crate::domain::{Code, Decision, Descriptor, HolderToken, Override, WaitPrecision};
 use crate::policy::Policy;
 
-/// Metadata key of Tidegate's own fields.
+/// Metadata key under which Tidegate adds its own fields.
 const TIDEGATE_KEY: &str = "tidegate";
 
-/// Metadata key of the holder of concurrency slots. At the top level, because documented Envoy
-/// configurations read it at this path. Set only if the call acquired slots, so that Envoy sends no
-/// release for other calls.
+/// Metadata key of the token that names the holder of concurrency slots. At the top level, because
+/// documented Envoy configurations read it at this path. Set only if the call acquired slots, so
+/// that Envoy sends no release for other calls.
 const HOLDER_KEY: &str = "slot";
 
 /// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
-/// `retry_after_ms` if waiting does not help.
+/// `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least` if a limit that was not
+/// asked may need a longer wait.
 pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
     let mut refusal = Struct::default();
     if let Some(limited_by) = &decision.limited_by {
-        put(&mut refusal, "limited_by", text(limit_name(limited_by)));
+        insert_field(&mut refusal, "limited_by", string_kind(limit_name(limited_by)));
         if let Some(wait) = limited_by.retry_after {
-            put(&mut refusal, "retry_after_ms", number(wait.ceil_millis()));
+            insert_field(&mut refusal, "retry_after_ms", number_kind(wait.ceil_millis()));
+            if limited_by.precision == WaitPrecision::AtLeast {
+                insert_field(&mut refusal, "retry_after_is", string_kind("at_least"));
+            }
         }
     }
-    put(&mut refusal, "source", text(decision.source.as_str()));
-    put(into, TIDEGATE_KEY, Kind::StructValue(refusal));
+    insert_field(&mut refusal, "source", string_kind(decision.source.as_str()));
+    insert_field(into, TIDEGATE_KEY, Kind::StructValue(refusal));
 }
 
-/// Adds the holder of the concurrency slots that the call acquired, under [`HOLDER_KEY`].
+/// Adds the token of the holder whose concurrency slots the call acquired, under [`HOLDER_KEY`].
 pub(super) fn add_holder(holder: &HolderToken, into: &mut Struct) {
-    put(into, HOLDER_KEY, text(holder.as_str()));
+    insert_field(into, HOLDER_KEY, string_kind(holder.as_str()));
 }
 
 /// Adds the keys of envoyproxy/ratelimit: `domain`, `descriptors`, `hitsAddend`, and the merged
@@ -51,7 +55,7 @@ pub(super) fn add_request(
     rules: &Policy,
     into: &mut Struct,
 ) {
-    put(into, "domain", text(request.domain));
+    insert_field(into, "domain", string_kind(request.domain));
     let listed = request
         .heads
         .iter()
@@ -63,28 +67,28 @@ pub(super) fn add_request(
                     (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.value));
                 Kind::StringValue(format!("{key}={value}"))
             });
-            put(&mut shown, "entries", list(entries));
+            insert_field(&mut shown, "entries", list_kind(entries));
             if let Some(limit) = &head.limit {
-                put(&mut shown, "limit", Kind::StringValue(override_text(limit)));
+                insert_field(&mut shown, "limit", Kind::StringValue(format_override(limit)));
             }
             if let Some(hits) = head.hits_addend {
-                put(&mut shown, "hitsAddend", number(hits));
+                insert_field(&mut shown, "hitsAddend", number_kind(hits));
             }
             Kind::StructValue(shown)
         })
         .collect::<Vec<_>>();
-    put(into, "descriptors", list(listed));
+    insert_field(into, "descriptors", list_kind(listed));
     if request.hits_addend != 0 {
-        put(into, "hitsAddend", number(u64::from(request.hits_addend)));
+        insert_field(into, "hitsAddend", number_kind(u64::from(request.hits_addend)));
     }
     let metadata = merge_rule_metadata(decision, rules);
     if !metadata.fields.is_empty() {
-        put(into, "metadata", Kind::StructValue(metadata));
+        insert_field(into, "metadata", Kind::StructValue(metadata));
     }
 }
 
-/// Merges the metadata of the rules that passed into a new value. Maps merge; of other values under
-/// the same key, the first one wins.
+/// Merges the metadata of the rules that passed. Maps under the same key are merged recursively; of
+/// other values, the first one wins.
 fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
@@ -102,7 +106,7 @@ fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
 fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>) {
     for (key, value) in from {
         match (into.fields.get_mut(key).and_then(|held| held.kind.as_mut()), value) {
-            (None, _) => put(into, key, json_kind(value)),
+            (None, _) => insert_field(into, key, json_kind(value)),
             (Some(Kind::StructValue(held)), Json::Object(map)) => merge(held, map),
             (Some(_), _) => {}
         }
@@ -115,8 +119,8 @@ pub(super) fn json_kind(value: &Json) -> Kind {
         Json::Null => Kind::NullValue(0),
         Json::Bool(truth) => Kind::BoolValue(*truth),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        Json::String(words) => text(words),
-        Json::Array(values) => list(values.iter().map(json_kind)),
+        Json::String(words) => string_kind(words),
+        Json::Array(values) => list_kind(values.iter().map(json_kind)),
         Json::Object(map) => {
             let mut of_map = Struct::default();
             merge(&mut of_map, map);
@@ -126,7 +130,7 @@ pub(super) fn json_kind(value: &Json) -> Kind {
 }
 
 /// Formats a request override as envoyproxy/ratelimit does: `requests_per_unit:5 unit:MINUTE`.
-fn override_text(limit: &Override) -> String {
+fn format_override(limit: &Override) -> String {
     let unit = limit.unit.as_str().to_uppercase();
     let hits = limit.requests_per_unit;
     let rate = if hits == 0 { String::new() } else { format!("requests_per_unit:{hits} ") };
@@ -137,21 +141,22 @@ fn override_text(limit: &Override) -> String {
     format!("{rate}unit:{unit}{multiplier}")
 }
 
-fn put(into: &mut Struct, key: &str, kind: Kind) {
+fn insert_field(into: &mut Struct, key: &str, kind: Kind) {
     into.fields.insert(key.to_owned(), Value { kind: Some(kind) });
 }
 
-fn text(words: &str) -> Kind {
+fn string_kind(words: &str) -> Kind {
     Kind::StringValue(words.to_owned())
 }
 
-/// Converts an integer to the only number type of a `Struct`, a double: exact up to 2^53.
+/// Converts an integer to a double, the only number type of a `Struct`. The result is exact up to
+/// 2^53.
 #[allow(clippy::cast_precision_loss, reason = "the format has no other number")]
-fn number(value: u64) -> Kind {
+fn number_kind(value: u64) -> Kind {
     Kind::NumberValue(value as f64)
 }
 
-fn list(kinds: impl IntoIterator<Item = Kind>) -> Kind {
+fn list_kind(kinds: impl IntoIterator<Item = Kind>) -> Kind {
     let values = kinds.into_iter().map(|kind| Value { kind: Some(kind) }).collect();
     Kind::ListValue(ListValue { values })
 }

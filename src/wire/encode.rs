@@ -10,12 +10,12 @@ use super::decode::DecodedRequest;
 use super::messages::{RateLimitResponse, rate_limit_response as wire};
 use super::response_config::ResponseConfig;
 use super::response_headers;
-use super::response_headers::Wait;
+use super::response_headers::RetryWait;
 use super::{dynamic_metadata, refusal_body};
 use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
 use crate::policy::Policy;
 
-/// Decision and request that a response is encoded from.
+/// Decision on a request, with everything that is needed to encode the response.
 pub(crate) struct ResponseInput<'a, 'b> {
     pub(crate) request: &'a DecodedRequest<'b>,
     pub(crate) descriptors: &'a [Descriptor<'a>],
@@ -23,23 +23,23 @@ pub(crate) struct ResponseInput<'a, 'b> {
     pub(crate) rules: &'a Policy,
     pub(crate) response_config: &'a ResponseConfig,
     pub(crate) now: Micros,
-    /// Uniformly distributed random number, which adds jitter to `Retry-After`.
+    /// Uniformly distributed random number, from which the jitter of `Retry-After` is computed.
     pub(crate) random: u64,
 }
 
 impl ResponseInput<'_, '_> {
-    /// Builds the response message.
+    /// Builds the protobuf message of the response.
     pub(crate) fn message(&self) -> RateLimitResponse {
         let decision = self.decision;
         let mut response = RateLimitResponse {
-            overall_code: code(decision.code),
-            statuses: decision.statuses.iter().map(status).collect(),
+            overall_code: code_number(decision.code),
+            statuses: decision.statuses.iter().map(encode_status).collect(),
             ..RateLimitResponse::default()
         };
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
             let limited_by = decision.limited_by.as_ref();
-            Wait::of_refusal(limited_by, self.response_config, self.now, self.random)
+            RetryWait::of_refusal(limited_by, self.response_config, self.now, self.random)
         } else {
             None
         };
@@ -82,17 +82,17 @@ impl ResponseInput<'_, '_> {
     }
 }
 
-fn code(code: Code) -> i32 {
+fn code_number(code: Code) -> i32 {
     match code {
         Code::Ok => wire::Code::Ok.into(),
         Code::OverLimit => wire::Code::OverLimit.into(),
     }
 }
 
-fn status(status: &Status<'_>) -> wire::DescriptorStatus {
+fn encode_status(status: &Status<'_>) -> wire::DescriptorStatus {
     wire::DescriptorStatus {
-        code: code(status.code),
-        current_limit: status.shown.as_ref().map(limit),
+        code: code_number(status.code),
+        current_limit: status.shown.as_ref().map(encode_limit),
         limit_remaining: status.remaining,
         duration_until_reset: status.reset.map(|reset| Duration {
             // Rounded up to at least 1, because Envoy drops fractions, and 0 would invite an early
@@ -104,7 +104,7 @@ fn status(status: &Status<'_>) -> wire::DescriptorStatus {
     }
 }
 
-fn limit(shown: &StatusLimit<'_>) -> wire::RateLimit {
+fn encode_limit(shown: &StatusLimit<'_>) -> wire::RateLimit {
     use wire::rate_limit::Unit as Wire;
     let unit = match shown.rate.unit {
         None => Wire::Unknown,

@@ -4,13 +4,13 @@
 
 use std::io;
 
-/// Error of starting the listener, of its TLS or response settings, or of the gRPC client.
+/// Error of the gRPC server at startup, of a certificate reload, or of the gRPC client.
 #[derive(Debug)]
 pub enum WireError {
-    /// Binding an address failed. Retrying helps if another process is about to release the
+    /// Binding an address failed. Retrying may help if another process is about to release the
     /// address.
     Bind {
-        /// Address from the settings.
+        /// Address to bind, as configured.
         address: String,
         /// Error of the operating system.
         source: io::Error,
@@ -22,28 +22,28 @@ pub enum WireError {
     },
     /// A configured header name is not allowed.
     HeaderName {
-        /// Header name from the settings.
+        /// Header name, as configured.
         name: String,
-        /// Reason why the name is not allowed.
+        /// Reason why the header name is not allowed.
         why: HeaderNameError,
     },
     /// The configured jitter of `Retry-After` is above 100 %.
     Spread {
-        /// Percentage from the settings.
+        /// Jitter in per cent, as configured.
         percent: u8,
     },
     /// The server certificate file is not a PEM chain of at least one certificate.
     Certificate,
     /// The server key file is not a PEM private key.
     PrivateKey,
-    /// The CA file for client certificates is not PEM or holds no certificate.
+    /// The CA file for client certificates is not PEM or contains no certificate.
     ClientAuthority,
     /// The key does not match the certificate, or rustls does not support one of them.
     Tls {
-        /// Error of rustls.
+        /// Error that rustls returned.
         source: rustls::Error,
     },
-    /// The new server certificate has expired already.
+    /// The server certificate to reload has already expired, so the old one stays in use.
     Expired,
     /// Allowed callers or grants are configured without a CA that verifies client certificates.
     AllowListWithoutAuthority,
@@ -52,16 +52,16 @@ pub enum WireError {
         /// Target from the command line.
         target: String,
     },
-    /// Connecting to the server failed. Retrying may help.
+    /// The client could not connect to the server, or TLS failed. Retrying may help.
     Connect {
         /// Target from the command line.
         target: String,
-        /// Error of the transport.
+        /// Error of the HTTP/2 transport.
         source: tonic::transport::Error,
     },
     /// The server answered with a gRPC error. Whether retrying helps depends on the status code.
     Refused {
-        /// Status of the answer.
+        /// gRPC status of the response.
         status: Box<tonic::Status>,
     },
 }
@@ -69,15 +69,17 @@ pub enum WireError {
 /// Reason why a configured header name is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderNameError {
-    /// Empty, or contains a character that is not allowed in header names, such as a line break.
+    /// The name is empty, or contains a character that is not allowed in header names, such as a
+    /// line break.
     NotAName,
-    /// Pseudo-header of HTTP/2, such as `:status`.
+    /// The name is that of an HTTP/2 pseudo-header, such as `:status`.
     Pseudo,
-    /// Hop-by-hop header, such as `transfer-encoding`.
+    /// The name is that of a hop-by-hop header, such as `transfer-encoding`.
     HopByHop,
-    /// Describes or addresses the message, such as `content-length` or `host`.
+    /// The name is that of a header that describes or addresses the message, such as
+    /// `content-length` or `host`.
     Framing,
-    /// Another setting already sends a header of this name.
+    /// Another setting already configures a header with this name.
     Twice,
 }
 

@@ -24,4 +24,4 @@ pub(crate) use envoy::service::ratelimit::v3::{
 pub(crate) use envoy::r#type::v3::RateLimitUnit;
 
 /// Encoded `google.protobuf.FileDescriptorSet` of the service, for gRPC reflection.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -28,7 +28,7 @@ pub(crate) mod traceparent;
 
 pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};
 pub use error::{HeaderNameError, WireError};
-pub use messages::DESCRIPTORS;
+pub use messages::FILE_DESCRIPTOR_SET;
 pub use proto_json::JsonReply;
 pub use refusal_body::BODY_BYTES_MAX;
 pub use response_config::{

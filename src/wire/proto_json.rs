@@ -12,25 +12,25 @@ use bytes::Bytes;
 use prost::Message as _;
 use serde_json::{Map, Number, Value, json};
 
-use super::decode::MESSAGE_BYTES_MAX;
+use super::decode::FIELDS_MAX;
 use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::messages::{
     HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
     rate_limit_response as wire,
 };
-use super::struct_json::struct_json;
+use super::struct_json::struct_to_json;
 
-/// Response of `/json`.
+/// HTTP response of the `/json` endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonReply {
-    /// HTTP status: 200, 400, 429, or 500.
+    /// HTTP status: 200, 400, 429, 500, or 503.
     pub status: u16,
-    /// Response as proto-JSON; with status 400, an error message of one line.
+    /// Response as proto-JSON; with status 400 or 503, an error message of one line.
     pub body: String,
 }
 
 impl JsonReply {
-    /// Converts a response: 200 for OK, 429 for OVER_LIMIT.
+    /// Converts a response. The HTTP status is 200 for OK and 429 for OVER_LIMIT.
     pub(crate) fn from_response(response: &RateLimitResponse) -> Self {
         let status = match response.overall_code() {
             wire::Code::Ok => 200,
@@ -40,20 +40,27 @@ impl JsonReply {
         JsonReply { status, body: self::response(response).to_string() }
     }
 
-    /// Returns status 400 with an error message.
+    /// Creates a response with HTTP status 400 and an error message.
     pub(crate) fn bad_request(message: &str) -> Self {
         JsonReply { status: 400, body: message.to_owned() }
+    }
+
+    /// Returns status 503 with an error message.
+    pub(crate) fn unavailable(message: &str) -> Self {
+        JsonReply { status: 503, body: message.to_owned() }
     }
 }
 
 /// Reason why a JSON body is not a `RateLimitRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
-    /// The body is longer than [`MESSAGE_BYTES_MAX`].
-    TooLong,
+    /// The body is longer than `bytes_max`.
+    TooLong { bytes_max: usize },
+    /// The body has more values than [`FIELDS_MAX`].
+    TooManyValues,
     /// The body is not JSON; holds the parser's message.
     NotJson(String),
-    /// The body has a field of this name, which the message does not have.
+    /// The body has a field called this, which the protobuf message does not have.
     UnknownField(String),
     /// A value has the wrong type or is out of range.
     InvalidValue { field: &'static str, wanted: &'static str },
@@ -62,7 +69,10 @@ pub(crate) enum JsonError {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JsonError::TooLong => write!(f, "the body is longer than {MESSAGE_BYTES_MAX} bytes"),
+            JsonError::TooLong { bytes_max } => {
+                write!(f, "the body is longer than {bytes_max} bytes")
+            }
+            JsonError::TooManyValues => write!(f, "the body has more than {FIELDS_MAX} values"),
             JsonError::NotJson(error) => write!(f, "the body is not JSON: {error}"),
             JsonError::UnknownField(field) => write!(f, "unknown field {field:?}"),
             JsonError::InvalidValue { field, wanted } => write!(f, "{field} must be {wanted}"),
@@ -70,23 +80,27 @@ impl fmt::Display for JsonError {
     }
 }
 
-/// Converts a `RateLimitRequest` from proto-JSON to its protobuf encoding.
-pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
-    if body.len() > MESSAGE_BYTES_MAX {
-        return Err(JsonError::TooLong);
+/// Converts a `RateLimitRequest` of at most `bytes_max` bytes from proto-JSON to its protobuf encoding.
+pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError> {
+    if body.len() > bytes_max {
+        return Err(JsonError::TooLong { bytes_max });
+    }
+    // Before parsing, which takes 32 bytes and more for a value of two bytes.
+    if count_values(body) > FIELDS_MAX {
+        return Err(JsonError::TooManyValues);
     }
     let value: Value =
         serde_json::from_slice(body).map_err(|error| JsonError::NotJson(error.to_string()))?;
     let mut request = RateLimitRequest::default();
-    for (name, value) in members(&value, "the body")? {
+    for (name, value) in parse_members(&value, "the body")? {
         match name.as_str() {
-            "domain" => request.domain = text(value, "domain")?.into(),
+            "domain" => request.domain = parse_text(value, "domain")?.into(),
             "descriptors" => {
-                let descriptors = list(value, "descriptors")?.iter().map(descriptor);
+                let descriptors = parse_list(value, "descriptors")?.iter().map(parse_descriptor);
                 request.descriptors = descriptors.collect::<Result<_, _>>()?;
             }
             "hitsAddend" | "hits_addend" => {
-                request.hits_addend = integer32(value, "hitsAddend")?;
+                request.hits_addend = parse_u32(value, "hitsAddend")?;
             }
             _ => return Err(JsonError::UnknownField(name.clone())),
         }
@@ -94,17 +108,34 @@ pub(crate) fn request(body: &[u8]) -> Result<Bytes, JsonError> {
     Ok(request.encode_to_vec().into())
 }
 
-fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
+/// Counts the values of a JSON text: each but the first one follows an opening bracket or a comma.
+fn count_values(body: &[u8]) -> usize {
+    let mut count = 1;
+    let mut in_string = false;
+    let mut escaped = false;
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' | b',' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+fn parse_descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
     let mut descriptor = RateLimitDescriptor::default();
-    for (name, value) in members(value, "descriptors")? {
+    for (name, value) in parse_members(value, "descriptors")? {
         match name.as_str() {
             "entries" => {
-                let entries = list(value, "entries")?.iter().map(entry);
+                let entries = parse_list(value, "entries")?.iter().map(parse_entry);
                 descriptor.entries = entries.collect::<Result<_, _>>()?;
             }
-            "limit" => descriptor.limit = Some(limit(value)?),
+            "limit" => descriptor.limit = Some(parse_limit(value)?),
             "hitsAddend" | "hits_addend" => {
-                descriptor.hits_addend = Some(integer(value, "hitsAddend")?);
+                descriptor.hits_addend = Some(parse_u64(value, "hitsAddend")?);
             }
             "isNegativeHits" | "is_negative_hits" => {
                 let wanted =
@@ -117,28 +148,28 @@ fn descriptor(value: &Value) -> Result<RateLimitDescriptor, JsonError> {
     Ok(descriptor)
 }
 
-fn entry(value: &Value) -> Result<Entry, JsonError> {
+fn parse_entry(value: &Value) -> Result<Entry, JsonError> {
     let mut entry = Entry::default();
-    for (name, value) in members(value, "entries")? {
+    for (name, value) in parse_members(value, "entries")? {
         match name.as_str() {
-            "key" => entry.key = text(value, "key")?.into(),
-            "value" => entry.value = text(value, "value")?.into(),
+            "key" => entry.key = parse_text(value, "key")?.into(),
+            "value" => entry.value = parse_text(value, "value")?.into(),
             _ => return Err(JsonError::UnknownField(name.clone())),
         }
     }
     Ok(entry)
 }
 
-fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
+fn parse_limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
     let mut limit = RateLimitOverride::default();
-    for (name, value) in members(value, "limit")? {
+    for (name, value) in parse_members(value, "limit")? {
         match name.as_str() {
             "requestsPerUnit" | "requests_per_unit" => {
-                limit.requests_per_unit = integer32(value, "requestsPerUnit")?;
+                limit.requests_per_unit = parse_u32(value, "requestsPerUnit")?;
             }
-            "unit" => limit.unit = unit(value)?,
+            "unit" => limit.unit = parse_unit(value)?,
             "unitMultiplier" | "unit_multiplier" => {
-                limit.unit_multiplier = Some(integer32(value, "unitMultiplier")?);
+                limit.unit_multiplier = Some(parse_u32(value, "unitMultiplier")?);
             }
             _ => return Err(JsonError::UnknownField(name.clone())),
         }
@@ -146,7 +177,7 @@ fn limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
     Ok(limit)
 }
 
-fn unit(value: &Value) -> Result<i32, JsonError> {
+fn parse_unit(value: &Value) -> Result<i32, JsonError> {
     let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
     let number = || value.as_number().and_then(whole_number);
     let by_number = || number().and_then(|number| i32::try_from(number).ok());
@@ -154,8 +185,9 @@ fn unit(value: &Value) -> Result<i32, JsonError> {
     by_name.or_else(by_number).ok_or(wanted)
 }
 
-/// Returns the members of an object, except those that are `null`.
-fn members<'v>(
+/// Returns the members of a JSON object, except those that are `null`, which proto-JSON treats as
+/// absent.
+fn parse_members<'v>(
     value: &'v Value,
     field: &'static str,
 ) -> Result<impl Iterator<Item = (&'v String, &'v Value)>, JsonError> {
@@ -163,28 +195,28 @@ fn members<'v>(
     Ok(object.iter().filter(|(_, value)| !value.is_null()))
 }
 
-fn list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonError> {
+fn parse_list<'v>(value: &'v Value, field: &'static str) -> Result<&'v Vec<Value>, JsonError> {
     value.as_array().ok_or(JsonError::InvalidValue { field, wanted: "a list" })
 }
 
-fn text(value: &Value, field: &'static str) -> Result<String, JsonError> {
+fn parse_text(value: &Value, field: &'static str) -> Result<String, JsonError> {
     let text = value.as_str().ok_or(JsonError::InvalidValue { field, wanted: "a string" })?;
     Ok(text.to_owned())
 }
 
-/// Reads a field of type `uint64`.
-fn integer(value: &Value, field: &'static str) -> Result<u64, JsonError> {
-    unsigned(value, field, "at most 18446744073709551615")
+/// Parses the value of a `uint64` field, with or without quotes.
+fn parse_u64(value: &Value, field: &'static str) -> Result<u64, JsonError> {
+    parse_unsigned(value, field, "at most 18446744073709551615")
 }
 
-/// Reads a field of type `uint32`.
-fn integer32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
-    unsigned(value, field, "at most 4294967295")
+/// Parses the value of a `uint32` field, with or without quotes.
+fn parse_u32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
+    parse_unsigned(value, field, "at most 4294967295")
 }
 
 /// Reads an integer with or without quotes. proto-JSON quotes 64-bit integers, because JavaScript
 /// cannot represent all of them.
-fn unsigned<T: TryFrom<i128>>(
+fn parse_unsigned<T: TryFrom<i128>>(
     value: &Value,
     field: &'static str,
     at_most: &'static str,
@@ -199,15 +231,17 @@ fn unsigned<T: TryFrom<i128>>(
     T::try_from(number).map_err(|_| JsonError::InvalidValue { field, wanted: at_most })
 }
 
-/// Parses a number in quotes; `None` if whitespace surrounds it.
+/// Parses the number in a JSON string. Returns `None` if it is not a number or if whitespace
+/// surrounds it.
 fn quoted_number(text: &str) -> Option<Number> {
     let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
     serde_json::from_str(text).ok().filter(|_| bare)
 }
 
-/// Returns the integer that a number such as `7`, `7.0` or `0.7e1` denotes; `None` if it has a
-/// fraction. A number written with a fraction or an exponent was parsed as a double: inexact above
-/// 2^53, and saturated beyond `i128`, which is out of range for every field.
+/// Returns the integer that a number such as `7`, `7.0` or `0.7e1` denotes, or `None` if it is not
+/// an integer. Numbers with a decimal point or an exponent were parsed as doubles, so they are
+/// inexact above 2^53. They saturate at the bounds of `i128`, which are out of range for every
+/// field.
 fn whole_number(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
     number.as_i128().or_else(float)
@@ -216,47 +250,47 @@ fn whole_number(number: &Number) -> Option<i128> {
 /// Converts a `RateLimitResponse` to proto-JSON.
 pub(crate) fn response(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
-    put(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
-    put(&mut object, "statuses", response.statuses.iter().map(status).collect());
-    let headers = |list: &[HeaderValue]| list.iter().map(header).collect::<Value>();
-    put(&mut object, "responseHeadersToAdd", headers(&response.response_headers_to_add));
-    put(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
-    put(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
+    insert_field(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
+    insert_field(&mut object, "statuses", response.statuses.iter().map(status_json).collect());
+    let headers = |list: &[HeaderValue]| list.iter().map(header_json).collect::<Value>();
+    insert_field(&mut object, "responseHeadersToAdd", headers(&response.response_headers_to_add));
+    insert_field(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
+    insert_field(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
     if let Some(metadata) = &response.dynamic_metadata {
-        put(&mut object, "dynamicMetadata", struct_json(metadata));
+        insert_field(&mut object, "dynamicMetadata", struct_to_json(metadata));
     }
     Value::Object(object)
 }
 
-fn status(status: &wire::DescriptorStatus) -> Value {
+fn status_json(status: &wire::DescriptorStatus) -> Value {
     let mut object = Map::new();
-    put(&mut object, "code", json!(status.code().as_str_name()));
+    insert_field(&mut object, "code", json!(status.code().as_str_name()));
     if let Some(limit) = &status.current_limit {
         let mut shown = Map::new();
-        put(&mut shown, "requestsPerUnit", json!(limit.requests_per_unit));
-        put(&mut shown, "unit", json!(limit.unit().as_str_name()));
-        put(&mut shown, "name", json!(limit.name));
+        insert_field(&mut shown, "requestsPerUnit", json!(limit.requests_per_unit));
+        insert_field(&mut shown, "unit", json!(limit.unit().as_str_name()));
+        insert_field(&mut shown, "name", json!(limit.name));
         if let Some(many) = limit.unit_multiplier {
             shown.insert("unitMultiplier".to_owned(), json!(many));
         }
         object.insert("currentLimit".to_owned(), Value::Object(shown));
     }
-    put(&mut object, "limitRemaining", json!(status.limit_remaining));
+    insert_field(&mut object, "limitRemaining", json!(status.limit_remaining));
     if let Some(reset) = &status.duration_until_reset {
-        put(&mut object, "durationUntilReset", json!(format!("{}s", reset.seconds)));
+        insert_field(&mut object, "durationUntilReset", json!(format!("{}s", reset.seconds)));
     }
     Value::Object(object)
 }
 
-fn header(header: &HeaderValue) -> Value {
+fn header_json(header: &HeaderValue) -> Value {
     let mut object = Map::new();
-    put(&mut object, "key", json!(header.key));
-    put(&mut object, "value", json!(header.value));
+    insert_field(&mut object, "key", json!(header.key));
+    insert_field(&mut object, "value", json!(header.value));
     Value::Object(object)
 }
 
-/// Inserts a field, unless it has its default value, which proto-JSON leaves out.
-fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
+/// Inserts a field into a JSON object, unless it has its default value, which proto-JSON omits.
+fn insert_field(object: &mut Map<String, Value>, name: &str, value: Value) {
     let default = match &value {
         Value::String(text) => text.is_empty() || text == "UNKNOWN",
         Value::Number(number) => number.as_u64() == Some(0),
@@ -271,7 +305,7 @@ fn put(object: &mut Map<String, Value>, name: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::decode::{self, DecodedRequest};
+    use crate::wire::decode::{self, DecodedRequest, MESSAGE_BYTES_MAX};
 
     #[test]
     fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
@@ -285,8 +319,8 @@ mod tests {
             }, {"entries": null}],
             "hits_addend": 3,
         });
-        let message = request(body.to_string().as_bytes()).unwrap();
-        let message = decode::decode_message(message).unwrap();
+        let message = request(body.to_string().as_bytes(), MESSAGE_BYTES_MAX).unwrap();
+        let message = decode::decode_message(message, MESSAGE_BYTES_MAX).unwrap();
         let asked = DecodedRequest::new(&message).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");
@@ -314,12 +348,13 @@ mod tests {
             ("4294967295.0", u32::MAX),
             (r#""42949672950e-1""#, u32::MAX),
         ] {
-            let message = request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes());
+            let message =
+                request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes(), MESSAGE_BYTES_MAX);
             let message = message.unwrap_or_else(|fault| panic!("{text}: {fault}"));
             assert_eq!(RateLimitRequest::decode(message).unwrap().hits_addend, hits, "{text}");
         }
         let unit = br#"{"descriptors":[{"hitsAddend":1e19,"limit":{"unit":1e0}}]}"#;
-        let message = RateLimitRequest::decode(request(unit).unwrap()).unwrap();
+        let message = RateLimitRequest::decode(request(unit, MESSAGE_BYTES_MAX).unwrap()).unwrap();
         assert_eq!(message.descriptors[0].hits_addend, Some(10_000_000_000_000_000_000));
         assert_eq!(message.descriptors[0].limit.unwrap().unit, 1);
     }
@@ -332,7 +367,7 @@ mod tests {
                 "hits_addend" => format!(r#"{{"descriptors":[{descriptor}]}}"#),
                 _ => descriptor,
             };
-            request(body.as_bytes()).expect_err(&body).to_string()
+            request(body.as_bytes(), MESSAGE_BYTES_MAX).expect_err(&body).to_string()
         };
         let texts = ["1.5", "1e-1", "-1", "-1e0", "true", "[]", r#""""#, r#""1.5""#, r#"" 1""#];
         for text in [&texts[..], &[r#""1 ""#, r#""+1""#, r#""01""#, r#""0x1""#, r#""-1""#]].concat()
@@ -353,7 +388,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_field() {
-        let fault = |body: &str| request(body.as_bytes()).unwrap_err().to_string();
+        let fault =
+            |body: &str| request(body.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err().to_string();
         assert!(fault("{").starts_with("the body is not JSON"));
         assert_eq!(fault("[]"), "the body must be an object");
         assert_eq!(fault(r#"{"domian":"a"}"#), "unknown field \"domian\"");
@@ -367,5 +403,20 @@ mod tests {
             fault(r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#),
             "unit must be the name or number of a unit"
         );
+    }
+
+    #[test]
+    fn a_body_of_too_many_values_is_rejected_before_it_is_parsed() {
+        let entries = vec![json!({"key": "a,b", "value": "\\\",{["}); 16];
+        let full = json!({"domain": "edge", "descriptors": vec![json!({"entries": entries}); 64]});
+        assert!(request(full.to_string().as_bytes(), MESSAGE_BYTES_MAX).is_ok());
+        for part in ["0,", "[],", "{},", "\"\","] {
+            let list = format!("{{\"descriptors\":[{}0]}}", part.repeat(100_000));
+            let used = allocation_counter::measure(|| {
+                let error = request(list.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err();
+                assert_eq!(error.to_string(), "the body has more than 8192 values");
+            });
+            assert!(used.bytes_total < 1_024, "{part}: {} bytes", used.bytes_total);
+        }
     }
 }

@@ -5,30 +5,30 @@
 
 use super::messages::HeaderValue;
 use super::response_config::ResponseConfig;
-use super::response_headers::{Wait, header, limit_name, percent_encode};
+use super::response_headers::{RetryWait, build_header, limit_name, percent_encode};
 use crate::domain::LimitedBy;
 use crate::policy::Rule;
 
-/// Maximum size of a body in bytes, with its placeholders filled in. Envoy buffers the body of
-/// every refusal, and attackers cause many refusals.
+/// Maximum size of a response body in bytes, after its placeholders are filled in. Bounded because
+/// Envoy buffers the body of every rejected request, and an attack causes many of them.
 pub const BODY_BYTES_MAX: usize = 1024;
 
-/// Content type of the default body.
+/// Content type of the default response body.
 const DEFAULT_CONTENT_TYPE: &str = "application/json";
-/// Text of the default body.
+/// Text of the default response body, with placeholders.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Placeholder for the name of the refusing limit.
-const NAME: &str = "{name}";
-/// Placeholder for the wait in whole seconds.
-const SECONDS: &str = "{retry_after_seconds}";
+/// Placeholder for the name of the limit that rejected the request.
+const NAME_PLACEHOLDER: &str = "{name}";
+/// Placeholder for the time until a retry may pass, in whole seconds.
+const SECONDS_PLACEHOLDER: &str = "{retry_after_seconds}";
 
 /// Builds the body and its content-type header. Returns `None` if no text is configured, or if the
 /// body exceeds [`BODY_BYTES_MAX`] even with an empty limit name.
 pub(super) fn build(
     limited_by: &LimitedBy<'_>,
     rule: Option<&Rule>,
-    wait: Option<Wait>,
+    wait: Option<RetryWait>,
     response_config: &ResponseConfig,
 ) -> Option<(String, HeaderValue)> {
     let own = rule.and_then(|rule| rule.body.as_deref());
@@ -39,23 +39,23 @@ pub(super) fn build(
     };
     let body = [limit_name(limited_by), ""]
         .into_iter()
-        .map(|name| fill(text, name, wait))
+        .map(|name| fill_placeholders(text, name, wait))
         .find(|body| body.len() <= BODY_BYTES_MAX)?;
-    Some((body, header("content-type", percent_encode(content_type))))
+    Some((body, build_header("content-type", percent_encode(content_type))))
 }
 
-/// Fills the placeholders of `text`: `name` is JSON-escaped, and a `wait` of `None` becomes `null`.
-/// A single pass, so that a placeholder inside `name` is not expanded.
-fn fill(text: &str, name: &str, wait: Option<Wait>) -> String {
+/// Replaces the placeholders in `text`. JSON-escapes `name`, and writes `null` if `wait` is `None`.
+/// Makes a single pass, so that a placeholder inside `name` is not expanded.
+fn fill_placeholders(text: &str, name: &str, wait: Option<RetryWait>) -> String {
     let mut body = String::with_capacity(text.len() + name.len());
     let mut rest = text;
     while let Some(at) = rest.find('{') {
         let (before, from) = rest.split_at(at);
         body.push_str(before);
-        rest = if let Some(after) = from.strip_prefix(NAME) {
+        rest = if let Some(after) = from.strip_prefix(NAME_PLACEHOLDER) {
             body.push_str(&json_escape(name));
             after
-        } else if let Some(after) = from.strip_prefix(SECONDS) {
+        } else if let Some(after) = from.strip_prefix(SECONDS_PLACEHOLDER) {
             match wait {
                 Some(wait) => body.push_str(&wait.seconds.to_string()),
                 None => body.push_str("null"),

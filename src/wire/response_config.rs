@@ -8,39 +8,40 @@ use http::HeaderName;
 
 use super::error::{HeaderNameError, WireError};
 
-/// Settings of responses. By default, a response carries the code and the statuses, and on a
-/// refusal also dynamic metadata.
+/// Settings of rate limit responses. By default, a response contains the code and the statuses, and
+/// an OVER_LIMIT response also contains dynamic metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseSettings {
-    /// Sends `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset`.
+    /// Whether to send `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset`.
     pub x_rate_limit: bool,
-    /// Sends `RateLimit-Limit`, `RateLimit-Remaining`, and `RateLimit-Reset` as the IETF draft
-    /// defines them, or under configured names.
+    /// Names under which to send the three limit headers of the IETF draft, by default
+    /// `RateLimit-Limit`, `RateLimit-Remaining`, and `RateLimit-Reset`; `None` sends none of them.
     pub rate_limit: Option<LimitHeaderNames>,
-    /// Format of the reset in both sets of limit headers.
+    /// Format of the reset time in both sets of limit headers.
     pub reset: ResetFormat,
-    /// Sends `Retry-After` with refusals for which waiting helps, in this format.
+    /// Format of the `Retry-After` header, which is sent on rejections for which waiting helps;
+    /// `None` sends no such header.
     pub retry_after: Option<RetryAfterFormat>,
-    /// Maximum jitter added to `Retry-After`, in percent of the wait, 0 to 100. Spreads the retries
-    /// of callers that were refused at the same time.
+    /// Maximum jitter added to `Retry-After`, in per cent of the wait, 0 to 100. It spreads the
+    /// retries of callers that were rejected at the same time.
     pub retry_spread_percent: u8,
-    /// Name of the header that names the refusing limit; `None` sends no such header.
+    /// Header for the name of the limit that rejected the request; `None` sends no such header.
     pub limited_by: Option<String>,
-    /// Sends a JSON body with refusals whose rule and domain define no body.
+    /// Whether to send a JSON body on rejections if neither the rule nor the domain defines a body.
     pub body: bool,
-    /// Sends the dynamic metadata of envoyproxy/ratelimit with every response.
+    /// Whether to send the dynamic metadata that envoyproxy/ratelimit sends, with every response.
     pub request_metadata: bool,
 }
 
-/// Names of the three limit headers.
+/// Names of one set of limit headers: limit, remaining hits and reset time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitHeaderNames {
-    /// Name of the header with the limit.
+    /// Header for the limit, in hits per window.
     pub limit: String,
-    /// Name of the header with the remaining hits.
+    /// Header for the number of remaining hits.
     pub remaining: String,
-    /// Name of the header with the reset: the time until the limit is unused again, or on a refusal
-    /// until a retry can pass.
+    /// Header for the reset time: the time until the full limit is available again or, on a
+    /// rejection, until a retry can pass.
     pub reset: String,
 }
 
@@ -54,7 +55,7 @@ impl Default for LimitHeaderNames {
     }
 }
 
-/// Format of the reset header.
+/// Format of the time in the reset header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
     /// Seconds from now, rounded up, at least 1.
@@ -64,7 +65,7 @@ pub enum ResetFormat {
     UnixTime,
 }
 
-/// Format of the `Retry-After` header.
+/// Format of the time in the `Retry-After` header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryAfterFormat {
     /// Seconds from now, rounded up, at least 1.
@@ -74,10 +75,10 @@ pub enum RetryAfterFormat {
     HttpDate,
 }
 
-/// Validated [`ResponseSettings`].
+/// Validated configuration of responses, created from [`ResponseSettings`].
 #[derive(Clone, Debug, Default)]
 pub struct ResponseConfig {
-    /// Sets of limit headers, at most two.
+    /// Header names of the configured sets of limit headers, at most two sets.
     pub(crate) families: Vec<LimitHeaderNames>,
     pub(crate) reset: ResetFormat,
     pub(crate) retry_after: Option<RetryAfterFormat>,
@@ -87,11 +88,11 @@ pub struct ResponseConfig {
     pub(crate) request_metadata: bool,
 }
 
-/// Name of the header with the wait of a refused caller.
-pub(crate) const RETRY_AFTER: &str = "Retry-After";
+/// Header for the time until a retry may pass.
+pub(crate) const RETRY_AFTER_HEADER: &str = "Retry-After";
 
-/// Hop-by-hop headers of RFC 9110, section 7.6.1, and of older practice.
-const HOP_BY_HOP: [&str; 9] = [
+/// Hop-by-hop headers according to RFC 9110, section 7.6.1, and older specifications.
+const HOP_BY_HOP_HEADERS: [&str; 9] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -105,7 +106,7 @@ const HOP_BY_HOP: [&str; 9] = [
 
 /// Headers that describe or address a message. Envoy would append our value to its own, for example
 /// `content-length: 225,3`.
-const FRAMING: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
+const FRAMING_HEADERS: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
 impl ResponseConfig {
     /// Validates the settings.
@@ -157,16 +158,16 @@ impl ResponseConfig {
     }
 }
 
-/// Parses a header name and rejects those that Envoy or the protocol owns.
+/// Parses a header name. Rejects names that Envoy or HTTP itself uses.
 fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     if name.starts_with(':') {
         return Err(HeaderNameError::Pseudo);
     }
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::NotAName)?;
-    if HOP_BY_HOP.contains(&name.as_str()) {
+    if HOP_BY_HOP_HEADERS.contains(&name.as_str()) {
         return Err(HeaderNameError::HopByHop);
     }
-    if FRAMING.contains(&name.as_str()) {
+    if FRAMING_HEADERS.contains(&name.as_str()) {
         return Err(HeaderNameError::Framing);
     }
     Ok(name)

@@ -6,43 +6,43 @@
 use jiff::fmt::rfc2822::DateTimePrinter;
 
 use super::messages::HeaderValue;
-use super::response_config::{RETRY_AFTER, ResetFormat, ResponseConfig, RetryAfterFormat};
+use super::response_config::{RETRY_AFTER_HEADER, ResetFormat, ResponseConfig, RetryAfterFormat};
 use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
 
-/// Maximum size in bytes of the header that names the limit, percent-encoding included. A limit
-/// without a name is named by its path, which can be longer and is then truncated.
+/// Maximum length in bytes of a limit name in a header, after percent-encoding. A limit without a
+/// name is named by its path in the policy, which may be longer and is then truncated.
 const NAME_VALUE_BYTES_MAX: usize = 255;
 
-/// Wait of a refused caller, jitter included, as a duration and as a point in time.
+/// Time until a retry may pass, including jitter, as a duration and as a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wait {
-    /// Wait in seconds, rounded up, at least 1.
+pub(super) struct RetryWait {
+    /// Time until a retry may pass, in seconds, rounded up, at least 1.
     pub(super) seconds: u64,
-    /// Time at which a retry can pass.
+    /// Time from which a retry may pass, in microseconds since the Unix epoch.
     until: Micros,
 }
 
-impl Wait {
-    /// Returns the wait of a refusal plus the configured jitter; `None` if waiting does not help.
-    /// `random` is uniformly distributed.
+impl RetryWait {
+    /// Returns the wait of a rejected request plus the configured jitter; `None` if waiting does
+    /// not help. `random` must be uniformly distributed over all `u64`.
     pub(super) fn of_refusal(
         limited_by: Option<&LimitedBy<'_>>,
         response_config: &ResponseConfig,
         now: Micros,
         random: u64,
-    ) -> Option<Wait> {
+    ) -> Option<RetryWait> {
         let wait = limited_by?.retry_after?;
         let most = u128::from(wait.0) * u128::from(response_config.retry_spread_percent) / 100;
         let extra = (most * u128::from(random)) >> 64;
         let wait = wait.saturating_add(Micros(u64::try_from(extra).unwrap_or(u64::MAX)));
-        Some(Wait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
+        Some(RetryWait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
     }
 }
 
 /// Appends the response headers of `decision` to `into`.
 pub(super) fn append(
     decision: &Decision<'_>,
-    wait: Option<Wait>,
+    wait: Option<RetryWait>,
     response_config: &ResponseConfig,
     now: Micros,
     into: &mut Vec<HeaderValue>,
@@ -56,29 +56,31 @@ pub(super) fn append(
         return;
     }
     if let (Some(how), Some(wait)) = (response_config.retry_after, wait)
-        && let Some(value) = retry_after(how, wait)
+        && let Some(value) = format_retry_after(how, wait)
     {
-        into.push(header(RETRY_AFTER, value));
+        into.push(build_header(RETRY_AFTER_HEADER, value));
     }
     if let (Some(name), Some(limited_by)) = (&response_config.limited_by, &decision.limited_by) {
-        into.push(header(name, percent_encode(limit_name(limited_by))));
+        into.push(build_header(name, percent_encode(limit_name(limited_by))));
     }
 }
 
-/// Returns the name of the refusing limit; `override` for a limit that the request brought along.
+/// Returns the name of the limit that rejected the request, or `override` if it is a request
+/// override.
 pub(super) fn limit_name<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
     if limited_by.name.is_empty() { "override" } else { limited_by.name }
 }
 
-/// Returns the status that the limit headers show, as envoyproxy/ratelimit chooses it: the last
-/// refusing status that is not a quota, otherwise the first one with the fewest remaining hits.
+/// Returns the status that the limit headers report, chosen as envoyproxy/ratelimit does: the last
+/// OVER_LIMIT status that is not a quota, otherwise the first status with the fewest remaining
+/// hits.
 fn tightest_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());
     shown().rfind(refuses).or_else(|| shown().min_by_key(|status| status.remaining))
 }
 
-/// Appends the configured sets of limit headers for `status`.
+/// Appends each configured set of limit headers, with the values of `status`.
 fn append_limit_headers(
     status: &Status<'_>,
     response_config: &ResponseConfig,
@@ -93,16 +95,16 @@ fn append_limit_headers(
         ResetFormat::UnixTime => now.saturating_add(reset).ceil_secs(),
     });
     for names in &response_config.families {
-        into.push(header(&names.limit, limit.to_string()));
-        into.push(header(&names.remaining, status.remaining.to_string()));
+        into.push(build_header(&names.limit, limit.to_string()));
+        into.push(build_header(&names.remaining, status.remaining.to_string()));
         if let Some(reset) = reset {
-            into.push(header(&names.reset, reset.to_string()));
+            into.push(build_header(&names.reset, reset.to_string()));
         }
     }
 }
 
-/// Formats the value of `Retry-After`; `None` for a date after the year 9999.
-fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
+/// Formats the value of `Retry-After`. Returns `None` for an HTTP date after the year 9999.
+fn format_retry_after(how: RetryAfterFormat, wait: RetryWait) -> Option<String> {
     match how {
         RetryAfterFormat::Seconds => Some(wait.seconds.to_string()),
         RetryAfterFormat::HttpDate => {
@@ -114,7 +116,7 @@ fn retry_after(how: RetryAfterFormat, wait: Wait) -> Option<String> {
 }
 
 /// Builds a response header.
-pub(super) fn header(name: &str, value: impl Into<String>) -> HeaderValue {
+pub(super) fn build_header(name: &str, value: impl Into<String>) -> HeaderValue {
     // Not `raw_value`, because Envoy ignores it here.
     HeaderValue { key: name.to_owned(), value: value.into(), raw_value: Vec::new() }
 }

@@ -6,29 +6,29 @@ use prost_types::Struct;
 use prost_types::value::Kind;
 use serde_json::{Map, Value};
 
-/// Converts a struct to a JSON object.
-pub(super) fn struct_json(from: &Struct) -> Value {
+/// Converts a `google.protobuf.Struct` to a JSON object.
+pub(super) fn struct_to_json(from: &Struct) -> Value {
     let members = from.fields.iter();
     Value::Object(
-        members.map(|(key, value)| (key.clone(), kind_json(value))).collect::<Map<_, _>>(),
+        members.map(|(key, value)| (key.clone(), kind_to_json(value))).collect::<Map<_, _>>(),
     )
 }
 
-fn kind_json(value: &prost_types::Value) -> Value {
+fn kind_to_json(value: &prost_types::Value) -> Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
         Some(Kind::BoolValue(truth)) => Value::Bool(*truth),
-        Some(Kind::NumberValue(number)) => number_json(*number),
+        Some(Kind::NumberValue(number)) => number_to_json(*number),
         Some(Kind::StringValue(text)) => Value::String(text.clone()),
-        Some(Kind::ListValue(list)) => list.values.iter().map(kind_json).collect(),
-        Some(Kind::StructValue(of)) => struct_json(of),
+        Some(Kind::ListValue(list)) => list.values.iter().map(kind_to_json).collect(),
+        Some(Kind::StructValue(of)) => struct_to_json(of),
     }
 }
 
-/// Converts a number, without a fraction if it is an integer, as proto-JSON prints it.
+/// Converts a double to a JSON number. An integer gets no decimal point, as in proto-JSON.
 #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
-fn number_json(number: f64) -> Value {
-    /// 2^53: larger doubles cannot hold every integer.
+fn number_to_json(number: f64) -> Value {
+    /// 2^53, up to which a double represents every integer exactly.
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() <= EXACT_MAX {
         Value::from(number as i64)

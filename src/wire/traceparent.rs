@@ -6,12 +6,12 @@ use http::{HeaderMap, HeaderName};
 
 use crate::domain::TraceParent;
 
-/// Header name, a static so that it is not validated on every call.
+/// Name of the `traceparent` header. A static, so that the name is not validated on every call.
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Returns the parent span of a call. Ignores a malformed header, as the W3C specification
-/// requires.
-pub(crate) fn parent(headers: &HeaderMap) -> Option<TraceParent> {
+/// Parses the `traceparent` header. Returns `None` if it is missing or malformed, because the W3C
+/// specification requires to ignore a malformed header.
+pub(crate) fn parse_header(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 
@@ -19,31 +19,32 @@ pub(crate) fn parent(headers: &HeaderMap) -> Option<TraceParent> {
 /// fields.
 fn parse(text: &[u8]) -> Option<TraceParent> {
     let (head, rest) = text.split_at_checked(55)?;
-    let version = hex_byte(&head[..2])?;
+    let version = decode_hex_byte(&head[..2])?;
     let valid_length = match version {
         0 => rest.is_empty(),
         0xff => false,
         _ => rest.is_empty() || rest[0] == b'-',
     };
     let dashes = [2, 35, 52].iter().all(|at| head[*at] == b'-');
-    let trace: [u8; 16] = hex_bytes(&head[3..35])?;
-    let span: [u8; 8] = hex_bytes(&head[36..52])?;
-    let flags = hex_byte(&head[53..])?;
+    let trace: [u8; 16] = decode_hex(&head[3..35])?;
+    let span: [u8; 8] = decode_hex(&head[36..52])?;
+    let flags = decode_hex_byte(&head[53..])?;
     let valid = valid_length && dashes && trace != [0; 16] && span != [0; 8];
     valid.then_some(TraceParent { trace, span, sampled: flags & 1 == 1 })
 }
 
-/// Decodes `2 * N` hexadecimal digits.
-fn hex_bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+/// Decodes `2 * N` lower-case hexadecimal digits to `N` bytes; `None` if a character is not such a
+/// digit.
+fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut all = [0; N];
     for (to, two) in all.iter_mut().zip(digits.chunks_exact(2)) {
-        *to = hex_byte(two)?;
+        *to = decode_hex_byte(two)?;
     }
     Some(all)
 }
 
-/// Decodes two lower-case hexadecimal digits.
-fn hex_byte(two: &[u8]) -> Option<u8> {
+/// Decodes two lower-case hexadecimal digits to a byte; `None` if a character is not such a digit.
+fn decode_hex_byte(two: &[u8]) -> Option<u8> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),

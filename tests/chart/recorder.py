@@ -69,7 +69,8 @@ class Replica(chart.Running):
     def send(self, *descriptors, over=None):
         """A call that nobody waits for yet, over a connection of its own; what does wait for it."""
         connection = over or self.connection()
-        connection.request("POST", "/json", json.dumps({"domain": "edge", "descriptors": descriptors}))
+        body = json.dumps({"domain": "edge", "descriptors": descriptors})
+        connection.request("POST", "/json", body, {"Content-Type": "application/json"})
 
         def decided():
             reply = connection.getresponse()

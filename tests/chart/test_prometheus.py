@@ -26,7 +26,8 @@ def counting_in(server):
 
 def ask(running):
     body = {"domain": "edge", "descriptors": [{"entries": [{"key": "api_token", "value": "a"}]}]}
-    request = urllib.request.Request(f"http://127.0.0.1:{running.http}/json", json.dumps(body).encode())
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{running.http}/json", json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=5) as reply:
             return reply.status

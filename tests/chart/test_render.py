@@ -120,6 +120,15 @@ class Render(unittest.TestCase):
         self.assertEqual(by_environment, ["TIDEGATE_REDIS_SENTINEL_AUTH"] if sentinel else [])
         self.assertFalse([o for o in objects if o["kind"] == "Secret"], "secrets are made elsewhere")
 
+    def test_the_memory_limit_follows_the_bounds_unless_it_is_given(self):
+        def limits(**values):
+            return chart.container(chart.manifests({**chart.cases()["embedded"], **values}))["resources"]["limits"]
+        self.assertEqual(limits(), {"memory": "1021Mi"})
+        self.assertEqual(limits(connections=1000), {"memory": "459Mi"})
+        self.assertEqual(limits(embedded={"maxKeys": 10_000_000}), {"memory": "1845Mi"})
+        self.assertEqual(limits(resources={"limits": {"cpu": 2}}), {"cpu": 2, "memory": "1021Mi"})
+        self.assertEqual(limits(resources={"limits": {"memory": "256Mi"}}), {"memory": "256Mi"})
+
     def test_local_limits_are_divided_by_the_most_replicas_there_can_be(self):
         replicas = lambda case: chart.environment(chart.manifests(chart.cases()[case])).get("TIDEGATE_REPLICAS")
         self.assertEqual(replicas("redis"), "3")

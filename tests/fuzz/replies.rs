@@ -103,9 +103,9 @@ fn asked(limits: &[Arc<Limit>]) -> Vec<Vec<Check<'_>>> {
     for pair in limits.windows(2) {
         asked.push(vec![take(key(1), &pair[0], 2), take(key(2), &pair[1], u64::MAX)]);
     }
-    let roles = [Role::Required, Role::Quota, Role::Shadow];
+    let roles = [Role::Required, Role::Quota(0), Role::Quota(1), Role::Shadow];
     let all = limits.iter().enumerate();
-    let with = |(n, limit)| Check { role: roles[n % 3], ..take(key(n as u64), limit, 1) };
+    let with = |(n, limit)| Check { role: roles[n % 4], ..take(key(n as u64), limit, 1) };
     asked.push(all.clone().map(with).collect());
     asked.push(all.map(|(n, limit)| refund(key(n as u64 % 3), limit, 1)).collect());
     asked
@@ -199,7 +199,7 @@ fn any_reply_is_read_or_a_fault() {
             }
         }
         if let Value::ServerError(error) = &value {
-            sorts.push(100 + format!("{:?}", ErrorReply::of(error, &node)).len() as u64);
+            sorts.push(100 + format!("{:?}", ErrorReply::classify(error, &node)).len() as u64);
         }
         for tls in [false, true] {
             let tables = [parse_shards(&value, &node, tls), parse_slots(&value, &node)];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::decide::{Decider, Modes, Unavailable};
+use tidegate::decide::{Decider, GlobalModes, Unavailable};
 use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RateLimit};
@@ -168,7 +168,7 @@ fn service() -> (Arc<Looking>, RateLimit<Looking>, ManualClock) {
     let compiled = compile(&sources, &Options::default()).unwrap_or_else(|f| panic!("{f}"));
     let policy = Policy::build(compiled.domains, Secret::default());
     let store = MemoryStore::new(MAX_KEYS);
-    let modes = Modes { shadow: false, quota: false };
+    let modes = GlobalModes { shadow: false, quota: false };
     let decider = Decider::new(Arc::new(policy), store, Nobody, modes);
     let (seen, met) = (Mutex::default(), Mutex::default());
     let looking = Arc::new(Looking { decider, seen, met });

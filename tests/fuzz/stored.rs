@@ -92,7 +92,7 @@ fn made(random: &mut Random) -> Vec<u8> {
 /// One call, answered by the scripts.
 async fn answered(plain: &Plain, encoder: &Encoder, checks: &[Check<'_>], now: Micros) -> u64 {
     let accounting = Accounting::Independent;
-    let item = encoder.call(checks, accounting, Some(now), now);
+    let item = encoder.encode_call(checks, accounting, Some(now), now);
     let reply = plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
     let decoded = ScriptReply::decode(&reply, checks, accounting);
     let decoded = decoded.unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"));

@@ -64,7 +64,7 @@ class Service:
         """A real call; its overall code."""
         entries = [{"entries": [{"key": key, "value": value} for key, value in pairs]} for pairs in descriptors]
         body = json.dumps({"domain": domain, "descriptors": entries, "hitsAddend": hits})
-        self.calls.request("POST", "/json", body)
+        self.calls.request("POST", "/json", body, {"Content-Type": "application/json"})
         reply = self.calls.getresponse()
         return json.loads(reply.read())["overallCode"]
 

@@ -10,6 +10,7 @@ it is rolled out. Secrets are not here: they are files.
     "merge-domain-config" .Values.policy.mergeDomains
     "drain-delay" (printf "%ds" (.Values.drain.delaySeconds | int))
     "hard-limit" (printf "%ds" (.Values.drain.hardLimitSeconds | int))
+    "connections" .Values.connections
     "threads" .Values.threads
     "grpc-max-connection-age" .Values.maxConnectionAge
     "log-level" .Values.log.level
@@ -80,6 +81,22 @@ it is rolled out. Secrets are not here: they are files.
       name: {{ .Values.redis.sentinel.existingSecret }}
       key: {{ .Values.redis.sentinel.secretKey }}
 {{- end }}
+{{- end -}}
+
+{{/*
+The container's resources. Without a memory limit, it is computed from the bounds as values.yaml says.
+*/}}
+{{- define "tidegate.resources" -}}
+{{- $resources := deepCopy .Values.resources -}}
+{{- if not (dig "limits" "memory" "" $resources) -}}
+{{- $keys := eq .Values.mode "embedded" | ternary .Values.embedded.maxKeys 1000000 | int64 -}}
+{{- $connections := mul (.Values.connections | int64) 65536 -}}
+{{- $counters := mul $keys 96 -}}
+{{- $mebibytes := add 304 (div (add $connections $counters 1048575) 1048576) -}}
+{{- $limits := merge (dict "memory" (printf "%dMi" $mebibytes)) ($resources.limits | default dict) -}}
+{{- $_ := set $resources "limits" $limits -}}
+{{- end -}}
+{{- toYaml $resources -}}
 {{- end -}}
 
 {{/* Mounted directories: name, path, and source of the volume. */}}

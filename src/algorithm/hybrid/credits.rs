@@ -7,29 +7,33 @@ use std::sync::Arc;
 use super::State;
 use crate::domain::{Hits, Hybrid, Micros};
 
-/// Parts of a whole share: shares are percentages.
-pub(super) const PARTS: u64 = 100;
+/// Sum of all guaranteed shares plus the unassigned rest, in per cent: shares are whole
+/// percentages.
+pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
-/// Upper bound of all credits. Sums of up to four times as many are still exact as doubles in Lua.
+/// Upper bound of every credit count, 2^51. Sums of up to four counts stay below 2^53, so they are
+/// exact as doubles, Lua's only number type.
 const CREDITS_MAX: u64 = 1 << 51;
 
-/// Numbers of a hybrid limit, converted from hits and microseconds to credits and ticks.
+/// Parameters of a hybrid limit, converted from hits and microseconds to credits and ticks, the
+/// integer units of its arithmetic.
 pub(crate) struct HybridCredits<'a> {
     pub(crate) limit: &'a Hybrid,
-    /// Length of a tick in microseconds.
+    /// Length of a tick, the time unit of the refill, in microseconds.
     pub(crate) tick: u64,
-    /// Credits per hit.
+    /// Credits that one hit costs.
     pub(crate) unit: u64,
-    /// Capacity of all buckets and the pool together, in hits.
+    /// Total capacity of all class buckets and the pool, in hits.
     pub(crate) burst: u64,
-    /// Capacity of all buckets and the pool together, in credits.
+    /// Total capacity of all class buckets and the pool, in credits.
     pub(crate) total: u64,
 }
 
 impl<'a> HybridCredits<'a> {
-    pub(crate) fn of(limit: &'a Hybrid) -> HybridCredits<'a> {
+    pub(crate) fn new(limit: &'a Hybrid) -> HybridCredits<'a> {
         let tick = tick(limit.window);
-        let unit = PARTS * (limit.window.0 / tick).clamp(1, CREDITS_MAX / PARTS);
+        let unit = SHARES_TOTAL_PERCENT
+            * (limit.window.0 / tick).clamp(1, CREDITS_MAX / SHARES_TOTAL_PERCENT);
         // The policy's bounds keep every limit below this clamp.
         let burst = limit.burst.0.min(CREDITS_MAX / unit);
         HybridCredits { limit, tick, unit, burst, total: unit * burst }
@@ -39,44 +43,45 @@ impl<'a> HybridCredits<'a> {
         0..self.limit.shares.len()
     }
 
-    /// Returns the capacity of a class's own bucket.
-    fn cap(&self, class: usize) -> u64 {
-        self.total / PARTS * u64::from(self.limit.shares[class])
+    /// Returns the capacity of the guaranteed bucket of a class, in credits.
+    fn class_capacity(&self, class: usize) -> u64 {
+        self.total / SHARES_TOTAL_PERCENT * u64::from(self.limit.shares[class])
     }
 
-    /// Returns the credits per tick that a class's own bucket receives.
-    fn flow(&self, class: usize) -> u64 {
+    /// Returns the credits that refill the guaranteed bucket of a class per tick.
+    fn class_flow(&self, class: usize) -> u64 {
         u64::from(self.limit.shares[class]).saturating_mul(self.limit.hits.0)
     }
 
-    /// Returns the credits per tick that no share claims; they flow into the pool.
+    /// Returns the credits per tick that are assigned to no class and therefore refill the pool.
     fn spare_flow(&self) -> u64 {
         let shares: u64 = self.limit.shares.iter().map(|share| u64::from(*share)).sum();
-        PARTS.saturating_sub(shares).saturating_mul(self.limit.hits.0)
+        SHARES_TOTAL_PERCENT.saturating_sub(shares).saturating_mul(self.limit.hits.0)
     }
 
-    /// Returns the state with everything full.
-    fn full(&self, at: u64) -> State {
-        let own: Arc<[u64]> = self.classes().map(|class| self.cap(class)).collect();
+    /// Returns the state at tick `at` in which every class bucket and the pool are full.
+    fn full_state(&self, at: u64) -> State {
+        let own: Arc<[u64]> = self.classes().map(|class| self.class_capacity(class)).collect();
         let pool = self.total.saturating_sub(own.iter().sum());
         State { last: at, pool, own }
     }
 
-    /// Returns the credits that flow in within `ticks`, at most twice the total: more has no
-    /// effect, and the bound keeps sums exact as doubles in Lua.
+    /// Returns the credits that a rate of `flow` per tick adds in `ticks`, at most twice the total
+    /// capacity. More would have no effect, and the bound keeps sums exact as doubles in Lua.
     fn inflow(&self, flow: u64, ticks: u64) -> u64 {
         let most = self.total * 2;
         if flow > 0 && ticks > most / flow { most } else { flow * ticks }
     }
 
-    /// Returns the own buckets after `ticks`, and the pool without its bound.
+    /// Returns the credits in the class buckets after a refill of `ticks`, and the credits in the
+    /// pool before they are limited to its capacity.
     fn refill_unbounded(&self, state: &State, ticks: u64) -> (Arc<[u64]>, u64) {
         let mut pool = state.pool + self.inflow(self.spare_flow(), ticks);
         let own = self
             .classes()
             .map(|class| {
-                let (had, cap) = (state.own[class], self.cap(class));
-                let wants = had + self.inflow(self.flow(class), ticks);
+                let (had, cap) = (state.own[class], self.class_capacity(class));
+                let wants = had + self.inflow(self.class_flow(class), ticks);
                 pool = pool.min(self.total) + wants.saturating_sub(cap);
                 wants.min(cap)
             })
@@ -84,28 +89,30 @@ impl<'a> HybridCredits<'a> {
         (own, pool)
     }
 
-    /// Returns the state after `ticks` without takes.
+    /// Returns the state after a refill of `ticks`.
     fn refill(&self, state: &State, ticks: u64) -> State {
         let (own, pool) = self.refill_unbounded(state, ticks);
-        let pool = pool.min(self.room(&own));
+        let pool = pool.min(self.pool_capacity(&own));
         State { last: state.last.saturating_add(ticks), pool, own }
     }
 
-    /// Returns the most credits that the pool may hold.
-    fn room(&self, own: &[u64]) -> u64 {
+    /// Returns the maximum number of credits in the pool for these class buckets: the pool and the
+    /// buckets share the total capacity.
+    fn pool_capacity(&self, own: &[u64]) -> u64 {
         self.total.saturating_sub(own.iter().sum())
     }
 
-    /// Returns the state at tick `at`, and whether it was clamped. A state with another number of
-    /// classes than the limit counts as full.
+    /// Returns the state refilled up to tick `at`, and whether the stored time was in the future
+    /// and was clamped. If the stored number of classes differs from the limit's, returns a full
+    /// state.
     pub(super) fn read(&self, state: Option<&State>, at: u64) -> (State, bool) {
         let Some(state) = state.filter(|state| state.own.len() == self.limit.shares.len()) else {
-            return (self.full(at), false);
+            return (self.full_state(at), false);
         };
         let fitting = State {
             last: state.last,
             pool: state.pool.min(self.total),
-            own: (0..state.own.len()).map(|c| state.own[c].min(self.cap(c))).collect(),
+            own: (0..state.own.len()).map(|c| state.own[c].min(self.class_capacity(c))).collect(),
         };
         // Further ahead than everything takes to fill: written by a wrong clock.
         if state.last > at.saturating_add(self.ticks_to_full()).saturating_add(1) {
@@ -115,34 +122,35 @@ impl<'a> HybridCredits<'a> {
         (self.refill(&fitting, at.saturating_sub(state.last)), false)
     }
 
-    /// Returns the ticks after which everything is full, whatever the state.
+    /// Returns the number of ticks after which even an empty state is full again.
     fn ticks_to_full(&self) -> u64 {
         let slowest = self
             .classes()
-            .map(|class| self.flow(class))
+            .map(|class| self.class_flow(class))
             .chain([self.spare_flow()])
             .filter(|flow| *flow > 0)
             .min();
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// Returns the credits that the pool must hold before the class takes from it.
-    fn floor(&self, own: &[u64]) -> u64 {
-        let room = self.room(own);
-        let caps: u64 = self.classes().map(|class| self.cap(class)).sum();
+    /// Returns the credits that must be in the pool for the class of this limit to borrow from it.
+    fn pool_floor(&self, own: &[u64]) -> u64 {
+        let room = self.pool_capacity(own);
+        let caps: u64 = self.classes().map(|class| self.class_capacity(class)).sum();
         let size = if caps < self.total { self.total - caps } else { room };
         let percent = u64::from(self.limit.floor_percent);
-        let part = size / PARTS * percent + (size % PARTS * percent).div_ceil(PARTS);
+        let part = size / SHARES_TOTAL_PERCENT * percent
+            + (size % SHARES_TOTAL_PERCENT * percent).div_ceil(SHARES_TOTAL_PERCENT);
         let whole = part.div_ceil(self.unit) * self.unit;
         if caps < self.total { whole } else { whole.min(room) }
     }
 
-    /// Returns the credits that the pool must hold for a take of `credits`; 0 if the own bucket
-    /// suffices.
+    /// Returns the credits that must be in the pool for a take of `credits` to pass; 0 if the
+    /// bucket of the class covers the take.
     fn pool_needed(&self, own: &[u64], credits: u64) -> u64 {
         match credits.saturating_sub(own[self.limit.class]) {
             0 => 0,
-            rest => rest.max(self.floor(own)),
+            rest => rest.max(self.pool_floor(own)),
         }
     }
 
@@ -159,8 +167,8 @@ impl<'a> HybridCredits<'a> {
         Some(State { last: state.last, pool, own: own.into() })
     }
 
-    /// Returns the ticks until a refused take of `credits` passes, at least 1; `None` if it never
-    /// does.
+    /// Returns the number of ticks until a refused take of `credits` would pass, at least 1; `None`
+    /// if it never would.
     pub(super) fn wait(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {
             let (own, pool) = self.refill_unbounded(state, ticks);
@@ -178,7 +186,7 @@ impl<'a> HybridCredits<'a> {
         (after.pool >= self.pool_needed(&after.own, credits)).then_some(passes)
     }
 
-    /// Returns how many single hits pass one after another.
+    /// Returns the number of takes of one hit each that would pass now, one after another.
     pub(super) fn available(&self, state: &State) -> u64 {
         let class = self.limit.class;
         let (whole, part) = (state.own[class] / self.unit, state.own[class] % self.unit);
@@ -197,34 +205,35 @@ impl<'a> HybridCredits<'a> {
         }
     }
 
-    /// Returns the state after a refund of `credits`: into the own bucket first, the rest into the
-    /// pool, never above their capacities.
+    /// Returns the state after a refund of `credits` to `class`. The refund fills the bucket of the
+    /// class first and the pool with the rest, and neither beyond its capacity.
     pub(super) fn refund(&self, state: &State, class: usize, credits: u64) -> State {
         let mut own = state.own.to_vec();
-        let to_own = credits.min(self.cap(class).saturating_sub(own[class]));
+        let to_own = credits.min(self.class_capacity(class).saturating_sub(own[class]));
         own[class] += to_own;
-        let pool = (state.pool + credits - to_own).min(self.room(&own));
+        let pool = (state.pool + credits - to_own).min(self.pool_capacity(&own));
         State { last: state.last, pool, own: own.into() }
     }
 
-    /// Returns the ticks until all own buckets and the total are full.
+    /// Returns the number of ticks until all class buckets and the pool are full.
     pub(super) fn ticks_until_full(&self, state: &State) -> u64 {
-        let full = self.full(state.last);
+        let full = self.full_state(state.last);
         let ticks_of_class = |nth: usize| {
             let lacks = full.own[nth].saturating_sub(state.own[nth]);
-            if lacks == 0 { 0 } else { lacks.div_ceil(self.flow(nth).max(1)) }
+            if lacks == 0 { 0 } else { lacks.div_ceil(self.class_flow(nth).max(1)) }
         };
         let own = (0..state.own.len()).map(ticks_of_class).max().unwrap_or(0);
         let held: u64 = state.pool + state.own.iter().sum::<u64>();
         let all = self
             .total
             .saturating_sub(held)
-            .div_ceil(PARTS.saturating_mul(self.limit.hits.0.max(1)));
+            .div_ceil(SHARES_TOTAL_PERCENT.saturating_mul(self.limit.hits.0.max(1)));
         own.max(all)
     }
 }
 
-/// Returns the length of a tick, as for sliding windows.
+/// Returns the length of a tick in microseconds, chosen by the window length as for sliding
+/// windows.
 fn tick(window: Micros) -> u64 {
     crate::domain::SlidingWindow { hits: Hits::ZERO, length: window }.tick().0
 }

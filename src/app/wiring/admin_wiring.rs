@@ -6,17 +6,18 @@ use super::otlp_exporters::{OtlpExporters, SignalStats};
 use super::store_setup::ServiceDecider;
 use super::{server_config, store_metrics};
 use crate::admin::{
-    AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonResponse, PublicHandlers,
+    AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonHandlers, JsonResponse,
+    PublicHandlers,
 };
 use crate::app::exit_codes::Failure;
 use crate::app::runtime_overrides::RuntimeOverrides;
 use crate::app::{Configuration, SampleRequest, explain_offline, page_data, parse_descriptor};
 use crate::clock::Clock;
+use crate::domain::ByteBudget;
 use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::export_metrics;
-use crate::telemetry::{AllMetrics, Scrape, Telemetry};
-use crate::wire::MESSAGE_BYTES_MAX;
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry};
 
 /// Components of the service that the HTTP ports expose.
 pub(crate) struct AdminWiring<'a> {
@@ -26,6 +27,8 @@ pub(crate) struct AdminWiring<'a> {
     pub(crate) health: Health,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) connection_stats: Arc<ConnectionStats>,
+    /// Memory for requests that have not arrived completely, shared with gRPC.
+    pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
 }
 
@@ -35,7 +38,7 @@ impl AdminWiring<'_> {
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA is invalid.
-    pub(crate) fn metrics(&self) -> Result<(Arc<Scrape>, OtlpExporters), Failure> {
+    pub(crate) fn start_metrics(&self) -> Result<(Arc<MetricsPage>, OtlpExporters), Failure> {
         let stats = SignalStats::default();
         let mut metrics = store_metrics::sources(
             &self.decider,
@@ -45,7 +48,7 @@ impl AdminWiring<'_> {
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
-        let mut scrape = Scrape::new(Arc::clone(&metrics));
+        let mut scrape = MetricsPage::new(Arc::clone(&metrics));
         if settings.ratelimit_metric_names {
             scrape = scrape.with_ratelimit_names(Arc::clone(&self.telemetry));
         }
@@ -54,7 +57,7 @@ impl AdminWiring<'_> {
     }
 
     /// Returns the handlers of the HTTP port.
-    pub(crate) fn public_handlers(&self, scrape: &Arc<Scrape>) -> PublicHandlers {
+    pub(crate) fn public_handlers(&self, scrape: &Arc<MetricsPage>) -> PublicHandlers {
         let health = self.health.clone();
         let decider = Arc::clone(&self.decider);
         PublicHandlers {
@@ -65,20 +68,22 @@ impl AdminWiring<'_> {
             }),
             scrape: Arc::clone(scrape),
             json: server_config::json_is_on(&self.configuration.settings)
-                .then(|| self.json_handler()),
-            body_bytes_max: MESSAGE_BYTES_MAX,
+                .then(|| self.json_handlers()),
         }
     }
 
-    fn json_handler(&self) -> JsonHandler {
+    fn json_handlers(&self) -> JsonHandlers {
         let rate_limit = Arc::clone(&self.rate_limit);
-        Arc::new(move |body| {
+        let body_bytes_max = rate_limit.message_bytes_max();
+        let decide: JsonHandler = Arc::new(move |body| {
             let rate_limit = Arc::clone(&rate_limit);
             Box::pin(async move {
                 let reply = rate_limit.answer_json(&body).await;
                 JsonResponse { status: reply.status, body: reply.body }
             })
-        })
+        });
+        let incomplete_requests = Arc::clone(&self.incomplete_requests);
+        JsonHandlers { decide, body_bytes_max, incomplete_requests }
     }
 
     /// Returns the handlers of the debug port.

@@ -6,11 +6,12 @@
 //! two polls read the same contents, because a writer may have replaced the certificate but not yet
 //! the key.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use crate::app::exit_codes::Failure;
 use crate::app::read_pem_file;
+use crate::app::watcher_thread::WatcherSignals;
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
@@ -19,9 +20,9 @@ use crate::settings::{DomainGrant, Settings};
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// Contents that were last activated or rejected.
+    /// Contents that were last activated or, if they were invalid, rejected.
     handled: FileState,
-    /// Contents at the last poll.
+    /// Contents at the last poll. New contents are activated only if two polls in a row find them.
     last: FileState,
 }
 
@@ -40,7 +41,7 @@ impl CertificateReloader {
     ///
     /// Returns an error if a file cannot be read or is invalid.
     pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
-        let Some(material) = material(settings)? else { return Ok(None) };
+        let Some(material) = read_material(settings)? else { return Ok(None) };
         let tls = Tls::new(&material)?;
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
         if expires_secs <= Clock::System.now().0 / 1_000_000 {
@@ -55,16 +56,20 @@ impl CertificateReloader {
         self.tls.clone()
     }
 
-    /// Polls the files at the `--policy-poll` interval until `stop` is set.
-    pub(crate) fn run(mut self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) {
+    /// Polls the files at the `--policy-poll` interval until `signals` say stop.
+    pub(crate) fn run(mut self, signals: &WatcherSignals) {
+        while !signals.is_stopped() {
             thread::park_timeout(self.settings.policy_poll);
+            if signals.take_reload() {
+                // Two polls, because a change takes effect at the second poll that finds it.
+                self.poll();
+            }
             self.poll();
         }
     }
 
     fn poll(&mut self) {
-        let read = material(&self.settings);
+        let read = read_material(&self.settings);
         let state = match &read {
             Ok(Some(material)) => FileState::Content(hash(material)),
             // Unreachable: the settings enabled TLS at startup and do not change.
@@ -99,7 +104,7 @@ impl CertificateReloader {
     }
 }
 
-fn material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
+fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
     let (Some(certificate), Some(key), true) = (
         &settings.grpc_server_tls_cert,
         &settings.grpc_server_tls_key,

@@ -7,12 +7,12 @@ use std::path::Path;
 use super::store_metrics;
 use crate::telemetry::{MetricFamily, MetricKind, compat_families, families, otlp};
 
-const HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
-const END: &str = "\n<!-- end generated -->";
+const TABLE_HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
+const END_MARKER: &str = "\n<!-- end generated -->";
 
 /// Formats a Markdown table with one row per metric family.
-fn table(prefix: &str, families: impl IntoIterator<Item = MetricFamily>) -> String {
-    let mut table = HEAD.to_owned();
+fn format_table(prefix: &str, families: impl IntoIterator<Item = MetricFamily>) -> String {
+    let mut table = TABLE_HEAD.to_owned();
     for family in families {
         let (kind, suffix) = match family.kind {
             MetricKind::Counter => ("counter", "_total"),
@@ -32,11 +32,14 @@ fn the_page_lists_every_metric_as_it_is() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/METRICS.md");
     let page = fs::read_to_string(page).unwrap();
     for (begin, table) in [
-        ("<!-- generated: metrics -->\n", table("tidegate_", ours)),
-        ("<!-- generated: metrics of envoyproxy/ratelimit -->\n", table("", compat_families())),
+        ("<!-- generated: metrics -->\n", format_table("tidegate_", ours)),
+        (
+            "<!-- generated: metrics of envoyproxy/ratelimit -->\n",
+            format_table("", compat_families()),
+        ),
     ] {
         let (_, rest) = page.split_once(begin).expect("the start of the generated section");
-        let (shown, _) = rest.split_once(END).expect("its end");
+        let (shown, _) = rest.split_once(END_MARKER).expect("its end");
         assert!(shown == table, "docs/METRICS.md differs from the program; correct is:\n{table}");
     }
 }

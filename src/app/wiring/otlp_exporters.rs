@@ -10,7 +10,8 @@ use crate::app::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::settings::{OtlpSettings, Settings};
 use crate::telemetry::otlp::{
-    ExportStats, MetricsExporter, OtlpError, OtlpTarget, Sampling, ServiceIdentity, TraceExporter,
+    ExportStats, MetricsExporter, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity,
+    TraceExporter,
 };
 use crate::telemetry::{AllMetrics, Telemetry};
 
@@ -21,8 +22,8 @@ pub(crate) struct OtlpExporters {
     metrics: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// Export statistics of metrics and of traces. They exist even if a signal is not exported, so that
-/// their series do not appear late.
+/// Export statistics of metrics and of traces. They exist even for a signal that is not exported,
+/// so that their series exist from the start.
 pub(crate) struct SignalStats {
     pub(crate) metrics: Arc<ExportStats>,
     pub(crate) traces: Arc<ExportStats>,
@@ -60,7 +61,7 @@ impl OtlpExporters {
             attributes: otlp.attributes.clone(),
         };
         if let Some(endpoint) = &otlp.traces_endpoint {
-            let sampling = Sampling::new(otlp.parent_based, otlp.sample_ratio);
+            let sampling = SamplingRule::new(otlp.parent_based, otlp.sample_ratio);
             let target = target(&otlp, endpoint)?;
             let traces = TraceExporter::open(&target, &identity, sampling, &stats.traces);
             telemetry.set_trace_exporter(traces.map_err(unusable)?);

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::app::exit_codes::Failure;
 use crate::app::files_and_env::read_secret_file;
+use crate::app::watcher_thread::WatchedValue;
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::Secret;
@@ -22,9 +23,9 @@ use crate::store::redis::client::config::{
 };
 use crate::store::redis::keys::Prefix;
 
-/// Version of the keys and states that this build writes to Redis. Replicas with different versions
-/// do not share counters.
-const FORMAT: &str = "tg1";
+/// Version of the key and state formats that this build writes to Redis. Replicas with different
+/// versions do not share counters.
+const STATE_FORMAT: &str = "tg1";
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, next to
 /// their callers.
@@ -45,7 +46,7 @@ pub(crate) fn redis_config(
         RedisTopology::Sentinel { master, sentinels } => {
             let auth = Auth {
                 user: settings.sentinel_user.clone(),
-                password: fixed(&settings.sentinel_password),
+                password: fixed_password(&settings.sentinel_password),
             };
             let topology = config::TopologyConfig::Sentinel { master: master.clone(), auth };
             (topology, sentinels.iter().map(address).collect())
@@ -58,11 +59,11 @@ pub(crate) fn redis_config(
         topology,
         addresses,
         auth: auth(settings)?,
-        tls: settings.tls.as_ref().map(tls).transpose()?,
-        tls_reloader: settings.tls.clone().map(tls_reloader),
+        tls: settings.tls.as_ref().map(read_tls).transpose()?,
+        tls_reloader: settings.tls.clone().map(tls_reloader).transpose()?,
         db: i64::from(settings.database),
         prefix,
-        meta: format!("{FORMAT} {}", secret.fingerprint()),
+        meta: format!("{STATE_FORMAT} {}", secret.fingerprint()),
         connections_per_node: settings.connections,
         connect_timeout: settings.connect_timeout,
         // At least twice the budget of a call, so that a slow call does not close the connection.
@@ -73,7 +74,8 @@ pub(crate) fn redis_config(
     })
 }
 
-/// Returns a monotonic clock for the circuit breakers; its zero is the time of this call.
+/// Returns a monotonic clock for the circuit breakers. Its time is zero when this function is
+/// called.
 fn monotonic_clock() -> MonotonicClock {
     let began = Clock::System.monotonic();
     MonotonicClock::new(move || {
@@ -89,45 +91,43 @@ fn address(configured: &RedisAddress) -> Address {
     }
 }
 
-fn fixed(password: &SecretText) -> Password {
+fn fixed_password(password: &SecretText) -> Password {
     match password.is_empty() {
         true => Password::None,
         false => Password::Fixed(password.reveal().to_owned()),
     }
 }
 
-/// Returns the Redis credentials. A password file is read again for every new connection, so that
-/// the password can be rotated; its user name is read only once, at startup.
+/// Returns the Redis credentials. A thread reads a password file again every second, so that the
+/// password can be rotated and a file system that hangs delays no connection. The file's user name is
+/// read only once, at startup.
 fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
-        return Ok(Auth { user: settings.user.clone(), password: fixed(&settings.password) });
+        return Ok(Auth {
+            user: settings.user.clone(),
+            password: fixed_password(&settings.password),
+        });
     };
     let (user, _) = parse_login(&read_secret_file(&path)?);
-    let read = move || match read_secret_file(&path) {
-        Ok(text) => Some(parse_login(&text).1.reveal().to_owned()),
-        Err(error) => {
-            tracing::error!(%error, "cannot read the Redis password file");
-            None
-        }
-    };
+    let read = move || Ok(parse_login(&read_secret_file(&path)?).1.reveal().to_owned());
+    let on_failure =
+        |error: &Failure| tracing::error!(%error, "cannot read the Redis password file");
+    let password = WatchedValue::start("redis-password", read, on_failure)?;
     Ok(Auth {
         user: user.or_else(|| settings.user.clone()),
-        password: Password::Reloaded(Arc::new(read)),
+        password: Password::Reloaded(Arc::new(move || password.get())),
     })
 }
 
-/// Returns a function that reads the Redis certificate files again. Each failure is logged.
-fn tls_reloader(settings: RedisTls) -> TlsReloader {
-    TlsReloader::new(move || match tls(&settings) {
-        Ok(tls) => Some(tls),
-        Err(error) => {
-            tracing::error!(%error, "cannot read the Redis certificates");
-            None
-        }
-    })
+/// Returns a source of the Redis certificates, which a thread reads again every second.
+fn tls_reloader(settings: RedisTls) -> Result<TlsReloader, Failure> {
+    let on_failure =
+        |error: &Failure| tracing::error!(%error, "cannot read the Redis certificates");
+    let latest = WatchedValue::start("redis-tls", move || read_tls(&settings), on_failure)?;
+    Ok(TlsReloader::new(move || latest.get()))
 }
 
-fn tls(settings: &RedisTls) -> Result<Tls, Failure> {
+fn read_tls(settings: &RedisTls) -> Result<Tls, Failure> {
     let pem = |path: &Path| crate::app::read_pem_file(path);
     let client = match &settings.client {
         Some((chain, key)) => Some((pem(chain)?, pem(key)?)),

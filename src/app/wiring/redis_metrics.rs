@@ -16,18 +16,18 @@ use crate::telemetry::{
 };
 
 /// Label of every Redis series: the node's address.
-const NODE: &str = "node";
+const NODE_LABEL: &str = "node";
 
 const fn node_counter(name: &'static str, help: &'static str) -> MetricFamily {
-    counter(name, help).with_labels(&[NODE])
+    counter(name, help).with_labels(&[NODE_LABEL])
 }
 
 const fn node_gauge(name: &'static str, help: &'static str) -> MetricFamily {
-    gauge(name, help).with_labels(&[NODE])
+    gauge(name, help).with_labels(&[NODE_LABEL])
 }
 
 const fn node_histogram(name: &'static str, help: &'static str) -> MetricFamily {
-    histogram(name, help).with_labels(&[NODE])
+    histogram(name, help).with_labels(&[NODE_LABEL])
 }
 
 const fn node_counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
@@ -86,9 +86,9 @@ const HISTOGRAMS: [NodeHistogram; 3] = [
     }),
 ];
 
-const BREAKER: MetricFamily =
+const BREAKER_STATE: MetricFamily =
     gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open, half-open")
-        .with_labels(&[NODE, "state"]);
+        .with_labels(&[NODE_LABEL, "state"]);
 
 // Numbers that a Redis node reports in INFO.
 metrics! { INFO_NUMBERS: NodeInfo,
@@ -103,8 +103,9 @@ metrics! { INFO_NUMBERS: NodeInfo,
     node_gauge "redis_keys_without_expiry" "Keys without expiry in our database", |node| node.keys.saturating_sub(node.keys_expiring);
 }
 
-const EVICTION: MetricFamily = gauge("redis_eviction_info", "1, with the eviction policy of Redis")
-    .with_labels(&[NODE, "policy"]);
+const EVICTION_POLICY: MetricFamily =
+    gauge("redis_eviction_info", "1, with the eviction policy of Redis")
+        .with_labels(&[NODE_LABEL, "policy"]);
 
 /// Returns the metrics of every known Redis node. Emits nothing if counters are in memory.
 pub(crate) fn source(decider: &Arc<ServiceDecider>) -> MetricSource {
@@ -119,22 +120,22 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     for (family, read) in COUNTERS {
         sink.family(family, &mut |emit| {
             nodes.iter().try_for_each(|node| {
-                emit(&[(NODE, &node.address)], MetricValue::Number(read(&node.stats)))
+                emit(&[(NODE_LABEL, &node.address)], MetricValue::Number(read(&node.stats)))
             })
         })?;
     }
     for (family, read) in HISTOGRAMS {
         sink.family(&family, &mut |emit| {
             nodes.iter().try_for_each(|node| {
-                emit(&[(NODE, &node.address)], MetricValue::Histogram(read(&node.stats)))
+                emit(&[(NODE_LABEL, &node.address)], MetricValue::Histogram(read(&node.stats)))
             })
         })?;
     }
-    sink.family(&BREAKER, &mut |emit| {
+    sink.family(&BREAKER_STATE, &mut |emit| {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
             for state in BreakerState::ALL {
-                let labels = [(NODE, node.address.as_str()), ("state", state.as_str())];
+                let labels = [(NODE_LABEL, node.address.as_str()), ("state", state.as_str())];
                 emit(&labels, MetricValue::Number(u64::from(state == breaker)))?;
             }
         }
@@ -143,13 +144,14 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     let infos = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
     for (family, read) in INFO_NUMBERS {
         sink.family(family, &mut |emit| {
-            infos()
-                .try_for_each(|(node, info)| emit(&[(NODE, node)], MetricValue::Number(read(info))))
+            infos().try_for_each(|(node, info)| {
+                emit(&[(NODE_LABEL, node)], MetricValue::Number(read(info)))
+            })
         })?;
     }
-    sink.family(&EVICTION, &mut |emit| {
+    sink.family(&EVICTION_POLICY, &mut |emit| {
         infos().try_for_each(|(node, info)| {
-            let labels = [(NODE, node.as_str()), ("policy", info.eviction_policy.as_str())];
+            let labels = [(NODE_LABEL, node.as_str()), ("policy", info.eviction_policy.as_str())];
             emit(&labels, MetricValue::Number(1))
         })
     })
@@ -161,5 +163,10 @@ pub(super) fn families() -> Vec<MetricFamily> {
     let counted = COUNTERS.iter().map(|(family, _)| *family);
     let measured = HISTOGRAMS.iter().map(|(family, _)| *family);
     let reported = INFO_NUMBERS.iter().map(|(family, _)| *family);
-    counted.chain(measured).chain([BREAKER]).chain(reported).chain([EVICTION]).collect()
+    counted
+        .chain(measured)
+        .chain([BREAKER_STATE])
+        .chain(reported)
+        .chain([EVICTION_POLICY])
+        .collect()
 }

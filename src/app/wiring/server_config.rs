@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
 use crate::server::{Address, ListenSettings, ServerLimits, Tls};
-use crate::settings::{HeaderFamily, OnOff, ResetForm, RetryAfterForm, Settings};
+use crate::settings::{HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings};
 use crate::wire::{
     LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
 };
 
 /// Time reserved within `--hard-limit` for the steps after the gRPC drain: closing the HTTP ports
-/// and exiting. At most a tenth of the hard limit.
+/// and exiting. If the hard limit is short, a tenth of it.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Returns the configuration of the gRPC listener. Resolves the address to listen on.
@@ -29,12 +29,12 @@ pub(crate) fn listen_settings(
     Ok(ListenSettings {
         addresses: vec![address],
         threads: NonZeroUsize::new(settings.threads).unwrap_or(granted),
-        limits: limits(settings),
+        limits: server_limits(settings),
         tls,
     })
 }
 
-fn limits(settings: &Settings) -> ServerLimits {
+fn server_limits(settings: &Settings) -> ServerLimits {
     let unless_zero = |duration: Duration| (!duration.is_zero()).then_some(duration);
     let exit_time = EXIT_TIME_MAX.min(settings.hard_limit / 10);
     ServerLimits {
@@ -51,6 +51,7 @@ fn limits(settings: &Settings) -> ServerLimits {
         connection_age_max: unless_zero(settings.grpc_max_connection_age),
         drain_delay: settings.drain_delay,
         hard_limit: settings.hard_limit - exit_time,
+        ..ServerLimits::default()
     }
 }
 
@@ -80,13 +81,13 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
         x_rate_limit: matches!(settings.headers, HeaderFamily::XRateLimit | HeaderFamily::Both),
         rate_limit: compat.or(standard),
         reset: match settings.header_reset {
-            ResetForm::Seconds => ResetFormat::Seconds,
-            ResetForm::Unix => ResetFormat::UnixTime,
+            ResetSetting::Seconds => ResetFormat::Seconds,
+            ResetSetting::Unix => ResetFormat::UnixTime,
         },
         retry_after: match settings.retry_after {
-            RetryAfterForm::Off => None,
-            RetryAfterForm::Seconds => Some(RetryAfterFormat::Seconds),
-            RetryAfterForm::Date => Some(RetryAfterFormat::HttpDate),
+            RetryAfterSetting::Off => None,
+            RetryAfterSetting::Seconds => Some(RetryAfterFormat::Seconds),
+            RetryAfterSetting::Date => Some(RetryAfterFormat::HttpDate),
         },
         retry_spread_percent: settings.retry_after_spread,
         limited_by: (!name.is_empty()).then(|| name.clone()),

@@ -42,10 +42,13 @@ metrics! { MEMORY: memory::MemoryStats,
 metrics! { TRAFFIC: ConnectionStats,
     gauge "connections" "Open gRPC connections", |stats| stats.open.load(Ordering::Relaxed) as u64;
     counter "connections_accepted" "Accepted gRPC connections", |stats| load(&stats.accepted);
-    counter "connections_refused" "gRPC connections closed at once because too many were open", |stats| load(&stats.refused);
+    counter "connections_refused" "gRPC connections closed at once because the backlog of a worker was full", |stats| load(&stats.refused);
+    counter "connections_evicted" "Idle gRPC connections closed to make room for new ones", |stats| load(&stats.evicted);
     counter "accepts_failed" "Failed accepts of gRPC connections, for example without file descriptors", |stats| load(&stats.accepts_failed);
     counter "prefaces_failed" "gRPC connections that did not start HTTP/2 in time", |stats| load(&stats.prefaces_failed);
     counter "connections_broken" "gRPC connections closed after a protocol error", |stats| load(&stats.connections_broken);
+    counter "receive_timeouts" "gRPC calls rejected because their request did not arrive in time", |stats| load(&stats.receive_timeouts);
+    counter "receives_over_budget" "gRPC calls rejected because of too many incomplete requests", |stats| load(&stats.receives_over_budget);
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
 }
 
@@ -85,8 +88,8 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
-/// Returns a source that emits a table of metrics. It emits nothing if `of` returns `None`, as it
-/// does for Redis metrics when counters are in memory.
+/// Returns a source that emits a table of metrics. It emits nothing if `of` returns `None`, for
+/// example for Redis metrics when counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     part: &Arc<P>,
     table: &'static [Metric<T>],

@@ -36,7 +36,7 @@ pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 /// takes seconds. If Redis takes longer, the process exits with code 69 and its supervisor retries.
 const REQUIRED_CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Store of the process, as configured by `--store`.
+/// Store of counters, as configured by `--store`.
 #[derive(Debug)]
 pub(crate) enum AnyStore {
     /// Counters in the memory of this process. Both variants are boxed, so that the enum stays
@@ -98,8 +98,7 @@ impl AnyStore {
         Ok(())
     }
 
-    /// Clears the refusal cache. A refusal under the previous policy may not hold under the new
-    /// one.
+    /// Clears the refusal cache. The new policy may admit what the previous policy refused.
     pub(crate) fn clear_refusals(&self) {
         if let AnyStore::Redis(redis) = self {
             redis.remote().clear_refusals();

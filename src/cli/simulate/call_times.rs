@@ -43,7 +43,7 @@ pub(super) struct CallTimes {
     phases: Vec<Phase>,
     random: Random,
     now_s: f64,
-    /// Integral of the rate that remains until the next call, in calls.
+    /// Work remaining until the next call: the integral of the call rate over time, in calls.
     remaining: f64,
     burst_left: u64,
 }
@@ -100,7 +100,7 @@ impl CallTimes {
             .fold(base, |rate, phase| rate * phase.times + phase.plus)
     }
 
-    fn next_of_burst(&mut self, at_s: f64, count: u64, over_s: f64) -> Option<f64> {
+    fn next_burst_call(&mut self, at_s: f64, count: u64, over_s: f64) -> Option<f64> {
         let left = self.burst_left.checked_sub(1)?;
         self.burst_left = left;
         Some(at_s + over_s * (count - left - 1) as f64 / count as f64)
@@ -112,7 +112,7 @@ impl Iterator for CallTimes {
 
     fn next(&mut self) -> Option<f64> {
         if let Arrivals::Burst { at_s, count, over_s } = self.arrivals {
-            return self.next_of_burst(at_s, count, over_s);
+            return self.next_burst_call(at_s, count, over_s);
         }
         loop {
             let change = self.changes.iter().copied().find(|&change| change > self.now_s + 1e-9)?;

@@ -7,13 +7,13 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, TimeSlice};
 
-/// Width of the chart in pixels, the same as a text column on GitHub.
-const WIDTH: f64 = 840.0;
-const PANEL: f64 = 96.0;
-const LEFT: f64 = 56.0;
-const TOP: f64 = 64.0;
-const BETWEEN: f64 = 22.0;
-const BELOW: f64 = 40.0;
+/// Width of the chart in pixels, about that of a text column on GitHub.
+const WIDTH_PX: f64 = 840.0;
+const PANEL_HEIGHT_PX: f64 = 96.0;
+const MARGIN_LEFT_PX: f64 = 56.0;
+const MARGIN_TOP_PX: f64 = 64.0;
+const PANEL_GAP_PX: f64 = 22.0;
+const LABEL_HEIGHT_PX: f64 = 40.0;
 
 /// Stylesheet of the chart. People with red-green color blindness can distinguish its colors, on
 /// light and dark backgrounds.
@@ -27,12 +27,12 @@ struct Panel {
     width: f64,
     slice_s: f64,
     slices: usize,
-    /// Tries per second at the upper edge of the panel. All panels of a chart have the same scale.
+    /// Tries per second at the top of the panel. All panels of a chart share this scale.
     rate_max: f64,
 }
 
 /// Returns an SVG chart of all runs of a scenario.
-pub(super) fn svg(scenario: &Scenario, results: &[LabeledResult]) -> String {
+pub(super) fn render_svg(scenario: &Scenario, results: &[LabeledResult]) -> String {
     let groups = || results.iter().flat_map(|run| &run.result.groups);
     let rows = results.iter().map(|run| run.result.groups.len()).max().unwrap_or_default();
     let slices = groups().map(|group| group.slices.len()).max().unwrap_or_default().max(1);
@@ -40,17 +40,18 @@ pub(super) fn svg(scenario: &Scenario, results: &[LabeledResult]) -> String {
     let rate = |slice: &TimeSlice| (slice.admitted + slice.refused) as f64 / slice_s;
     let rate_max = groups().flat_map(|group| &group.slices).map(rate).fold(1.0, f64::max);
     let columns = results.len().max(1) as f64;
-    let width = (WIDTH - LEFT - BETWEEN * columns) / columns;
+    let width = (WIDTH_PX - MARGIN_LEFT_PX - PANEL_GAP_PX * columns) / columns;
 
-    let mut out = frame(scenario, TOP + (PANEL + BELOW) * rows as f64);
+    let mut out =
+        open_svg(scenario, MARGIN_TOP_PX + (PANEL_HEIGHT_PX + LABEL_HEIGHT_PX) * rows as f64);
     for (column, run) in results.iter().enumerate() {
         for (row, group) in run.result.groups.iter().enumerate() {
-            let x = LEFT + (width + BETWEEN) * column as f64;
-            let y = TOP + (PANEL + BELOW) * row as f64;
+            let x = MARGIN_LEFT_PX + (width + PANEL_GAP_PX) * column as f64;
+            let y = MARGIN_TOP_PX + (PANEL_HEIGHT_PX + LABEL_HEIGHT_PX) * row as f64;
             let panel = Panel { x, y, width, slice_s, slices, rate_max };
             panel.draw(&mut out, group, run.label.as_deref());
             if column == 0 {
-                panel.scale(&mut out);
+                panel.draw_scale(&mut out);
             }
         }
     }
@@ -58,15 +59,16 @@ pub(super) fn svg(scenario: &Scenario, results: &[LabeledResult]) -> String {
     out
 }
 
-fn frame(scenario: &Scenario, height: f64) -> String {
-    let title = escaped(scenario.about.lines().next().unwrap_or_default().trim());
-    let (second, label, second_label) = (LEFT + 160.0, LEFT + 15.0, LEFT + 175.0);
+fn open_svg(scenario: &Scenario, height: f64) -> String {
+    let title = escape_xml(scenario.about.lines().next().unwrap_or_default().trim());
+    let (second, label, second_label) =
+        (MARGIN_LEFT_PX + 160.0, MARGIN_LEFT_PX + 15.0, MARGIN_LEFT_PX + 175.0);
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH_PX} {height}\" role=\"img\" \
          font-family=\"system-ui, sans-serif\" font-size=\"12\">\n\
          <title>{title}</title>\n<style>{STYLE}</style>\n\
-         <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>\n\
-         <rect class=\"yes\" x=\"{LEFT}\" y=\"32\" width=\"10\" height=\"10\"/>\
+         <text x=\"{MARGIN_LEFT_PX}\" y=\"18\" font-size=\"14\">{title}</text>\n\
+         <rect class=\"yes\" x=\"{MARGIN_LEFT_PX}\" y=\"32\" width=\"10\" height=\"10\"/>\
          <text x=\"{label}\" y=\"41\">admitted per second</text>\n\
          <rect class=\"no\" x=\"{second}\" y=\"32\" width=\"10\" height=\"10\"/>\
          <text x=\"{second_label}\" y=\"41\">refused per second</text>\n"
@@ -76,15 +78,15 @@ fn frame(scenario: &Scenario, height: f64) -> String {
 impl Panel {
     fn draw(&self, out: &mut String, group: &GroupResult, label: Option<&str>) {
         let step = self.width / self.slices as f64;
-        let scale = PANEL / self.rate_max / self.slice_s;
-        let base = self.y + PANEL;
+        let scale = PANEL_HEIGHT_PX / self.rate_max / self.slice_s;
+        let base = self.y + PANEL_HEIGHT_PX;
         for (nth, slice) in group.slices.iter().enumerate() {
             let x = self.x + step * nth as f64;
             let admitted = slice.admitted as f64 * scale;
-            bar(out, "yes", (x, base), (step * 0.88, admitted));
-            bar(out, "no", (x, base - admitted), (step * 0.88, slice.refused as f64 * scale));
+            draw_bar(out, "yes", (x, base), (step * 0.88, admitted));
+            draw_bar(out, "no", (x, base - admitted), (step * 0.88, slice.refused as f64 * scale));
         }
-        let label = label.map_or(String::new(), |label| format!("{}, ", escaped(label)));
+        let label = label.map_or(String::new(), |label| format!("{}, ", escape_xml(label)));
         let (x, right, below) = (self.x, self.x + self.width, base + 15.0);
         // Writing into a String cannot fail.
         let _ = writeln!(
@@ -92,13 +94,13 @@ impl Panel {
             "<path class=\"axis\" fill=\"none\" d=\"M{x:.1} {:.1}V{base:.1}H{right:.1}\"/>\n\
              <text x=\"{x:.1}\" y=\"{below:.1}\">{label}{}: {} of {}</text>",
             self.y,
-            escaped(&group.name),
+            escape_xml(&group.name),
             group.admitted,
             group.tries,
         );
     }
 
-    fn scale(&self, out: &mut String) {
+    fn draw_scale(&self, out: &mut String) {
         let x = self.x - 6.0;
         // Writing into a String cannot fail.
         let _ = writeln!(
@@ -108,14 +110,14 @@ impl Panel {
             self.y + 10.0,
             self.rate_max,
             self.x + self.width,
-            self.y + PANEL + 15.0,
+            self.y + PANEL_HEIGHT_PX + 15.0,
             self.slices as f64 * self.slice_s,
         );
     }
 }
 
 /// Draws a bar with its lower left corner at (x, y).
-fn bar(out: &mut String, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
+fn draw_bar(out: &mut String, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
     if height > 0.0 {
         let top = y - height;
         // Writing into a String cannot fail.
@@ -127,6 +129,6 @@ fn bar(out: &mut String, class: &str, (x, y): (f64, f64), (width, height): (f64,
     }
 }
 
-fn escaped(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

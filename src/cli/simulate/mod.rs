@@ -32,10 +32,10 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Run once for each value of a parameter of the scenario
-    #[arg(long, value_name = "NAME=VALUE,VALUE…", value_parser = sweep)]
+    #[arg(long, value_name = "NAME=VALUE,VALUE…", value_parser = parse_sweep)]
     sweep: Option<(String, Vec<String>)>,
     /// Set a parameter of the scenario
-    #[arg(long, value_name = "NAME=VALUE", value_parser = set)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
 }
 
@@ -60,7 +60,7 @@ impl Simulate {
         }
         for (nth, path) in self.scenarios.iter().enumerate() {
             if nth > 0 {
-                terminal::out("\n")?;
+                terminal::print("\n")?;
             }
             self.run_one(path)?;
         }
@@ -82,31 +82,31 @@ impl Simulate {
                 results.push(LabeledResult { label: Some(value.clone()), result });
             }
             let scenario = read(&[])?;
-            terminal::out(&report::sweep(&scenario, name, &results))?;
+            terminal::print(&report::format_sweep(&scenario, name, &results))?;
             scenario
         } else {
             let scenario = read(&[])?;
             let result = simulate(&scenario)?;
-            terminal::out(&report::report(&scenario, &result))?;
+            terminal::print(&report::format_report(&scenario, &result))?;
             results.push(LabeledResult { label: None, result });
             scenario
         };
         if let Some(file) = &self.svg {
-            app::write_text(file, &chart::svg(&scenario, &results))?;
+            app::write_text(file, &chart::render_svg(&scenario, &results))?;
         }
         Ok(())
     }
 }
 
-fn set(text: &str) -> Result<(String, String), &'static str> {
+fn parse_assignment(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         Some(_) | None => Err("expected NAME=VALUE"),
     }
 }
 
-fn sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
-    let (name, values) = set(text).map_err(|_| "expected NAME=VALUE,VALUE…")?;
+fn parse_sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
+    let (name, values) = parse_assignment(text).map_err(|_| "expected NAME=VALUE,VALUE…")?;
     Ok((name, values.split(',').map(str::to_owned).collect()))
 }
 

@@ -7,17 +7,17 @@ use super::scenario::Scenario;
 use super::simulation::{GroupResult, SimulationResult};
 
 /// Formats the result of one run as tables: totals per group, then tries over time.
-pub(super) fn report(scenario: &Scenario, result: &SimulationResult) -> String {
-    let mut rows = vec![head(&["group"], &["of all admitted"])];
+pub(super) fn format_report(scenario: &Scenario, result: &SimulationResult) -> String {
+    let mut rows = vec![header_row(&["group"], &["of all admitted"])];
     let all: u64 = result.groups.iter().map(|group| group.admitted).sum();
     for group in &result.groups {
         let mut row = vec![group.name.clone()];
-        row.extend(cells(group));
-        row.push(percent(group.admitted, all));
+        row.extend(result_cells(group));
+        row.push(format_percent(group.admitted, all));
         rows.push(row);
     }
     let (most, from_s) = result.window_max;
-    let mut out = format!("{}\n\n{}", scenario.about.trim(), table(&rows));
+    let mut out = format!("{}\n\n{}", scenario.about.trim(), format_table(&rows));
     // Writing into a String cannot fail.
     let _ = writeln!(
         out,
@@ -25,19 +25,23 @@ pub(super) fn report(scenario: &Scenario, result: &SimulationResult) -> String {
          calls, at most {} within a second\n",
         scenario.window_s, result.second_max
     );
-    out + &over_time(result)
+    out + &format_tries_over_time(result)
 }
 
 /// Formats the results of a sweep as a table with one line for each parameter value and group.
-pub(super) fn sweep(scenario: &Scenario, parameter: &str, results: &[LabeledResult]) -> String {
+pub(super) fn format_sweep(
+    scenario: &Scenario,
+    parameter: &str,
+    results: &[LabeledResult],
+) -> String {
     let most = format!("most in {} s", scenario.window_s);
-    let mut rows = vec![head(&[parameter, "group"], &[&most, "most in 1 s"])];
+    let mut rows = vec![header_row(&[parameter, "group"], &[&most, "most in 1 s"])];
     for LabeledResult { label, result } in results {
         for (nth, group) in result.groups.iter().enumerate() {
             // Columns about the whole run are filled only in its first line.
             let first = |text: String| if nth == 0 { text } else { String::new() };
             let mut row = vec![first(label.clone().unwrap_or_default()), group.name.clone()];
-            row.extend(cells(group));
+            row.extend(result_cells(group));
             row.extend([
                 first(result.window_max.0.to_string()),
                 first(result.second_max.to_string()),
@@ -45,7 +49,7 @@ pub(super) fn sweep(scenario: &Scenario, parameter: &str, results: &[LabeledResu
             rows.push(row);
         }
     }
-    format!("{}\n\n{}", scenario.about.trim(), table(&rows))
+    format!("{}\n\n{}", scenario.about.trim(), format_table(&rows))
 }
 
 const COLUMNS: [&str; 8] = [
@@ -59,32 +63,32 @@ const COLUMNS: [&str; 8] = [
     "99 % waited",
 ];
 
-fn head(before: &[&str], after: &[&str]) -> Vec<String> {
+fn header_row(before: &[&str], after: &[&str]) -> Vec<String> {
     [before, &COLUMNS, after].concat().iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Formats the result columns of a group. Waits are measured for admitted calls, from the first
+/// Formats the result columns of a group. For admitted calls, waits are measured from the first
 /// try.
-fn cells(group: &GroupResult) -> [String; 8] {
+fn result_cells(group: &GroupResult) -> [String; 8] {
     let seconds = |s: f64| format!("{s:.1} s");
-    let waited = |share| group.wait_s(share).map_or("-".to_owned(), seconds);
+    let waited = |share| group.wait_quantile_s(share).map_or("-".to_owned(), seconds);
     [
         group.offered.to_string(),
         group.tries.to_string(),
         group.admitted.to_string(),
         group.refused.to_string(),
-        percent(group.admitted, group.tries),
+        format_percent(group.admitted, group.tries),
         group.first_refusal_s.map_or("never".to_owned(), seconds),
         waited(0.5),
         waited(0.99),
     ]
 }
 
-fn percent(part: u64, all: u64) -> String {
+fn format_percent(part: u64, all: u64) -> String {
     if all == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
 }
 
-fn over_time(result: &SimulationResult) -> String {
+fn format_tries_over_time(result: &SimulationResult) -> String {
     let slices = result.groups.iter().map(|group| group.slices.len()).max().unwrap_or_default();
     let names = result.groups.iter().map(|group| group.name.clone());
     let mut rows: Vec<Vec<String>> =
@@ -97,11 +101,11 @@ fn over_time(result: &SimulationResult) -> String {
         }
         rows.push(row);
     }
-    format!("admitted / refused tries over time\n{}", table(&rows))
+    format!("admitted / refused tries over time\n{}", format_table(&rows))
 }
 
 /// Formats rows as a text table, with words aligned left and numbers aligned right.
-fn table(rows: &[Vec<String>]) -> String {
+fn format_table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let cell = |row: &Vec<String>, nth: usize| row.get(nth).map_or(0, |text| text.chars().count());
     let widths: Vec<usize> = (0..columns)
@@ -138,6 +142,6 @@ mod tests {
         let rows: Vec<Vec<String>> =
             rows.iter().map(|row| row.iter().map(|&cell| cell.to_owned()).collect()).collect();
         let expected = "who       calls  first\nann           7  never\nbenjamin     12  never\n";
-        assert_eq!(table(&rows), expected);
+        assert_eq!(format_table(&rows), expected);
     }
 }

@@ -26,7 +26,8 @@ pub struct Scenario {
     pub starts_at_s: u64,
     /// Duration for which new calls are generated, in seconds.
     pub lasts_s: f64,
-    /// Length of the window in which the report counts the most admitted hits, in seconds.
+    /// Length, in seconds, of the sliding window over which the report finds the most admitted
+    /// hits.
     #[serde(default = "default_window")]
     pub window_s: f64,
     /// Time per row of the table of tries over time, in seconds. By default, the table has about
@@ -35,7 +36,7 @@ pub struct Scenario {
     /// Seed of the random number generator. The same seed gives the same result.
     #[serde(default)]
     pub seed: u64,
-    /// Random lengthening of Retry-After, 0 to 100 percent, like `--retry-after-spread`.
+    /// Maximum random addition to Retry-After, 0 to 100 percent, like `--retry-after-spread`.
     #[serde(default)]
     pub retry_after_spread_percent: u32,
     /// Default values for `${name}` placeholders in the file. `--set` and `--sweep` replace them.
@@ -51,7 +52,8 @@ pub struct Scenario {
 pub struct Group {
     /// Name of the group in tables and charts.
     pub name: String,
-    /// Descriptor of every call, as `key=value,key=value`; `{client}` is the number of the caller.
+    /// Descriptor of every call, as `key=value,key=value`. `{client}` stands for the caller's
+    /// index.
     pub descriptor: String,
     /// Number of callers. Each makes calls at the full rate of `arrivals`.
     #[serde(default = "default_clients")]
@@ -59,10 +61,10 @@ pub struct Group {
     /// Hits charged by each call.
     #[serde(default = "default_hits")]
     pub hits: u64,
-    /// Arrival process of each caller's calls.
+    /// Arrival process of each caller.
     #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
-    /// Periods with a different call rate.
+    /// Periods with a different call rate; empty if the rate never changes.
     #[serde(default)]
     pub phases: Vec<Phase>,
     /// Behavior of the callers after a refusal.
@@ -168,7 +170,7 @@ fn default_factor() -> f64 {
 pub enum ScenarioError {
     /// Invalid YAML, or an unknown or missing key.
     Format(String),
-    /// A number outside its range.
+    /// A number outside its range. Contains a description of the range.
     Range(String),
     /// A parameter that is used or set, but not defined in the scenario.
     UnknownParameter(String),
@@ -188,10 +190,10 @@ impl fmt::Display for ScenarioError {
     }
 }
 
-/// Maximum duration of a scenario: a day, in seconds.
+/// Maximum duration of a scenario, one day in seconds.
 const LASTS_S_MAX: f64 = 86_400.0;
 
-/// Maximum number of callers in a group, which bounds the memory of a run.
+/// Maximum number of callers in a group. Bounds the memory of a run.
 const CLIENTS_MAX: u32 = 1_000_000;
 
 impl Scenario {

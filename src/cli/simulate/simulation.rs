@@ -20,7 +20,7 @@ pub struct CallResult {
 /// Results of one group of callers.
 #[derive(Debug, Clone, Default)]
 pub struct GroupResult {
-    /// Name of the group.
+    /// Name of the group in the scenario file.
     pub name: String,
     /// Number of calls. A call counts once, regardless of its retries.
     pub offered: u64,
@@ -35,19 +35,19 @@ pub struct GroupResult {
     /// Waits of calls that were refused and later admitted, from the first try to the admitted one,
     /// in seconds, ascending.
     pub waits_s: Vec<f64>,
-    /// Numbers of admitted and refused tries per time slice.
+    /// Admitted and refused tries per time slice, in chronological order.
     pub slices: Vec<TimeSlice>,
 }
 
 impl GroupResult {
     /// Returns the share of tries that were admitted, 0 to 1; 1 without tries.
-    pub fn accepted(&self) -> f64 {
+    pub fn admitted_share(&self) -> f64 {
         if self.tries == 0 { 1.0 } else { self.admitted as f64 / self.tries as f64 }
     }
 
     /// Returns a quantile (0 to 1) of the waits of admitted calls, in seconds. Calls admitted at
     /// the first try waited 0 s. Returns `None` if no call was admitted.
-    pub fn wait_s(&self, share: f64) -> Option<f64> {
+    pub fn wait_quantile_s(&self, share: f64) -> Option<f64> {
         let last = self.admitted.checked_sub(1)?;
         let at_once = self.admitted.saturating_sub(self.waits_s.len() as u64);
         let nth = (last as f64 * share).ceil() as u64;
@@ -56,7 +56,7 @@ impl GroupResult {
     }
 }
 
-/// Numbers of tries within one time slice.
+/// Admitted and refused tries within one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimeSlice {
     /// Number of admitted tries.
@@ -260,7 +260,7 @@ impl<'a> Simulation<'a> {
         if outcome.admitted || due.retries_left == 0 {
             return;
         }
-        let wait_s = match (group.when_refused, outcome.retry_after) {
+        let wait_quantile_s = match (group.when_refused, outcome.retry_after) {
             (WhenRefused::GiveUp, _) | (WhenRefused::Honour { .. }, None) => return,
             (WhenRefused::Insist { after_s, .. }, _) => after_s,
             (WhenRefused::Honour { .. }, Some(wait)) => {
@@ -270,7 +270,7 @@ impl<'a> Simulation<'a> {
                 Micros(wait.0.saturating_add(more as u64)).ceil_secs().max(1) as f64
             }
         };
-        let at_us = due.at_us + micros(wait_s);
+        let at_us = due.at_us + micros(wait_quantile_s);
         let retries_left = due.retries_left - 1;
         self.push(ScheduledTry { at_us, retries_left, is_first: false, ..*due });
     }
@@ -321,15 +321,18 @@ mod tests {
         .unwrap();
         assert_eq!(times[1] - times[0], 2_000_000, "the header says whole seconds, rounded up");
         assert_eq!(result.groups[0].waits_s, [2.0]);
-        assert_eq!(result.groups[0].wait_s(0.99), Some(2.0));
+        assert_eq!(result.groups[0].wait_quantile_s(0.99), Some(2.0));
     }
 
     #[test]
     fn a_call_admitted_at_once_waited_for_nothing() {
         let waited =
             GroupResult { admitted: 10, waits_s: vec![1.0, 7.0], ..GroupResult::default() };
-        assert_eq!((waited.wait_s(0.5), waited.wait_s(0.99)), (Some(0.0), Some(7.0)));
-        assert_eq!(GroupResult::default().wait_s(0.5), None);
+        assert_eq!(
+            (waited.wait_quantile_s(0.5), waited.wait_quantile_s(0.99)),
+            (Some(0.0), Some(7.0))
+        );
+        assert_eq!(GroupResult::default().wait_quantile_s(0.5), None);
     }
 
     #[test]

@@ -13,13 +13,14 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 
 const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 
-/// Reads a `body`.
+/// Reads a `body`: its text and content type. A body with a JSON content type must be valid JSON
+/// once its placeholders are filled in.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<Arc<Body>, ErrorReported> {
-    let content_type = content_type(reader, fields);
-    let text = text(reader, fields);
+    let content_type = read_content_type(reader, fields);
+    let text = read_text(reader, fields);
     let (content_type, text) = (content_type?, text?);
     if is_json(&content_type) && !is_valid_json(&text) {
         let message = format!(
@@ -31,7 +32,10 @@ pub(crate) fn read<'d>(
     Ok(Arc::new(Body { content_type: content_type.into(), text: text.into() }))
 }
 
-fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
+fn read_content_type<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<String, ErrorReported> {
     let Some(content_type) = reader.text(fields, &CONTENT_TYPE)? else {
         return Ok(DEFAULT_CONTENT_TYPE.to_owned());
     };
@@ -47,7 +51,7 @@ fn content_type<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<Stri
     Err(reader.report_key(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
 }
 
-fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
+fn read_text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
     let Some(text) = reader.text(fields, &BODY_TEXT)? else {
         let message = "a body needs `text`".to_owned();
         return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
@@ -62,8 +66,8 @@ fn text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, Erro
     }
 }
 
-/// Returns the first `{word}` that is not a known placeholder. Braces around anything but a word
-/// are plain text, so JSON needs no escaping.
+/// Returns the first `{word}` that is not a known placeholder. Braces around anything other than a
+/// single word are plain text, so JSON needs no escaping.
 fn unknown_placeholder(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(from, _)| {
         let rest = &text[from + 1..];

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::limit_context::limit_id;
-use super::limit_numbers::{BoundsError, RawLimit, bucket, hybrid_burst_max};
+use super::limit_numbers::{BoundsError, RawLimit, compile_bucket, hybrid_burst_max};
 use super::spec::TierMethod;
 use crate::domain::{Algorithm, Bucket, Hits, Hybrid, Limit, Micros, Rate};
 
@@ -27,10 +27,10 @@ pub(crate) struct DividedBucket<'a> {
     pub(crate) bucket: &'a Bucket,
 }
 
-/// Returns one limit per class, in class order. Classes that share a counter share a `limit_id`.
+/// Compiles one limit per class, in class order. Classes that share a counter share a `limit_id`.
 ///
 /// Extends `identity` with the method.
-pub(crate) fn class_limits(
+pub(crate) fn compile_class_limits(
     method: TierMethod,
     classes: &[RawClass],
     divided: &DividedBucket<'_>,
@@ -41,12 +41,12 @@ pub(crate) fn class_limits(
     let mut limits = Vec::new();
     for (at, class) in classes.iter().enumerate() {
         let (algorithm, rate) = match method {
-            TierMethod::Shared => divided.shared(class),
+            TierMethod::Shared => divided.compile_shared(class),
             TierMethod::Separate => {
                 identity.push(class.name.clone().into());
-                divided.separate(class)?
+                divided.compile_separate(class)?
             }
-            TierMethod::Hybrid => divided.hybrid(class, at, &shares)?,
+            TierMethod::Hybrid => divided.compile_hybrid(class, at, &shares)?,
         };
         let limit = divided.raw.with_algorithm(algorithm, rate, limit_id(identity));
         if method == TierMethod::Separate {
@@ -59,8 +59,8 @@ pub(crate) fn class_limits(
 }
 
 impl DividedBucket<'_> {
-    /// Returns the same bucket with the class's floor, rounded up to a whole hit.
-    fn shared(&self, class: &RawClass) -> (Algorithm, Rate) {
+    /// Returns the shared bucket with the class's floor, rounded up to a whole hit.
+    fn compile_shared(&self, class: &RawClass) -> (Algorithm, Rate) {
         let burst = self.bucket.burst;
         let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));
         let floor = u64::try_from(floor.div_ceil(u128::from(HUNDRED_PERCENT))).unwrap_or(burst.0);
@@ -68,12 +68,13 @@ impl DividedBucket<'_> {
         (Algorithm::Bucket(bucket), self.raw.rate)
     }
 
-    /// Returns a separate bucket: capacity rounded down to a whole hit, refill rate exact.
-    fn separate(&self, class: &RawClass) -> Result<(Algorithm, Rate), BoundsError> {
+    /// Returns a bucket for this class alone. Its capacity is rounded down to a whole hit; its
+    /// refill rate is exact.
+    fn compile_separate(&self, class: &RawClass) -> Result<(Algorithm, Rate), BoundsError> {
         let (window, charge) = (self.raw.rate.window(), self.raw.charge);
         if let (Some(burst), Some(requests)) = (class.burst, class.requests) {
             let rate = Rate { requests_per_unit: saturate_u32(requests), ..self.raw.rate };
-            let bucket = bucket(requests, window, Some(burst), charge)?;
+            let bucket = compile_bucket(requests, window, Some(burst), charge)?;
             return Ok((Algorithm::Bucket(bucket), rate));
         }
         let share = u64::from(class.share.unwrap_or(0));
@@ -83,12 +84,12 @@ impl DividedBucket<'_> {
         let hits = u64::from(self.raw.rate.requests_per_unit) * share;
         let divisor = greatest_common_divisor(hits, HUNDRED_PERCENT);
         let window = Micros(window.0 * (HUNDRED_PERCENT / divisor));
-        let bucket = bucket(hits / divisor, window, Some(burst), charge)?;
+        let bucket = compile_bucket(hits / divisor, window, Some(burst), charge)?;
         Ok((Algorithm::Bucket(bucket), self.displayed_rate(share)))
     }
 
-    /// Returns a hybrid limit: a guaranteed share plus a common pool.
-    fn hybrid(
+    /// Returns a hybrid limit: a guaranteed share for this class plus a pool for all classes.
+    fn compile_hybrid(
         &self,
         class: &RawClass,
         at: usize,
@@ -110,7 +111,7 @@ impl DividedBucket<'_> {
         Ok((Algorithm::Hybrid(hybrid), self.displayed_rate(u64::from(class.share.unwrap_or(0)))))
     }
 
-    /// Rate of a class as shown in response statuses: rounded down, at least 1.
+    /// Returns the rate of a class as responses show it, rounded down but at least 1.
     fn displayed_rate(&self, share: u64) -> Rate {
         let requests = u64::from(self.raw.rate.requests_per_unit) * share / HUNDRED_PERCENT;
         Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw.rate }
@@ -121,7 +122,7 @@ fn saturate_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Greatest common divisor by Euclid's algorithm; 1 if both are 0.
+/// Returns the greatest common divisor, by Euclid's algorithm; 1 if both numbers are 0.
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a.max(1) } else { greatest_common_divisor(b, a % b) }
 }

@@ -14,11 +14,11 @@ use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 use crate::domain::{Bounds, escaped};
 use crate::policy::lookup::matcher::CHECKS_MAX;
 
-/// Maximum descriptors per request; requests with more are rejected while decoding.
+/// Maximum number of descriptors per request. Decoding rejects requests with more.
 const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
-/// Maximum pairs reported. A policy with thousands of limits has millions of pairs, and those
-/// beyond the first thousand add nothing new.
+/// Maximum number of pairs reported. A policy with thousands of limits has millions of pairs, and
+/// those beyond the first thousand add nothing new.
 const PAIRS_MAX: usize = 1_000;
 
 /// Pair of limits that one request can hit.
@@ -28,51 +28,53 @@ pub struct LimitPair {
     pub one: String,
     /// Path, and name if any, of the other limit.
     pub other: String,
-    /// Whether Redis Cluster stores both counters in one slot.
+    /// Whether Redis Cluster stores both counters in the same hash slot.
     pub colocation: Colocation,
 }
 
-/// Whether Redis Cluster stores the counters of two limits in one slot, so that one script charges
-/// both or neither.
+/// Whether Redis Cluster stores the counters of two limits in the same hash slot, so that one
+/// script charges both or neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Colocation {
-    /// Both counters are in one slot.
-    Joined,
-    /// A `hash_tag` of one or more of these entries would put them in one slot.
-    JoinableBy(Vec<String>),
-    /// The counter keys have no entry in common.
-    NotJoinable,
+    /// Both counters are in the same hash slot.
+    SameSlot,
+    /// A `hash_tag` of one or more of these entries would put both counters in the same hash slot.
+    ColocatableBy(Vec<String>),
+    /// The counter keys have no entry in common, so no `hash_tag` can put both counters in the same
+    /// hash slot.
+    NotColocatable,
 }
 
 impl fmt::Display for LimitPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} and {}: ", self.one, self.other)?;
         match &self.colocation {
-            Colocation::Joined => f.write_str("joined"),
-            Colocation::JoinableBy(keys) => write!(f, "joinable by {}", keys.join(" or ")),
-            Colocation::NotJoinable => f.write_str("not joinable"),
+            Colocation::SameSlot => f.write_str("joined"),
+            Colocation::ColocatableBy(keys) => write!(f, "joinable by {}", keys.join(" or ")),
+            Colocation::NotColocatable => f.write_str("not joinable"),
         }
     }
 }
 
 /// Limit with its position in the domain and the entries of its counter key.
 pub(crate) struct LimitSite<'a> {
-    /// Position of its node on each level.
+    /// Position of the limit's node and of each ancestor among its siblings, from the first level
+    /// down.
     pub(crate) at: Vec<usize>,
-    /// Position among the limits of its rule.
+    /// Position of the limit among the limits of its rule.
     pub(crate) nth: usize,
-    /// Whether it is an entry of `rate_limits`.
+    /// Whether the limit is an entry of `rate_limits` and not a single `rate_limit`.
     pub(crate) in_list: bool,
-    /// Keys of its path.
+    /// Keys of the limit's path, from the first level down.
     keys: Vec<&'a str>,
-    /// Entries of its counter key, with the value where it is fixed.
+    /// Entries of the limit's counter key, each with its value if the policy fixes the value.
     key_entries: Vec<(&'a str, Option<&'a str>)>,
-    /// Path and name for messages, with control characters escaped.
+    /// Path and name of the limit for messages, with control characters escaped.
     pub(crate) label: String,
 }
 
-/// Returns the limits of a domain, one per sequence of keys and set of counted entries. One request
-/// never hits two limits that differ only in values and numbers.
+/// Returns the limits of a domain. Of sibling limits that differ only in their values and count by
+/// the same keys, returns only the first, because one request hits at most one of them.
 pub(crate) fn limit_sites(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
     let mut limits = Vec::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |at, path| {
@@ -133,7 +135,7 @@ fn limit_site<'a>(
     }
 }
 
-/// Calls `visit` with the positions and nodes of each path, parents first.
+/// Calls `visit` with the positions and nodes of every path, parents first.
 fn walk<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,
@@ -150,9 +152,9 @@ fn walk<'a>(
     }
 }
 
-/// Returns the pairs of limits that one request can hit, as positions in `limits`; at most
-/// [`PAIRS_MAX`].
-pub(crate) fn pairs<'a>(
+/// Returns the pairs of limits that one request can hit, as indices into `limits`, with their
+/// colocation; at most [`PAIRS_MAX`].
+pub(crate) fn find_pairs<'a>(
     hash_tag: &[Box<str>],
     limits: &'a [LimitSite<'a>],
 ) -> impl Iterator<Item = (usize, usize, Colocation)> {
@@ -160,11 +162,15 @@ pub(crate) fn pairs<'a>(
         limits[..later].iter().enumerate().map(move |(earlier, one)| (earlier, later, one, other))
     });
     all.filter(|(.., one, other)| one.at == other.at || one.keys != other.keys)
-        .map(|(earlier, later, one, other)| (earlier, later, colocation(hash_tag, one, other)))
+        .map(|(earlier, later, one, other)| (earlier, later, find_colocation(hash_tag, one, other)))
         .take(PAIRS_MAX)
 }
 
-fn colocation(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>) -> Colocation {
+fn find_colocation(
+    hash_tag: &[Box<str>],
+    one: &LimitSite<'_>,
+    other: &LimitSite<'_>,
+) -> Colocation {
     let common: Vec<&str> = one
         .key_entries
         .iter()
@@ -178,18 +184,18 @@ fn colocation(hash_tag: &[Box<str>], one: &LimitSite<'_>, other: &LimitSite<'_>)
         .map(|(key, _)| *key)
         .collect();
     if !hash_tag.is_empty() && hash_tag.iter().all(|key| common.contains(&&**key)) {
-        Colocation::Joined
+        Colocation::SameSlot
     } else if common.is_empty() {
-        Colocation::NotJoinable
+        Colocation::NotColocatable
     } else {
-        Colocation::JoinableBy(common.into_iter().map(str::to_owned).collect())
+        Colocation::ColocatableBy(common.into_iter().map(str::to_owned).collect())
     }
 }
 
 /// Returns the pairs of limits of a domain that one request can hit; at most [`PAIRS_MAX`].
 pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
     let limits = limit_sites(domain);
-    pairs(&domain.hash_tag, &limits)
+    find_pairs(&domain.hash_tag, &limits)
         .map(|(one, other, colocation)| LimitPair {
             one: limits[one].label.clone(),
             other: limits[other].label.clone(),
@@ -198,7 +204,7 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
         .collect()
 }
 
-/// Returns the maximum number of checks one request can need, if it exceeds [`CHECKS_MAX`].
+/// Returns the maximum number of checks that one request can need, if it exceeds [`CHECKS_MAX`].
 pub(crate) fn excessive_checks(domain: &DomainSpec) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {

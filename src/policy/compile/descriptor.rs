@@ -16,7 +16,7 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Reads a list of descriptors and their children. Returns each node with its position in the list.
-/// Invalid descriptors are reported and left out.
+/// Reports invalid descriptors and omits them.
 pub(crate) fn read_list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -44,7 +44,7 @@ pub(crate) fn read_list<'d>(
     nodes
 }
 
-/// Message for a descriptor that occurs twice on one level.
+/// Returns the message for a descriptor that occurs twice on one level.
 pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     let key = quoted(key);
     if value.is_empty() {
@@ -55,7 +55,7 @@ pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     }
 }
 
-/// Returns the value as written in the policy file; empty if the node has none.
+/// Returns the value as written in the policy file; empty if the node matches any value.
 pub(crate) fn value_text(value: &ValueSpec) -> &str {
     match value {
         ValueSpec::Any => "",
@@ -123,7 +123,8 @@ fn share_threshold<'d>(
     Ok(share)
 }
 
-/// Reads the rule of a descriptor: its limits and the keys beside them. `None` without limits.
+/// Reads the rule of a descriptor: its limits, and the descriptor's other keys that belong to a
+/// rule. Returns `None` if the descriptor has no limit.
 fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

@@ -8,33 +8,34 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Domain-wide settings that apply to every rule of the domain.
+/// Domain-wide settings that a limit needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainDefaults<'a> {
-    /// Name of the domain.
+    /// Name of the domain that contains the limit.
     pub(crate) domain: &'a str,
     /// Action if the store is unavailable, for limits without their own `on_store_failure`.
     pub(crate) on_store_failure: OnStoreFailure,
 }
 
-/// Position of a limit in the descriptor tree.
+/// Position of a limit in the descriptor tree, with the defaults of its domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitContext<'a> {
-    /// Settings of the domain.
+    /// Defaults that apply where the limit has no setting of its own.
     pub(crate) defaults: DomainDefaults<'a>,
-    /// Key and value of each level of its path, alternating.
+    /// Keys and values of the limit's path, alternating, from the first level down. The value is
+    /// empty where the policy has none.
     pub(crate) trail: &'a [String],
-    /// Whether it is an entry of `rate_limits`.
+    /// Whether the limit is an entry of `rate_limits` and not a single `rate_limit`.
     pub(crate) in_list: bool,
 }
 
 impl LimitContext<'_> {
-    /// Returns the keys of the path.
+    /// Returns the keys of the limit's path, from the first level down.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.trail.iter().step_by(2).map(String::as_str)
     }
 
-    /// Returns key and value of the limit's descriptor.
+    /// Returns the key and value of the descriptor that has the limit.
     pub(crate) fn node(&self) -> (&str, &str) {
         match self.trail {
             [.., key, value] => (key, value),
@@ -43,13 +44,13 @@ impl LimitContext<'_> {
     }
 }
 
-/// Hashes the parts of a limit's identity to its `limit_id`.
+/// Hashes the parts of a limit's identity into its `limit_id`, which is the same on every replica.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts)
 }
 
-/// Reports a bounds error at the key to change, or at the limit if that key is absent.
+/// Reports a bounds error at the key that must change, or at the limit if that key is absent.
 pub(crate) fn report_bounds_error<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

@@ -14,28 +14,30 @@ use crate::domain::{
 /// fits into 49 bits.
 pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 
-/// Upper bound of `burst * emission` for a bucket stored as arrival time. Below it, the sum with a
-/// time of this century is still an exact integer in Lua, whose numbers are doubles.
+/// Upper bound of `burst * emission` for a bucket stored as arrival time. Below this bound, the sum
+/// with a timestamp of this century is an exact integer in Lua, whose numbers are doubles.
 const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 
 /// Upper bound of `burst * window` for a bucket stored as credits: the first integer that a double
 /// cannot distinguish from its successor.
 const CREDITS_BOUND: u64 = 1 << 53;
 
-/// Inverse of the maximum rounding error (0.1 %) for storing a bucket as arrival time, where
-/// rounding the emission interval up to whole microseconds slows the refill. Other buckets are
-/// stored as credits, which are exact but take twice the space.
+/// Reciprocal of the maximum rounding error, 0.1 %, of a bucket that is stored as an arrival time.
+/// Storing it this way rounds the emission interval up to whole microseconds, which slows the
+/// refill. A bucket with a larger error is stored as credits, which are exact but take twice the
+/// space.
 const ROUNDING_PARTS: u128 = 1_000;
 
-/// Upper bound of a hybrid limit's capacity in credits; 100 credits of a hybrid are one credit of a
-/// bucket. The sum of two capacities and a refill must be exact in a double.
+/// Upper bound of a hybrid limit's capacity, in credits of 1/100 of a bucket's credit. Below this
+/// bound, the sum of two capacities and a refill is exact in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
-/// Maximum entries of a sliding log or slot table: all are stored, and each check scans them.
+/// Maximum number of entries in a sliding log or slot table. All entries are stored, and each check
+/// scans them.
 pub(crate) const ENTRIES_MAX: u64 = 10_000;
 
-/// Default lease of a slot: longer than most requests take, short enough to free the slots of a
-/// crashed client soon.
+/// Default lease of a slot, in seconds. Longer than most requests take, but short enough to free
+/// the slots of a crashed client soon.
 pub(crate) const DEFAULT_LEASE_SECS: u64 = 60;
 
 /// Algorithm keyword of a policy file.
@@ -60,7 +62,7 @@ impl AlgorithmName {
         AlgorithmName::Concurrency,
     ];
 
-    /// Returns the algorithm with that keyword.
+    /// Returns the algorithm with this keyword; `None` if there is none.
     pub(crate) fn from_keyword(keyword: &str) -> Option<AlgorithmName> {
         AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.as_str() == keyword)
     }
@@ -78,7 +80,7 @@ impl AlgorithmName {
     }
 }
 
-/// Limit as read from the policy file, with defaults filled in but bounds unchecked.
+/// Limit as read from the policy file, with defaults filled in and bounds not yet checked.
 #[derive(Clone, Debug)]
 pub(crate) struct RawLimit {
     pub(crate) rate: Rate,
@@ -91,7 +93,8 @@ pub(crate) struct RawLimit {
     pub(crate) on_store_failure: OnStoreFailure,
 }
 
-/// Error in the numbers of a limit: they conflict, or exceed the range of the arithmetic.
+/// Reason why the numbers of a limit are invalid: they conflict, or exceed the range of the
+/// arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BoundsError {
     /// The window is longer than [`WINDOW_MAX`].
@@ -106,7 +109,7 @@ pub(crate) enum BoundsError {
     RateTooLargeForBurst { burst_max: u64 },
     /// `requests_per_unit` is more than the algorithm can count or store.
     TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
-    /// `charge: always` is set for concurrency, whose slots are either taken or free.
+    /// `charge: always` is set for concurrency, whose slots are either in use or free.
     AlwaysChargedConcurrency,
     /// The cost of one request exceeds the capacity.
     CostAboveCapacity { capacity: u64 },
@@ -161,14 +164,19 @@ impl RawLimit {
     ///
     /// # Errors
     ///
+    /// Returns an error if numbers conflict or are out of range.
+    ///
+    /// # Errors
+    ///
     /// Numbers conflict or are out of range.
     pub(crate) fn compile(&self, limit_id: u64) -> Result<Limit, BoundsError> {
-        let limit = self.with_algorithm(self.algorithm()?, self.rate, limit_id);
+        let limit = self.with_algorithm(self.compile_algorithm()?, self.rate, limit_id);
         self.check_cost(&limit)?;
         Ok(limit)
     }
 
-    /// Returns this limit with another algorithm and rate, as consumer classes need.
+    /// Returns this limit with another algorithm and rate. Consumer classes derive their limits
+    /// this way.
     pub(crate) fn with_algorithm(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
         Limit { algorithm, rate, charge, on_store_failure, limit_id }
@@ -183,7 +191,7 @@ impl RawLimit {
         Ok(())
     }
 
-    fn algorithm(&self) -> Result<Algorithm, BoundsError> {
+    fn compile_algorithm(&self) -> Result<Algorithm, BoundsError> {
         let Rate { requests_per_unit, unit, .. } = self.rate;
         let unit = unit.unwrap_or(Unit::Second);
         let (hits, length) = (Hits(requests_per_unit.into()), self.rate.window());
@@ -227,20 +235,20 @@ impl RawLimit {
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
-                Algorithm::Bucket(bucket(hits.0, length, self.burst, self.charge)?)
+                Algorithm::Bucket(compile_bucket(hits.0, length, self.burst, self.charge)?)
             }
             AlgorithmName::LeakyBucket => {
                 // A leaky bucket paces requests, so its default burst is 1.
                 let burst = self.burst.or((hits.0 > 0).then_some(1));
-                let bucket = bucket(hits.0, length, burst, self.charge)?;
+                let bucket = compile_bucket(hits.0, length, burst, self.charge)?;
                 Algorithm::Bucket(Bucket { leaky: true, ..bucket })
             }
         })
     }
 }
 
-/// Returns a bucket with capacity `burst` (default: `hits`) that refills `hits` per `window`.
-pub(crate) fn bucket(
+/// Compiles a bucket with capacity `burst` (default: `hits`) that refills `hits` per `window`.
+pub(crate) fn compile_bucket(
     hits: u64,
     window: Micros,
     burst: Option<u64>,
@@ -274,7 +282,7 @@ pub(crate) fn bucket(
     }
 }
 
-/// Returns the maximum capacity of a hybrid limit with this window.
+/// Returns the maximum capacity, in hits, of a hybrid limit with this window.
 pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     let ticks = SlidingWindow { hits: Hits::ZERO, length: window }.window_ticks();
     (HYBRID_BOUND - 1) / (100 * ticks)
@@ -313,7 +321,7 @@ pub fn compile_override(domain: &str, request_override: &Override) -> Limit {
     }
 }
 
-/// Returns a 64-bit hash of the parts that is the same on every machine and in every version.
+/// Hashes the parts to 64 bits. The hash is the same on every machine and in every version.
 pub(crate) fn stable_hash(parts: &[&[u8]]) -> u64 {
     let mut hasher = blake3::Hasher::new();
     for part in parts {

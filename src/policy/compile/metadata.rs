@@ -9,7 +9,7 @@ use crate::policy::syntax::reader::{ErrorReported, Reader};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
 
-/// Reads `metadata`, which must be a map.
+/// Reads the value of `metadata`, which must be a map, as a JSON object.
 pub(crate) fn read(
     reader: &mut Reader<'_>,
     value: Node<'_>,

@@ -24,7 +24,7 @@ use self::colocation::LimitPair;
 use self::descriptor::value_text;
 use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
-use self::rate_limit::on_store_failure;
+use self::rate_limit::read_on_store_failure;
 use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
 use super::lookup::matcher::CHECKS_MAX;
 use super::source::{Options, Source};
@@ -35,7 +35,8 @@ use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
 use crate::domain::{Accounting, OnStoreFailure};
 
-/// Compiled policy: domains, warnings, and cluster colocation.
+/// Result of compiling policy files: domains, warnings, and the colocation of limits on Redis
+/// Cluster.
 #[derive(Debug)]
 pub struct Compiled {
     /// Domains, in order of first mention when files are sorted by name.
@@ -43,9 +44,9 @@ pub struct Compiled {
     /// Warnings about valid but probably mistaken configuration, by file, then by position.
     pub warnings: Vec<Diagnostic>,
     /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
-    /// one slot.
+    /// the same hash slot.
     pub colocation: Vec<LimitPair>,
-    /// Hash of the options and of all files, names included.
+    /// Hash of the options and of the names and contents of all files.
     pub fingerprint: u64,
 }
 
@@ -99,7 +100,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
             .collect(),
         domains: domains.drain(..).map(|domain| domain.spec).collect(),
         warnings: sort_by_position(warnings),
-        fingerprint: fingerprint(&sources, options),
+        fingerprint: hash_sources(&sources, options),
     })
 }
 
@@ -151,7 +152,7 @@ fn sort_by_position(mut errors: Vec<Diagnostic>) -> Vec<Diagnostic> {
     errors
 }
 
-fn fingerprint(sources: &[&Source], options: &Options) -> u64 {
+fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
     let merge = [u8::from(options.merge_domains)];
     let mut parts: Vec<&[u8]> = vec![&merge];
     for source in sources {
@@ -163,11 +164,11 @@ fn fingerprint(sources: &[&Source], options: &Options) -> u64 {
 /// Compiled domain with the origins of its first-level nodes.
 struct MergedDomain {
     spec: DomainSpec,
-    /// File and position in that file's list, per first-level node.
+    /// File index of each first-level node, and the node's position in that file's `descriptors`.
     origins: Vec<(usize, usize)>,
 }
 
-/// Policy file while it is read.
+/// Policy file whose domain-wide settings have been read, with the cursor to read its descriptors.
 struct PolicyFile<'d> {
     reader: Reader<'d>,
     fields: Option<Fields<'d>>,
@@ -240,7 +241,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
             _ => Accounting::AllOrNothing,
         }),
         hash_tag: reader.names(&fields, &keywords::HASH_TAG).ok().flatten(),
-        on_store_failure: on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
+        on_store_failure: read_on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
             .ok()
             .flatten(),
         body: reader.map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
@@ -303,8 +304,8 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
     }
 }
 
-/// Returns the value that the files of a group give to `key`, and reports files that differ. Files
-/// that omit the key do not conflict.
+/// Returns the value of `key` that the files of a group agree on, and reports files that differ.
+/// Files that omit the key do not conflict.
 fn agreed_value<T: Clone + PartialEq>(
     files: &mut [PolicyFile<'_>],
     group: &[usize],

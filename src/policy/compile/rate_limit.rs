@@ -14,7 +14,7 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target, quoted
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// Compiled `rate_limit` or entry of `rate_limits`; `limit` is `None` if it is unlimited.
+/// Compiled `rate_limit`, or compiled entry of `rate_limits`. `limit` is `None` for `unlimited`.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     pub(crate) unlimited: bool,
@@ -38,7 +38,7 @@ const COUNTING_KEYS: [Key; 11] = [
     keywords::TIERS,
 ];
 
-/// Reads a `rate_limit` or an entry of `rate_limits`.
+/// Reads a `rate_limit` or an entry of `rate_limits`. Reports keys that conflict.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -46,7 +46,7 @@ pub(crate) fn read<'d>(
 ) -> Result<RateLimit, ErrorReported> {
     let name = reader.text(fields, &keywords::NAME);
     let limit_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
-    let replaces = replaces(reader, fields, &limit_name);
+    let replaces = read_replaces(reader, fields, &limit_name);
     let unlimited = reader.boolean(fields, &keywords::UNLIMITED);
     let limit = match unlimited {
         Ok(true) if context.in_list => {
@@ -59,7 +59,7 @@ pub(crate) fn read<'d>(
             ))
         }
         Ok(true) => check_unlimited_alone(reader, fields).map(|()| None),
-        Ok(false) => limit(reader, fields, context, &limit_name).map(Some),
+        Ok(false) => read_limit(reader, fields, context, &limit_name).map(Some),
         Err(reported) => Err(reported),
     };
     name?;
@@ -71,7 +71,7 @@ pub(crate) fn read<'d>(
     })
 }
 
-fn replaces<'d>(
+fn read_replaces<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     limit_name: &str,
@@ -122,13 +122,13 @@ fn check_unlimited_alone<'d>(
     reported
 }
 
-fn limit<'d>(
+fn read_limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     context: LimitContext<'_>,
     name: &str,
 ) -> Result<LimitSpec, ErrorReported> {
-    let per = per(reader, fields, context);
+    let per = read_per(reader, fields, context);
     let raw = read_raw_limit(reader, fields, context)?;
     let per = per?;
     let window = raw.rate.window().0.to_be_bytes();
@@ -200,8 +200,8 @@ fn read_raw_limit<'d>(
     let burst = reader.number(fields, &keywords::BURST);
     let cost = reader.number(fields, &keywords::COST);
     let charge = reader.one_of(fields, &keywords::CHARGE);
-    let failure = on_store_failure(reader, fields, &keywords::RULE_FAILURE);
-    let calendar = calendar(reader, fields, algorithm, unit, multiplier);
+    let failure = read_on_store_failure(reader, fields, &keywords::RULE_FAILURE);
+    let calendar = read_calendar(reader, fields, algorithm, unit, multiplier);
     let saturate_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     Ok(RawLimit {
         rate: Rate {
@@ -219,7 +219,7 @@ fn read_raw_limit<'d>(
     })
 }
 
-/// Reports a key that has no meaning for concurrency.
+/// Reports a key that is meaningless for concurrency limits.
 fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
     let message = format!(
         "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
@@ -228,8 +228,8 @@ fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorRepo
     reader.report_key(key, DiagnosticKind::Conflict, message)
 }
 
-/// Reads `align` and `time_zone`.
-fn calendar<'d>(
+/// Reads `align` and `time_zone`. Returns `None` unless windows are aligned to the calendar.
+fn read_calendar<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     algorithm: Result<AlgorithmName, ErrorReported>,
@@ -275,8 +275,9 @@ fn calendar<'d>(
     }
 }
 
-/// Reads `per` as sorted positions on the path.
-fn per<'d>(
+/// Reads `per`, a list of keys, as their sorted positions on the path. Returns `None` if `per` is
+/// absent.
+fn read_per<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     context: LimitContext<'_>,
@@ -312,8 +313,8 @@ fn per<'d>(
     reported.map_or(Ok(Some(positions.into())), Err)
 }
 
-/// Reads `on_store_failure` of a limit or a domain.
-pub(crate) fn on_store_failure<'d>(
+/// Reads `on_store_failure` of a limit or a domain; `None` if absent.
+pub(crate) fn read_on_store_failure<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     key: &Key,

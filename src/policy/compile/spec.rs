@@ -9,12 +9,12 @@ use crate::domain::{Accounting, Limit};
 /// Compiled domain of a policy.
 #[derive(Clone, Debug)]
 pub struct DomainSpec {
-    /// Name; not empty.
+    /// Domain name; never empty.
     pub name: Box<str>,
-    /// Whether a rejected request charges the limits that had room.
+    /// Whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
-    /// Entries whose values form the Redis Cluster hash tag; if empty, counters are
-    /// distributed by their identity.
+    /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
+    /// each counter is its hash tag, which spreads counters over all hash slots.
     pub hash_tag: Box<[Box<str>]>,
     /// Response body of rejections, unless the rule has its own.
     pub body: Option<Arc<Body>>,
@@ -27,7 +27,7 @@ pub struct DomainSpec {
 pub struct NodeSpec {
     /// Key of the entry.
     pub key: Box<str>,
-    /// Values that match.
+    /// Values of the entry that this node matches.
     pub value: ValueSpec,
     /// Whether all values that match the pattern share one counter.
     pub share_threshold: bool,
@@ -60,7 +60,8 @@ pub struct RuleSpec {
     pub limits: Vec<LimitSpec>,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Box<[Box<str>]>,
-    /// Name of a single `rate_limit`, also of an unlimited one; `None` for `rate_limits`.
+    /// Name of a `rate_limit`, even of an unlimited one; `None` for `rate_limits`, whose limits
+    /// have their own names.
     pub name: Option<Box<str>>,
     /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
@@ -70,9 +71,9 @@ pub struct RuleSpec {
     pub detailed_metric: bool,
     /// Dynamic metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
-    /// Response body of rejections.
+    /// Response body of rejections by this rule; `None` uses the domain's.
     pub body: Option<Arc<Body>>,
-    /// File and line of its descriptor; `None` for a rule that comes from no file.
+    /// File and line of the rule's descriptor; `None` for a rule that comes from no file.
     pub location: Option<SourceLocation>,
 }
 
@@ -81,30 +82,30 @@ pub struct RuleSpec {
 pub struct SourceLocation {
     /// File name as passed to `compile`.
     pub file: Arc<str>,
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: u32,
 }
 
 /// Compiled limit of a rule.
 #[derive(Clone, Debug)]
 pub struct LimitSpec {
-    /// Name; in a `rate_limits` list required and part of the counter key.
+    /// Limit name. Required in a `rate_limits` list, where it is part of the counter key.
     pub name: Option<Box<str>>,
     /// Whether the limit is an entry of `rate_limits`, whose counter keys contain the limit's name.
     pub in_list: bool,
     /// Positions of the path entries in the counter key; `None` for all.
     pub per: Option<Box<[usize]>>,
-    /// Compiled limit; with `tiers`, of the bucket that the classes divide.
+    /// Compiled limit. With `tiers`, the limit of the whole bucket that the classes divide.
     pub limit: Arc<Limit>,
-    /// Consumer classes, named by the value of the path's last entry.
+    /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
     /// Hits charged per hit of the request; at least 1.
     pub cost: u64,
 }
 
 impl LimitSpec {
-    /// Returns the position and limit of the class for a value. `None` if the limit has no `tiers`,
-    /// or does not apply to unlisted values.
+    /// Returns the position and limit of the class for a value. Returns `None` if the limit has no
+    /// `tiers` or does not limit unlisted values.
     pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &Arc<Limit>)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
@@ -123,22 +124,22 @@ impl LimitSpec {
 /// Compiled `tiers`: consumer classes that divide one bucket.
 #[derive(Clone, Debug)]
 pub struct TiersSpec {
-    /// Method of division.
+    /// How the classes divide the bucket.
     pub method: TierMethod,
     /// Classes, highest priority first; at most [`CLASSES_MAX`].
     pub classes: Vec<ClassSpec>,
-    /// Class of unlisted values; `None` if they are not limited.
+    /// Position of the class for unlisted values; `None` if such values are not limited.
     pub default: Option<usize>,
 }
 
-/// Maximum classes of one limit: policies use three to five, and the state of a hybrid limit has
-/// one integer per class.
+/// Maximum number of classes of one limit. Policies use three to five, and the state of a hybrid
+/// limit stores one integer per class.
 pub const CLASSES_MAX: usize = 16;
 
 /// Method by which consumer classes divide a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TierMethod {
-    /// One bucket with a floor per class.
+    /// One bucket for all classes, with a floor per class.
     Shared,
     /// One bucket per class.
     Separate,
@@ -160,16 +161,16 @@ impl TierMethod {
 /// Compiled consumer class.
 #[derive(Clone, Debug)]
 pub struct ClassSpec {
-    /// Name, which is the value of the descriptor entry.
+    /// Class name, which is a value of the path's last entry.
     pub name: Box<str>,
-    /// Limit of the class.
+    /// Compiled limit of the class.
     pub limit: Arc<Limit>,
 }
 
 /// Response body of rejections; at most 1 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body {
-    /// Value of the `content-type` header.
+    /// Value of the `content-type` header, ASCII.
     pub content_type: Box<str>,
     /// Text with the placeholders `{name}` and `{retry_after_seconds}`.
     pub text: Box<str>,

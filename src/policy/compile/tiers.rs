@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, class_limits};
+use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, compile_class_limits};
 use super::limit_context::{LimitContext, report_bounds_error};
 use super::limit_numbers::{AlgorithmName, RawLimit};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
@@ -18,10 +18,11 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// Value of `default` that leaves unlisted values unlimited.
+/// Value of `default` under which unlisted values are not limited.
 const NO_CLASS: &str = "none";
 
-/// Reads `tiers`. `whole` is the limit without classes; `identity` has the parts of its `limit_id`.
+/// Reads `tiers`. `whole` is the limit without classes; `identity` contains the parts of its
+/// `limit_id`.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -36,15 +37,15 @@ pub(crate) fn read<'d>(
     let bucket = check_placement(reader, fields, context, raw, whole)?;
     let whole = DividedBucket { raw, bucket };
     let read = reader.map(fields, &keywords::TIERS, |reader, fields| {
-        let method = method(reader, fields);
-        let classes = classes(reader, fields);
+        let method = read_method(reader, fields);
+        let classes = read_classes(reader, fields);
         let (method, classes) = (method?, classes?);
         check_classes(reader, method, &classes, &whole)?;
-        let default = default_class(reader, fields, &classes, bucket.burst.0)?;
+        let default = read_default_class(reader, fields, &classes, bucket.burst.0)?;
         Ok((method, classes, default))
     })?;
     let Some((method, classes, default)) = read else { return Ok(None) };
-    let limits = class_limits(method, &classes, &whole, identity);
+    let limits = compile_class_limits(method, &classes, &whole, identity);
     let limits = limits.map_err(|error| report_bounds_error(reader, fields, error))?;
     let classes = classes
         .into_iter()
@@ -55,7 +56,7 @@ pub(crate) fn read<'d>(
 }
 
 /// Checks that `tiers` is allowed here: on a token bucket of nonzero capacity, on a descriptor
-/// without `value` whose key is not in `per`. Returns the bucket.
+/// without `value` whose key is not in `per`. Returns the bucket that the classes divide.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -91,7 +92,10 @@ fn check_placement<'d, 'l>(
     Ok(bucket)
 }
 
-fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod, ErrorReported> {
+fn read_method<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<TierMethod, ErrorReported> {
     match reader.one_of(fields, &keywords::METHOD)? {
         Some("separate") => Ok(TierMethod::Separate),
         Some("hybrid") => Ok(TierMethod::Hybrid),
@@ -103,7 +107,7 @@ fn method<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<TierMethod
     }
 }
 
-fn classes<'d>(
+fn read_classes<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<Vec<RawClass>, ErrorReported> {
@@ -165,7 +169,7 @@ fn check_classes(
     }
 }
 
-/// Kind and message of a rule that the classes violate.
+/// Kind and message of the diagnostic for a constraint that the classes violate.
 type Violation = (DiagnosticKind, String);
 
 /// Checks that a class has exactly the keys its method needs.
@@ -205,7 +209,8 @@ fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     Some((kind, message))
 }
 
-/// Checks that floors are below 100 % and rise from class to class; in a shared bucket, strictly.
+/// Checks that floors are below 100 % and do not fall from class to class. In a shared bucket, they
+/// must rise.
 fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     let floor = |class: &RawClass| class.floor.unwrap_or(0);
     if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= HUNDRED_PERCENT) {
@@ -232,7 +237,8 @@ fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Checks that the classes together get no more than the bucket, and each at least one hit.
+/// Checks that the classes together get no more than the bucket, and that each class gets at least
+/// one hit.
 fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Violation> {
     let shares: u64 = classes.iter().filter_map(|class| class.share).map(u64::from).sum();
     if shares > HUNDRED_PERCENT {
@@ -275,9 +281,9 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Reads `default`, the class of unlisted values. Without it, the class with the highest floor;
-/// among those the one with the smallest share, then the last.
-fn default_class<'d>(
+/// Reads `default`, the class of unlisted values. If the key is absent, returns the class with the
+/// highest floor; ties go to the smallest share, then to the last class.
+fn read_default_class<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     classes: &[RawClass],

@@ -15,8 +15,8 @@ use crate::domain::{Calendar, CalendarWindows, Micros, Unit, WindowBounds};
 /// every machine.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// Maximum consecutive dates that a time zone can skip. Samoa skipped one; the margin only bounds a
-/// loop.
+/// Maximum number of consecutive dates that a time zone can skip. Samoa skipped one; the rest is a
+/// margin that only bounds a loop.
 const SKIPPED_DATES_MAX: usize = 4;
 
 /// Returns the calendar windows of a unit in the time zone with this IANA name (case-insensitive).

@@ -14,24 +14,24 @@ use crate::policy::syntax::diagnostic::{
 };
 use crate::policy::syntax::document::Document;
 
-/// Checks, in the order in which they run.
+/// Checks of a domain, in the order in which they run.
 const CHECKS: [fn(&mut Linter<'_>); 5] = [
     check_keys_and_depth,
     check_unreachable_siblings,
     check_replaces,
     check_absent_entries,
-    check_slots,
+    check_hash_slots,
 ];
 
-/// Maximum entries per descriptor. Requests with longer descriptors are rejected while decoding, so
-/// a deeper rule never matches.
+/// Maximum number of entries per descriptor. Decoding rejects longer descriptors, so a deeper rule
+/// never matches.
 const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Maximum pairs of sibling patterns compared per level, enough for 2,000 patterns. Beyond it,
-/// shadowed patterns are not reported, because comparing them would delay reloads.
+/// Maximum number of pairs of sibling patterns compared per level, enough for 2,000 patterns.
+/// Beyond it, shadowed patterns are not reported, because comparing them would delay reloads.
 const PATTERN_PAIRS_MAX: usize = 2_000_000;
 
-/// Keys that identify the destination of a request rather than the client.
+/// Descriptor keys that identify the destination of a request and not the client.
 const DESTINATION_KEYS: [&str; 8] = [
     "generic_key",
     "header_match",
@@ -43,7 +43,7 @@ const DESTINATION_KEYS: [&str; 8] = [
     ":scheme",
 ];
 
-/// Keys for which Envoy has a value on every request.
+/// Descriptor keys for which Envoy has a value on every request.
 const ALWAYS_PRESENT_KEYS: [&str; 9] = [
     "remote_address",
     "masked_remote_address",
@@ -56,8 +56,8 @@ const ALWAYS_PRESENT_KEYS: [&str; 9] = [
     ":scheme",
 ];
 
-/// Returns the warnings of a domain; at most [`DIAGNOSTICS_MAX`]. `origins` has the document and
-/// position of each first-level node.
+/// Returns the warnings of a domain; at most [`DIAGNOSTICS_MAX`]. `origins` contains the document
+/// index and position of each first-level node.
 pub(crate) fn find_warnings(
     domain: &DomainSpec,
     origins: &[(usize, usize)],
@@ -78,7 +78,8 @@ struct Linter<'a> {
     found: Vec<Diagnostic>,
 }
 
-/// Path from the first level to a node: positions and nodes, ending with the node itself.
+/// Path from the first level to a node: the positions and nodes of each level, including the node
+/// itself.
 struct NodePath<'a> {
     at: Vec<usize>,
     nodes: Vec<&'a NodeSpec>,
@@ -86,7 +87,7 @@ struct NodePath<'a> {
 
 impl<'a> Linter<'a> {
     /// Calls `visit` for every node, parents first.
-    fn each(&mut self, mut visit: impl FnMut(&mut Self, &NodePath<'a>, &'a NodeSpec)) {
+    fn visit_nodes(&mut self, mut visit: impl FnMut(&mut Self, &NodePath<'a>, &'a NodeSpec)) {
         let mut node_path = NodePath { at: Vec::new(), nodes: Vec::new() };
         let domain = self.domain;
         self.walk(&domain.nodes, &mut node_path, &mut visit);
@@ -108,8 +109,8 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a warning at the descriptor with positions `at`, or at the key below it that `path`
-    /// selects.
+    /// Adds a warning at the descriptor whose position on each level is in `at`, or at the key
+    /// below it that `path` selects.
     fn warn(
         &mut self,
         at: &[usize],
@@ -132,7 +133,7 @@ impl<'a> Linter<'a> {
 /// Warns about `*` and `:path` as keys, rules too deep to match, and limits with one counter for
 /// all callers.
 fn check_keys_and_depth(linter: &mut Linter<'_>) {
-    linter.each(|linter, node_path, node| {
+    linter.visit_nodes(|linter, node_path, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
             linter.warn(&node_path.at, |p| p.key("key"), DiagnosticKind::StarInKey, message);
@@ -162,7 +163,7 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
     });
 }
 
-/// Extends the path of a descriptor to one of its limits.
+/// Extends the path of a descriptor to one of its limits, in `rate_limit` or in `rate_limits`.
 fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
@@ -175,7 +176,8 @@ fn distinguishes_clients(limit: &LimitSpec, path: &[&NodeSpec]) -> bool {
     (0..levels).filter(is_counted).any(|at| varies_by_client(path[at]))
 }
 
-/// Returns whether an entry gives different clients different counters.
+/// Returns whether the node matches several values that differ by client, so that each client gets
+/// its own counter.
 fn varies_by_client(node: &NodeSpec) -> bool {
     let varies = match node.value {
         ValueSpec::Any => true,
@@ -190,7 +192,7 @@ fn varies_by_client(node: &NodeSpec) -> bool {
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_unreachable_on_level(linter, &domain.nodes, &[]);
-    linter.each(|linter, node_path, node| {
+    linter.visit_nodes(|linter, node_path, node| {
         check_unreachable_on_level(linter, &node.children, &node_path.at)
     });
 }
@@ -264,12 +266,12 @@ fn pattern_covers(pattern: &str, text: &str) -> bool {
 /// Warns about `replaces` entries that name no limit of the domain.
 fn check_replaces(linter: &mut Linter<'_>) {
     let mut names: HashSet<&str> = HashSet::new();
-    linter.each(|_, _, node| {
+    linter.visit_nodes(|_, _, node| {
         let Some(rule) = &node.rule else { return };
         names.extend(rule.name.as_deref());
         names.extend(rule.limits.iter().filter_map(|limit| limit.name.as_deref()));
     });
-    linter.each(|linter, node_path, node| {
+    linter.visit_nodes(|linter, node_path, node| {
         let replaced = node.rule.iter().flat_map(|rule| rule.replaces.iter()).enumerate();
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
             let message = format!("no limit of this domain has the name {}", quoted(name));
@@ -286,7 +288,7 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
     let mut is_safe = false;
     let mut keys: HashSet<&str> = HashSet::new();
     let mut found: Vec<(Vec<usize>, &str)> = Vec::new();
-    linter.each(|_, node_path, node| {
+    linter.visit_nodes(|_, node_path, node| {
         if node.rule.as_ref().is_none_or(|rule| rule.limits.is_empty()) {
             return;
         }
@@ -318,17 +320,17 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
 /// other one.
 ///
 /// There is no warning for limits that no `hash_tag` can join, because the only fix would be to
-/// drop a limit. There is also no warning if `hash_tag` already joins some limits: another tag
-/// would separate them again. `tidegate check --cluster` lists both cases.
-fn check_slots(linter: &mut Linter<'_>) {
+/// drop a limit. There is also no warning if `hash_tag` already colocates some limits: a different
+/// tag would separate them. `tidegate check --cluster` lists both cases.
+fn check_hash_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);
-    let pairs: Vec<_> = colocation::pairs(&linter.domain.hash_tag, &limits).collect();
-    if pairs.iter().any(|(.., colocation)| *colocation == Colocation::Joined) {
+    let pairs: Vec<_> = colocation::find_pairs(&linter.domain.hash_tag, &limits).collect();
+    if pairs.iter().any(|(.., colocation)| *colocation == Colocation::SameSlot) {
         return;
     }
     let mut warned = HashSet::new();
     for (one, other, colocation) in pairs {
-        let Colocation::JoinableBy(keys) = colocation else { continue };
+        let Colocation::ColocatableBy(keys) = colocation else { continue };
         if !warned.insert(other) {
             continue;
         }

@@ -25,27 +25,27 @@ impl Policy {
     ///
     /// Takes time and memory linear in the size of the policy. Never fails.
     pub fn build(domains: Vec<DomainSpec>, secret: Secret) -> Policy {
-        Policy::build_numbered(domains, secret, RuleId(0))
+        Policy::build_with_first_id(domains, secret, RuleId(0))
     }
 
-    /// Builds the lookup tree with consecutive rule ids from `first` on. A process never reuses
-    /// ids, so that calls in progress during a reload cannot be attributed to a rule of the new
-    /// policy.
-    pub fn build_numbered(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
-        let mut arranger = TreeBuilder { first: first.0, ..TreeBuilder::default() };
+    /// Builds the lookup tree. Rules get consecutive ids, starting with `first`. A process never
+    /// reuses ids, so that calls in progress during a reload cannot be attributed to a rule of the
+    /// new policy.
+    pub fn build_with_first_id(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
+        let mut builder = TreeBuilder { first: first.0, ..TreeBuilder::default() };
         for domain in &domains {
-            arranger.collect_replaced(&domain.nodes);
+            builder.collect_replaced(&domain.nodes);
         }
         for domain in domains {
-            arranger.domain(domain);
+            builder.add_domain(domain);
         }
-        let mut replaced: Vec<(Box<str>, NameId)> = arranger.replaced.into_iter().collect();
+        let mut replaced: Vec<(Box<str>, NameId)> = builder.replaced.into_iter().collect();
         replaced.sort_unstable_by_key(|(_, id)| id.0);
         let replaced_names = replaced.into_iter().map(|(name, _)| name).collect();
         Policy {
-            rules: arranger.rules,
+            rules: builder.rules,
             first: first.0,
-            tree: Arc::new(arranger.tree),
+            tree: Arc::new(builder.tree),
             secret,
             replaced_names,
         }
@@ -56,9 +56,10 @@ impl Policy {
 struct TreeBuilder {
     tree: DescriptorTree,
     rules: Vec<Rule>,
-    /// Id of the first rule.
+    /// Id of the first rule of the policy.
     first: u32,
-    /// Limit names that appear in a rule's `replaces`. Other limits are never replaced.
+    /// Ids of the limit names that appear in some rule's `replaces`. Limits with other names are
+    /// never replaced.
     replaced: HashMap<Box<str>, NameId>,
 }
 
@@ -73,11 +74,11 @@ impl TreeBuilder {
         }
     }
 
-    fn domain(&mut self, spec: DomainSpec) {
+    fn add_domain(&mut self, spec: DomainSpec) {
         if self.tree.domain(&spec.name).is_some() {
             return;
         }
-        let root = self.node(TreeNode {
+        let root = self.add_node(TreeNode {
             parent: None,
             key: "".into(),
             value: ValueSpec::Any,
@@ -99,11 +100,11 @@ impl TreeBuilder {
             let (hash, domains) = (&tree.hash, &tree.domains);
             |at| hash_with(hash, 0, domains[*at as usize].name.as_bytes())
         });
-        self.level(&spec, root, spec.nodes.iter());
+        self.add_level(&spec, root, spec.nodes.iter());
     }
 
-    /// Adds the subtrees below a node, in file order.
-    fn level<'s>(
+    /// Adds the nodes and rules below a node, in file order.
+    fn add_level<'s>(
         &mut self,
         domain: &DomainSpec,
         parent: NodeId,
@@ -111,7 +112,7 @@ impl TreeBuilder {
     ) {
         let mut patterns: HashMap<u32, (Vec<&'s str>, Vec<NodeId>)> = HashMap::new();
         for spec in specs {
-            let node = self.node(TreeNode {
+            let node = self.add_node(TreeNode {
                 parent: Some(parent),
                 key: spec.key.clone(),
                 value: exact_without_star(&spec.value),
@@ -120,7 +121,7 @@ impl TreeBuilder {
                 rule: None,
                 is_leaf: spec.children.is_empty(),
             });
-            let group = self.group(parent, &spec.key);
+            let group = self.add_group(parent, &spec.key);
             match &spec.value {
                 ValueSpec::Pattern(text) if text.contains('*') => {
                     let (texts, nodes) = patterns.entry(group).or_default();
@@ -128,16 +129,16 @@ impl TreeBuilder {
                     nodes.push(node);
                 }
                 ValueSpec::Exact(value) | ValueSpec::Pattern(value) => {
-                    self.exact(group, value, node);
+                    self.add_exact(group, value, node);
                 }
                 ValueSpec::Any => {
                     self.tree.groups[group as usize].default.get_or_insert(node);
                 }
             }
             if let Some(rule) = &spec.rule {
-                self.rule(domain, node, rule);
+                self.add_rule(domain, node, rule);
             }
-            self.level(domain, node, spec.children.iter());
+            self.add_level(domain, node, spec.children.iter());
         }
         for (group, (texts, nodes)) in patterns {
             self.tree.groups[group as usize].patterns =
@@ -145,13 +146,13 @@ impl TreeBuilder {
         }
     }
 
-    fn node(&mut self, node: TreeNode) -> NodeId {
+    fn add_node(&mut self, node: TreeNode) -> NodeId {
         self.tree.nodes.push(node);
         NodeId(arena_index(self.tree.nodes.len() - 1))
     }
 
-    fn group(&mut self, parent: NodeId, key: &str) -> u32 {
-        if let Some(group) = self.tree.group(parent, key.as_bytes()) {
+    fn add_group(&mut self, parent: NodeId, key: &str) -> u32 {
+        if let Some(group) = self.tree.find_group(parent, key.as_bytes()) {
             return group;
         }
         let tree = &mut self.tree;
@@ -171,8 +172,8 @@ impl TreeBuilder {
         at
     }
 
-    fn exact(&mut self, group: u32, value: &str, node: NodeId) {
-        if self.tree.exact(group, value.as_bytes()).is_some() {
+    fn add_exact(&mut self, group: u32, value: &str, node: NodeId) {
+        if self.tree.find_exact(group, value.as_bytes()).is_some() {
             return;
         }
         let tree = &mut self.tree;
@@ -188,11 +189,11 @@ impl TreeBuilder {
         });
     }
 
-    fn rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
+    fn add_rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
         let id = RuleId(self.first.wrapping_add(arena_index(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
-        let plans = spec.limits.iter().map(|limit| self.plan(domain, &path, limit)).collect();
+        let plans = spec.limits.iter().map(|limit| self.key_plan(domain, &path, limit)).collect();
         let printed = listing::configured_path(&domain.name, &path);
         self.rules.push(Rule {
             id,
@@ -211,7 +212,7 @@ impl TreeBuilder {
         });
     }
 
-    fn plan(&self, domain: &DomainSpec, path: &[&TreeNode], spec: &LimitSpec) -> KeyPlan {
+    fn key_plan(&self, domain: &DomainSpec, path: &[&TreeNode], spec: &LimitSpec) -> KeyPlan {
         let name = spec.name.as_deref();
         // The entry with the class is not part of the key: either all classes share one counter, or
         // the prefix contains the class name.
@@ -224,10 +225,10 @@ impl TreeBuilder {
         positions.sort_unstable();
         positions.dedup();
         let key_entry = |at: usize| KeyEntry { at, shared: shared_text(path[at]) };
-        let entry_of =
+        let entry_at =
             |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(key_entry);
         let tag =
-            domain.hash_tag.iter().map(|key| entry_of(key)).collect::<Option<Box<[KeyEntry]>>>();
+            domain.hash_tag.iter().map(|key| entry_at(key)).collect::<Option<Box<[KeyEntry]>>>();
         let listed = name.filter(|_| spec.in_list);
         let prefix = |class: Option<&str>, limit: &Limit| {
             counter_key::prefix(&domain.name, listed, class, limit)

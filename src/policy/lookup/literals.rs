@@ -8,7 +8,7 @@ use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, PatternID};
 
-/// Set of distinct, non-empty literals, numbered from 0.
+/// Set of distinct, non-empty literals with consecutive ids from 0.
 #[derive(Debug)]
 pub(crate) struct LiteralSet {
     automaton: NFA,
@@ -25,9 +25,9 @@ pub(crate) struct Occurrence {
 }
 
 impl LiteralSet {
-    /// Builds the automaton. `None` if it needs more than 2^31 states; a policy of 64 MiB needs
-    /// fewer.
-    pub(crate) fn new(numbering: LiteralNumbers, anchored: Anchored) -> Option<LiteralSet> {
+    /// Builds the automaton. Returns `None` if it needs more than 2^31 states; a policy of 64 MiB
+    /// needs fewer.
+    pub(crate) fn new(numbering: LiteralIds, anchored: Anchored) -> Option<LiteralSet> {
         let mut literals: Vec<(Vec<u8>, u32)> = numbering.ids.into_iter().collect();
         literals.sort_unstable_by_key(|(_, id)| *id);
         let texts = literals.iter().map(|(text, _)| text);
@@ -36,8 +36,8 @@ impl LiteralSet {
         Some(LiteralSet { automaton, start, anchored })
     }
 
-    /// Calls `on` with every literal that is a prefix of the bytes, shortest first. Reads at most
-    /// as many bytes as the longest literal has.
+    /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first. Reads
+    /// no more bytes than the longest literal has.
     pub(crate) fn each_prefix<'b>(
         &self,
         bytes: impl Iterator<Item = &'b u8>,
@@ -77,14 +77,14 @@ impl LiteralSet {
     }
 }
 
-/// Numbers of distinct literals, assigned in order of first use.
+/// Ids of distinct literals, consecutive in order of first use.
 #[derive(Debug, Default)]
-pub(crate) struct LiteralNumbers {
+pub(crate) struct LiteralIds {
     ids: HashMap<Vec<u8>, u32>,
 }
 
-impl LiteralNumbers {
-    /// Returns the number of a literal. A new literal gets the next number.
+impl LiteralIds {
+    /// Returns the id of a literal. A new literal gets the next id.
     pub(crate) fn intern(&mut self, literal: &[u8]) -> u32 {
         let next = self.ids.len() as u32;
         match self.ids.get(literal) {
@@ -93,7 +93,7 @@ impl LiteralNumbers {
         }
     }
 
-    /// Returns how many distinct literals have a number.
+    /// Returns the number of distinct literals.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }

@@ -17,21 +17,21 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Maximum checks per call.
+/// Maximum number of checks per call. A policy under which a call could need more does not compile.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
-/// Descriptors per request that are matched without a heap allocation. Envoy sends one descriptor
-/// per rate limit action of the route, usually two or three.
+/// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
+/// sends one descriptor per rate limit action of the route, usually two or three.
 const DESCRIPTORS_INLINE: usize = 16;
 
-/// Match of one descriptor.
+/// Result of matching one descriptor against the policy.
 #[derive(Clone, Copy, Debug)]
 pub enum DescriptorMatch<'p> {
-    /// No rule matches.
+    /// No rule matches, or the policy does not have the domain.
     NoRule,
-    /// Rule whose limits are all replaced by the rule of another descriptor.
+    /// Rule whose limits are all replaced by rules of other descriptors.
     Replaced(&'p Rule),
-    /// Rule without limits.
+    /// Rule without limits, which allows every request.
     Unlimited(&'p Rule),
     /// Rule with limits, at least one of them not replaced.
     Limited(&'p Rule),
@@ -39,14 +39,14 @@ pub enum DescriptorMatch<'p> {
     Override(usize),
 }
 
-/// Matches of a request, one per descriptor.
+/// Results of matching a request, one per descriptor.
 #[derive(Debug)]
 pub struct Matches<'p> {
-    /// Accounting mode of the request's domain.
+    /// Accounting mode of the request's domain; the default if the domain is unknown.
     pub accounting: Accounting,
-    /// Matches, in the order of the descriptors.
+    /// Results in the order of the descriptors.
     pub found: SmallVec<[DescriptorMatch<'p>; DESCRIPTORS_INLINE]>,
-    /// Compiled request overrides.
+    /// Compiled request overrides, in the order of their descriptors.
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
     replaced: SmallVec<[Replacement; 4]>,
@@ -54,20 +54,20 @@ pub struct Matches<'p> {
 
 impl Matches<'_> {
     /// Returns whether the policy has the request's domain.
-    pub fn domain_known(&self) -> bool {
+    pub fn has_domain(&self) -> bool {
         self.domain.is_some()
     }
 }
 
-/// Limit name that a matched rule replaces for the whole request.
+/// Limit name that a matched rule replaces for the whole request, with the id of that rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Replacement {
     name: NameId,
     by: RuleId,
 }
 
-/// Checks of a request. Roles follow the matched rules; `decide` then adjusts them to the global
-/// modes.
+/// Checks that a request must pass. Their roles come from the matched rules; `decide` then adjusts
+/// them to the global modes.
 #[derive(Debug)]
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.
@@ -79,7 +79,8 @@ pub struct Checks<'m, 'p> {
 }
 
 impl Policy {
-    /// Finds the rule of every descriptor: that of the node at the end of the descriptor's path.
+    /// Finds the rule of every descriptor, which is the rule of the node at the end of the
+    /// descriptor's path.
     ///
     /// Matching never backtracks: if an entry matches no child of the node reached so far, the
     /// descriptor has no rule. A request override takes precedence over the tree if the policy has
@@ -135,7 +136,7 @@ impl Policy {
         }
     }
 
-    /// Returns the rule of the node at the end of a path. An empty path ends at the domain's root,
+    /// Returns the rule of the node that the entries lead to. No entries lead to the domain's root,
     /// which has no rule.
     fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
@@ -157,6 +158,7 @@ impl Policy {
         let mut checks =
             Checks { each: SmallVec::new(), spans: SmallVec::new(), names: SmallVec::new() };
         let mut identity = Identity::default();
+        let mut quotas = 0;
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
             let start = checks.each.len();
             match found {
@@ -164,16 +166,17 @@ impl Policy {
                 | DescriptorMatch::Replaced(_)
                 | DescriptorMatch::Unlimited(_) => {}
                 DescriptorMatch::Limited(rule) => {
+                    let role = role(rule, quotas);
                     for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
                         if matches.is_replaced(rule, plan) {
                             continue;
                         }
                         let entries = descriptor.entries;
                         let Some((limit, prefix)) = plan.select(spec, entries) else { continue };
-                        let key = self.key(&mut identity, prefix, plan, entries);
-                        let op = operation(descriptor, spec.cost);
+                        let key = self.counter_key(&mut identity, prefix, plan, entries);
+                        let op = requested_op(descriptor, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
-                        checks.push(key, limit, op, role(rule), name);
+                        checks.push(key, limit, op, role, name);
                         self.set_holder(&mut checks, descriptor);
                     }
                 }
@@ -183,17 +186,20 @@ impl Policy {
                     {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
-                        checks.push(key, limit, operation(descriptor, 1), Role::Required, "");
+                        checks.push(key, limit, requested_op(descriptor, 1), Role::Required, "");
                     }
                 }
             }
+            // Descriptors without checks have no number, so that the numbers stay below 128.
+            let is_quota = checks.each.get(start).is_some_and(Check::is_quota);
+            quotas += u8::from(is_quota);
             checks.spans.push(start..checks.each.len());
         }
         checks
     }
 
-    /// Returns a limit's counter key for the entries of a descriptor that matched the limit's rule.
-    pub(crate) fn key(
+    /// Returns the counter key of a limit for a descriptor that matched the limit's rule.
+    pub(crate) fn counter_key(
         &self,
         identity: &mut Identity,
         prefix: &[u8],
@@ -216,12 +222,12 @@ impl Policy {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
         {
-            check.holder = Some(self.holder(text));
+            check.holder = Some(self.hash_holder(text));
         }
     }
 
     /// Hashes the name of a slot holder, either from the request or generated.
-    pub fn holder(&self, text: &[u8]) -> Holder {
+    pub fn hash_holder(&self, text: &[u8]) -> Holder {
         counter_key::holder(&self.secret, text)
     }
 
@@ -250,8 +256,8 @@ impl Policy {
 }
 
 impl Rule {
-    /// Returns the position of the limit with a name, or 0 if no limit has it: limits outside
-    /// `rate_limits` may be unnamed, but there is only one.
+    /// Returns the position of the limit called `name`, or 0 if there is none. Only the limit of a
+    /// single `rate_limit` may be unnamed.
     pub fn limit_position(&self, name: &str) -> usize {
         let has_name = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
         self.limits.iter().position(has_name).unwrap_or(0)
@@ -277,8 +283,8 @@ impl Rule {
 }
 
 impl Matches<'_> {
-    /// Returns whether a matched rule other than the limit's own replaces the limit. A replacement
-    /// applies to all descriptors of the request.
+    /// Returns whether a matched rule, other than the rule of the limit itself, replaces the limit.
+    /// A replacement applies to all descriptors of the request.
     fn is_replaced(&self, rule: &Rule, plan: &KeyPlan) -> bool {
         plan.replaced_as.is_some_and(|name| {
             self.replaced.iter().any(|replaced| replaced.name == name && replaced.by != rule.id)
@@ -307,7 +313,7 @@ impl<'m, 'p> Checks<'m, 'p> {
     }
 }
 
-/// Appends the entries of a key to an identity.
+/// Appends the key entries to an identity, with the values of the request's entries.
 fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<'_>]) {
     for key_entry in key {
         // A path that matched a rule has as many entries as the rule has levels.
@@ -320,9 +326,9 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
     }
 }
 
-/// Returns the operation for a descriptor. A refund of 0 hits stays a refund, because a peek could
-/// refuse.
-fn operation(descriptor: &Descriptor<'_>, cost: u64) -> Op {
+/// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund, because a
+/// peek could refuse.
+fn requested_op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     let cost = Hits(descriptor.hits.0.saturating_mul(cost));
     match (descriptor.refund, cost) {
         (true, cost) => Op::Refund { cost },
@@ -331,10 +337,11 @@ fn operation(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     }
 }
 
-fn role(rule: &Rule) -> Role {
+/// Returns the role of a rule's checks. `quotas` is the number of quota descriptors so far.
+fn role(rule: &Rule, quotas: u8) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,
-        (false, true) => Role::Quota,
+        (false, true) => Role::Quota(quotas),
         (false, false) => Role::Required,
     }
 }

@@ -13,7 +13,7 @@ use crate::domain::{
 };
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 
-/// Effect of an operator override on a rule.
+/// Effect of an operator override on a rule's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOverride {
     /// Count calls, but never refuse any.
@@ -23,8 +23,7 @@ pub enum RuleOverride {
     /// Refuse every call without counting; counters keep their state. Invalid for rules without
     /// limits.
     Deny,
-    /// Scale limits to this percentage, 1 to 100, of the configured numbers, but to at least one
-    /// hit.
+    /// Scale limits to this percentage of the configured numbers, 1 to 100, but not below one hit.
     Scale(u32),
 }
 
@@ -33,7 +32,7 @@ pub enum RuleOverride {
 pub enum RuleOverrideError {
     /// The target is neither a rule's path nor a domain.
     UnknownTarget(String),
-    /// `deny` for a target whose rules are all unlimited.
+    /// `deny` is set on a target whose rules are all unlimited.
     NoLimitToDeny(String),
     /// The word is not `shadow`, `allow`, `deny`, or `1%` to `100%`.
     InvalidWord(String),
@@ -102,18 +101,22 @@ impl fmt::Display for RuleOverride {
 }
 
 impl Policy {
-    /// Checks that an override can be set on `target`, a domain or the path of a rule.
+    /// Checks that an override can be set on `target`, which is a domain or the path of a rule.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`RuleOverrideError::UnknownTarget`] or [`RuleOverrideError::NoLimitToDeny`].
     ///
     /// # Errors
     ///
     /// [`RuleOverrideError::UnknownTarget`], [`RuleOverrideError::NoLimitToDeny`].
-    pub fn accepts(
+    pub fn check_override(
         &self,
         target: &str,
         rule_override: RuleOverride,
     ) -> Result<(), RuleOverrideError> {
         let mut targeted = self.rules.iter().filter(|rule| self.targets(rule, target)).peekable();
-        if targeted.peek().is_none() && !self.knows(target) {
+        if targeted.peek().is_none() && !self.has_domain(target) {
             return Err(RuleOverrideError::UnknownTarget(target.to_owned()));
         }
         if rule_override == RuleOverride::Deny && targeted.all(|rule| rule.limits.is_empty()) {
@@ -183,10 +186,10 @@ impl Rule {
     }
 }
 
-/// Returns a limit of 0 that refuses with or without the store. Always a fixed window, because a
-/// bucket of capacity 0 would clamp its counter's debt to 0. While the override lasts, `charge:
-/// always` hits and refunds are not recorded, because writing them would overwrite the counter's
-/// state.
+/// Returns a limit of 0 that refuses with or without the store. The limit is always a fixed window,
+/// because a bucket of capacity 0 would clamp its counter's debt to 0. While the override lasts,
+/// `charge: always` hits and refunds are not recorded, because writing them would overwrite the
+/// counter's state.
 fn refuse_all(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {

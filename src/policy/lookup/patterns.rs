@@ -20,34 +20,35 @@ use std::collections::HashMap;
 use aho_corasick::Anchored;
 use memchr::memmem;
 
-use super::literals::{LiteralNumbers, LiteralSet, Occurrence};
+use super::literals::{LiteralIds, LiteralSet, Occurrence};
 
-/// Maximum number of siblings that are tried one by one, without an index. So few patterns are as
-/// fast without an index, and need less memory.
+/// Maximum number of sibling patterns that are tried one by one. Up to this number, an index would
+/// not be faster and would need more memory.
 const LINEAR_MAX: usize = 8;
 
-/// Candidates that an inner literal must save to be preferred over a prefix or suffix, because
-/// finding it takes a pass over the whole value.
+/// Number of candidates that an inner literal must save to be preferred over a prefix or suffix,
+/// because finding it takes a pass over the whole value.
 const INNER_HANDICAP: usize = 16;
 
-/// Maximum occurrences for which a thread keeps its buffer between lookups: 1 MiB, more than
-/// typical literals occur in a value of 60 KiB (Envoy's limit for headers). Larger buffers are
-/// freed after the lookup.
+/// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. They take 1
+/// MiB, enough for the typical number of occurrences in a value of 60 KiB (Envoy's limit for
+/// headers). Larger buffers are freed after the lookup.
 const POSITIONS_KEPT_MAX: usize = (1 << 20) / size_of::<Occurrence>();
 
 thread_local! {
-    /// Buffer of the occurrences in a value, so that only the first lookup of a thread allocates.
+    /// Buffer for the occurrences found in a value, reused so that only the first lookup of a
+    /// thread allocates.
     static POSITIONS: Cell<Vec<Occurrence>> = const { Cell::new(Vec::new()) };
 }
 
-/// Patterns of sibling nodes with the same key.
+/// Matcher for the patterns of sibling nodes with the same key.
 #[derive(Debug)]
 pub(crate) struct Patterns {
     /// Patterns in file order, up to and including the first that matches every value.
     each: Box<[Pattern]>,
     /// Whether the last pattern matches every value.
     ends_with_any: bool,
-    /// Index by literals; `None` if the patterns are tried one by one.
+    /// Index by literals; `None` if there are few patterns, which are tried one by one.
     index: Option<Index>,
 }
 
@@ -57,11 +58,12 @@ struct Pattern {
     prefix: Box<[u8]>,
     inner: Box<[Box<[u8]>]>,
     suffix: Box<[u8]>,
-    /// Numbers of the inner literals; empty if the pattern is indexed by its prefix or suffix.
+    /// Ids of the inner literals; empty if the pattern is indexed by its prefix or suffix.
     inner_ids: Box<[u32]>,
 }
 
-/// Index from literals to patterns, one part for each position of the literal in the pattern.
+/// Index from literals to patterns, with one part for each position that a literal can have in a
+/// pattern.
 #[derive(Debug)]
 struct Index {
     prefix: Option<LiteralIndex>,
@@ -69,11 +71,11 @@ struct Index {
     inner: Option<LiteralIndex>,
 }
 
-/// Index from the literals at one position to the patterns that contain them.
+/// Index of the literals at one position: maps each literal to the patterns that contain it.
 #[derive(Debug)]
 struct LiteralIndex {
     literals: LiteralSet,
-    /// Indices of patterns, ascending, by literal number.
+    /// For each literal id, the indices of its patterns, ascending.
     patterns: Vec<Vec<u32>>,
 }
 
@@ -110,12 +112,14 @@ impl Patterns {
         let mut best = if self.ends_with_any { none - 1 } else { none } as u32;
         if let Some(LiteralIndex { literals, patterns }) = &index.prefix {
             literals.each_prefix(value.iter(), |literal| {
-                best = self.earlier(&patterns[literal], best, |pattern| pattern.matches(value));
+                best = self
+                    .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
         }
         if let Some(LiteralIndex { literals, patterns }) = &index.suffix {
             literals.each_prefix(value.iter().rev(), |literal| {
-                best = self.earlier(&patterns[literal], best, |pattern| pattern.matches(value));
+                best = self
+                    .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
         }
         if let Some(inner) = &index.inner {
@@ -124,8 +128,14 @@ impl Patterns {
         Some(best as usize).filter(|best| *best < none)
     }
 
-    /// Returns the first candidate before `best` that matches, else `best`.
-    fn earlier(&self, candidates: &[u32], best: u32, matches: impl Fn(&Pattern) -> bool) -> u32 {
+    /// Returns the first of the candidates before `best` that matches. If none does, returns
+    /// `best`.
+    fn first_match_before(
+        &self,
+        candidates: &[u32],
+        best: u32,
+        matches: impl Fn(&Pattern) -> bool,
+    ) -> u32 {
         let mut before = candidates.iter().copied().take_while(|candidate| *candidate < best);
         before.find(|candidate| matches(&self.each[*candidate as usize])).unwrap_or(best)
     }
@@ -137,7 +147,9 @@ impl Patterns {
         positions.sort_unstable();
         for same_literal in positions.chunk_by(|a, b| a.literal == b.literal) {
             let candidates = &inner.patterns[same_literal[0].literal as usize];
-            best = self.earlier(candidates, best, |pattern| pattern.matches_at(&positions, value));
+            best = self.first_match_before(candidates, best, |pattern| {
+                pattern.matches_at(&positions, value)
+            });
         }
         if positions.capacity() <= POSITIONS_KEPT_MAX {
             POSITIONS.set(positions);
@@ -168,8 +180,8 @@ impl Pattern {
         (bytes_equal(&self.prefix, prefix) && bytes_equal(&self.suffix, suffix)).then_some(rest)
     }
 
-    /// Returns whether the value matches. Each inner literal is matched at its earliest position
-    /// after the previous one, which finds a match if there is any.
+    /// Returns whether the value matches. Takes the earliest occurrence of each inner literal after
+    /// the previous one; if that does not lead to a match, nothing does.
     fn matches(&self, value: &[u8]) -> bool {
         let Some(mut rest) = self.strip_ends(value) else { return false };
         self.inner.iter().all(|literal| match memmem::find(rest, literal) {
@@ -215,8 +227,8 @@ fn bytes_equal(literal: &[u8], value: &[u8]) -> bool {
 }
 
 impl Index {
-    /// Builds the index. `None` if an automaton becomes too large; patterns are then tried one by
-    /// one.
+    /// Builds the index. Returns `None` if an automaton would be too large; patterns are then tried
+    /// one by one.
     fn new(patterns: &mut [Pattern]) -> Option<Index> {
         let (mut prefix, mut suffix, mut inner) = (Vec::new(), Vec::new(), Vec::new());
         for (at, choice) in (0..).zip(choose_literals(patterns)) {
@@ -230,22 +242,22 @@ impl Index {
                 None => {}
             }
         }
-        let mut numbering = LiteralNumbers::default();
+        let mut numbering = LiteralIds::default();
         for (at, _) in &inner {
             let pattern = &mut patterns[*at as usize];
             pattern.inner_ids =
                 pattern.inner.iter().map(|literal| numbering.intern(literal)).collect();
         }
         Some(Index {
-            prefix: LiteralIndex::new(prefix, LiteralNumbers::default(), Anchored::Yes)?,
-            suffix: LiteralIndex::new(suffix, LiteralNumbers::default(), Anchored::Yes)?,
+            prefix: LiteralIndex::new(prefix, LiteralIds::default(), Anchored::Yes)?,
+            suffix: LiteralIndex::new(suffix, LiteralIds::default(), Anchored::Yes)?,
             inner: LiteralIndex::new(inner, numbering, Anchored::No)?,
         })
     }
 }
 
-/// Chooses the literal that indexes each pattern: the one that the fewest patterns share at that
-/// position, and among equals the longest. `None` for patterns that consist only of stars.
+/// Chooses the literal that indexes each pattern: at its position, the literal shared by the fewest
+/// patterns, and among equals the longest. `None` for patterns that consist only of stars.
 fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>> {
     let mut sharers: HashMap<(LiteralPosition, &[u8]), usize> = HashMap::new();
     for literal in patterns.iter().flat_map(Pattern::literals) {
@@ -260,11 +272,11 @@ fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>
 }
 
 impl LiteralIndex {
-    /// Builds the index of the chosen literals. `Some(None)` if there are none; `None` if the
-    /// automaton becomes too large.
+    /// Builds the index of the chosen literals. Returns `Some(None)` if there are none, and `None`
+    /// if the automaton would be too large.
     fn new(
         chosen: Vec<(u32, Vec<u8>)>,
-        mut numbering: LiteralNumbers,
+        mut numbering: LiteralIds,
         anchored: Anchored,
     ) -> Option<Option<LiteralIndex>> {
         if chosen.is_empty() {

@@ -30,20 +30,20 @@ pub struct Policy {
     /// Lookup tree, shared with the policies that operator overrides derive from this one.
     pub(crate) tree: Arc<DescriptorTree>,
     pub(crate) secret: Secret,
-    /// Limit names that appear in a rule's `replaces`, indexed by [`NameId`].
+    /// Limit names that appear in some rule's `replaces`, indexed by [`NameId`].
     pub(crate) replaced_names: Vec<Box<str>>,
 }
 
-/// Rule that applies to descriptors whose path ends at its node.
+/// Rule for descriptors whose path ends at the rule's node.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Identifier, unique across the policies of a process.
+    /// Identifier, unique among all policies that the process has loaded.
     pub id: RuleId,
     /// Path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
     pub path: Box<str>,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
-    /// Limits in file order.
+    /// Limits of the rule, in file order.
     pub limits: Box<[LimitSpec]>,
     /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
@@ -58,13 +58,13 @@ pub struct Rule {
     /// Whether [`Policy::printed_path`] shows the request's values on every level.
     pub(crate) detailed_metric: bool,
     pub(crate) node: NodeId,
-    /// Key plans in the order of `limits`.
+    /// Key plan of each limit, in the order of `limits`.
     pub(crate) plans: Arc<[KeyPlan]>,
     /// Names of limits that are skipped for a whole request if this rule matches.
     pub(crate) replaces: Box<[NameId]>,
 }
 
-/// Index of a node in the arena.
+/// Index of a node in the arena of [`DescriptorTree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub u32);
 
@@ -75,21 +75,22 @@ pub(crate) struct NameId(pub u32);
 /// Recipe for a limit's counter keys: the constant prefix and the entries to append.
 #[derive(Debug)]
 pub(crate) struct KeyPlan {
-    /// Prefix of the identity: domain, name, algorithm, window.
+    /// Constant prefix of the identity: domain, name, algorithm, window.
     pub prefix: Box<[u8]>,
     /// Prefixes by consumer class; empty if the limit has no `tiers`.
     pub classes: Box<[Box<[u8]>]>,
-    /// Entries of the identity, in path order.
+    /// Path entries that the identity contains, in path order.
     pub entries: Box<[KeyEntry]>,
-    /// Entries of the hash tag. `None` if the key lacks an entry of the domain's `hash_tag`.
+    /// Path entries that the hash tag contains. `None` if the domain has no `hash_tag`, or the key
+    /// lacks one of its entries.
     pub tag: Option<Box<[KeyEntry]>>,
     /// Name of the limit, if it appears in a rule's `replaces`.
     pub replaced_as: Option<NameId>,
 }
 
 impl KeyPlan {
-    /// Returns the limit and the key prefix for a descriptor. With `tiers`, both are those of the
-    /// consumer class in the last entry's value; `None` if that value is not limited.
+    /// Returns the limit and the identity prefix for a descriptor. With `tiers`, both belong to the
+    /// consumer class named by the last entry's value; returns `None` if that value is not limited.
     pub(crate) fn select<'a>(
         &'a self,
         spec: &'a LimitSpec,
@@ -108,7 +109,7 @@ impl KeyPlan {
 pub(crate) struct KeyEntry {
     /// Position in the path, from 0.
     pub at: usize,
-    /// Text of the pattern that replaces the request's value (`share_threshold`).
+    /// Text of the pattern, which replaces the request's value if `share_threshold` is set.
     pub shared: Option<Box<str>>,
 }
 
@@ -124,7 +125,7 @@ pub(crate) struct DescriptorTree {
     pub exact_of: HashTable<ExactChild>,
 }
 
-/// Domain with its settings and the root of its tree. The root node has no key.
+/// Domain with its settings and the root node of its tree, which has no key.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub name: Box<str>,
@@ -151,7 +152,7 @@ pub(crate) struct KeyGroup {
     pub parent: NodeId,
     pub key: Box<str>,
     pub has_exact: bool,
-    /// Patterns in file order, and the child of each.
+    /// Patterns in file order, each with its child node.
     pub patterns: Option<(Patterns, Box<[NodeId]>)>,
     pub default: Option<NodeId>,
 }
@@ -168,7 +169,7 @@ pub(crate) struct ExactChild {
 pub(crate) enum MatchKind {
     /// Exact key and value.
     Exact,
-    /// Pattern, with its index among the patterns of the same key.
+    /// Pattern, with its position among the patterns of the same key.
     Pattern(usize),
     /// Node with the key and without a value.
     Default,
@@ -180,7 +181,7 @@ impl Policy {
         &self.rules
     }
 
-    /// Returns the rule with an id, or `None` if it belongs to another policy.
+    /// Returns the rule with this id; `None` if the id belongs to another policy.
     pub fn rule(&self, id: RuleId) -> Option<&Rule> {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
@@ -192,7 +193,7 @@ impl Policy {
     }
 
     /// Returns whether the policy has a domain with this name.
-    pub fn knows(&self, domain: &str) -> bool {
+    pub fn has_domain(&self, domain: &str) -> bool {
         self.tree.domain(domain).is_some()
     }
 
@@ -220,8 +221,8 @@ impl DescriptorTree {
         if self.node(parent).is_leaf {
             return None;
         }
-        let group = self.group(parent, entry.key)?;
-        if let Some(node) = self.exact(group, entry.value) {
+        let group = self.find_group(parent, entry.key)?;
+        if let Some(node) = self.find_exact(group, entry.value) {
             return Some((node, MatchKind::Exact));
         }
         let group = &self.groups[group as usize];
@@ -245,7 +246,7 @@ impl DescriptorTree {
         path
     }
 
-    pub(crate) fn group(&self, parent: NodeId, key: &[u8]) -> Option<u32> {
+    pub(crate) fn find_group(&self, parent: NodeId, key: &[u8]) -> Option<u32> {
         let is_wanted = |at: &u32| {
             let group = &self.groups[*at as usize];
             group.parent == parent && group.key.as_bytes() == key
@@ -253,7 +254,7 @@ impl DescriptorTree {
         self.group_of.find(self.hash_of(parent.0, key), is_wanted).copied()
     }
 
-    pub(crate) fn exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
+    pub(crate) fn find_exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
         if !self.groups[group as usize].has_exact {
             return None;
         }
@@ -269,8 +270,8 @@ impl DescriptorTree {
     }
 }
 
-/// Hashes bytes within a scope: the index of a parent node or of a group. A free function, because
-/// a growing table rehashes its entries while the tree is borrowed.
+/// Hashes bytes within a scope, which is the index of a parent node or of a group. A free function,
+/// because a growing table rehashes its entries while the tree is borrowed.
 pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
     let mut hasher = state.build_hasher();
     hasher.write_u32(scope);

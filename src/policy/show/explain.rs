@@ -10,7 +10,7 @@ use crate::policy::compile::spec::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule};
 
-/// Maximum known keys listed for an entry whose key is unknown.
+/// Maximum number of known keys listed for an entry whose key is unknown.
 const LISTED_KEYS_MAX: usize = 8;
 
 /// Explanation of a descriptor's match. `Display` prints one line per step, then the rule and its
@@ -21,7 +21,7 @@ pub struct Explanation {
     pub domain: String,
     /// Steps, one per entry, up to the first entry without a match.
     pub steps: Vec<ExplainedStep>,
-    /// Result of the whole match.
+    /// Result of matching the whole descriptor.
     pub ending: MatchEnd,
 }
 
@@ -33,18 +33,18 @@ pub struct ExplainedStep {
     pub key: String,
     /// Value of the entry.
     pub value: String,
-    /// Kind of match, or the reason for none.
+    /// How the entry matched, or why it did not.
     pub how: StepResult,
 }
 
-/// Kind of match of an entry, or the reason why no node matches.
+/// How an entry matched, or why no node matches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResult {
     /// The key and the exact value match.
     Exact,
     /// A pattern of the key matches the value.
     Pattern {
-        /// Position among the patterns of the key, in file order, from 1.
+        /// Position among the patterns of the key in file order, from 1.
         number: usize,
         /// Text of the pattern.
         text: String,
@@ -65,14 +65,14 @@ pub enum StepResult {
     NoSuchValue,
 }
 
-/// Result of a descriptor's match.
+/// Result of matching a whole descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatchEnd {
     /// The policy does not have the domain.
     UnknownDomain,
     /// The descriptor has no entries.
     NoEntries,
-    /// The last step matched no node.
+    /// The last step found no matching node.
     Missed,
     /// The last node has no rule.
     NoRule {
@@ -88,15 +88,15 @@ pub enum MatchEnd {
 pub struct RuleExplanation {
     /// Identifier of the rule.
     pub rule: RuleId,
-    /// Path as configured, which is also the rule's name in metrics.
+    /// Configured path, which is also the rule's name in metrics.
     pub path: String,
     /// Path with the request's values where `value_to_metric` or `detailed_metric` is set.
     pub printed_path: String,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
-    /// Limits in file order.
+    /// Limits of the rule, in file order.
     pub limits: Vec<LimitExplanation>,
-    /// Names of limits that the rule replaces for the whole request.
+    /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
 }
 
@@ -109,23 +109,23 @@ pub struct LimitExplanation {
     pub class: Option<String>,
     /// Capacity in hits; with `tiers`, that of the class.
     pub capacity: u64,
-    /// Limit in the format of the policy listing.
+    /// Limit in the format of `/rlconfig`.
     pub listing: String,
-    /// Counter key: `{identity}` or `{tag}:identity`. In Redis, the key prefix and the letter of
-    /// the algorithm precede it.
+    /// Counter key: `{identity}` or `{tag}:identity`. Redis keys start with the configured prefix
+    /// and the letter of the algorithm.
     pub key: String,
     /// Identity of the counter, as 32 hexadecimal digits.
     pub identity: String,
-    /// Counter key in the form that stores use.
+    /// Counter key as passed to stores.
     pub counter: CounterKey,
-    /// Compiled algorithm with its numbers.
+    /// Compiled algorithm with its parameters.
     pub algorithm: Algorithm,
-    /// Entries in the counter key, as `key=value`.
+    /// Entries that the counter key contains, each as `key=value`.
     pub counter_of: Vec<String>,
 }
 
 impl Policy {
-    /// Explains the match of a descriptor with these entries.
+    /// Explains how a descriptor with these entries is matched.
     ///
     /// Takes the same steps as the matcher, but ignores request overrides and limits that other
     /// descriptors replace.
@@ -152,7 +152,7 @@ impl Policy {
                 None => self.explain_miss(at, entry),
                 Some((_, MatchKind::Exact)) => StepResult::Exact,
                 Some((_, MatchKind::Default)) => StepResult::Default,
-                Some((node, MatchKind::Pattern(position))) => self.by_pattern(node, position),
+                Some((node, MatchKind::Pattern(position))) => self.explain_pattern(node, position),
             };
             steps.push(ExplainedStep {
                 key: display_bytes(entry.key),
@@ -171,7 +171,7 @@ impl Policy {
         }
     }
 
-    fn by_pattern(&self, node: NodeId, position: usize) -> StepResult {
+    fn explain_pattern(&self, node: NodeId, position: usize) -> StepResult {
         let node = self.tree.node(node);
         let text = match &node.value {
             ValueSpec::Pattern(text) | ValueSpec::Exact(text) => text.to_string(),
@@ -184,7 +184,7 @@ impl Policy {
         if self.tree.node(at).is_leaf {
             return StepResult::BelowALeaf;
         }
-        if self.tree.group(at, entry.key).is_some() {
+        if self.tree.find_group(at, entry.key).is_some() {
             return StepResult::NoSuchValue;
         }
         let siblings = self.tree.groups.iter().filter(|group| group.parent == at);
@@ -197,7 +197,7 @@ impl Policy {
         let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
             // A value without a consumer class is not limited, so there is no limit to show.
             let (limit, prefix) = plan.select(spec, entries)?;
-            let key = self.key(&mut identity, prefix, plan, entries);
+            let key = self.counter_key(&mut identity, prefix, plan, entries);
             let class = spec.tiers.as_ref().and_then(|tiers| {
                 let (class, _) = spec.class(entries.last()?.value)?;
                 Some(tiers.classes[class].name.to_string())
@@ -214,7 +214,7 @@ impl Policy {
                 class,
                 capacity: limit.capacity().0,
                 name: spec.name.as_deref().unwrap_or("").to_owned(),
-                listing: listing::line(rule, spec),
+                listing: listing::format_limit(rule, spec),
                 key: key_text(key),
                 identity: format!("{:032x}", key.identity),
                 counter: key,
@@ -233,7 +233,7 @@ impl Policy {
     }
 }
 
-/// Formats a key or value for display.
+/// Formats a key or value for display: escapes control characters and invalid UTF-8.
 fn display_bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {

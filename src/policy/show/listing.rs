@@ -61,17 +61,19 @@ impl Policy {
     /// in envoyproxy/ratelimit. Settings that only Tidegate has are appended, separated by commas.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
-            let limits =
-                rule.limits.iter().map(|limit| format!("{}: {}", rule.path, line(rule, limit)));
+            let limits = rule
+                .limits
+                .iter()
+                .map(|limit| format!("{}: {}", rule.path, format_limit(rule, limit)));
             let unlimited = (rule.unlimited || rule.limits.is_empty()).then(|| {
-                let modes = modes(rule);
+                let modes = format_modes(rule);
                 format!("{}: unit=UNKNOWN requests_per_unit=0, {modes}, unlimited: true", rule.path)
             });
             limits.chain(unlimited)
         })
     }
 
-    /// Returns the domain of a rule of this policy.
+    /// Returns the name of the domain of a rule of this policy.
     pub fn domain_name(&self, rule: &Rule) -> &str {
         let mut at = rule.node;
         while let Some(parent) = self.tree.node(at).parent {
@@ -81,12 +83,12 @@ impl Policy {
     }
 }
 
-/// Formats a limit for the listing, without the rule's path.
-pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
+/// Formats a limit for the listing; the caller adds the rule's path.
+pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec) -> String {
     let limit = &spec.limit;
     let unit = limit.rate.unit.map_or("unknown", |unit| unit.as_str()).to_ascii_uppercase();
     let number = limit.rate.requests_per_unit;
-    let mut text = format!("unit={unit} requests_per_unit={number}, {}", modes(rule));
+    let mut text = format!("unit={unit} requests_per_unit={number}, {}", format_modes(rule));
     // Writing into a string cannot fail.
     if limit.rate.unit_multiplier != 1 {
         let _ = write!(text, ", unit_multiplier: {}", limit.rate.unit_multiplier);
@@ -94,7 +96,7 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     if let Some(name) = &spec.name {
         let _ = write!(text, ", name: {name}");
     }
-    algorithm(&mut text, limit);
+    push_algorithm(&mut text, limit);
     if let Some(tiers) = &spec.tiers {
         let names: Vec<&str> = tiers.classes.iter().map(|class| &*class.name).collect();
         let _ = write!(text, ", tiers: {} {}", tiers.method.as_str(), names.join(" "));
@@ -108,9 +110,9 @@ pub(crate) fn line(rule: &Rule, spec: &LimitSpec) -> String {
     text
 }
 
-/// Appends the algorithm and its numbers. Appends nothing for `fixed_window` without calendar
+/// Appends the algorithm and its parameters. Appends nothing for `fixed_window` without calendar
 /// windows.
-fn algorithm(text: &mut String, limit: &Limit) {
+fn push_algorithm(text: &mut String, limit: &Limit) {
     // Writing into a string cannot fail.
     let _ = match &limit.algorithm {
         Algorithm::FixedWindow(fixed) => match &fixed.window {
@@ -134,7 +136,7 @@ fn algorithm(text: &mut String, limit: &Limit) {
     };
 }
 
-fn modes(rule: &Rule) -> String {
+fn format_modes(rule: &Rule) -> String {
     format!("shadow_mode: {}, quota_mode: {}", rule.shadow_mode, rule.quota_mode)
 }
 

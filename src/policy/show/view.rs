@@ -14,11 +14,11 @@ use crate::policy::lookup::tree::{KeyPlan, Policy, Rule};
 /// Rule in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RuleView<'p> {
-    /// Path, which is also the rule's name in metrics.
+    /// Path of the rule, which is also its name in metrics.
     pub rule: &'p str,
-    /// Domain.
+    /// Domain of the rule.
     pub domain: &'p str,
-    /// Policy file; absent for a rule that comes from no file.
+    /// Name of the policy file; absent for a rule that comes from no file.
     pub file: Option<&'p str>,
     /// Line of the rule's descriptor in the file, from 1.
     pub line: Option<u32>,
@@ -30,22 +30,22 @@ pub struct RuleView<'p> {
     pub quota_mode: bool,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Vec<String>,
-    /// Limits in file order.
+    /// Limits of the rule, in file order.
     pub limits: Vec<LimitView<'p>>,
 }
 
 /// Limit in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitView<'p> {
-    /// Name; absent for an unnamed limit.
+    /// Name of the limit; absent if unnamed.
     pub name: Option<&'p str>,
     /// Hits per window as configured; for `concurrency`, the number of slots.
     pub requests_per_unit: u32,
     /// Unit of the window, `second` to `year`; absent for `concurrency`.
     pub unit: Option<&'static str>,
-    /// Length of the window in units.
+    /// Length of the window, in units.
     pub unit_multiplier: u32,
-    /// Algorithm, as the word in policy files.
+    /// Algorithm, as spelled in policy files.
     pub algorithm: &'static str,
     /// Capacity in hits, with operator overrides applied.
     pub capacity: u64,
@@ -55,11 +55,11 @@ pub struct LimitView<'p> {
     pub lease: Option<u64>,
     /// Hits charged per hit of the request.
     pub cost: u64,
-    /// Which hits are charged: `admitted` or `always`.
+    /// When hits are charged: `admitted` or `always`.
     pub charge: &'static str,
     /// Action if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
-    /// Keys of the entries in the counter key; if empty, all requests share one counter.
+    /// Keys of the entries that the counter key contains. If empty, all requests share one counter.
     pub counter_of: Vec<&'p str>,
     /// Consumer classes; absent for a limit without `tiers`.
     pub tiers: Option<TiersView<'p>>,
@@ -70,18 +70,18 @@ pub struct LimitView<'p> {
 pub struct TiersView<'p> {
     /// Method by which classes divide the bucket: `shared`, `separate`, or `hybrid`.
     pub method: &'static str,
-    /// Class of unlisted values; absent if such values are not limited.
+    /// Name of the class for unlisted values; absent if such values are not limited.
     pub default: Option<&'p str>,
-    /// Classes, highest priority first.
+    /// Views of the classes, highest priority first.
     pub classes: Vec<ClassView<'p>>,
 }
 
 /// Consumer class in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassView<'p> {
-    /// Name, which is the value of the descriptor entry.
+    /// Class name, which is a value of the path's last entry.
     pub name: &'p str,
-    /// Capacity in hits.
+    /// Capacity of the class's limit, in hits.
     pub capacity: u64,
 }
 

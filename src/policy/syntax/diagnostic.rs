@@ -10,7 +10,7 @@ use super::keywords::Key;
 use super::yaml::{Node, Span};
 use crate::domain::escaped;
 
-/// Error or warning about a policy file.
+/// Error or warning about a policy file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// File name as passed to `compile`.
@@ -19,13 +19,14 @@ pub struct Diagnostic {
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// Path in the file, such as `descriptors[0].rate_limit.unit`; empty at the top level.
+    /// Path to the key or value in the file, such as `descriptors[0].rate_limit.unit`; empty at the
+    /// top level.
     pub path: String,
-    /// Description of the mistake, usually followed by `; ` and how to fix it.
+    /// Description of the problem, usually followed by `; ` and a fix.
     pub message: String,
-    /// Kind of mistake, for tests and tools.
+    /// Kind of problem, for tests and tools.
     pub kind: DiagnosticKind,
-    /// Source line; `None` if the diagnostic is about the whole file.
+    /// Excerpt of the source line; `None` if the diagnostic is about the whole file.
     pub excerpt: Option<Excerpt>,
 }
 
@@ -140,7 +141,7 @@ impl std::error::Error for Diagnostics {}
 /// valid but probably a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
-    /// There is no policy file, or the file is empty.
+    /// There is no policy file, or a file is empty.
     Empty,
     /// The file is not UTF-8, or contains a character that YAML forbids.
     Encoding,
@@ -150,7 +151,7 @@ pub enum DiagnosticKind {
     Syntax,
     /// The file contains a second YAML document.
     SecondDocument,
-    /// The file belongs to another program, such as a Kubernetes manifest.
+    /// The file is input for another program, such as a Kubernetes manifest.
     ForeignFile,
     /// A map contains the same key twice.
     DuplicateKey,
@@ -160,9 +161,9 @@ pub enum DiagnosticKind {
     MisplacedKey,
     /// The value has the wrong type for its key.
     WrongType,
-    /// The value has the right type but is not valid for its key.
+    /// The value has the right type but is invalid for its key.
     BadValue,
-    /// The number is outside the key's bounds.
+    /// The number is outside the range that its key allows.
     OutOfRange,
     /// A required key is absent.
     Missing,
@@ -171,9 +172,10 @@ pub enum DiagnosticKind {
     /// A descriptor or domain occurs twice.
     Duplicate,
 
-    /// Warning: all callers share one counter.
+    /// Warning: all clients share one counter.
     OneCounterForAll,
-    /// Warning: requests without this entry are not limited.
+    /// Warning: Envoy omits the descriptor if this entry is absent, and the request is then not
+    /// limited.
     NoLimitWhenAbsent,
     /// Warning: `:path` includes the query string, so every query gets its own counter.
     PathAsKey,
@@ -185,7 +187,7 @@ pub enum DiagnosticKind {
     UnknownReplaces,
     /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
     DeniesAll,
-    /// Warning: Redis Cluster may store limits of one call in several slots.
+    /// Warning: Redis Cluster may store counters of one call in different hash slots.
     SplitOverSlots,
 }
 
@@ -196,21 +198,21 @@ impl DiagnosticKind {
     }
 }
 
-/// Maximum errors reported per file, and maximum warnings per file or domain. A file that is not a
-/// policy has an error on every line, and nobody reads more than a few hundred.
+/// Maximum number of errors reported per file, and of warnings per file or domain. A file that is
+/// not a policy has an error on every line, and nobody reads more than a few hundred.
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
-/// Step of a path: into a map or a list.
+/// Step of a path into a map or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
-    /// To the value of a key.
+    /// To the value of this key.
     Key(Cow<'static, str>),
     /// To the list item at this position, from 0.
     Index(usize),
 }
 
 impl PathStep {
-    /// Returns the step to the value of a key node.
+    /// Returns the step from a map to the value of a key, given the key's node.
     pub(crate) fn of(key: Node<'_>) -> Self {
         PathStep::Key(key.text().to_owned().into())
     }
@@ -226,7 +228,7 @@ impl From<&Key> for PathStep {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(pub(crate) Vec<PathStep>);
 
-/// Maximum characters of a text that a message quotes.
+/// Maximum number of characters of a text that a message quotes.
 const QUOTED_CHARS_MAX: usize = 64;
 
 impl Path {
@@ -240,7 +242,7 @@ impl Path {
         self
     }
 
-    /// Returns the path of a descriptor from its position on each level.
+    /// Returns the path of the descriptor at these positions, one for each level.
     pub(crate) fn of_descriptor(positions: &[usize]) -> Self {
         positions.iter().fold(Path::default(), |path, at| path.key("descriptors").index(*at))
     }

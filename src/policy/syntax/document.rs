@@ -5,17 +5,17 @@
 use std::sync::Arc;
 
 use super::diagnostic::{Diagnostic, DiagnosticKind, Path, PathStep, Target};
-use super::excerpt::Lines;
+use super::excerpt::LineIndex;
 use super::suggestions::foreign_file;
-use super::yaml::{self, Node, Problem, Span, Tree, Value};
+use super::yaml::{self, Node, Span, Tree, Value, YamlError};
 use crate::policy::compile::spec::SourceLocation;
 use crate::policy::source::{Options, Source};
 
-/// Policy file whose YAML could be parsed.
+/// Policy file whose YAML has been parsed.
 #[derive(Debug)]
 pub(crate) struct Document<'s> {
     file: Arc<str>,
-    lines: Lines<'s>,
+    lines: LineIndex<'s>,
     tree: Tree,
 }
 
@@ -25,14 +25,14 @@ impl<'s> Document<'s> {
     ///
     /// # Errors
     ///
-    /// The diagnostic that stopped parsing: the file is not UTF-8, too large, nested too deeply,
-    /// not YAML, empty, or a file of another program.
+    /// Returns the diagnostic that stopped parsing: the file is not UTF-8, too large, nested too
+    /// deeply, not YAML, empty, or input for another program.
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,
     ) -> Result<(Self, Vec<Diagnostic>), Box<Diagnostic>> {
         let text = source.decode(options)?;
-        let (file, lines) = (source.name.as_str(), Lines::new(text));
+        let (file, lines) = (source.name.as_str(), LineIndex::new(text));
         let mut tree = match yaml::parse(text) {
             Ok(tree) => tree,
             Err(problem) => return Err(Box::new(diagnostic(file, &lines, problem))),
@@ -40,7 +40,7 @@ impl<'s> Document<'s> {
         if let Some(message) = foreign_file(tree.root()) {
             let (kind, message) = (DiagnosticKind::ForeignFile, message.to_owned());
             let (path, span) = (Path::default(), tree.root().span());
-            let problem = Problem { kind, message, path, span };
+            let problem = YamlError { kind, message, path, span };
             return Err(Box::new(diagnostic(file, &lines, problem)));
         }
         let problems = std::mem::take(&mut tree.problems).into_iter();
@@ -67,7 +67,7 @@ impl<'s> Document<'s> {
         message: impl Into<String>,
     ) -> Diagnostic {
         let (message, span) = (message.into(), self.span(path, at));
-        diagnostic(&self.file, &self.lines, Problem { kind, message, path: path.clone(), span })
+        diagnostic(&self.file, &self.lines, YamlError { kind, message, path: path.clone(), span })
     }
 
     /// Returns the position of the key or value at a path. If the path does not exist, returns the
@@ -90,7 +90,7 @@ impl<'s> Document<'s> {
     }
 }
 
-fn diagnostic(file: &str, lines: &Lines<'_>, problem: Problem) -> Diagnostic {
+fn diagnostic(file: &str, lines: &LineIndex<'_>, problem: YamlError) -> Diagnostic {
     // An empty file has no source line to show.
     let is_empty = problem.kind == DiagnosticKind::Empty;
     let excerpt = if is_empty { None } else { lines.excerpt(problem.span) };

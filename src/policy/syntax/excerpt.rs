@@ -5,13 +5,13 @@ use std::cell::OnceCell;
 use super::yaml::Span;
 use crate::domain::escaped;
 
-/// Maximum characters shown before the underlined part.
+/// Maximum number of characters shown before the underlined part.
 const BEFORE_CHARS_MAX: usize = 60;
 
-/// Maximum characters shown from the start of the underlined part.
+/// Maximum number of characters shown from the start of the underlined part.
 const AFTER_CHARS_MAX: usize = 60;
 
-/// Line of a policy file, escaped, and cut to a readable length.
+/// Excerpt of one line of a policy file, escaped and cut to a readable length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     before: String,
@@ -20,7 +20,7 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the line, with `…` where text was cut.
+    /// Returns the excerpt of the line, with `…` where text was cut.
     pub fn text(&self) -> String {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
@@ -32,7 +32,7 @@ impl Excerpt {
         [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
-    /// Creates an excerpt. `line` lacks the first `skipped` characters of the source line.
+    /// Creates an excerpt. `line` starts `skipped` characters after the start of the source line.
     fn new(mut line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
         let before: String = line.by_ref().take(column(span) - skipped).collect();
         let mut rest: Vec<char> = line.take(AFTER_CHARS_MAX + 1).collect();
@@ -49,25 +49,25 @@ impl Excerpt {
     }
 }
 
-/// Returns the column of a span, from 0.
+/// Returns the column of the start of a span, from 0.
 fn column(span: Span) -> usize {
     (span.column as usize).saturating_sub(1)
 }
 
 /// Index of the lines of a file, built when the first diagnostic needs it.
 #[derive(Debug)]
-pub(crate) struct Lines<'s> {
+pub(crate) struct LineIndex<'s> {
     text: &'s str,
     offsets: OnceCell<Offsets>,
 }
 
-/// Characters between two entries of [`Offsets::bytes`]. Without them, each of up to 1,000
-/// diagnostics in a file of one long line would read the line from its start.
+/// Number of characters between two entries of [`Offsets::bytes`]. Without these entries, each of
+/// up to 1,000 diagnostics in a file of one long line would read the line from its start.
 const OFFSET_STRIDE: usize = 1_024;
 
 #[derive(Debug, Default)]
 struct Offsets {
-    /// Position of the first character of each line, in characters.
+    /// Offset of the first character of each line from the start of the file, in characters.
     lines: Vec<usize>,
     /// Byte offset of every [`OFFSET_STRIDE`]th character.
     bytes: Vec<usize>,
@@ -92,9 +92,9 @@ impl Offsets {
     }
 }
 
-impl<'s> Lines<'s> {
+impl<'s> LineIndex<'s> {
     pub(crate) fn new(text: &'s str) -> Self {
-        Lines { text, offsets: OnceCell::new() }
+        LineIndex { text, offsets: OnceCell::new() }
     }
 
     /// Returns the source line of a span; `None` if the file has no such line.

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
+use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
 use super::scalar::{FALSE_WORDS, TRUE_WORDS};
 
 /// Returns the JSON Schema (draft 2020-12) of a policy file.
@@ -16,7 +16,7 @@ use super::scalar::{FALSE_WORDS, TRUE_WORDS};
 /// ```
 pub fn schema() -> Value {
     let levels: Map<String, Value> =
-        Level::ALL.into_iter().map(|level| (level.id().to_owned(), map(level))).collect();
+        Level::ALL.into_iter().map(|level| (level.id().to_owned(), map_schema(level))).collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Tidegate policy",
@@ -25,9 +25,9 @@ pub fn schema() -> Value {
     })
 }
 
-fn map(level: Level) -> Value {
+fn map_schema(level: Level) -> Value {
     let properties: Map<String, Value> =
-        level.keys().map(|key| (key.name.to_owned(), property(key))).collect();
+        level.keys().map(|key| (key.name.to_owned(), property_schema(key))).collect();
     let required: Vec<&str> = level.keys().filter(|key| key.required).map(|key| key.name).collect();
     json!({
         "type": "object",
@@ -37,31 +37,31 @@ fn map(level: Level) -> Value {
     })
 }
 
-fn property(key: &Key) -> Value {
-    let mut property = shape(key.shape);
+fn property_schema(key: &Key) -> Value {
+    let mut property = value_schema(key.shape);
     let required = if key.required { " Required." } else { "" };
     property["description"] = json!([key.about, required].concat());
     property
 }
 
-fn shape(of: Shape) -> Value {
+fn value_schema(of: ValueType) -> Value {
     match of {
-        Shape::Name => shape(Shape::Text { bytes_max: NAME_BYTES_MAX }),
+        ValueType::Name => value_schema(ValueType::Text { bytes_max: NAME_BYTES_MAX }),
         // Keys that take text also accept numbers and booleans, which are read as text.
-        Shape::Text { bytes_max } => {
+        ValueType::Text { bytes_max } => {
             json!({"type": ["string", "integer", "boolean", "null"], "maxLength": bytes_max})
         }
-        Shape::Bool => {
+        ValueType::Bool => {
             let words: Vec<&str> = TRUE_WORDS.into_iter().chain(FALSE_WORDS).collect();
             json!({"anyOf": [{"type": ["boolean", "null"]}, {"enum": words}]})
         }
         // The pattern allows YAML 1.1 numbers that editors treat as text: 010, 1_000, 0b1.
-        Shape::Number { least, most } => json!({"anyOf": [
+        ValueType::Number { least, most } => json!({"anyOf": [
             {"type": "integer", "minimum": least, "maximum": most},
             {"type": "null"},
             {"type": "string", "pattern": "^\\+?(0[xX][0-9A-Fa-f_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*)$"},
         ]}),
-        Shape::OneOf { words, any_case } => {
+        ValueType::OneOf { words, any_case } => {
             let mut given: Vec<Value> = words.iter().copied().map(Value::from).collect();
             given.push(Value::Null);
             let any: Vec<String> = words.iter().map(|word| case_insensitive_regex(word)).collect();
@@ -72,28 +72,29 @@ fn shape(of: Shape) -> Value {
                 json!({"enum": given})
             }
         }
-        Shape::Names => {
+        ValueType::Names => {
             json!({"type": ["array", "null"], "items": {"type": ["string", "integer", "boolean"]}})
         }
-        Shape::List(level) => {
+        ValueType::List(level) => {
             json!({"type": ["array", "null"], "items": {"$ref": format!("#/$defs/{}", level.id())}})
         }
-        Shape::Map(level) => {
+        ValueType::Map(level) => {
             json!({"anyOf": [{"$ref": format!("#/$defs/{}", level.id())}, {"type": "null"}]})
         }
-        Shape::AnyMap => json!({"type": ["object", "null"]}),
-        Shape::MapOf(level) => json!({
+        ValueType::AnyMap => json!({"type": ["object", "null"]}),
+        ValueType::MapOf(level) => json!({
             "type": ["object", "null"],
             "additionalProperties": {"$ref": format!("#/$defs/{}", level.id())},
         }),
-        Shape::Percent => json!({"anyOf": [
+        ValueType::Percent => json!({"anyOf": [
             {"type": "string", "pattern": "^0*(100|[0-9]{1,2})%$"},
             {"type": "null"},
         ]}),
     }
 }
 
-/// Returns a regular expression for a word in any case: `[dD][aA][yY]` for `day`.
+/// Returns a regular expression that matches a word in upper, lower or mixed case: `[dD][aA][yY]`
+/// for `day`.
 fn case_insensitive_regex(word: &str) -> String {
     word.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect()
 }

@@ -61,7 +61,7 @@ impl Level {
         KEYS.iter().filter(move |key| key.level == self)
     }
 
-    /// Returns the key with a name, if it is allowed at this level.
+    /// Returns the key called `name` if it is allowed at this level.
     pub(crate) fn key(self, name: &str) -> Option<&'static Key> {
         self.keys().find(|key| key.name == name)
     }
@@ -69,7 +69,7 @@ impl Level {
 
 /// Type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ValueType {
     /// Text without control characters, at most [`NAME_BYTES_MAX`] bytes.
     Name,
     /// Text of at most `bytes_max` bytes.
@@ -77,7 +77,7 @@ pub(crate) enum Shape {
         bytes_max: usize,
     },
     Bool,
-    /// Whole number from `least` to `most`, both included.
+    /// Whole number from `least` to `most`, inclusive.
     Number {
         least: u64,
         most: u64,
@@ -87,9 +87,9 @@ pub(crate) enum Shape {
         words: &'static [&'static str],
         any_case: bool,
     },
-    /// List of names.
+    /// List of names, each like `Name`.
     Names,
-    /// List of maps with the keys of this level.
+    /// List of maps whose keys belong to this level.
     List(Level),
     Map(Level),
     /// Map with arbitrary keys, whose values are maps with the keys of this level.
@@ -107,7 +107,7 @@ pub(crate) struct Key {
     pub(crate) level: Level,
     pub(crate) name: &'static str,
     pub(crate) required: bool,
-    pub(crate) shape: Shape,
+    pub(crate) shape: ValueType,
     /// Documentation, shown in editors and `docs/POLICY.md`.
     pub(crate) about: &'static str,
 }
@@ -123,33 +123,33 @@ pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 /// Maximum length of a response body, in bytes. The body is sent with every refusal.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
-/// Maximum number for any key. envoyproxy/ratelimit rejects larger integers, and the range of every
-/// algorithm is smaller.
+/// Maximum of a number that has no smaller bound. envoyproxy/ratelimit rejects larger integers, and
+/// the range of every algorithm is smaller.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.
 const WIRE_NUMBER_MAX: u64 = u32::MAX as u64;
 
-/// Maximum window, in seconds.
-const SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
+/// Maximum length of a window, in seconds.
+const WINDOW_SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
 
-const fn text(bytes_max: usize) -> Shape {
-    Shape::Text { bytes_max }
+const fn text(bytes_max: usize) -> ValueType {
+    ValueType::Text { bytes_max }
 }
 
-const fn one_of(words: &'static [&'static str]) -> Shape {
-    Shape::OneOf { words, any_case: false }
+const fn one_of(words: &'static [&'static str]) -> ValueType {
+    ValueType::OneOf { words, any_case: false }
 }
 
-const fn number(least: u64, most: u64) -> Shape {
-    Shape::Number { least, most }
+const fn number(least: u64, most: u64) -> ValueType {
+    ValueType::Number { least, most }
 }
 
-const UNITS: Shape = Shape::OneOf {
+const UNITS: ValueType = ValueType::OneOf {
     words: &["second", "minute", "hour", "day", "week", "month", "year"],
     any_case: true,
 };
-const ALGORITHMS: Shape = one_of(&[
+const ALGORITHMS: ValueType = one_of(&[
     "fixed_window",
     "sliding_window",
     "sliding_log",
@@ -157,7 +157,7 @@ const ALGORITHMS: Shape = one_of(&[
     "leaky_bucket",
     "concurrency",
 ]);
-const STORE_FAILURE: Shape = one_of(&["local", "allow", "deny", "error"]);
+const STORE_FAILURE: ValueType = one_of(&["local", "allow", "deny", "error"]);
 
 /// Declares one constant per row, and [`KEYS`] with all of them.
 macro_rules! keys {
@@ -176,55 +176,55 @@ macro_rules! keys {
 }
 
 keys! {
-    DOMAIN: File "domain" (required), Shape::Name,
+    DOMAIN: File "domain" (required), ValueType::Name,
         "Domain that callers name. Only one file may have it unless domains merge.";
     ACCOUNTING: File "accounting", one_of(&["all_or_nothing", "independent"]),
         "all_or_nothing (default): a refused call charges nothing. independent: limits that pass are charged even if the call is refused.";
-    HASH_TAG: File "hash_tag", Shape::Names,
+    HASH_TAG: File "hash_tag", ValueType::Names,
         "Entries whose values place counters in one Redis Cluster slot.";
     DOMAIN_FAILURE: File "on_store_failure", STORE_FAILURE,
         "Answer of the domain's limits if the store does not respond in time (default local).";
-    DOMAIN_BODY: File "body", Shape::Map(Level::Body),
+    DOMAIN_BODY: File "body", ValueType::Map(Level::Body),
         "Response body of this domain's refusals.";
-    DESCRIPTORS: File "descriptors", Shape::List(Level::Descriptor),
+    DESCRIPTORS: File "descriptors", ValueType::List(Level::Descriptor),
         "First level of the descriptor tree.";
 
-    KEY: Descriptor "key" (required), Shape::Name,
+    KEY: Descriptor "key" (required), ValueType::Name,
         "Key of the descriptor entry, such as remote_address.";
     VALUE: Descriptor "value", text(VALUE_BYTES_MAX),
         "Value of the entry. Absent or empty: any value without a descriptor of its own. `*` matches any characters.";
-    RATE_LIMIT: Descriptor "rate_limit", Shape::Map(Level::RateLimit),
+    RATE_LIMIT: Descriptor "rate_limit", ValueType::Map(Level::RateLimit),
         "Limit for requests whose descriptor ends here. Without a limit, and without descriptors below, such requests are always allowed.";
-    RATE_LIMITS: Descriptor "rate_limits", Shape::List(Level::RateLimit),
+    RATE_LIMITS: Descriptor "rate_limits", ValueType::List(Level::RateLimit),
         "Several limits, each with a name of its own. All must pass.";
-    SHADOW_MODE: Descriptor "shadow_mode", Shape::Bool,
+    SHADOW_MODE: Descriptor "shadow_mode", ValueType::Bool,
         "Count and decide, but answer OK when over the limit.";
-    QUOTA_MODE: Descriptor "quota_mode", Shape::Bool,
+    QUOTA_MODE: Descriptor "quota_mode", ValueType::Bool,
         "Refuse a call only if all of its quota descriptors are over their limits.";
-    DETAILED_METRIC: Descriptor "detailed_metric", Shape::Bool,
+    DETAILED_METRIC: Descriptor "detailed_metric", ValueType::Bool,
         "Show the request's values in the rule's metric path.";
-    VALUE_TO_METRIC: Descriptor "value_to_metric", Shape::Bool,
+    VALUE_TO_METRIC: Descriptor "value_to_metric", ValueType::Bool,
         "Show the request's value of this entry in the rule's metric path.";
-    SHARE_THRESHOLD: Descriptor "share_threshold", Shape::Bool,
+    SHARE_THRESHOLD: Descriptor "share_threshold", ValueType::Bool,
         "All values that match the pattern in `value` share one counter.";
-    METADATA: Descriptor "metadata", Shape::AnyMap,
+    METADATA: Descriptor "metadata", ValueType::AnyMap,
         "Dynamic metadata to return for descriptors that pass.";
-    RULE_BODY: Descriptor "body", Shape::Map(Level::Body),
+    RULE_BODY: Descriptor "body", ValueType::Map(Level::Body),
         "Response body of this rule's refusals.";
-    CHILDREN: Descriptor "descriptors", Shape::List(Level::Descriptor),
+    CHILDREN: Descriptor "descriptors", ValueType::List(Level::Descriptor),
         "Next level of the descriptor tree.";
 
     UNIT: RateLimit "unit", UNITS,
         "Unit of the window. Absent for concurrency.";
-    UNIT_MULTIPLIER: RateLimit "unit_multiplier", number(1, SECONDS_MAX),
+    UNIT_MULTIPLIER: RateLimit "unit_multiplier", number(1, WINDOW_SECONDS_MAX),
         "Length of the window in units (default 1).";
     REQUESTS_PER_UNIT: RateLimit "requests_per_unit", number(0, WIRE_NUMBER_MAX),
         "Hits per window; for concurrency, the number of slots. 0 refuses everything.";
-    UNLIMITED: RateLimit "unlimited", Shape::Bool,
+    UNLIMITED: RateLimit "unlimited", ValueType::Bool,
         "No limit and no counter. Excludes `unit`.";
-    NAME: RateLimit "name", Shape::Name,
+    NAME: RateLimit "name", ValueType::Name,
         "Name of the limit in responses and in `replaces`.";
-    REPLACES: RateLimit "replaces", Shape::List(Level::Replaces),
+    REPLACES: RateLimit "replaces", ValueType::List(Level::Replaces),
         "Limits to drop from the whole request when this one matches.";
     ALGORITHM: RateLimit "algorithm", ALGORITHMS,
         "How hits are counted (default fixed_window).";
@@ -236,43 +236,43 @@ keys! {
         "always: hits count even beyond the limit, because they were used already (default admitted).";
     RULE_FAILURE: RateLimit "on_store_failure", STORE_FAILURE,
         "Answer of this limit if the store does not respond in time (default: the domain's).";
-    PER: RateLimit "per", Shape::Names,
+    PER: RateLimit "per", ValueType::Names,
         "In rate_limits: the entries of the path that make up the counter's key (default: all).";
     ALIGN: RateLimit "align", one_of(&["epoch", "calendar"]),
         "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
-    TIME_ZONE: RateLimit "time_zone", Shape::Name,
+    TIME_ZONE: RateLimit "time_zone", ValueType::Name,
         "IANA time zone of calendar windows, such as Europe/Berlin (default UTC).";
-    LEASE: RateLimit "lease", number(1, SECONDS_MAX),
+    LEASE: RateLimit "lease", number(1, WINDOW_SECONDS_MAX),
         "Seconds after which a concurrency slot that was not released becomes free (default 60).";
-    TIERS: RateLimit "tiers", Shape::Map(Level::Tiers),
+    TIERS: RateLimit "tiers", ValueType::Map(Level::Tiers),
         "Consumer classes: the value of the descriptor's key is the class.";
 
-    REPLACED_NAME: Replaces "name" (required), Shape::Name,
+    REPLACED_NAME: Replaces "name" (required), ValueType::Name,
         "Name of the limit to drop.";
 
     METHOD: Tiers "method" (required), one_of(&["shared", "separate", "hybrid"]),
         "How classes divide the bucket: floors in one bucket, a bucket each, or shares and a common pool.";
-    CLASSES: Tiers "classes" (required), Shape::MapOf(Level::Class),
+    CLASSES: Tiers "classes" (required), ValueType::MapOf(Level::Class),
         "Classes by name, highest priority first.";
-    DEFAULT_CLASS: Tiers "default", Shape::Name,
+    DEFAULT_CLASS: Tiers "default", ValueType::Name,
         "Class of unlisted values (default: the lowest). `none`: such values are not limited.";
 
-    FLOOR: Class "floor", Shape::Percent,
+    FLOOR: Class "floor", ValueType::Percent,
         "The class passes only while the bucket (hybrid: the pool) is at least this full.";
-    SHARE: Class "share", Shape::Percent,
+    SHARE: Class "share", ValueType::Percent,
         "Part of the bucket and of its rate that the class has for itself.";
     CLASS_BURST: Class "burst", number(1, NUMBER_MAX),
         "Capacity of the class's own bucket.";
     CLASS_REQUESTS: Class "requests_per_unit", number(1, WIRE_NUMBER_MAX),
         "Rate of the class's own bucket.";
 
-    CONTENT_TYPE: Body "content_type", Shape::Name,
+    CONTENT_TYPE: Body "content_type", ValueType::Name,
         "Content-Type header (default application/json).";
     BODY_TEXT: Body "text" (required), text(BODY_BYTES_MAX),
         "Text of the body. {name} and {retry_after_seconds} are replaced.";
 }
 
-/// Returns the levels at which a key with that name is allowed.
+/// Returns the levels at which a key called `name` is allowed.
 pub(crate) fn levels_of(name: &str) -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(move |level| level.key(name).is_some())
 }

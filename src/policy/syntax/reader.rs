@@ -9,7 +9,7 @@ use super::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, Target, quoted,
 };
 use super::document::Document;
-use super::keywords::{Key, Level, NAME_BYTES_MAX, Shape};
+use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
 use super::scalar::Scalar;
 use super::suggestions::{type_name, unknown_key};
 use super::yaml::{Children, Node, Style, Value};
@@ -33,19 +33,19 @@ pub(crate) struct Reader<'d> {
     warnings: usize,
 }
 
-/// Map whose keys were checked against the keyword table.
+/// Fields of a map whose keys have been checked against the keyword table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'d> {
     map: Children<'d>,
 }
 
 impl Fields<'_> {
-    /// Returns whether the key is present, even if its value is null.
+    /// Returns whether the map has the key, even if the value is null.
     pub(crate) fn mentions(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some()
     }
 
-    /// Returns whether the key is present and its value is not null.
+    /// Returns whether the map has the key and the value is not null.
     pub(crate) fn has(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some_and(|(_, value)| !value.is_null())
     }
@@ -57,7 +57,7 @@ impl<'d> Reader<'d> {
         Reader { document, path, diagnostics, errors: 0, warnings: 0 }
     }
 
-    /// Returns the collected diagnostics.
+    /// Returns the collected diagnostics, errors and warnings.
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         let more = self.errors.saturating_sub(DIAGNOSTICS_MAX);
         if more > 0 {
@@ -118,29 +118,29 @@ impl<'d> Reader<'d> {
         self.check_map(Level::File, self.document.root())
     }
 
-    /// Reads a map: calls `read` with its fields.
+    /// Reads the map under `key`: calls `read` with its fields. Returns `None` if it is absent.
     pub(crate) fn map<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
         read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
-        let Shape::Map(level) = key.shape else { return Ok(None) };
+        let ValueType::Map(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             let fields = reader.check_map(level, value)?;
             read(reader, &fields).map(Some)
         })
     }
 
-    /// Reads a map of maps: calls `read` with the name and the fields of each. Values of other
-    /// types are reported.
+    /// Reads a map of maps: calls `read` with the name and the fields of each. Reports values of
+    /// other types.
     pub(crate) fn for_each_named(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
         mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
     ) -> ReadResult<()> {
-        let Shape::MapOf(level) = key.shape else { return Ok(None) };
+        let ValueType::MapOf(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             let Value::Map(map) = value.value() else {
                 let message =
@@ -161,15 +161,15 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a list of maps: calls `read` with the position and the fields of each. Items of other
-    /// types are reported.
+    /// Reads a list of maps: calls `read` with the position and the fields of each. Reports items
+    /// of other types.
     pub(crate) fn for_each(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
         mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
     ) -> ReadResult<()> {
-        let Shape::List(level) = key.shape else { return Ok(None) };
+        let ValueType::List(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
                 reader.within(PathStep::Index(at), |reader| {
@@ -192,12 +192,12 @@ impl<'d> Reader<'d> {
         self.value(fields, key, |reader, value| read(reader, value).map(Some))
     }
 
-    /// Reads text.
+    /// Reads the text under `key`; `None` if it is absent.
     pub(crate) fn text(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
         self.value(fields, key, |reader, value| reader.read_text(key, value).map(Some))
     }
 
-    /// Reads a list of names. Empty names are reported.
+    /// Reads a list of names. Reports empty names.
     pub(crate) fn names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
         self.value(fields, key, |reader, value| {
             let (mut names, mut reported) = (Vec::new(), None);
@@ -219,7 +219,7 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Runs `read` with the cursor one step further down.
+    /// Runs `read` with the cursor moved by one step, then moves the cursor back.
     pub(crate) fn within<T>(&mut self, step: PathStep, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.0.push(step);
         let result = read(self);
@@ -277,7 +277,7 @@ impl<'d> Reader<'d> {
         Ok(Fields { map })
     }
 
-    /// Reads a scalar as text. Numbers and booleans are accepted and keep their spelling.
+    /// Reads a scalar as text. Accepts numbers and booleans, and keeps their spelling.
     pub(crate) fn read_text(
         &mut self,
         key: &Key,
@@ -301,7 +301,7 @@ impl<'d> Reader<'d> {
             }
         };
         let (bytes_max, is_name) = match key.shape {
-            Shape::Text { bytes_max } => (bytes_max, false),
+            ValueType::Text { bytes_max } => (bytes_max, false),
             _ => (NAME_BYTES_MAX, true),
         };
         if text.len() > bytes_max {
@@ -321,7 +321,7 @@ impl<'d> Reader<'d> {
     }
 }
 
-/// Maximum characters of a scalar that a message shows without quotes.
+/// Maximum number of characters of a scalar that a message shows without quotes.
 const UNQUOTED_CHARS_MAX: usize = 64;
 
 /// Returns a scalar as it is spelled in the file, or the type of a list or map.

@@ -6,7 +6,7 @@
 //!
 //! Not here: the type that each key takes (`keywords`).
 
-/// Value of a plain scalar.
+/// Typed value of a plain (unquoted) scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scalar {
     Null,
@@ -15,7 +15,7 @@ pub(crate) enum Scalar {
     Int(i128),
     /// Number with a fraction or an exponent, or a whole number too large for 64 bits.
     Float(f64),
-    /// Any other scalar.
+    /// Any other text.
     Text,
 }
 
@@ -34,8 +34,8 @@ pub(crate) fn is_null(text: &str) -> bool {
     NULL_WORDS.contains(&text)
 }
 
-/// Reads a plain scalar by the core schema of YAML 1.2: booleans are only `true` and `false`, and
-/// numbers have neither `_` nor a leading zero.
+/// Interprets a plain scalar by the core schema of YAML 1.2: booleans are only `true` and `false`,
+/// and numbers have neither `_` nor a leading zero.
 pub(crate) fn read_core(text: &str) -> Scalar {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let has_leading_zero = digits.len() > 1
@@ -54,7 +54,8 @@ pub(crate) fn read_core(text: &str) -> Scalar {
     }
 }
 
-/// Reads a plain scalar by YAML 1.1.
+/// Interprets a plain scalar by the rules of YAML 1.1, in which words such as `yes` and `off` are
+/// booleans.
 pub(crate) fn read(text: &str) -> Scalar {
     if is_null(text) {
         return Scalar::Null;

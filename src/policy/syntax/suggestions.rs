@@ -6,7 +6,8 @@ use super::keywords::{Level, levels_of};
 use super::scalar::{self, Scalar};
 use super::yaml::{Node, Value};
 
-/// Returns a hint on how to turn text that looks like a number into a whole number.
+/// Returns a hint on how to write the value as a whole number; empty if the text does not look like
+/// one.
 pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     let text = value.text();
     if matches!(scalar::read(text), Scalar::Int(_)) {
@@ -18,7 +19,7 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     }
 }
 
-/// Returns the diagnostic for a key that does not exist at a level.
+/// Returns the kind and message of the diagnostic for a key that does not exist at a level.
 pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) {
     let title = level.title();
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
@@ -40,7 +41,7 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
 /// Maximum Levenshtein distance between an unknown key and a suggested one.
 const DISTANCE_MAX: usize = 2;
 
-/// Maximum length, in bytes, of an unknown key to compute suggestions for. Every known key is
+/// Maximum length, in bytes, of an unknown key for which a suggestion is sought. Every known key is
 /// shorter.
 const MISTYPED_BYTES_MAX: usize = 32;
 
@@ -62,7 +63,7 @@ fn distance(known: &str, given: &str) -> usize {
     row[given.len()]
 }
 
-/// Returns the name of a value's type for messages.
+/// Returns the name of a value's type, for messages.
 pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     match (value.value(), value.core_scalar()) {
         (Value::List(_), _) => "a list",
@@ -74,7 +75,7 @@ pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     }
 }
 
-/// Recognizes common files of other programs. Returns a message with the kind of file and how to
+/// Recognizes input files of other programs. Returns a message with the kind of file and how to
 /// convert it to a policy.
 pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
     if root.get("domain").is_some() {

@@ -3,7 +3,7 @@
 //! Not here: maps, lists, and text (`reader`), the rules of YAML 1.1 (`scalar`).
 
 use super::diagnostic::{DiagnosticKind, Target, quoted};
-use super::keywords::{Key, Shape};
+use super::keywords::{Key, ValueType};
 use super::reader::{ErrorReported, Fields, ReadResult, Reader, spelling};
 use super::scalar::{self, Scalar};
 use super::suggestions::number_hint;
@@ -33,9 +33,9 @@ impl<'d> Reader<'d> {
         boolean.map(Option::unwrap_or_default)
     }
 
-    /// Reads a whole number within the key's bounds.
+    /// Reads a whole number within the bounds of the key; `None` if it is absent.
     pub(crate) fn number(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u64> {
-        let Shape::Number { least, most } = key.shape else { return Ok(None) };
+        let ValueType::Number { least, most } = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             let number = match value.scalar() {
                 Scalar::Int(number) => number,
@@ -66,9 +66,9 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads one of the words that the key accepts.
+    /// Reads one of the words that the key accepts; `None` if it is absent.
     pub(crate) fn one_of(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<&'static str> {
-        let Shape::OneOf { words, any_case } = key.shape else { return Ok(None) };
+        let ValueType::OneOf { words, any_case } = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             let text = reader.read_text(key, value)?;
             let same = |word: &&&str| {
@@ -84,7 +84,7 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a whole percentage, such as `24%`.
+    /// Reads a whole percentage such as `24%`; `None` if it is absent.
     pub(crate) fn percent(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u32> {
         self.value(fields, key, |reader, value| {
             let digits = value.text().strip_suffix('%').unwrap_or_default();

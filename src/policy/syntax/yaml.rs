@@ -15,13 +15,13 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
 use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, quoted};
 use super::scalar::{self, Scalar};
 
-/// Maximum nesting. A map counts as one level; a list counts only if it is directly inside another
-/// list, so `descriptors` and its maps are one level. A request has at most 16 entries, so 32
-/// levels leave room for `rate_limit` and metadata.
+/// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
+/// another list, so `descriptors` and its maps are one level. A request has at most 16 entries, so
+/// 32 levels leave room for `rate_limit` and metadata.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Maximum nodes that aliases may add to the nodes of the file. Allows 100,000 rules that share one
-/// anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
+/// Maximum number of nodes that aliases may add to the nodes of the file. Allows 100,000 rules that
+/// share one anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
 pub(crate) const ALIASED_NODES_MAX: u64 = 1_000_000;
 
 /// Error message of `saphyr_parser` for 256 open brackets. Because the parser reads ahead, it
@@ -31,7 +31,7 @@ const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 /// Namespace of the standard YAML tags, abbreviated as `!!`.
 const YAML_TAGS: &str = "tag:yaml.org,2002:";
 
-/// Maximum characters of a tag that a message shows.
+/// Maximum number of characters of a tag that a message shows.
 const TAG_CHARS_MAX: usize = 64;
 
 /// Source position of a node. 32-bit fields, because the tree stores one per node.
@@ -47,7 +47,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns the span of one character.
+    /// Returns the span of a single character.
     pub(crate) fn at(line: usize, column: usize) -> Self {
         Span { line: to_u32(line), column: to_u32(column), width: 1 }
     }
@@ -62,9 +62,9 @@ impl Span {
     }
 }
 
-/// Maximum size of a file, in bytes, so that 32-bit offsets into the tree's text buffer suffice
-/// although escapes may grow: `\L` has two bytes and stands for three. Settings do not allow larger
-/// files.
+/// Maximum size of a file, in bytes; settings cannot raise it. Keeps offsets into the tree's text
+/// buffer below 2^32, although an escape can be longer in the buffer than in the file: `\L` has two
+/// bytes and stands for three.
 pub(crate) const BYTES_MAX: usize = 1 << 30;
 
 /// Converts an offset or position to 32 bits, saturating. Files of at most [`BYTES_MAX`] never
@@ -73,23 +73,23 @@ fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Error in a YAML file, without the file name.
+/// Error in a YAML file; does not contain the file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct YamlError {
     pub(crate) kind: DiagnosticKind,
     pub(crate) message: String,
-    /// Path of the faulty node. For the tag of a key, the path of the map.
+    /// Path of the faulty node. For the tag of a key, the path of the map that has the key.
     pub(crate) path: Path,
     pub(crate) span: Span,
 }
 
-impl Problem {
+impl YamlError {
     fn new(kind: DiagnosticKind, message: impl Into<String>, span: Span) -> Self {
-        Problem { kind, message: message.into(), path: Path::default(), span }
+        YamlError { kind, message: message.into(), path: Path::default(), span }
     }
 }
 
-/// Style of a scalar, which determines how to read the text.
+/// Style of a scalar, which determines how its text is interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Unquoted: may be null, a boolean, a number, or text.
@@ -100,8 +100,8 @@ pub(crate) enum Style {
     Float,
 }
 
-/// Record of one node. Children and text are in the tree's shared buffers. Kept to 24 bytes,
-/// because a file can have a node for every two bytes.
+/// Record of one node, 24 bytes, because a file can have a node for every two bytes. Children and
+/// text are in the tree's shared buffers.
 #[derive(Debug)]
 struct NodeRecord {
     span: Span,
@@ -122,13 +122,13 @@ enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     records: Vec<NodeRecord>,
-    /// Items of lists, and alternating keys and values of maps, as indices of nodes. Aliases and
-    /// merge keys make several nodes share a child.
+    /// Node indices: the items of each list, and the alternating keys and values of each map.
+    /// Aliases and merge keys make several nodes share a child.
     children: Vec<u32>,
     text: String,
     root: u32,
     /// Errors that did not stop parsing, at most [`DIAGNOSTICS_MAX`].
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<YamlError>,
 }
 
 /// Node of a parsed document.
@@ -146,7 +146,7 @@ pub(crate) enum Value<'t> {
     Map(Children<'t>),
 }
 
-/// Items of a list, or alternating keys and values of a map. In file order; entries from merge keys
+/// Items of a list, or alternating keys and values of a map, in file order. Entries from merge keys
 /// come last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Children<'t> {
@@ -203,13 +203,13 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Reads the scalar by YAML 1.1. Lists and maps yield [`Scalar::Text`].
+    /// Interprets the scalar by YAML 1.1. Lists and maps yield [`Scalar::Text`].
     pub(crate) fn scalar(self) -> Scalar {
         self.scalar_by(scalar::read)
     }
 
-    /// Reads the scalar by the core schema of YAML 1.2, for keys and text. Lists and maps yield
-    /// [`Scalar::Text`].
+    /// Interprets the scalar by the core schema of YAML 1.2, for keys and text. Lists and maps
+    /// yield [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
         self.scalar_by(scalar::read_core)
     }
@@ -240,7 +240,7 @@ impl<'t> Children<'t> {
         pairs(self.ids).map(move |(key, value)| (self.tree.node(key), self.tree.node(value)))
     }
 
-    /// Returns the entry of a map with that key, as key and value.
+    /// Returns the entry of a map with this key, as its key and value nodes.
     pub(crate) fn entry(self, key: &str) -> Option<(Node<'t>, Node<'t>)> {
         self.entries().find(|(found, _)| found.text() == key)
     }
@@ -254,8 +254,9 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// # Errors
 ///
-/// The text is not YAML, is empty, is nested too deeply, or its aliases expand too far.
-pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
+/// Returns an error if the text is not YAML, is empty, is nested too deeply, or its aliases expand
+/// too far.
+pub(crate) fn parse(text: &str) -> Result<Tree, YamlError> {
     let mut builder = Builder::default();
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
@@ -276,12 +277,12 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Problem> {
         Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
         Some(_) | None => {
             let message = "the file is empty; a policy needs at least `domain: NAME`";
-            Err(Problem::new(DiagnosticKind::Empty, message, Span { width: 0, ..Span::at(1, 1) }))
+            Err(YamlError::new(DiagnosticKind::Empty, message, Span { width: 0, ..Span::at(1, 1) }))
         }
     }
 }
 
-fn syntax_error(text: &str, error: &ScanError) -> Problem {
+fn syntax_error(text: &str, error: &ScanError) -> YamlError {
     let (line, column) = (error.marker().line(), error.marker().col());
     if error.info() == PARSER_DEPTH_ERROR {
         return depth_error(Span::at(line, column + 1));
@@ -290,13 +291,14 @@ fn syntax_error(text: &str, error: &ScanError) -> Problem {
     let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
     if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
         let message = "a tab in the indentation; YAML allows only spaces";
-        return Problem::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
+        return YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
     }
     let message = format!("this is not YAML: {}", reword_error(error.info()));
-    Problem::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
+    YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
 }
 
-/// Rewords a parser error: names the fix for common mistakes, else moves the context to the end.
+/// Rewords a parser error. Names the fix for common mistakes; otherwise moves the context to the
+/// end.
 fn reword_error(info: &str) -> String {
     match info {
         "invalid indentation"
@@ -318,21 +320,21 @@ fn reword_error(info: &str) -> String {
     }
 }
 
-fn depth_error(span: Span) -> Problem {
+fn depth_error(span: Span) -> YamlError {
     let message =
         format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
-    Problem::new(DiagnosticKind::TooLarge, message, span)
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
 
-fn alias_error(span: Span) -> Problem {
+fn alias_error(span: Span) -> YamlError {
     let message = format!(
         "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
          out what is meant"
     );
-    Problem::new(DiagnosticKind::TooLarge, message, span)
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
 
-/// List or map whose end has not been read yet.
+/// List or map whose end the parser has not reached.
 struct OpenCollection {
     span: Span,
     anchor: usize,
@@ -348,11 +350,11 @@ struct OpenCollection {
 struct Builder {
     tree: Tree,
     open: Vec<OpenCollection>,
-    /// Children of the open lists and maps, as indices of nodes.
+    /// Children of the open lists and maps, as node indices.
     pending: Vec<u32>,
-    /// For each anchor, the node and the number of nodes in it.
+    /// Node index and number of nodes of each anchor, by anchor id.
     anchors: HashMap<usize, (u32, u64)>,
-    /// Nodes of the file so far, without those that aliases add.
+    /// Number of nodes read from the file so far, without those that aliases add.
     own_nodes: u64,
     root: Option<u32>,
 }
@@ -362,7 +364,7 @@ impl Builder {
         &mut self,
         event: Event<'_>,
         span: &saphyr_parser::Span,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), YamlError> {
         match event {
             Event::SequenceStart(anchor, tag) => {
                 self.begin_collection(Kind::List, anchor, tag, span)
@@ -402,7 +404,7 @@ impl Builder {
         anchor: usize,
         tag: Option<Cow<'_, Tag>>,
         span: &saphyr_parser::Span,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), YamlError> {
         let span = Span::of(span, false);
         let own_tag = if kind == Kind::List { "!!seq" } else { "!!map" };
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
@@ -420,7 +422,7 @@ impl Builder {
         Ok(())
     }
 
-    fn end_collection(&mut self, end: Span) -> Result<(), Problem> {
+    fn end_collection(&mut self, end: Span) -> Result<(), YamlError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         let mut children = self.pending.split_off(open.children);
         if open.kind == Kind::Map {
@@ -439,7 +441,7 @@ impl Builder {
     }
 
     /// Adds a complete node to the innermost open list or map.
-    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), Problem> {
+    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), YamlError> {
         if anchor != 0 {
             self.anchors.insert(anchor, (id, nodes));
         }
@@ -495,7 +497,7 @@ impl Builder {
         entries.into_iter().flat_map(|(key, value)| [key, value]).collect()
     }
 
-    /// Removes entries whose key occurred before. Returns the first and the removed key of each.
+    /// Removes entries whose key occurred before. Returns the first and the repeated key of each.
     fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
         entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {
@@ -559,7 +561,7 @@ impl Builder {
         self.report(DiagnosticKind::WrongType, message, self.next_path(), span);
     }
 
-    /// Reports an error at a key of the map that just ended.
+    /// Reports an error at a key of the map that has just ended.
     fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
         let mut path = self.next_path();
         path.0.push(PathStep::of(self.tree.node(key)));
@@ -568,7 +570,7 @@ impl Builder {
 
     fn report(&mut self, kind: DiagnosticKind, message: impl Into<String>, path: Path, span: Span) {
         if self.tree.problems.len() < DIAGNOSTICS_MAX {
-            self.tree.problems.push(Problem { path, ..Problem::new(kind, message, span) });
+            self.tree.problems.push(YamlError { path, ..YamlError::new(kind, message, span) });
         }
     }
 }

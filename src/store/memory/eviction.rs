@@ -287,7 +287,7 @@ impl MemoryStore {
         let is_foldable =
             |shard: &Shard, slot| self.rules.rule(shard.rule(slot)) == Some(*rule) && !in_use(slot);
         let mut found = 0;
-        shard.visit_entries(shard.slots(), |shard, slot| {
+        shard.visit_entries(shard.slot_count(), |shard, slot| {
             if is_foldable(shard, slot) {
                 found += weight(shard.state(slot));
             }
@@ -299,7 +299,7 @@ impl MemoryStore {
         let at = shard.sketches.len();
         shard.sketches.push(Sketch::new(rule.key, rule.format, self.sketch_width));
         let (mut freed, mut folded) = (0, 0);
-        shard.visit_entries(shard.slots(), |shard, slot| {
+        shard.visit_entries(shard.slot_count(), |shard, slot| {
             if is_foldable(shard, slot) {
                 freed += shard.fold(slot, at, now, &self.rules);
                 folded += 1;

@@ -53,8 +53,8 @@ use crate::domain::{
     Verdict,
 };
 
-/// Maximum number of shards: enough that even 64 threads rarely contend for a lock, few enough that
-/// the set of shards of a call fits into four words.
+/// Maximum number of shards: enough that even 64 threads rarely contend for a lock, and few enough
+/// that the set of the shards that a call needs fits into four words.
 const SHARDS_MAX: usize = 256;
 
 /// Minimum number of keys per shard. A smaller store has fewer shards, so that every shard has room
@@ -67,6 +67,9 @@ const RECLAIM_SLOTS: usize = 2;
 
 /// Slots that a sweep checks while it holds a lock once. Takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
+
+/// Entries that a sweep moves per acquisition of a lock, to shrink a shard. Takes about 25 µs.
+const SWEEP_MOVES: usize = 256;
 
 /// Value of `retry_after` for a new key that found no room, not even in a sketch. The next sweep may
 /// make room.
@@ -88,8 +91,8 @@ pub struct MemoryStats {
     pub overflowed: AtomicU64,
     /// Number of checks refused because there was no room, not even in a sketch.
     pub no_room: AtomicU64,
-    /// Number of checks whose counter was from a later time than the check, because the clock had
-    /// stepped back or the capacity of a bucket had been lowered.
+    /// Number of checks whose counter had a state from the future, because the clock had stepped
+    /// back or the capacity of a bucket had been lowered.
     pub clock_regressions: AtomicU64,
     /// Number of checks refused because their cost exceeded the capacity of the limit.
     pub cost_exceeds_capacity: AtomicU64,
@@ -120,8 +123,8 @@ pub struct MemoryStore {
     stats: MemoryStats,
 }
 
-/// Shard with its lock, on cache lines of its own, so that threads on different shards do not
-/// contend for a cache line. Aligned to 128 bytes, because processors fetch lines in pairs.
+/// Shard with its lock. Aligned to 128 bytes, because processors fetch cache lines in pairs:
+/// threads that use different shards then do not contend for a cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct PaddedShard(Mutex<Shard>);
@@ -133,7 +136,8 @@ impl std::fmt::Debug for PaddedShard {
 }
 
 impl MemoryStore {
-    /// Creates a store for at most `max_keys` entries, clamped to between 1 and 2^32 - 1.
+    /// Creates a store that holds at most `max_keys` keys, a number that is clamped to the range
+    /// from 1 to 2^32 - 1.
     pub fn new(max_keys: usize) -> MemoryStore {
         let max_keys = max_keys.clamp(1, u32::MAX as usize);
         let shards = match (max_keys / KEYS_PER_SHARD_MIN).checked_ilog2() {
@@ -163,19 +167,20 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Returns the statistics.
+    /// Returns the statistics, which keep being updated.
     pub fn stats(&self) -> &MemoryStats {
         &self.stats
     }
 
-    /// Returns the memory that this store occupies, in bytes, as requested from the allocator.
-    /// Locks one shard after another; for benchmarks and diagnostics.
+    /// Returns the number of bytes that this store has requested from the allocator. For benchmarks
+    /// and diagnostics, because it locks every shard, one after another.
     pub fn footprint(&self) -> usize {
-        let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).bytes()).sum();
+        let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).occupied_bytes()).sum();
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 
-    /// Removes expired entries and returns their weight. Checks at most `budget` slots, starting
+    /// Removes expired entries, frees memory that is no longer needed, and returns the weight of the
+    /// removed entries. Checks at most `budget` slots, starting
     /// where the last sweep stopped. Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
@@ -185,14 +190,16 @@ impl MemoryStore {
                 break;
             }
             let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let slots = self.lock(at).slots().min(left);
+            let slots = self.lock(at).slot_count().min(left);
             for done in (0..slots).step_by(SWEEP_SLOTS) {
                 let slots = SWEEP_SLOTS.min(slots - done);
                 let freed = self.lock(at).reclaim(now, slots, &self.rules, |_| false);
                 self.release_expired(freed);
                 removed += freed;
             }
-            self.remove_expired_sketches(&mut self.lock(at), now);
+            let shard = &mut *self.lock(at);
+            self.remove_expired_sketches(shard, now);
+            shard.compact(SWEEP_MOVES);
             left -= slots;
         }
         self.rules.recount();
@@ -217,7 +224,7 @@ impl MemoryStore {
     }
 
     /// Updates the statistics after a step of an algorithm.
-    fn count(&self, step: &algorithm::Step, check: &Check<'_>) {
+    fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
         }
@@ -229,24 +236,24 @@ impl MemoryStore {
         }
     }
 
-    /// Decides a call of one check. No undo is needed: a single check that passes is charged
-    /// regardless of its role and the accounting of the call.
+    /// Decides a call that consists of a single check. Never undoes the charge, because a single
+    /// check that passes is charged regardless of its role and the accounting of the call.
     fn decide_alone(&self, check: &Check<'_>, now: Micros) -> Outcome {
-        let key = EntryKey::own(check.key.identity);
+        let key = EntryKey::for_counter(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
         shard.set_latest(now);
         let Some(slot) = shard.find(key) else { return self.decide_new(check, shard, key, now) };
         let state = Some(shard.state(slot));
         let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
-        self.count(&step, check);
+        self.record_stats(&step, check);
         if let Some(state) = step.write {
             let sizes = (weight(shard.state(slot)), weight(&state));
             let in_use = |other| other == slot;
             if sizes.0 != sizes.1
                 && !self.resize(shard, shard.rule(slot), check.op, sizes, now, &in_use)
             {
-                return self.no_room(check.limit, now);
+                return self.refuse_when_full(check.limit, now);
             }
             let expires = algorithm::expires_at(&state, check.limit);
             shard.put(slot, state, expires);
@@ -268,7 +275,7 @@ impl MemoryStore {
         let state = shard.find_sketch(rule.key).and_then(|at| shard.sketches[at].state(key, now));
         let op = without_unreceipted_refund(check.op);
         let step = algorithm::apply_for(state.as_ref(), check.limit, op, check.holder, now);
-        self.count(&step, check);
+        self.record_stats(&step, check);
         let Some(state) = step.write else { return step.outcome };
         let expires = algorithm::expires_at(&state, check.limit);
         if let Some(slot) = self.claim_entry(shard, &rule, weight(&state), now, &nothing) {
@@ -276,7 +283,7 @@ impl MemoryStore {
             return step.outcome;
         }
         let Some(at) = self.sketch_of(shard, &rule, now, &nothing) else {
-            return self.no_room(check.limit, now);
+            return self.refuse_when_full(check.limit, now);
         };
         shard.sketches[at].charge(key, &state, expires, now);
         self.count_overflow(&rule);
@@ -290,7 +297,7 @@ impl MemoryStore {
     }
 
     /// Returns the refusal of a key for which there is no room, not even in a sketch.
-    fn no_room(&self, limit: &Limit, now: Micros) -> Outcome {
+    fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(&Rule::of(limit), true);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
@@ -301,7 +308,7 @@ impl MemoryStore {
     /// Returns a receipt's hits to the entry of its key. Has no effect on a sketch, whose cells are
     /// shared with other keys.
     fn refund_one(&self, receipt: &Receipt) {
-        let key = EntryKey::own(receipt.key.identity);
+        let key = EntryKey::for_counter(receipt.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
         let Some(slot) = shard.find(key) else { return };
@@ -346,7 +353,7 @@ impl LocalStore for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    /// Waits only for locks, which are held for well under a microsecond each.
+    /// Never suspends. Waits only for locks, each of which is held for well under a microsecond.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         Answers { each: self.decide(call), source: Source::Memory }
     }

@@ -14,23 +14,23 @@ use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of working counters kept on the stack. Calls of more checks (up to 128) are rare and
-/// allocate once.
-const INLINE: usize = 16;
+/// Number of working counters kept on the stack. Calls with more checks (up to 128) are rare, and
+/// allocate.
+const COUNTERS_INLINE: usize = 16;
 
-const WORDS: usize = SHARDS_MAX / 64;
+const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
 
-/// Set of the shards that a call needs, one bit per shard.
+/// Bit set of the shards that a call needs.
 #[derive(Default)]
-struct ShardSet([u64; WORDS]);
+struct ShardSet([u64; SHARD_SET_WORDS]);
 
-/// Locked shards of a call.
+/// Lock guards of the shards that a call needs.
 struct LockedShards<'a> {
     set: ShardSet,
-    guards: SmallVec<[MutexGuard<'a, Shard>; INLINE]>,
+    guards: SmallVec<[MutexGuard<'a, Shard>; COUNTERS_INLINE]>,
 }
 
-/// Location of a counter in the store.
+/// Where a counter is stored, or whether it can be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
     /// The counter is stored in the entry at this slot.
@@ -43,14 +43,14 @@ enum Location {
     NoRoom,
 }
 
-/// Working copy of a counter. All checks of the call on that counter use this copy.
+/// Working copy of a counter, shared by all checks of the call on that counter.
 struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
     location: Location,
     /// Weight of the entry in the store; 0 if there is none.
     stored_weight: usize,
-    /// Weight that is claimed from the capacity of the store for this counter.
+    /// Weight, in keys, that this counter has claimed from the capacity of the store.
     claimed_weight: usize,
     /// Whether a take was refused because the store had no room for it.
     is_out_of_room: bool,
@@ -60,14 +60,14 @@ struct WorkingCounter<'a> {
     after_refunds: Option<State>,
     /// State after the checks that have been decided so far.
     state: Option<State>,
-    /// Limit of the check that changed the state last.
+    /// Limit of the check that changed the state last; determines when the entry expires.
     limit: &'a Limit,
 }
 
-type WorkingCounters<'a> = SmallVec<[WorkingCounter<'a>; INLINE]>;
+type WorkingCounters<'a> = SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>;
 
 impl MemoryStore {
-    /// Decides the checks of a call and returns one answer for each.
+    /// Decides a call with several checks. Returns one answer per check, in order.
     pub(super) fn decide_all(
         &self,
         checks: &[Check<'_>],
@@ -76,21 +76,23 @@ impl MemoryStore {
     ) -> Vec<Answer> {
         let mut shards = self.lock_all(checks, now);
         let mut counters = WorkingCounters::new();
-        let at: SmallVec<[usize; INLINE]> =
+        let at: SmallVec<[usize; COUNTERS_INLINE]> =
             checks.iter().map(|check| self.load(check, &mut shards, &mut counters, now)).collect();
         let mut answers = vec![Answer::NotAsked; checks.len()];
 
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.is_refund()) {
-            answers[i] = Answer::Decided(self.step(&mut counters, at[i], check, &mut shards, now));
+            answers[i] =
+                Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
         for counter in &mut counters {
             counter.after_refunds.clone_from(&counter.state);
         }
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
-            answers[i] = Answer::Decided(self.step(&mut counters, at[i], check, &mut shards, now));
+            answers[i] =
+                Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
-        let is_rejected =
-            accounting == Accounting::AllOrNothing && Admission::of(checks, &answers).is_rejected();
+        let is_rejected = accounting == Accounting::AllOrNothing
+            && Admission::from_answers(checks, &answers).is_rejected();
         if is_rejected {
             undo_except_debts(checks, &mut answers, &mut counters, &at, now);
         }
@@ -106,10 +108,10 @@ impl MemoryStore {
     fn lock_all(&self, checks: &[Check<'_>], now: Micros) -> LockedShards<'_> {
         let mut set = ShardSet::default();
         for check in checks {
-            set.add(self.shard_of(EntryKey::own(check.key.identity)));
+            set.add(self.shard_of(EntryKey::for_counter(check.key.identity)));
         }
         let mut guards = SmallVec::new();
-        set.each(|shard| {
+        set.for_each_shard(|shard| {
             let mut guard = self.lock(shard);
             guard.set_latest(now);
             guards.push(guard);
@@ -117,8 +119,8 @@ impl MemoryStore {
         LockedShards { set, guards }
     }
 
-    /// Returns the position of the working counter for a check. Loads the counter if no earlier
-    /// check of the call has done so.
+    /// Returns the index of the working counter for a check. Loads the counter unless an earlier
+    /// check of the call has already done so.
     fn load<'a>(
         &self,
         check: &Check<'a>,
@@ -126,11 +128,11 @@ impl MemoryStore {
         counters: &mut WorkingCounters<'a>,
         now: Micros,
     ) -> usize {
-        let own = EntryKey::own(check.key.identity);
+        let own = EntryKey::for_counter(check.key.identity);
         if let Some(at) = counters.iter().position(|counter| counter.key == own) {
             return at;
         }
-        let guard = shards.set.rank(self.shard_of(own));
+        let guard = shards.set.shards_before(self.shard_of(own));
         let shard = &mut *shards.guards[guard];
         // The weight of the entry itself: its copy may have less spare capacity.
         let (location, weight, state) = match shard.find(own) {
@@ -184,7 +186,7 @@ impl MemoryStore {
     }
 
     /// Applies a check to its working counter.
-    fn step<'a>(
+    fn apply_check<'a>(
         &self,
         counters: &mut WorkingCounters<'a>,
         at: usize,
@@ -194,13 +196,13 @@ impl MemoryStore {
     ) -> Outcome {
         let counter = &counters[at];
         if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
-            return self.no_room(check.limit, now);
+            return self.refuse_when_full(check.limit, now);
         }
         // Refunds are applied first, so a counter that is not stored yet holds no hits of its own.
         let is_own = matches!(counter.location, Location::Entry(_));
         let op = if is_own { check.op } else { without_unreceipted_refund(check.op) };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
-        self.count(&step, check);
+        self.record_stats(&step, check);
         let (guard, claimed) = (counter.guard, counter.claimed_weight);
         let rule = match counter.location {
             Location::Entry(slot) => Some(shards.guards[guard].rule(slot)),
@@ -215,7 +217,7 @@ impl MemoryStore {
             let shard = &mut *shards.guards[guard];
             if !self.resize(shard, rule, op, (claimed, weight), now, &in_use) {
                 counters[at].is_out_of_room = true;
-                return self.no_room(check.limit, now);
+                return self.refuse_when_full(check.limit, now);
             }
             counters[at].claimed_weight = weight;
         }
@@ -292,7 +294,7 @@ fn undo_except_debts<'a>(
             continue;
         }
         // A peek changes the state only if it clamps a state from the far future.
-        let is_charged = check.is_debt() && !counter.is_out_of_room;
+        let is_charged = check.charges_always() && !counter.is_out_of_room;
         let op = if is_charged { check.op } else { Op::Peek };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
@@ -301,8 +303,8 @@ fn undo_except_debts<'a>(
     }
 }
 
-/// Sets `available` and `reset_after` to their values after the whole call. They may have changed
-/// since a check was decided, if several checks share a counter or if the call was undone.
+/// Updates `available` and `reset_after` of each outcome to their values after the whole call. They
+/// change after a check is decided if several checks share a counter or if the call is undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],
@@ -337,14 +339,14 @@ impl ShardSet {
     }
 
     /// Returns the number of shards in the set that come before `shard`.
-    fn rank(&self, shard: usize) -> usize {
+    fn shards_before(&self, shard: usize) -> usize {
         let whole: u32 = self.0[..shard / 64].iter().map(|word| word.count_ones()).sum();
         let below = self.0[shard / 64] & ((1 << (shard % 64)) - 1);
         (whole + below.count_ones()) as usize
     }
 
     /// Calls `visit` for every shard of the set, in ascending order.
-    fn each(&self, mut visit: impl FnMut(usize)) {
+    fn for_each_shard(&self, mut visit: impl FnMut(usize)) {
         for (at, word) in self.0.iter().enumerate() {
             let mut rest = *word;
             while rest != 0 {

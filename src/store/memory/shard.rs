@@ -13,14 +13,14 @@ use super::sketch::Sketch;
 use crate::algorithm::{State, fixed_window};
 use crate::domain::Micros;
 
-/// Entries per chunk of the slab: 6 KiB, so that the last chunk of each shard wastes less than a
-/// byte per key at one million keys.
-const CHUNK: usize = 128;
+/// Number of entries per chunk of the slab. A chunk has 6 KiB, so the partly used last chunks of
+/// all shards waste less than a byte per key at one million keys.
+const ENTRIES_PER_CHUNK: usize = 128;
 
 /// Maximum distance by which the time of a call may lie behind the latest call without counting as
 /// a step back of the clock. Threads read the clock before they take the lock, so calls may be
 /// reordered.
-const REORDERED_MAX: Micros = Micros::SECOND;
+const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the identity of a counter as two 64-bit words, so that an entry is aligned to 8
 /// bytes.
@@ -28,9 +28,9 @@ const REORDERED_MAX: Micros = Micros::SECOND;
 pub(super) struct EntryKey([u64; 2]);
 
 impl EntryKey {
-    /// Returns the key of a counter's own entry. The tag of the counter is irrelevant here, because
-    /// it only chooses a slot of a Redis Cluster.
-    pub(super) fn own(identity: u128) -> EntryKey {
+    /// Returns the entry key of a counter. Ignores the counter's hash tag, which only chooses the
+    /// hash slot in a Redis Cluster.
+    pub(super) fn for_counter(identity: u128) -> EntryKey {
         let low = identity & u128::from(u64::MAX);
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
@@ -42,7 +42,7 @@ impl EntryKey {
         self.0[0]
     }
 
-    /// Returns the 64 bits whose lowest bits choose the shard.
+    /// Returns the half of the key whose lowest bits choose the shard.
     pub(super) fn shard_bits(self) -> u64 {
         self.0[1]
     }
@@ -86,7 +86,7 @@ impl Expiry {
     }
 }
 
-/// Position of an entry in the slab; does not change until the entry is removed.
+/// Index of an entry in the slab. It does not change until the entry is removed.
 pub(super) type Slot = u32;
 
 #[derive(Clone)]
@@ -116,9 +116,9 @@ pub(super) struct Shard {
     index: HashTable<Slot>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<Slot>,
-    /// Number of slots that were ever in use, since the store was created.
+    /// Number of slots that have ever been in use.
     high: Slot,
-    /// Slot at which the next search for expired entries starts.
+    /// Slot at which the next call of [`reclaim`](Self::reclaim) starts.
     cursor: Slot,
     /// Slot at which the next search for an entry to fold starts.
     fold_cursor: Slot,
@@ -128,18 +128,18 @@ pub(super) struct Shard {
     pub(super) sketch_denied_until: Micros,
     /// Heap bytes of all states in this shard.
     heap: usize,
-    /// Time of the latest call.
+    /// Time of the latest call to this shard, in microseconds since the Unix epoch.
     latest: Micros,
 }
 
-/// Returns the number of keys that a state counts as: 1 for its entry and 1 for every [`KEY_BYTES`]
-/// on the heap.
+/// Returns the weight of a state, the number of keys that it counts as: 1 for its entry, plus 1 for
+/// every [`KEY_BYTES`] bytes on the heap.
 pub(super) fn weight(state: &State) -> usize {
     1 + state.heap_bytes().div_ceil(KEY_BYTES)
 }
 
 impl Shard {
-    /// Returns the slot of the entry with this key.
+    /// Returns the slot of the entry with this key; `None` if there is no such entry.
     pub(super) fn find(&self, key: EntryKey) -> Option<Slot> {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
@@ -177,7 +177,7 @@ impl Shard {
         self.heap += state.heap_bytes();
         *self.entry_mut(slot) = Entry { key, expires: Expiry::new(expires, rule), state };
         let chunks = &self.chunks;
-        self.index.insert_unique(key.hash(), slot, |slot| entry_of(chunks, *slot).key.hash());
+        self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
     /// Checks up to `slots` slots from the cursor on, removes their entries if they are expired and
@@ -241,28 +241,70 @@ impl Shard {
         before - self.sketches.len()
     }
 
+    /// Shrinks the slab if more than half of its slots are vacant, so that memory returns to the
+    /// system after a flood. Moves up to `moves` entries from its end to vacant slots.
+    pub(super) fn compact(&mut self, moves: usize) {
+        if (self.high as usize) <= CHUNK || self.free.len() * 2 <= self.high as usize {
+            return;
+        }
+        let mut moved = 0;
+        while let Some(last) = self.high.checked_sub(1) {
+            if !self.entry(last).expires.is_never() {
+                if moved == moves {
+                    break;
+                }
+                // Slots above the end stay in the list until the loop is over.
+                let vacant = std::iter::from_fn(|| self.free.pop()).find(|slot| *slot < last);
+                let Some(vacant) = vacant else { break };
+                self.relocate(last, vacant);
+                moved += 1;
+            }
+            self.high = last;
+        }
+        let high = self.high;
+        self.free.retain(|slot| *slot < high);
+        self.free.shrink_to(self.free.len() * 2);
+        self.chunks.truncate((high as usize).div_ceil(CHUNK));
+        self.chunks.shrink_to(self.chunks.len() * 2);
+        if self.index.capacity() > 4 * self.index.len().max(CHUNK) {
+            let chunks = &self.chunks;
+            let hash = |slot: &Slot| entry_of(chunks, *slot).key.hash();
+            self.index.shrink_to(self.index.len() * 2, hash);
+        }
+    }
+
+    /// Moves an entry to a vacant slot.
+    fn relocate(&mut self, from: Slot, to: Slot) {
+        let entry = std::mem::replace(self.entry_mut(from), VACANT);
+        let hash = entry.key.hash();
+        *self.entry_mut(to) = entry;
+        if let Some(slot) = self.index.find_mut(hash, |slot| *slot == from) {
+            *slot = to;
+        }
+    }
+
     /// Returns the number of slots that one full round of [`reclaim`](Self::reclaim) checks.
-    pub(super) fn slots(&self) -> usize {
+    pub(super) fn slot_count(&self) -> usize {
         self.high as usize
     }
 
-    /// Records the time of a call.
+    /// Records the time of a call to this shard.
     pub(super) fn set_latest(&mut self, now: Micros) {
-        if now > self.latest || now.saturating_add(REORDERED_MAX) < self.latest {
+        if now > self.latest || now.saturating_add(REORDERING_MAX) < self.latest {
             self.latest = now;
         }
     }
 
-    /// Returns the time of the latest call. Refunds carry no time and use this one instead; the
-    /// shard has not changed since then.
+    /// Returns the time of the latest call to this shard. Refunds by receipt have no time of their
+    /// own and use this one.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }
 
     /// Returns the heap memory that the shard occupies, in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn occupied_bytes(&self) -> usize {
         self.index.allocation_size()
-            + self.chunks.len() * CHUNK * ENTRY_BYTES
+            + self.chunks.len() * ENTRIES_PER_CHUNK * ENTRY_BYTES
             + self.chunks.capacity() * size_of::<Box<[Entry]>>()
             + self.free.capacity() * size_of::<Slot>()
             + self.sketches.iter().map(Sketch::heap_bytes).sum::<usize>()
@@ -284,22 +326,22 @@ impl Shard {
 
     fn grow(&mut self) -> Slot {
         let slot = self.high;
-        if slot as usize == self.chunks.len() * CHUNK {
-            self.chunks.push(vec![VACANT; CHUNK].into_boxed_slice());
+        if slot as usize == self.chunks.len() * ENTRIES_PER_CHUNK {
+            self.chunks.push(vec![VACANT; ENTRIES_PER_CHUNK].into_boxed_slice());
         }
         self.high += 1;
         slot
     }
 
     fn entry(&self, slot: Slot) -> &Entry {
-        entry_of(&self.chunks, slot)
+        entry_at(&self.chunks, slot)
     }
 
     fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
-        &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+        &mut self.chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
     }
 }
 
-fn entry_of(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
-    &chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+fn entry_at(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
+    &chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
 }

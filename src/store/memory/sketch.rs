@@ -316,7 +316,7 @@ mod tests {
     const LENGTH: Micros = Micros::from_secs(60);
 
     fn key(n: u128) -> EntryKey {
-        EntryKey::own(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+        EntryKey::for_counter(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
     }
 
     fn window(start: Micros, prev: u32, cur: u32) -> State {

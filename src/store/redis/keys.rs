@@ -21,29 +21,31 @@ use crate::domain::{Algorithm, CounterKey, Window};
 /// Number of hash slots in a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// Length of 128 bits in base64url, in characters.
+/// Number of characters that 128 bits take in base64url without padding.
 const HASH_CHARS: usize = 22;
 
-/// Most bytes after the prefix: `tg1`, a letter, `:{`, a tag, `}:`, and an id.
+/// Maximum number of bytes of a key after the prefix: `tg1`, a letter, `:{`, a hash tag, `}:`, and
+/// an identity.
 const TAIL_BYTES_MAX: usize = 3 + 1 + 2 + HASH_CHARS + 2 + HASH_CHARS;
 
-/// Longest key prefix in bytes. Bounded because each counter's key repeats it.
+/// Maximum length of the key prefix in bytes. Bounded because each counter's key repeats the
+/// prefix.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
-/// Bytes of a key, on the stack.
+/// Text of a Redis key. Kept on the stack, because no key is longer than the inline capacity.
 pub type KeyText = SmallVec<[u8; PREFIX_BYTES_MAX + TAIL_BYTES_MAX]>;
 
-/// Prefix of all keys (`CACHE_KEY_PREFIX`).
+/// Validated prefix of all Redis keys (`CACHE_KEY_PREFIX`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);
 
-/// Error for an invalid key prefix.
+/// Reason why a key prefix is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixError {
-    /// More than [`PREFIX_BYTES_MAX`] bytes.
+    /// The prefix has more than [`PREFIX_BYTES_MAX`] bytes.
     TooLong,
-    /// Contains a brace, which would change the hash tag, or a blank or control character, which
-    /// breaks ACL patterns and shell commands.
+    /// The prefix contains this character: a brace would change the hash tag, and a blank or
+    /// control character breaks ACL patterns and shell commands.
     Character(char),
 }
 
@@ -65,7 +67,7 @@ impl Prefix {
     ///
     /// # Errors
     ///
-    /// [`PrefixError`] if the text is too long or contains a forbidden character.
+    /// Returns a [`PrefixError`] if the text is too long or contains a forbidden character.
     pub fn new(text: &str) -> Result<Prefix, PrefixError> {
         if text.len() > PREFIX_BYTES_MAX {
             return Err(PrefixError::TooLong);
@@ -77,8 +79,8 @@ impl Prefix {
         }
     }
 
-    /// Returns the key of the metadata, which holds the key secret's fingerprint and the format
-    /// version.
+    /// Returns the Redis key of the metadata entry, which holds the fingerprint of the key secret
+    /// and the version of the key format.
     pub fn meta_key(&self) -> String {
         format!("{}tg1meta", self.0)
     }
@@ -111,9 +113,9 @@ impl Prefix {
     }
 }
 
-/// Returns the letter in a key that stands for the algorithm and the version of its state. A new
-/// state format needs a new letter. Both refill forms of a bucket share one format, so that a limit
-/// whose rate changes keeps its counter.
+/// Returns the letter that identifies the algorithm and the version of its state format in keys. A
+/// new state format needs a new letter. Both refill forms of a bucket share one format, so that a
+/// limit whose rate changes keeps its counter.
 pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
@@ -129,14 +131,14 @@ pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
     }
 }
 
-/// Returns the cluster slot of a counter's key.
-pub fn slot(key: &CounterKey) -> u16 {
+/// Returns the hash slot of a counter's key in a Redis Cluster.
+pub fn counter_slot(key: &CounterKey) -> u16 {
     crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
 }
 
-/// Returns the cluster slot of any key, as Redis computes it: the hash of the text between the
-/// first `{` and the next `}`, or of the whole key if there is no such text.
-pub fn slot_of_text(key: &[u8]) -> u16 {
+/// Returns the hash slot of any key in a Redis Cluster, as Redis computes it: from the text between
+/// the first `{` and the next `}`, or from the whole key if that text is missing or empty.
+pub fn key_slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
         let close = rest.iter().position(|byte| *byte == b'}')?;
@@ -145,7 +147,7 @@ pub fn slot_of_text(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// Encodes 128 bits without padding.
+/// Encodes 128 bits in base64url without padding.
 fn base64url(bits: u128) -> [u8; HASH_CHARS] {
     let mut text = [b'A'; HASH_CHARS];
     // Cannot fail: 16 bytes are 22 characters.
@@ -162,7 +164,7 @@ fn crc16(bytes: &[u8]) -> u16 {
         .fold(0, |crc: u16, byte| (crc << 8) ^ CRC16_TABLE[usize::from((crc >> 8) as u8 ^ *byte)])
 }
 
-/// Checksums of the 256 single bytes.
+/// CRC16 checksum of every single byte, by which [`crc16`] processes a byte per step.
 const CRC16_TABLE: [u16; 256] = {
     let mut table = [0u16; 256];
     let mut at = 0;
@@ -187,12 +189,12 @@ mod tests {
     fn slots_are_those_of_redis() {
         // 0x31C3 is the check value of CRC16/XMODEM; the others are CLUSTER KEYSLOT's answers.
         assert_eq!(crc16(b"123456789"), 0x31C3);
-        assert_eq!(slot_of_text(b"rl:{a}"), 15_495);
-        assert_eq!(slot_of_text(b"a"), 15_495);
-        assert_eq!(slot_of_text(b"rl:{}{a}"), 519);
-        assert_eq!(slot_of_text(b"rl:{{a}}"), 10_276);
-        assert_eq!(slot_of_text(b"foo"), 12_182);
-        assert_eq!(slot_of_text(b""), 0);
+        assert_eq!(key_slot(b"rl:{a}"), 15_495);
+        assert_eq!(key_slot(b"a"), 15_495);
+        assert_eq!(key_slot(b"rl:{}{a}"), 519);
+        assert_eq!(key_slot(b"rl:{{a}}"), 10_276);
+        assert_eq!(key_slot(b"foo"), 12_182);
+        assert_eq!(key_slot(b""), 0);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::near_limit_hints::Nearness;
 use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
 
-/// Checks of one slot, by their index in the call.
+/// Checks of a call whose counters are in the same hash slot, as indices into the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotGroup {
     pub(super) slot: u16,
@@ -24,7 +24,8 @@ pub(super) struct SlotGroup {
 
 pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
 
-/// Groups checks by slot. Groups are in the order of their first check.
+/// Groups checks by the hash slot of their counters. The groups are in the order of their first
+/// check.
 pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> SlotGroups {
     let mut groups = SlotGroups::new();
     for (at, check) in checks.iter().enumerate() {
@@ -50,10 +51,12 @@ pub(super) fn first_group(
     if accounting == Accounting::Independent || groups.len() < 2 {
         return None;
     }
-    let is_single_quota = checks.iter().filter(|check| check.role == Role::Quota).count() == 1;
+    let mut quotas = checks.iter().filter(|check| check.is_quota()).map(|check| check.role);
+    let first_quota = quotas.next();
+    let is_single_quota = quotas.all(|role| Some(role) == first_quota);
     let can_reject = |check: &Check<'_>| match check.role {
         Role::Required => true,
-        Role::Quota => is_single_quota,
+        Role::Quota(_) => is_single_quota,
         Role::Shadow => false,
     };
     let nearest = |group: &SlotGroup| {
@@ -65,24 +68,28 @@ pub(super) fn first_group(
     near_groups.min().map(|(_, number)| number)
 }
 
-/// Returns the check to send to its slot.
+/// Returns the check as it is sent to its hash slot.
 ///
-/// Under all-or-nothing, quota checks are sent as shadow checks, because a slot does not know the
-/// quota checks of the others. Each slot charges its checks unless a required one refuses, and
-/// [`is_rejected`] decides the whole call.
-pub(super) fn sent_check<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
+/// Under all-or-nothing accounting, quota checks are sent as shadow checks, because the script sees
+/// only the checks of one slot. It charges these unless a required one refuses, and [`is_rejected`]
+/// then decides the whole call.
+pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
-        (Accounting::AllOrNothing, Role::Quota) => Role::Shadow,
+        (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,
         (Accounting::AllOrNothing, role @ (Role::Required | Role::Shadow))
         | (Accounting::Independent, role) => role,
     };
     Check { role, ..*check }
 }
 
-/// Whether the first group has ended the call, either by rejecting it or by a timeout, which leaves
-/// no time for the other groups. After a timeout, marks their checks as unanswered and not
-/// executed.
-pub(super) fn ends_call(checks: &[Check<'_>], first: &SlotGroup, answers: &mut [Answer]) -> bool {
+/// Returns whether the first group has ended the call, either by rejecting it or by a timeout,
+/// which leaves no time for the other groups. After a timeout, marks the checks of the other groups
+/// as unanswered and not executed.
+pub(super) fn first_group_ends_call(
+    checks: &[Check<'_>],
+    first: &SlotGroup,
+    answers: &mut [Answer],
+) -> bool {
     if is_rejected(checks, answers) {
         return true;
     }
@@ -96,13 +103,13 @@ pub(super) fn ends_call(checks: &[Check<'_>], first: &SlotGroup, answers: &mut [
     is_timeout
 }
 
-/// Whether the answers that have arrived reject the call.
+/// Returns whether the answers received so far reject the call.
 pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
-    Admission::of(checks, answers).is_rejected()
+    Admission::from_answers(checks, answers).is_rejected()
 }
 
 /// Returns the groups to send after the group `first`: all others or, if the call has ended, only
-/// their refunds and `charge: always` takes.
+/// the refunds and the takes with `charge: always` in them.
 pub(super) fn other_groups(
     checks: &[Check<'_>],
     groups: SlotGroups,
@@ -204,15 +211,19 @@ mod tests {
             })
         };
         assert_eq!(roles([Role::Shadow, Role::Required, Role::Required]), None);
-        assert_eq!(roles([Role::Quota, Role::Quota, Role::Required]), None);
-        assert_eq!(roles([Role::Quota, Role::Shadow, Role::Required]), Some(0));
+        assert_eq!(roles([Role::Quota(0), Role::Quota(1), Role::Required]), None);
+        assert_eq!(roles([Role::Quota(0), Role::Quota(0), Role::Required]), Some(0));
+        assert_eq!(roles([Role::Quota(0), Role::Shadow, Role::Required]), Some(0));
     }
 
     #[test]
     fn quota_checks_reject_the_call_only_if_all_of_them_refuse() {
         let limit = limit(5, Charge::Admitted);
-        let quota = |identity| Check { role: Role::Quota, ..take(identity, &limit) };
-        let checks = [quota(10), quota(20), take(30, &limit)];
+        let quota = |number: u8| {
+            let identity = 10 * (u128::from(number) + 1);
+            Check { role: Role::Quota(number), ..take(identity, &limit) }
+        };
+        let checks = [quota(0), quota(1), take(30, &limit)];
         let (no, yes) = (decided(Verdict::Refuse, 0, 0), decided(Verdict::Pass, 1, 4));
         assert!(!is_rejected(&checks, &[no, yes, yes]));
         assert!(!is_rejected(&checks, &[no, Answer::NotAsked, yes]), "not known yet");
@@ -227,12 +238,15 @@ mod tests {
         let groups = group_by_slot(&checks, slot_by_tens);
         let unanswered = |executed| Answer::Unanswered { executed };
         let mut at_once = [unanswered(ExecutionStatus::NotExecuted), Answer::NotAsked];
-        assert!(!ends_call(&checks, &groups[0], &mut at_once), "there is time to ask the other");
+        assert!(
+            !first_group_ends_call(&checks, &groups[0], &mut at_once),
+            "there is time to ask the other"
+        );
         let mut late = [unanswered(ExecutionStatus::Unknown), Answer::NotAsked];
-        assert!(ends_call(&checks, &groups[0], &mut late));
+        assert!(first_group_ends_call(&checks, &groups[0], &mut late));
         assert_eq!(late[1], unanswered(ExecutionStatus::NotExecuted), "it was never sent");
         let mut refusal = [decided(Verdict::Refuse, 0, 0), Answer::NotAsked];
-        assert!(ends_call(&checks, &groups[0], &mut refusal));
+        assert!(first_group_ends_call(&checks, &groups[0], &mut refusal));
         assert_eq!(refusal[1], Answer::NotAsked);
     }
 
@@ -248,7 +262,7 @@ mod tests {
         let groups = group_by_slot(&checks, slot_by_tens);
         assert_eq!(numbers(&other_groups(&checks, groups.clone(), 2, false)), [vec![0], vec![1]]);
         assert_eq!(numbers(&other_groups(&checks, groups, 2, true)), [vec![1]]);
-        let receipts = Receipt::of_rejected_call(&checks, &mut answers);
+        let receipts = Receipt::for_rejected_call(&checks, &mut answers);
         assert_eq!(receipts.len(), 1);
         assert_eq!(receipts[0].key, checks[0].key);
         assert_eq!(answers[0], decided(Verdict::Pass, 0, 5));

@@ -23,17 +23,17 @@ use crate::domain::{
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// How long before its deadline a multi-slot call stops waiting for replies, so that it can still
-/// report the charges of the slots that answered.
+/// Time before the deadline at which a multi-slot call stops waiting for replies, so that it can
+/// still report the charges of the hash slots that answered.
 ///
-/// One tick of the runtime's timer. With less, `resilience` could end the call first, and the
-/// charges would never be refunded.
+/// Equal to one tick of the runtime's timer. If it were shorter, `resilience` could cancel the call
+/// first, and the charges would never be refunded.
 const MERGE_MARGIN: Duration = Duration::from_millis(1);
 
-/// Clock that the scripts use: the server's in production, the call's in tests.
+/// Clock that the scripts use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeSource {
-    /// The Redis server's clock, which all replicas share.
+    /// Clock of the Redis server, which all replicas share. Used in production.
     #[default]
     Server,
     /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key lives a day
@@ -41,18 +41,20 @@ pub enum TimeSource {
     Call,
 }
 
-/// Counters of events in a Redis store since its creation.
+/// Statistics of a Redis store: totals since its creation.
 #[derive(Debug, Default)]
 pub struct RedisStats {
-    /// Counters with a state from the far future, which were clamped to full.
+    /// Number of times a counter had a state from the far future, which was clamped to a full
+    /// counter.
     pub clamped: AtomicU64,
-    /// Replies that match no script's format.
+    /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
-    /// Calls whose counters were in several cluster slots.
+    /// Number of calls whose counters were in several hash slots of the Redis Cluster.
     pub multi_slot_calls: AtomicU64,
-    /// Multi-slot calls that asked one slot before the others.
+    /// Number of multi-slot calls that took two round trips: one to the hash slot of the counter
+    /// nearest to its limit, and one to the others.
     pub two_rounds: AtomicU64,
-    /// Charges refunded because another slot rejected the call.
+    /// Number of charges refunded because a check in another hash slot rejected the call.
     pub refunded: AtomicU64,
 }
 
@@ -62,7 +64,8 @@ pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
     timing: TimeSource,
-    /// Time of the latest call in microseconds, for refunds under [`TimeSource::Call`].
+    /// Time of the latest call, in microseconds since the Unix epoch. Refunds use it under
+    /// [`TimeSource::Call`].
     latest: AtomicU64,
     hints: NearLimitHints,
     stats: RedisStats,
@@ -114,7 +117,7 @@ impl<T: Transport> RedisStore<T> {
         &self.transport
     }
 
-    /// Returns the counters of events since the store's creation.
+    /// Returns the statistics, which keep being updated.
     pub fn stats(&self) -> &RedisStats {
         &self.stats
     }
@@ -130,14 +133,15 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call with one script call.
+    /// Decides a call whose counters are all in one hash slot, with one script call.
     async fn single_slot(&self, call: &Call<'_>) -> Vec<Answer> {
-        let item = self.encoder.call(call.checks, call.accounting, self.now(call), call.now);
+        let item = self.encoder.encode_call(call.checks, call.accounting, self.now(call), call.now);
         let reply = self.transport.send(smallvec![item]).await.pop();
         self.decode_reply(reply, call.checks, call.accounting)
     }
 
-    /// Decides a call with one script call per slot, in one or two round trips.
+    /// Decides a call whose counters are in several hash slots, with one script call per slot, in
+    /// one or two round trips.
     async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Vec<Answer> {
         let mut answers = vec![Answer::NotAsked; call.checks.len()];
         self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +151,8 @@ impl<T: Transport> RedisStore<T> {
             Some(first) => {
                 self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.send_groups(call, &groups[first..=first], &mut answers).await;
-                let has_ended = multi_slot::ends_call(call.checks, &groups[first], &mut answers);
+                let has_ended =
+                    multi_slot::first_group_ends_call(call.checks, &groups[first], &mut answers);
                 let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
                 self.send_groups(call, &others, &mut answers).await;
             }
@@ -157,28 +162,36 @@ impl<T: Transport> RedisStore<T> {
                 self.hints.record(check, outcome, call.now);
             }
         }
+        for (check, answer) in call.checks.iter().zip(&mut answers) {
+            if *answer == Answer::NotAsked
+                && let Some(last) = self.hints.last_available(check)
+            {
+                let available = last.min(check.limit.capacity());
+                *answer = Answer::LastKnown { available, reset_after: None };
+            }
+        }
         if call.accounting == Accounting::AllOrNothing
             && multi_slot::is_rejected(call.checks, &answers)
         {
-            let receipts = Receipt::of_rejected_call(call.checks, &mut answers);
+            let receipts = Receipt::for_rejected_call(call.checks, &mut answers);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.refund_calls(&receipts, self.now(call)) {
-                self.transport.post(item);
+                self.transport.send_in_background(item);
             }
         }
         answers
     }
 
-    /// Sends one script call per group and stores the decoded answers.
+    /// Sends one script call per group of checks, and stores the decoded answers in `answers`.
     async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut [Answer]) {
         type Checks<'a> = SmallVec<[Check<'a>; 8]>;
-        let sent = |at: &usize| multi_slot::sent_check(&call.checks[*at], call.accounting);
+        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Checks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
         let now = self.now(call);
         let items: ScriptCalls = parts
             .iter()
-            .map(|part| self.encoder.call(part, call.accounting, now, call.now))
+            .map(|part| self.encoder.encode_call(part, call.accounting, now, call.now))
             .collect();
         if items.is_empty() {
             return;
@@ -218,23 +231,23 @@ impl<T: Transport> RedisStore<T> {
         vec![Answer::Unanswered { executed }; checks.len()]
     }
 
-    /// Returns the script calls that refund these receipts, one per cluster slot.
+    /// Returns the script calls that refund these receipts, one per hash slot.
     fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
             return ScriptCalls::new();
         }
         if !self.transport.is_cluster() {
-            return smallvec![self.encoder.refund(receipts, now)];
+            return smallvec![self.encoder.encode_refund(receipts, now)];
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
         for receipt in receipts {
-            let slot = keys::slot(&receipt.key);
+            let slot = keys::counter_slot(&receipt.key);
             match by_slot.iter_mut().find(|(at, _)| *at == slot) {
                 Some((_, receipts)) => receipts.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }
-        by_slot.iter().map(|(_, receipts)| self.encoder.refund(receipts, now)).collect()
+        by_slot.iter().map(|(_, receipts)| self.encoder.encode_refund(receipts, now)).collect()
     }
 }
 
@@ -243,7 +256,8 @@ impl<T: Transport> Store for RedisStore<T> {
         let each = if !self.transport.is_cluster() {
             self.single_slot(call).await
         } else {
-            let groups = multi_slot::group_by_slot(call.checks, |check| keys::slot(&check.key));
+            let groups =
+                multi_slot::group_by_slot(call.checks, |check| keys::counter_slot(&check.key));
             if groups.len() < 2 {
                 self.single_slot(call).await
             } else {

@@ -28,11 +28,11 @@ use crate::telemetry::metric::{
 };
 use crate::telemetry::prometheus::{AllMetrics, PREFIX};
 
-/// Maximum number of data points per message. 5,000 take about 1 MB, a quarter of the message size
-/// that collectors accept by default.
+/// Maximum number of data points per message. A message with 5,000 points takes about 1 MB, a
+/// quarter of what collectors accept by default.
 const POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
-const MICROS: f64 = 1e6;
+const MICROS_PER_SECOND: f64 = 1e6;
 
 /// Background task that exports all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
@@ -145,7 +145,7 @@ impl OtlpWriter {
     }
 
     /// Adds data points of a metric. Starts a new message when the current one is full.
-    fn add(&mut self, family: &MetricFamily, points: Points) {
+    fn add(&mut self, family: &MetricFamily, points: MetricPoints) {
         if points.is_empty() {
             return;
         }
@@ -157,7 +157,13 @@ impl OtlpWriter {
         }
     }
 
-    fn point(&self, scale: f64, labels: &Labels<'_>, value: MetricValue, points: &mut Points) {
+    fn point(
+        &self,
+        scale: f64,
+        labels: &Labels<'_>,
+        value: MetricValue,
+        points: &mut MetricPoints,
+    ) {
         let attributes = labels.iter().map(|(name, value)| attribute(name, value)).collect();
         let (start_time_unix_nano, time_unix_nano) = (self.start_nanos, self.now_nanos);
         match value {
@@ -196,12 +202,12 @@ impl OtlpWriter {
 
 /// OTLP data points of one metric.
 #[derive(Default)]
-struct Points {
+struct MetricPoints {
     numbers: Vec<NumberDataPoint>,
     histograms: Vec<HistogramDataPoint>,
 }
 
-impl Points {
+impl MetricPoints {
     fn len(&self) -> usize {
         self.numbers.len() + self.histograms.len()
     }
@@ -217,8 +223,8 @@ impl MetricSink for OtlpWriter {
         family: &MetricFamily,
         fill: &mut dyn FnMut(EmitSeries<'_>) -> fmt::Result,
     ) -> fmt::Result {
-        let scale = if family.unit == Some(MetricUnit::Seconds) { MICROS } else { 1.0 };
-        let mut points = Points::default();
+        let scale = if family.unit == Some(MetricUnit::Seconds) { MICROS_PER_SECOND } else { 1.0 };
+        let mut points = MetricPoints::default();
         fill(&mut |labels, value| {
             self.point(scale, labels, value, &mut points);
             if self.points + points.len() >= POINTS_MAX {
@@ -231,8 +237,8 @@ impl MetricSink for OtlpWriter {
     }
 }
 
-fn metric(family: &MetricFamily, points: Points) -> Metric {
-    let Points { numbers, histograms } = points;
+fn metric(family: &MetricFamily, points: MetricPoints) -> Metric {
+    let MetricPoints { numbers, histograms } = points;
     let data = match family.kind {
         MetricKind::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
         MetricKind::Counter | MetricKind::UnsuffixedCounter => metric::Data::Sum(Sum {

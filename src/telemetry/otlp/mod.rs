@@ -8,7 +8,7 @@ mod sampling;
 mod trace_export;
 
 pub use self::metric_export::MetricsExporter;
-pub use self::sampling::Sampling;
+pub use self::sampling::SamplingRule;
 pub use self::trace_export::TraceExporter;
 
 use std::fmt;
@@ -21,7 +21,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
 
-/// Collector to which metrics or traces are exported.
+/// Collector to which metrics or traces are exported, with the parameters of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpTarget {
     /// Endpoint such as `http://host:4317` or `https://host:4317`. The default scheme is `http`.
@@ -45,7 +45,7 @@ pub struct ServiceIdentity {
     pub attributes: Vec<(String, String)>,
 }
 
-/// Error creating an OTLP exporter. Retrying does not help.
+/// Error from creating an OTLP exporter. Retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtlpError {
     /// An invalid endpoint URL.
@@ -163,7 +163,7 @@ pub(crate) const EXPORTS: MetricFamily =
     counter("otlp_exports", "OTLP exports per signal and result")
         .with_labels(&["signal", "result"]);
 
-/// Returns the metrics about OTLP exports of the given signals.
+/// Returns a source of the metrics about OTLP exports of these signals.
 pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
     Box::new(move |sink| {
         sink.family(&EXPORTS, &mut |emit| {

@@ -7,14 +7,15 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use crate::domain::TraceParent;
 
-/// Rule that decides which calls are traced.
+/// Head sampling rule, which decides which calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
+pub struct SamplingRule {
     /// Whether the sampling decision in the caller's trace context takes precedence.
     parent_based: bool,
-    /// Upper bound for the random number of a sampled call; a share of 2⁶⁴.
+    /// A call is sampled if its 64-bit random number is below this threshold, the sampling ratio
+    /// times 2⁶⁴.
     threshold: u64,
-    /// Whether all calls are sampled, regardless of `threshold`.
+    /// Whether all calls are sampled. Then `threshold` does not apply.
     all: bool,
 }
 
@@ -23,14 +24,14 @@ thread_local! {
     static RANDOM_STATE: Cell<u64> = const { Cell::new(0) };
 }
 
-impl Sampling {
+impl SamplingRule {
     /// Creates a rule that samples a fraction of the calls, `ratio` from 0 to 1. With
     /// `parent_based`, the ratio applies only to calls without a sampling decision from their
     /// caller.
     pub fn new(parent_based: bool, ratio: f64) -> Self {
         // The cast saturates. A ratio of 1 would miss one call in 2⁶⁴, hence `all`.
         let threshold = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
-        Sampling { parent_based, threshold, all: ratio >= 1.0 }
+        SamplingRule { parent_based, threshold, all: ratio >= 1.0 }
     }
 
     /// Reports whether any call may be sampled.
@@ -74,18 +75,18 @@ mod tests {
     #[test]
     fn the_callers_decision_applies_if_parent_based() {
         for ratio in [0.0, 1.0] {
-            let sampling = Sampling::new(true, ratio);
+            let sampling = SamplingRule::new(true, ratio);
             assert!(sampling.should_sample(Some(&parent(true))));
             assert!(!sampling.should_sample(Some(&parent(false))));
             assert_eq!(sampling.should_sample(None), ratio == 1.0);
         }
-        let sampling = Sampling::new(false, 0.0);
+        let sampling = SamplingRule::new(false, 0.0);
         assert!(!sampling.should_sample(Some(&parent(true))) && !sampling.is_enabled());
     }
 
     #[test]
     fn a_share_of_the_other_calls_is_sampled() {
-        let sampling = Sampling::new(true, 0.1);
+        let sampling = SamplingRule::new(true, 0.1);
         let sampled = (0..100_000).filter(|_| sampling.should_sample(None)).count();
         // Ten thousand expected, a standard deviation of 95: ten of them.
         assert!((9_050..=10_950).contains(&sampled), "{sampled}");

@@ -20,25 +20,26 @@ use opentelemetry_sdk::trace::{
     SpanExporter as ExportsSpans,
 };
 
-use super::{ExportStats, OtlpError, OtlpTarget, Sampling, ServiceIdentity};
+use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity};
 use crate::domain::{
     Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
-/// gRPC service in span attributes, by OpenTelemetry's conventions for RPC spans.
-const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
-const METHOD: &str = "ShouldRateLimit";
-/// Name of a decision's span: the gRPC service and method.
-const DECISION: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Name of the span of a call to a Redis node: the Redis command.
-const NODE_CALL: &str = "EVALSHA";
+/// Name of the gRPC service in span attributes, following OpenTelemetry's conventions for RPC
+/// spans.
+const RPC_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const RPC_METHOD: &str = "ShouldRateLimit";
+/// Name of the span of a decision: the gRPC service and method.
+const DECISION_SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// Name of the span of a call to a Redis node: the Redis command that the call sends.
+const NODE_COMMAND: &str = "EVALSHA";
 
 /// Timeout for exporting the remaining spans at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exporter of the spans of sampled calls.
 pub struct TraceExporter {
-    sampling: Sampling,
+    sampling: SamplingRule,
     tracer: SdkTracer,
     provider: SdkTracerProvider,
 }
@@ -53,7 +54,7 @@ impl TraceExporter {
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
-        sampling: Sampling,
+        sampling: SamplingRule,
         stats: &Arc<ExportStats>,
     ) -> Result<TraceExporter, OtlpError> {
         let exporter = SpanExporter::builder()
@@ -91,12 +92,12 @@ impl TraceExporter {
     /// full.
     pub(in crate::telemetry) fn record(&self, trace: &Trace, outcome: RpcOutcome) {
         let parent = trace.parent().map_or_else(Context::new, |parent| {
-            Context::new().with_remote_span_context(remote(&parent))
+            Context::new().with_remote_span_context(remote_context(&parent))
         });
         let TraceRecord { decision: recorded, node_calls } = trace.snapshot();
-        let decision = SpanBuilder::from_name(DECISION)
+        let decision = SpanBuilder::from_name(DECISION_SPAN)
             .with_kind(SpanKind::Server)
-            .with_start_time(moment(trace.started()))
+            .with_start_time(system_time(trace.started()))
             .with_attributes(decision_attributes(recorded.as_ref(), outcome));
         let decision = self.tracer.build_with_context(decision, &parent);
         let context = parent.with_span(decision);
@@ -107,20 +108,20 @@ impl TraceExporter {
         if outcome != RpcOutcome::Decided {
             span.set_status(Status::error(outcome.as_str()));
         }
-        span.end_with_timestamp(moment(trace.now()));
+        span.end_with_timestamp(system_time(trace.now()));
     }
 
     fn record_node_call(&self, call: &NodeCall, parent: &Context) {
         use opentelemetry::trace::Span as _;
-        let span = SpanBuilder::from_name(NODE_CALL)
+        let span = SpanBuilder::from_name(NODE_COMMAND)
             .with_kind(SpanKind::Client)
-            .with_start_time(moment(call.ended.saturating_sub(call.took)))
+            .with_start_time(system_time(call.ended.saturating_sub(call.took)))
             .with_attributes(node_attributes(call));
         let mut span = self.tracer.build_with_context(span, parent);
         if let Some(fault) = call.fault {
             span.set_status(Status::error(fault));
         }
-        span.end_with_timestamp(moment(call.ended));
+        span.end_with_timestamp(system_time(call.ended));
     }
 
     /// Exports the remaining spans and stops. Blocks for at most one second.
@@ -137,14 +138,14 @@ impl fmt::Debug for TraceExporter {
     }
 }
 
-fn remote(parent: &TraceParent) -> SpanContext {
+fn remote_context(parent: &TraceParent) -> SpanContext {
     let (trace, span) = (TraceId::from_bytes(parent.trace), SpanId::from_bytes(parent.span));
     let flags = TraceFlags::default().with_sampled(parent.sampled);
     // Tidegate does not propagate the trace, so the caller's tracestate is not needed.
     SpanContext::new(trace, span, flags, true, TraceState::default())
 }
 
-fn moment(at: Micros) -> SystemTime {
+fn system_time(at: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(at.0)
 }
 
@@ -159,8 +160,8 @@ fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -
     };
     let mut attributes = vec![
         KeyValue::new("rpc.system", "grpc"),
-        KeyValue::new("rpc.service", SERVICE),
-        KeyValue::new("rpc.method", METHOD),
+        KeyValue::new("rpc.service", RPC_SERVICE),
+        KeyValue::new("rpc.method", RPC_METHOD),
         KeyValue::new("rpc.grpc.status_code", status),
     ];
     let Some(decision) = recorded else { return attributes };
@@ -188,7 +189,7 @@ fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -
 fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new("db.system.name", "redis"),
-        KeyValue::new("db.operation.name", NODE_CALL),
+        KeyValue::new("db.operation.name", NODE_COMMAND),
     ];
     let port = |text: &str| text.parse::<i64>().ok();
     match call.node.rsplit_once(':').and_then(|(host, text)| Some((host, port(text)?))) {

@@ -22,21 +22,21 @@ use crate::domain::{Micros, RefusalEvent, RuleId};
 pub use self::refusal_note::ValueDisplay;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
-/// Capacity of the channel in notes: a little over a megabyte. At 20 drains per second, it suffices
-/// for 160,000 rejections per second.
+/// Capacity of the channel from the request path to the statistics, in notes. It takes a little
+/// over 1 MB and, at 20 drains per second, suffices for 160,000 rejections per second.
 const NOTES_MAX: usize = 8_192;
 
-/// Interval at which [`Top::drain`] must be called.
+/// Interval at which [`TopRefusals::drain`] must be called.
 pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum number of limits with a sketch. All sketches together take less than 20 MB, no matter
 /// how many keys an attacker sends. A further limit replaces the one that has been idle longest.
 const LIMITS_MAX: usize = 64;
 
-/// Time without rejections after which a limit's sketch may be replaced, 10 s.
+/// Minimum time without rejections before a limit's sketch may be replaced, 10 s.
 const IDLE_MIN: Micros = Micros::from_secs(10);
 
-/// Domain, rule and name of a limit in listings.
+/// Domain, rule and name that identify a limit in listings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitName {
     /// Domain of the limit.
@@ -47,12 +47,12 @@ pub struct LimitName {
     pub limit: Box<str>,
 }
 
-/// Function that returns the name of the limit at a position within a rule. It returns `None` if
-/// the active policy has no such rule, because the number belongs to an earlier policy.
+/// Function that returns the name of the limit at a position within a rule. Returns `None` if the
+/// active policy has no such rule, because the rule's id belongs to an earlier policy.
 pub type ResolveLimit<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
 
 /// Statistics of the most rejected keys.
-pub struct Top {
+pub struct TopRefusals {
     values: ValueDisplay,
     notes: SyncSender<RefusalNote>,
     dropped: AtomicU64,
@@ -68,7 +68,7 @@ struct TopLimits {
     unplaced: u64,
 }
 
-/// Number of a rule, and the position of a limit within the rule; `None` for a request override.
+/// Id of a rule, and the position of a limit within the rule; `None` for request overrides.
 type LimitId = Option<(RuleId, u16)>;
 
 struct LimitEntry {
@@ -79,21 +79,21 @@ struct LimitEntry {
     windows: KeyWindows,
 }
 
-impl fmt::Debug for Top {
+impl fmt::Debug for TopRefusals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Top").field("values", &self.values).finish_non_exhaustive()
+        f.debug_struct("TopRefusals").field("values", &self.values).finish_non_exhaustive()
     }
 }
 
 /// Name under which request overrides are listed.
 const OVERRIDES: &str = "(override)";
 
-impl Top {
+impl TopRefusals {
     /// Creates empty statistics. `values` determines how the descriptor values of keys are
     /// displayed.
     pub fn new(values: ValueDisplay) -> Self {
         let (sender, receiver) = sync_channel(NOTES_MAX);
-        Top {
+        TopRefusals {
             values,
             notes: sender,
             dropped: AtomicU64::new(0),
@@ -114,7 +114,8 @@ impl Top {
         }
     }
 
-    /// Moves notes from the channel into the sketches. Must not be called on the request path.
+    /// Moves notes from the channel into the sketches. Takes a lock, so it must not be called on
+    /// the request path.
     pub fn drain(&self, now: Micros, resolve: ResolveLimit<'_>) {
         let limits = &mut *self.lock();
         // Drain at most one full channel, so that rejections which arrive faster than they are

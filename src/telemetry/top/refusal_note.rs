@@ -7,10 +7,10 @@ use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValueDisplay {
     /// First 24 bytes of each value.
-    #[default]
     Shortened,
     /// No values, only the keyed hash that identifies the counter. `tidegate explain` prints the
     /// hash of a known descriptor.
+    #[default]
     Hashed,
 }
 
@@ -28,7 +28,7 @@ impl ValueDisplay {
 /// address, but only part of a token, which usually has 32 or more characters.
 const VALUE_BYTES_MAX: usize = 24;
 
-/// Maximum number of bytes of all entries in a note. Four typical entries fit.
+/// Maximum number of bytes that all entries of a note take. Four typical entries fit.
 const TEXT_BYTES_MAX: usize = 120;
 
 /// Maximum length of a displayed key after escaping, in bytes.
@@ -40,7 +40,7 @@ const ELLIPSIS: &[u8] = "…".as_bytes();
 /// Note about a rejected check, copied through the channel to the statistics.
 #[derive(Clone, Debug)]
 pub(super) struct RefusalNote {
-    /// Number of the rule and position of the limit within the rule; `None` for a request override.
+    /// Id of the rule and position of the limit within the rule; `None` for a request override.
     pub(super) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
     pub(super) counter: u128,

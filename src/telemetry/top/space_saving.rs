@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::refusal_note::RefusalNote;
 use crate::domain::Micros;
 
-/// Maximum number of keys tracked per bucket: more than three times the number that is listed, so
-/// that the listed counts are accurate.
+/// Maximum number of keys tracked per bucket, more than three times the number of keys that are
+/// listed. The surplus keeps the listed counts accurate.
 pub(super) const KEYS_MAX: usize = 32;
 
 /// Length of a sliding window, as a number of time buckets. The newest bucket is still filling, so
@@ -31,14 +31,17 @@ impl WindowShape {
     }
 }
 
-/// Window of the last ten seconds.
-pub(super) const NOW: WindowShape = WindowShape { bucket: Micros::from_secs(1), buckets: 10 };
-/// Window of the last hour.
-pub(super) const HOUR: WindowShape = WindowShape { bucket: Micros::from_secs(300), buckets: 12 };
-/// Window of the last day.
-pub(super) const DAY: WindowShape = WindowShape { bucket: Micros::from_secs(7_200), buckets: 12 };
+/// Sliding window over the last ten seconds: ten buckets of 1 s.
+pub(super) const LAST_TEN_SECONDS: WindowShape =
+    WindowShape { bucket: Micros::from_secs(1), buckets: 10 };
+/// Sliding window over the last hour: twelve buckets of 5 min.
+pub(super) const LAST_HOUR: WindowShape =
+    WindowShape { bucket: Micros::from_secs(300), buckets: 12 };
+/// Sliding window over the last 24 hours: twelve buckets of 2 h.
+pub(super) const LAST_DAY: WindowShape =
+    WindowShape { bucket: Micros::from_secs(7_200), buckets: 12 };
 
-/// All sliding windows of one limit.
+/// Sliding windows over the rejections of one limit: ten seconds, an hour, a day.
 #[derive(Debug)]
 pub(super) struct KeyWindows {
     pub(super) now: KeyWindow,
@@ -49,9 +52,9 @@ pub(super) struct KeyWindows {
 impl Default for KeyWindows {
     fn default() -> Self {
         KeyWindows {
-            now: KeyWindow::new(NOW),
-            hour: KeyWindow::new(HOUR),
-            day: KeyWindow::new(DAY),
+            now: KeyWindow::new(LAST_TEN_SECONDS),
+            hour: KeyWindow::new(LAST_HOUR),
+            day: KeyWindow::new(LAST_DAY),
         }
     }
 }
@@ -72,7 +75,8 @@ impl KeyWindows {
 #[derive(Debug)]
 pub(super) struct KeyWindow {
     shape: WindowShape,
-    /// Buckets in order of time; the current one is last. Buckets without rejections are absent.
+    /// Buckets in chronological order; the last one is the newest. Buckets without rejections are
+    /// absent.
     buckets: VecDeque<TimeBucket>,
 }
 

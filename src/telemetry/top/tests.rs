@@ -13,7 +13,7 @@ fn names(rule: RuleId, limit: usize) -> Option<LimitName> {
 }
 
 /// Records that a rule rejected a value; the counter is the hash of both.
-fn refuse(top: &Top, rule: u32, value: &str) {
+fn refuse(top: &TopRefusals, rule: u32, value: &str) {
     let hash = blake3::hash(format!("{rule} {value}").as_bytes());
     let mut identity = [0; 16];
     identity.copy_from_slice(&hash.as_bytes()[..16]);
@@ -34,7 +34,7 @@ fn later(seconds: u64) -> Micros {
 
 #[test]
 fn a_rejected_key_is_listed_with_its_count() {
-    let top = Top::new(ValueDisplay::Shortened);
+    let top = TopRefusals::new(ValueDisplay::Shortened);
     for _ in 0..3 {
         refuse(&top, 1, "ann");
     }
@@ -52,7 +52,7 @@ fn a_rejected_key_is_listed_with_its_count() {
 
 #[test]
 fn a_key_leaves_each_window_when_its_time_is_over() {
-    let top = Top::new(ValueDisplay::Shortened);
+    let top = TopRefusals::new(ValueDisplay::Shortened);
     refuse(&top, 1, "ann");
     let windows = |now| {
         let report = top.report(now, &names);
@@ -66,7 +66,7 @@ fn a_key_leaves_each_window_when_its_time_is_over() {
 
 #[test]
 fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
-    let top = Top::new(ValueDisplay::Shortened);
+    let top = TopRefusals::new(ValueDisplay::Shortened);
     let mut heavy = 0;
     for round in 0..20 {
         for at in 0..200 {
@@ -89,7 +89,7 @@ fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
 
 #[test]
 fn recording_a_rejection_allocates_nothing_even_if_the_channel_is_full() {
-    let top = Top::new(ValueDisplay::Shortened);
+    let top = TopRefusals::new(ValueDisplay::Shortened);
     let entries = [Entry { key: b"token", value: &[b'x'; 300] }; 16];
     let counter = CounterKey { identity: 1, tag: None };
     let refused =
@@ -104,7 +104,7 @@ fn recording_a_rejection_allocates_nothing_even_if_the_channel_is_full() {
 
 #[test]
 fn a_full_channel_drops_and_counts_and_never_waits() {
-    let top = Top::new(ValueDisplay::Shortened);
+    let top = TopRefusals::new(ValueDisplay::Shortened);
     for _ in 0..NOTES_MAX + 5 {
         refuse(&top, 1, "ann");
     }
@@ -115,7 +115,7 @@ fn a_full_channel_drops_and_counts_and_never_waits() {
 
 #[test]
 fn further_limits_replace_only_idle_ones() {
-    let top = Top::new(ValueDisplay::Shortened);
+    let top = TopRefusals::new(ValueDisplay::Shortened);
     for rule in 0..=LIMITS_MAX as u32 {
         refuse(&top, rule, "ann");
     }
@@ -129,7 +129,7 @@ fn further_limits_replace_only_idle_ones() {
 
 #[test]
 fn a_limit_keeps_its_keys_over_a_reload_that_changes_its_id() {
-    let top = Top::new(ValueDisplay::Shortened);
+    let top = TopRefusals::new(ValueDisplay::Shortened);
     refuse(&top, 1, "ann");
     top.drain(AT, &names);
     let after = |rule: RuleId, limit| names(RuleId(rule.0 - 100), limit);
@@ -145,7 +145,7 @@ fn a_limit_keeps_its_keys_over_a_reload_that_changes_its_id() {
 fn values_are_shortened_or_hidden() {
     let secret = "a-secret-token-of-some-length";
     let shown = |values| {
-        let top = Top::new(values);
+        let top = TopRefusals::new(values);
         refuse(&top, 1, secret);
         let report = top.report(AT, &names);
         let key = &report.now.limits[0].keys[0];

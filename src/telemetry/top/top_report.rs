@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use super::LimitEntry;
 use super::refusal_note::ValueDisplay;
-use super::space_saving::{DAY, HOUR, KeyWindow, KeyWindows, NOW, WindowShape};
+use super::space_saving::{
+    KeyWindow, KeyWindows, LAST_DAY, LAST_HOUR, LAST_TEN_SECONDS, WindowShape,
+};
 use crate::domain::Micros;
 
 /// Maximum number of keys listed per limit.
@@ -19,28 +21,28 @@ pub struct TopReport {
     /// Rejections since the process started that no list contains, because they arrived faster than
     /// they could be recorded or because more than 64 limits rejected calls.
     pub not_noted: u64,
-    /// Last ten seconds.
+    /// Rejections in a sliding window over the last ten seconds.
     pub now: TopWindow,
-    /// Last hour.
+    /// Rejections in a sliding window over the last hour.
     pub last_hour: TopWindow,
-    /// Last day.
+    /// Rejections in a sliding window over the last 24 hours.
     pub last_day: TopWindow,
 }
 
 /// Rejections of all limits within one sliding window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopWindow {
-    /// Maximum length of the window in seconds. It covers up to a twelfth less (`now`: up to a
-    /// tenth).
+    /// Maximum length of the window in seconds. Because the newest bucket is still filling, the
+    /// window can be shorter by one bucket: a tenth for `now`, otherwise a twelfth.
     pub seconds: u64,
-    /// Limits with rejections, those with the most first.
+    /// Limits with rejections, most rejections first.
     pub limits: Vec<TopLimit>,
 }
 
 /// Rejections of one limit within a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopLimit {
-    /// Domain of the limit.
+    /// Name of the limit's domain.
     pub domain: String,
     /// Path of the rule, as in metrics; `(override)` for request overrides.
     pub rule: String,
@@ -78,9 +80,9 @@ pub(super) fn report(
     TopReport {
         values: values.as_str(),
         not_noted,
-        now: window(NOW, |windows| &windows.now),
-        last_hour: window(HOUR, |windows| &windows.hour),
-        last_day: window(DAY, |windows| &windows.day),
+        now: window(LAST_TEN_SECONDS, |windows| &windows.now),
+        last_hour: window(LAST_HOUR, |windows| &windows.hour),
+        last_day: window(LAST_DAY, |windows| &windows.day),
     }
 }
 

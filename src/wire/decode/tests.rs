@@ -24,7 +24,7 @@ fn one() -> RateLimitDescriptor {
 }
 
 fn decode(encoded: Vec<u8>) -> Result<RateLimitRequest, DecodeError> {
-    let message = decode_message(encoded.into())?;
+    let message = decode_message(encoded.into(), MESSAGE_BYTES_MAX)?;
     DecodedRequest::new(&message).map(drop)?;
     Ok(message)
 }
@@ -66,7 +66,8 @@ fn a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not() {
     let sized = |n| request(vec![descriptor(vec![entry("k", vec![b'v'; n])])]).encode_to_vec();
     let around = sized(0).len() + 12;
     assert!(decode(sized(MESSAGE_BYTES_MAX - around)).is_ok());
-    assert_eq!(decode(sized(MESSAGE_BYTES_MAX)).unwrap_err(), DecodeError::MessageTooLong);
+    let too_long = DecodeError::MessageTooLong { bytes_max: MESSAGE_BYTES_MAX };
+    assert_eq!(decode(sized(MESSAGE_BYTES_MAX)).unwrap_err(), too_long);
 }
 
 #[test]
@@ -94,7 +95,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
     ];
     for value in odd {
         let bytes = request(vec![descriptor(vec![entry("k", value)])]).encode_to_vec();
-        let message = decode_message(bytes.into()).unwrap();
+        let message = decode_message(bytes.into(), MESSAGE_BYTES_MAX).unwrap();
         let asked = DecodedRequest::new(&message).unwrap();
         assert_eq!(asked.descriptors()[0].entries[0].value, value);
     }
@@ -122,7 +123,7 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
     let mut bytes = RateLimitRequest { hits_addend: 5, ..RateLimitRequest::default() };
     let late = [request(vec![one(), one()]).encode_to_vec(), bytes.encode_to_vec()].concat();
     bytes.domain = "edge".into();
-    let message = decode_message(late.into()).unwrap();
+    let message = decode_message(late.into(), MESSAGE_BYTES_MAX).unwrap();
     let asked = DecodedRequest::new(&message).unwrap();
     assert!(asked.descriptors().iter().all(|descriptor| descriptor.hits.0 == 5));
 }
@@ -131,7 +132,7 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
 fn negative_hits_are_refunded() {
     let back = RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..one() };
     let bytes = request(vec![back, one()]).encode_to_vec();
-    let message = decode_message(bytes.into()).unwrap();
+    let message = decode_message(bytes.into(), MESSAGE_BYTES_MAX).unwrap();
     let asked = DecodedRequest::new(&message).unwrap();
     let descriptors = asked.descriptors();
     assert!(descriptors[0].refund && descriptors[0].hits.0 == 2);
@@ -143,7 +144,7 @@ fn the_slot_entry_names_the_holder_and_is_no_step_of_the_path() {
     let held = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "me"), entry("b", "2")]);
     let anonymous = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "")]);
     let bytes = request(vec![held, anonymous]).encode_to_vec();
-    let message = decode_message(bytes.into()).unwrap();
+    let message = decode_message(bytes.into(), MESSAGE_BYTES_MAX).unwrap();
     let asked = DecodedRequest::new(&message).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].holder, Some(b"me".as_slice()));
@@ -189,14 +190,42 @@ fn padding() -> Vec<u8> {
 fn a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated() {
     let allocated = |encoded: Vec<u8>, error: DecodeError| {
         let encoded = Bytes::from(encoded);
-        let used = allocation_counter::measure(|| assert_eq!(decode_message(encoded), Err(error)));
+        let used = allocation_counter::measure(|| {
+            assert_eq!(decode_message(encoded, MESSAGE_BYTES_MAX), Err(error));
+        });
         used.bytes_total
     };
     let descriptors = [0x12, 0].repeat(MESSAGE_BYTES_MAX / 2);
     assert!(allocated(descriptors, DecodeError::TooManyDescriptors) < 4 * 1024);
-    let entries = [0x0a, 0].repeat(1_000_000);
-    let descriptor = [&[0x12, 0x80, 0x89, 0x7a][..], &entries].concat();
-    assert!(allocated(descriptor, DecodeError::TooManyEntries { descriptor: 0 }) < 4 * 1024);
+    let nested = |tag: u8, inner: &[u8]| {
+        let length = u32::try_from(inner.len()).unwrap();
+        let varint = [0, 7, 14].map(|shift| (length >> shift) as u8 & 0x7f | 0x80);
+        [&[tag], &varint[..2], &[varint[2] & 0x7f], inner].concat()
+    };
+    let entries = nested(0x12, &[0x0a, 0].repeat(100_000));
+    assert!(allocated(entries, DecodeError::TooManyEntries { descriptor: 0 }) < 4 * 1024);
+    let values = nested(0x12, &nested(0x0a, &[0x12, 0].repeat(100_000)));
+    assert!(allocated(values, DecodeError::TooManyFields) < 4 * 1024);
+    let overrides = nested(0x12, &[0x12, 0].repeat(100_000));
+    assert!(allocated(overrides, DecodeError::TooManyFields) < 4 * 1024);
+    let domains = [0x0a, 0].repeat(100_000);
+    assert!(allocated(domains, DecodeError::TooManyFields) < 4 * 1024);
+}
+
+#[test]
+fn the_largest_valid_request_has_fewer_fields_than_the_bound() {
+    let limit = RateLimitOverride { requests_per_unit: 1, unit: 1, unit_multiplier: Some(2) };
+    let full = RateLimitDescriptor {
+        entries: vec![entry("k", vec![b'v'; 100]); 16],
+        limit: Some(limit),
+        hits_addend: Some(1),
+        is_negative_hits: true,
+    };
+    let encoded = request(vec![full; 64]).encode_to_vec();
+    assert!(encoded.len() > UNCOUNTED_BYTES_MAX);
+    let mut left = FIELDS_MAX;
+    count_fields(&encoded, MessageType::Request, &mut left).unwrap();
+    assert!(FIELDS_MAX - left > 3_400 && left > FIELDS_MAX / 2, "{left} are left");
 }
 
 fn any_request() -> impl Strategy<Value = RateLimitRequest> {

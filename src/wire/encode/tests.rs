@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::{Accounting, Hits, HolderToken, LimitedBy, Rate, RuleId, Source};
+use crate::domain::{
+    Accounting, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
+};
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
@@ -13,7 +15,7 @@ use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
 use crate::wire::response_config::{
     LimitHeaderNames, ResetFormat, ResponseSettings, RetryAfterFormat,
 };
-use crate::wire::struct_json::struct_json;
+use crate::wire::struct_json::struct_to_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);
 
@@ -87,6 +89,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
             name: "per-ip",
             rule: status.rule,
             retry_after: status.reset,
+            precision: WaitPrecision::Exact,
         }),
         statuses,
         source: Source::Memory,
@@ -184,7 +187,7 @@ fn every_refusal_says_in_metadata_which_limit_it_was() {
     let refused = decision(vec![refusing(5, Some(1_500_001))]);
     let metadata = |decision: &Decision<'_>| {
         let answer = answered(ResponseSettings::default(), decision, vec![], 0);
-        answer.dynamic_metadata.as_ref().map(struct_json)
+        answer.dynamic_metadata.as_ref().map(struct_to_json)
     };
     let expected =
         json!({"tidegate": {"limited_by": "per-ip", "retry_after_ms": 1501, "source": "memory"}});
@@ -204,7 +207,7 @@ fn whoever_took_slots_is_told_their_holder_whatever_else_is_told() {
     let slot = format!("{:032x}", 7);
     let metadata = |settings| {
         let answer = answered(settings, &taken(), vec![], 0);
-        struct_json(&answer.dynamic_metadata.unwrap())
+        struct_to_json(&answer.dynamic_metadata.unwrap())
     };
     assert_eq!(metadata(ResponseSettings::default()), json!({"slot": slot}));
     let all = ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
@@ -222,7 +225,7 @@ fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_betwe
     let second = Status { rule: Some(RuleId(1)), ..passing(5, 4, 1) };
     let both = decision(vec![passing(5, 4, 1), second]);
     let answer = answered(settings(), &both, rules, 0);
-    let metadata = struct_json(&answer.dynamic_metadata.unwrap());
+    let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(
         metadata,
         json!({
@@ -234,11 +237,11 @@ fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_betwe
     );
     let rules = vec![rule(Some(json!({"a": 1, "m": {"x": 1}})), None)];
     let answer = answered(settings(), &decision(vec![passing(5, 4, 1)]), rules, 0);
-    let metadata = struct_json(&answer.dynamic_metadata.unwrap());
+    let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata["metadata"], json!({"a": 1, "m": {"x": 1}}));
     let rules = vec![rule(Some(json!({"a": 1})), None)];
     let answer = answered(settings(), &decision(vec![refusing(5, None)]), rules, 0);
-    let metadata = struct_json(&answer.dynamic_metadata.unwrap());
+    let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata.get("metadata"), None);
     assert_eq!(metadata["tidegate"]["limited_by"], "per-ip");
 }

@@ -88,11 +88,11 @@ pub fn http2() -> Observation {
     trial.heal(|| ());
     // The two lines of the load; whoever abused is gone, whoever was slow too.
     until("they to be gone", || trial.figures.metric("connections") <= 2);
-    let refused = trial.figures.metric("connections_refused_total");
+    let evicted = trial.figures.metric("connections_evicted_total");
     let outcome = trial.end();
     outcome.assert_no_errors();
     let many = held.len();
-    let said = format!("{many} silent connections and three floods gone, {refused} over the bound");
+    let said = format!("{many} silent connections and three floods gone, {evicted} over the bound");
     let seen = Observation { detect: None, recover: None, ..Observation::of(&outcome, said) };
     seen.assert_beyond_at_most(0.0);
     seen

@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["wire", "policy", "decide", "store", "domain", "clock"]),
     ("wire", &["policy", "domain"]),
     ("telemetry", &["domain"]),
-    ("admin", &["telemetry"]),
+    ("admin", &["telemetry", "domain"]),
 ];
 
 /// What only some rooms may name of the world outside: the path, the rooms, and why.

@@ -114,15 +114,81 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
 }
 
 #[test]
-fn a_switch_expires_and_a_reload_removes_it() {
-    let (serving, _) = serving(&[]);
+fn a_switch_says_what_it_did_and_expires() {
+    let (serving, token) = serving(&[]);
     let debug = serving.port("debug");
-    assert_eq!(order(debug, "/switch?target=edge&to=deny&for=1", TOKEN).status, 200);
+    let side = ["--debug", &debug.to_string(), "--debug-token-file", &token];
+    let switch = |arguments: &[&str]| run(&[&["switch", "edge"], arguments, &side].concat());
+    let out = switch(&["deny", "--for", "1"]).with_code(0).out;
+    assert_eq!(out, "edge: deny on this replica, for 1 s or until it is undone\n");
     assert_eq!(asked(&serving, "ann"), 429);
     until("the switch to expire", || (asked(&serving, "ann") == 200).then_some(()));
-    assert_eq!(order(debug, "/switch?target=edge&to=deny", TOKEN).status, 200);
+    let out = switch(&["deny"]).with_code(0).out;
+    assert_eq!(out, "edge: deny on this replica, until it is undone or the process ends\n");
+    assert_eq!(switch(&["undo"]).with_code(0).out, "1 removed on this replica\n");
+    assert!(switch(&["undo"]).with_code(69).err.contains("no switch is set on edge"));
+    assert!(switch(&["undo", "--for", "5"]).with_code(64).err.contains("--for"));
+}
+
+#[test]
+fn a_reload_keeps_switches_whose_target_still_exists() {
+    let (serving, _) = serving(&[]);
+    let debug = serving.port("debug");
+    for target in ["edge", "edge.client"] {
+        let path = format!("/switch?target={target}&to=deny");
+        assert_eq!(order(debug, &path, TOKEN).status, 200);
+    }
     let policy = serving.directory().join("policy.yaml");
-    fs::write(policy, FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 6")).unwrap();
-    until("the policy to win", || (asked(&serving, "ann") == 200).then_some(()));
-    assert_eq!(http::get(debug, "/switches").body, "no switch is set\n");
+    fs::write(&policy, FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 6")).unwrap();
+    serving.logged_in_time("policy reloaded");
+    let listed = "edge: deny\nedge.client: deny\n";
+    assert_eq!(http::get(debug, "/switches").body, listed);
+    assert_eq!(asked(&serving, "ann"), 429);
+    fs::write(&policy, FIVE_A_DAY.replace("key: client", "key: customer")).unwrap();
+    let removed = serving.logged_in_time("switch removed");
+    assert_eq!(removed["target"], "edge.client");
+    assert_eq!(http::get(debug, "/switches").body, "edge: deny\n");
+}
+
+#[test]
+fn a_reset_of_unused_counters_says_so() {
+    let (serving, token) = serving(&[]);
+    let debug = serving.port("debug").to_string();
+    let side = ["--debug", &debug, "--debug-token-file", &token];
+    let reset = |descriptor: &str| run(&[&["reset", "edge", descriptor][..], &side].concat());
+    let nothing = "nothing to reset: no hits were counted for these values";
+    assert_eq!(asked(&serving, "ann"), 200);
+    assert!(reset("client=anne").with_code(0).out.contains(nothing));
+    assert!(!reset("client=ann").with_code(0).out.contains(nothing));
+    let unmatched = reset("customer=ann").with_code(69);
+    assert!(unmatched.err.contains("no rule with a limit matches"), "{}", unmatched.err);
+}
+
+#[test]
+fn the_token_scheme_is_case_insensitive_and_a_missing_token_file_says_so() {
+    let (serving, token) = serving(&[]);
+    let debug = serving.port("debug");
+    for scheme in ["bearer", "BEARER"] {
+        let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
+        let line =
+            format!("POST /undo HTTP/1.1\r\n{head}\r\nAuthorization: {scheme} {TOKEN}\r\n\r\n");
+        assert_eq!(http::send(debug, &line).status, 200, "{scheme}");
+    }
+    fs::remove_file(&token).unwrap();
+    serving.logged_in_time("cannot read the debug token file");
+    let reply = order(debug, "/undo", TOKEN);
+    assert_eq!(reply.status, 503);
+    assert!(reply.body.contains("--debug-token-file"), "{}", reply.body);
+}
+
+#[test]
+fn debug_logs_are_ours_and_not_those_of_libraries() {
+    let (serving, token) = serving(&["--log-level", "debug"]);
+    serving.ask("ann");
+    assert_eq!(order(serving.port("debug"), "/log-level?to=debug&for=60", TOKEN).status, 200);
+    serving.ask("ann");
+    for library in ["frame", "FramedRead", "h2", "hyper"] {
+        assert!(!serving.log().contains(library), "{}", serving.log());
+    }
+    drop(token);
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use crate::support::http::{get, post, send};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run};
 use crate::support::wait::until;
 
 const ASK: &str =
@@ -40,6 +40,43 @@ fn json_answers_200_429_and_400() {
     }
     let large = format!("{{\"domain\":\"{}\"}}", "x".repeat(5 << 20));
     assert_eq!(post(http, "/json", &large).status, 413);
+    let chunked = |content_type: &str, body: &str| {
+        send(
+            http,
+            &format!(
+                "POST /json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{content_type}\
+                 Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+                body.len()
+            ),
+        )
+    };
+    let json = "Content-Type: Application/JSON; charset=utf-8\r\n";
+    assert_eq!(chunked(json, ASK).status, 429);
+    assert_eq!(chunked(json, &large).status, 413);
+    for other in ["", "Content-Type: text/plain\r\n", "Content-Type: application/jsonp\r\n"] {
+        let reply = chunked(other, ASK);
+        assert_eq!(reply.status, 415, "{other}");
+        assert_eq!(reply.body, "the content type must be application/json\n");
+    }
+}
+
+#[test]
+fn json_answers_503_if_the_store_is_unavailable_and_the_rule_says_error() {
+    let policy = format!("{FIVE_A_DAY}on_store_failure: error\n");
+    let serving = Tidegate::policy(&policy, &["--redis-url", "127.0.0.1:1"]);
+    let reply = post(serving.port("http"), "/json", ASK);
+    assert_eq!(reply.status, 503, "{}", reply.body);
+    assert!(reply.head.contains("content-type: text/plain"), "{}", reply.head);
+}
+
+#[test]
+fn the_message_size_bounds_a_json_body_and_a_grpc_message() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--message-size", "64KiB"]);
+    let long = ASK.replace("ann", &"x".repeat(65_536));
+    assert_eq!(post(serving.port("http"), "/json", &long).status, 413);
+    let value = format!("client={}", "x".repeat(65_536));
+    let ask = run(&["ask", &serving.port("grpc").to_string(), "edge", &value]);
+    assert!(ask.err.contains("the message is longer than 65536 bytes"), "{}", ask.err);
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! A changed policy takes effect; an invalid one is reported and does not.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::support::http::get;
+use crate::support::http::{get, post};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
 
@@ -103,4 +108,107 @@ fn a_loop_of_links_is_an_error() {
     let mut command = tidegate();
     command.args(["check"]).arg(&limits);
     crate::support::tidegate_process::ran(&mut command).with_code(65);
+}
+
+/// A second domain, so that a directory can hold both.
+fn other_domain(number: &str) -> String {
+    with_limit(number).replace("edge", "other")
+}
+
+#[test]
+fn a_change_takes_effect_within_3_s_while_other_files_keep_changing() {
+    let files = directory(&[("limits/a.yaml", FIVE_A_DAY), ("limits/b.yaml", &other_domain("21"))]);
+    let limits = files.path().join("limits");
+    let mut command = tidegate();
+    command.args(["serve", "--policy-poll", "1s", "--policy"]).arg(&limits);
+    let serving = Tidegate::start(&mut command, files);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0_u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                // One policy file is written in place, and other files come and go.
+                let mut noisy = File::create(limits.join("b.yaml")).expect("writable");
+                noisy.write_all(other_domain("22").as_bytes()).expect("writable");
+                writeln!(noisy, "# {round}").expect("writable");
+                let passing = limits.join(format!("c{round}.yaml"));
+                fs::write(&passing, "domain: [").expect("writable");
+                thread::sleep(Duration::from_millis(50));
+                fs::remove_file(&passing).expect("removable");
+            }
+        });
+        let begin = Instant::now();
+        fs::write(limits.join("a.yaml"), with_limit("7")).expect("writable");
+        until_limit_is(&serving, "7");
+        let took = begin.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        assert!(took < Duration::from_secs(3), "{took:?}");
+        assert!(
+            limit_is(&serving, "21"),
+            "the file that keeps changing has its last complete text"
+        );
+    });
+    until_limit_is(&serving, "22");
+    assert!(serving.logged("policy error").is_none(), "{}", serving.log());
+}
+
+fn make_fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
+}
+
+#[test]
+fn a_fifo_in_place_of_a_file_blocks_nothing() {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", "t"), ("password", "p")]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let server = crate::support::redis_server::Server::start(&[]);
+    let mut command = tidegate();
+    command.args(["serve", "--policy", &path("policy.yaml"), "--debug-token-file", &path("token")]);
+    command.args(["--redis-auth-file", &path("password"), "--redis-timeout", "100ms"]);
+    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port)]);
+    let serving = Tidegate::start(&mut command, files);
+    for name in ["policy.yaml", "token", "password"] {
+        let path = serving.directory().join(name);
+        fs::remove_file(&path).expect("removable");
+        make_fifo(&path);
+    }
+    serving.logged_in_time("policy not reloaded, the last good one stays in force");
+    serving.logged_in_time("cannot read the debug token file");
+    serving.logged_in_time("cannot read the Redis password file");
+    for _ in 0..4 {
+        assert_eq!(post(serving.port("debug"), "/undo", "").status, 503);
+    }
+    assert_eq!(get(serving.port("http"), "/healthz").status, 200);
+    assert!(serving.ask("ann").contains("4 left"));
+    let path = serving.directory().join("policy.yaml");
+    fs::remove_file(&path).expect("removable");
+    fs::write(&path, with_limit("8")).expect("writable");
+    until_limit_is(&serving, "8");
+}
+
+#[test]
+fn a_fifo_as_secret_is_an_error_at_the_start() {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
+    let fifo = files.path().join("secret");
+    make_fifo(&fifo);
+    let mut command = tidegate();
+    command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
+    command.arg("--key-secret-file").arg(&fifo);
+    let ran = crate::support::tidegate_process::ran(&mut command).with_code(64);
+    assert!(ran.err.contains("not a regular file"), "{}", ran.err);
+}
+
+#[test]
+fn sighup_reloads_at_once() {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
+    let path = files.path().join("policy.yaml");
+    let mut command = tidegate();
+    command.args(["serve", "--policy-poll", "1h", "--policy"]).arg(&path);
+    let serving = Tidegate::start(&mut command, files);
+    serving.signal("HUP");
+    serving.logged_in_time("policy files read again, nothing has changed");
+    fs::write(&path, with_limit("9")).expect("writable");
+    serving.signal("HUP");
+    until_limit_is(&serving, "9");
 }

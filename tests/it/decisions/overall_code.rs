@@ -1,6 +1,6 @@
 //! The overall code: quota mode, shadow mode, `replaces`, unlimited.
 
-use tidegate::decide::Modes;
+use tidegate::decide::GlobalModes;
 use tidegate::domain::{Code, Source};
 
 use super::test_decider::{Bench, d};
@@ -68,7 +68,7 @@ fn a_required_descriptor_refuses_whatever_the_quotas_say() {
 
 #[test]
 fn under_global_quota_mode_every_descriptor_is_a_quota_descriptor() {
-    let bench = Bench::with_modes(TWO, Modes { quota: true, shadow: false });
+    let bench = Bench::with_modes(TWO, GlobalModes { quota: true, shadow: false });
     let both = [d("small=a"), d("large=a")];
     assert!(bench.ask(&both).passes());
     assert!(bench.ask(&both).passes(), "the larger one still passes");
@@ -77,7 +77,7 @@ fn under_global_quota_mode_every_descriptor_is_a_quota_descriptor() {
 
 #[test]
 fn under_global_quota_mode_an_unmatched_descriptor_disables_rejection() {
-    let bench = Bench::with_modes(TWO, Modes { quota: true, shadow: false });
+    let bench = Bench::with_modes(TWO, GlobalModes { quota: true, shadow: false });
     assert_eq!(bench.passes("small=a", 3), 1);
     let answer = bench.ask(&[d("small=a"), d("nobody=a")]);
     assert!(answer.passes());
@@ -106,7 +106,7 @@ fn a_shadowed_quota_descriptor_counts_as_one_that_passes() {
 
 #[test]
 fn global_shadow_mode_answers_ok_and_keeps_each_status() {
-    let bench = Bench::with_modes(TWO, Modes { shadow: true, quota: false });
+    let bench = Bench::with_modes(TWO, GlobalModes { shadow: true, quota: false });
     assert!(bench.one("small=a").passes());
     let over = bench.one("small=a");
     assert!(over.passes());
@@ -116,7 +116,7 @@ fn global_shadow_mode_answers_ok_and_keeps_each_status() {
 
 #[test]
 fn global_shadow_mode_charges_as_if_enforced() {
-    let bench = Bench::with_modes(TWO, Modes { shadow: true, quota: false });
+    let bench = Bench::with_modes(TWO, GlobalModes { shadow: true, quota: false });
     assert!(bench.one("small=a").passes());
     for _ in 0..5 {
         assert!(bench.ask(&[d("small=a"), d("large=a")]).shadowed);

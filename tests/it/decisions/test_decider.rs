@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::decide::{Decider, Modes};
+use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{
     CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, Observer, Override, Request,
-    Source,
+    Source, WaitPrecision,
 };
 use tidegate::policy::{self, Policy, Secret};
 use tidegate::store::memory::MemoryStore;
@@ -51,6 +51,7 @@ pub struct TestDecision {
     pub rows: Vec<Row>,
     pub limited_by: Option<String>,
     pub retry_after: Option<Micros>,
+    pub precision: Option<WaitPrecision>,
     pub source: Source,
     pub shadowed: bool,
     pub slot: Option<String>,
@@ -87,6 +88,18 @@ pub fn d(path: &str) -> TestDescriptor {
 }
 
 impl TestDescriptor {
+    pub fn entries(&self) -> Vec<Entry<'_>> {
+        self.path.iter().map(|(k, v)| Entry { key: k.as_bytes(), value: v }).collect()
+    }
+    pub fn of<'a>(&'a self, entries: &'a [Entry<'a>]) -> Descriptor<'a> {
+        Descriptor {
+            entries,
+            hits: Hits(self.hits.unwrap_or(1)),
+            refund: self.refund,
+            limit: self.limit,
+            holder: self.holder.as_deref().map(str::as_bytes),
+        }
+    }
     pub fn hits(mut self, hits: u64) -> TestDescriptor {
         self.hits = Some(hits);
         self
@@ -116,10 +129,10 @@ pub fn compiled(yaml: &str) -> Policy {
 
 impl Bench {
     pub fn new(yaml: &str) -> Bench {
-        Bench::with_modes(yaml, Modes::default())
+        Bench::with_modes(yaml, GlobalModes::default())
     }
 
-    pub fn with_modes(yaml: &str, modes: Modes) -> Bench {
+    pub fn with_modes(yaml: &str, modes: GlobalModes) -> Bench {
         let told = RecordedEvents::default();
         let decider =
             Decider::new(Arc::new(compiled(yaml)), MemoryStore::new(100_000), told.clone(), modes);
@@ -183,25 +196,13 @@ fn with_request<R>(
     descriptors: &[TestDescriptor],
     then: impl FnOnce(&Request<'_>) -> R,
 ) -> R {
-    let entries: Vec<Vec<Entry<'_>>> = descriptors
-        .iter()
-        .map(|d| d.path.iter().map(|(k, v)| Entry { key: k.as_bytes(), value: v }).collect())
-        .collect();
-    let descriptors: Vec<Descriptor<'_>> = descriptors
-        .iter()
-        .zip(&entries)
-        .map(|(d, entries)| Descriptor {
-            entries,
-            hits: Hits(d.hits.unwrap_or(1)),
-            refund: d.refund,
-            limit: d.limit,
-            holder: d.holder.as_deref().map(str::as_bytes),
-        })
-        .collect();
+    let entries: Vec<Vec<Entry<'_>>> = descriptors.iter().map(TestDescriptor::entries).collect();
+    let descriptors: Vec<Descriptor<'_>> =
+        descriptors.iter().zip(&entries).map(|(d, entries)| d.of(entries)).collect();
     then(&Request { domain, descriptors: &descriptors })
 }
 
-fn answered(decision: &Decision<'_>) -> TestDecision {
+pub fn answered(decision: &Decision<'_>) -> TestDecision {
     TestDecision {
         code: decision.code,
         rows: decision
@@ -217,6 +218,7 @@ fn answered(decision: &Decision<'_>) -> TestDecision {
             .collect(),
         limited_by: decision.limited_by.map(|by| by.name.to_owned()),
         retry_after: decision.limited_by.and_then(|by| by.retry_after),
+        precision: decision.limited_by.map(|by| by.precision),
         source: decision.source,
         shadowed: decision.shadowed,
         slot: decision.slot.as_ref().map(|slot| slot.as_str().to_owned()),

@@ -87,7 +87,7 @@ fn message_lines(scope: &str, of: &DescriptorProto, into: &mut Vec<String>) {
 
 #[test]
 fn every_field_has_the_name_and_number_that_envoy_gives_it() {
-    let set = FileDescriptorSet::decode(tidegate::wire::DESCRIPTORS).unwrap();
+    let set = FileDescriptorSet::decode(tidegate::wire::FILE_DESCRIPTOR_SET).unwrap();
     let mut lines = Vec::new();
     for file in set.file.iter().filter(|file| file.package() != "google.protobuf") {
         file.enum_type.iter().for_each(|of| enum_lines(file.package(), of, &mut lines));

@@ -5,6 +5,7 @@
 mod field_numbers;
 mod graceful_shutdown;
 mod health;
+mod incomplete_requests;
 mod malformed_calls;
 mod mutual_tls;
 mod request_validation;

@@ -77,7 +77,7 @@ async fn may_ask(
         }),
     };
     match soon("connecting", Client::connect(&settings)).await {
-        Ok(mut client) => soon("an answer", client.ask(&question("edge"))).await.is_ok(),
+        Ok(mut client) => soon("an answer", client.send(&question("edge"))).await.is_ok(),
         Err(WireError::Connect { .. }) => false,
         Err(other) => panic!("{other}"),
     }
@@ -102,7 +102,7 @@ async fn without_an_authority_any_caller_may_come_over_tls_and_none_in_plaintext
     assert!(may_ask(&server, &ours, None).await);
     let plain = ClientSettings { target: server.address.to_string(), ..Default::default() };
     let plain = match Client::connect(&plain).await {
-        Ok(mut client) => client.ask(&question("edge")).await.is_ok(),
+        Ok(mut client) => client.send(&question("edge")).await.is_ok(),
         Err(_) => false,
     };
     assert!(!plain);

@@ -68,7 +68,7 @@ async fn thousands_of_calls_at_once_on_one_connection_are_all_answered() {
     let client = server.client().await;
     let calls = (0..6_000).map(|_| {
         let mut client = client.clone();
-        tokio::spawn(async move { client.ask(&question("edge")).await.map(|told| told.refused) })
+        tokio::spawn(async move { client.send(&question("edge")).await.map(|told| told.refused) })
     });
     let calls: Vec<_> = calls.collect();
     for call in calls {
@@ -77,21 +77,42 @@ async fn thousands_of_calls_at_once_on_one_connection_are_all_answered() {
     server.left().await;
 }
 
+/// Longer than the resolution of the time of a connection's last call.
+async fn a_tick() {
+    tokio::time::sleep(Duration::from_millis(250)).await;
+}
+
 #[tokio::test]
-async fn a_connection_beyond_the_bound_is_closed_and_the_next_after_one_leaves_is_served() {
+async fn a_connection_beyond_the_bound_closes_the_longest_idle_one() {
     let server = Server::with(|limits| limits.connections_max = 2);
-    let (first, second) = (connect(server.address).await, connect(server.address).await);
-    for connection in [&first, &second] {
-        exchange(connection, call(), framed(&encoded("edge"))).await.unwrap();
-    }
-    let mut third = socket(server.address).await;
-    assert_eq!(soon("the end", third.read(&mut [0; 64])).await.unwrap_or(0), 0);
-    assert_eq!(server.traffic.refused.load(Ordering::SeqCst), 1);
-    exchange(&first, call(), framed(&encoded("edge"))).await.unwrap();
-    drop(second);
-    until("the second leaves", || server.open() == 1).await;
-    let fourth = connect(server.address).await;
-    assert_eq!(exchange(&fourth, call(), framed(&encoded("edge"))).await.unwrap().grpc_status, 0);
+    let mut first = begun(server.address).await;
+    let second = connect(server.address).await;
+    let ask = async |connection| {
+        exchange(connection, call(), framed(&encoded("edge"))).await.map(|a| a.grpc_status)
+    };
+    assert_eq!(ask(&second).await.unwrap(), 0);
+    a_tick().await;
+    let third = connect(server.address).await;
+    assert_eq!(ask(&third).await.unwrap(), 0, "the newcomer is served");
+    soon("GOAWAY to the first", async {
+        while next_frame(&mut first).await.expect("GOAWAY before the end").0 != GOAWAY {}
+    })
+    .await;
+    until_closed(&mut first).await;
+    a_tick().await;
+    assert_eq!(ask(&second).await.unwrap(), 0);
+    // A socket that sends nothing makes room like any other.
+    let mut fourth = socket(server.address).await;
+    a_tick().await;
+    assert_eq!(ask(&second).await.unwrap(), 0, "its last call is later than that of the third");
+    let fifth = connect(server.address).await;
+    assert_eq!(ask(&fifth).await.unwrap(), 0);
+    assert_eq!(soon("the end", fourth.read(&mut [0; 64])).await.unwrap_or(0), 0);
+    assert!(ask(&third).await.is_err());
+    until("three are closed", || server.open() == 2).await;
+    assert_eq!(server.traffic.evicted.load(Ordering::SeqCst), 3);
+    assert_eq!(server.traffic.refused.load(Ordering::SeqCst), 0);
+    drop((second, fifth));
     server.left().await;
 }
 

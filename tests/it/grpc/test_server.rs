@@ -12,11 +12,12 @@ use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::Unavailable;
 use tidegate::domain::{
     Code, Decision, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit, Unit,
+    WaitPrecision,
 };
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
-    Address, ConnectionStats, Decide, DrainReport, Health, ListenSettings, Listener, RateLimit,
-    Router, ServerLimits, Tls,
+    Address, ConnectionStats, Decide, Drain, DrainReport, Health, ListenSettings, Listener,
+    RateLimit, Router, ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
 use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
@@ -103,6 +104,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
             name: "per-ip",
             rule: None,
             retry_after: Some(Micros(1_500_000)),
+            precision: WaitPrecision::Exact,
         }),
         statuses: vec![status; request.descriptors.len()],
         source: Source::Memory,
@@ -178,6 +180,7 @@ impl Wanted {
         let traffic = listener.connection_stats();
         let served = tokio::spawn(listener.serve(front, async {
             let _ = left.await;
+            Drain::AfterDelay
         }));
         Server { address, bench, health, traffic, leave: Some(leave), served }
     }

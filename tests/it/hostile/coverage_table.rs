@@ -192,12 +192,13 @@ const CALLS: &[Row] = &[
         ],
     ),
     (
-        "65 descriptors, 17 entries, a message above 4 MiB; a value of any bytes and length",
+        "65 descriptors, 17 entries, 8,193 fields, a message above 1 MiB; a value of any bytes and length",
         "INVALID_ARGUMENT before any counter is asked; counted",
         &[
             "what_is_no_request_is_invalid_and_charges_nobody",
             "more_descriptors_or_entries_than_the_bound_are_invalid_and_the_bound_is_told",
             "a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not",
+            "a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated",
             "a_value_of_forty_kilobytes_is_limited_like_any_other",
             "a_long_value_in_twenty_descriptors_is_limited_like_any_other",
         ],

@@ -46,7 +46,7 @@ async fn what_is_no_request_is_invalid_and_charges_nobody() {
     let connection = connect(address).await;
     let unit = |unit: u8| [ann(), field(2, &[0x08, 1, 0x10, unit])].concat();
     let deep = [ann(), entry(b"a", b"b").repeat(16)].concat();
-    let cases: [(&str, Vec<u8>); 12] = [
+    let cases: [(&str, Vec<u8>); 13] = [
         ("nothing", Vec::new()),
         ("no domain", field(2, &ann())),
         ("no descriptors", field(1, b"edge")),
@@ -58,7 +58,8 @@ async fn what_is_no_request_is_invalid_and_charges_nobody() {
         ("no unit", message(&unit(0))),
         ("half a message", message(&ann())[..9].to_vec()),
         ("groups in groups", vec![0x0b; 4_096]),
-        ("more than 4 MiB", message(&entry(b"client", &vec![b'x'; 4 << 20]))),
+        ("more than 1 MiB", message(&entry(b"client", &vec![b'x'; 1 << 20]))),
+        ("more than 8,192 fields", [message(&ann()), [0x20, 0].repeat(8_192)].concat()),
     ];
     for (what, message) in cases {
         let answer = exchange(&connection, call(), framed(&message)).await.unwrap();

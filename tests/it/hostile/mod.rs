@@ -5,6 +5,7 @@ mod certificate_rotation;
 mod client_certificates;
 mod coverage_table;
 mod extreme_requests;
+mod half_received;
 mod http2_abuse;
 mod key_flood;
 mod secret_leaks;

@@ -40,7 +40,7 @@ pub(crate) fn question(descriptors: Vec<CallDescriptor>) -> CallRequest {
 }
 
 pub(crate) async fn asked(client: &mut Client, question: &CallRequest) -> CallResponse {
-    soon("an answer", client.ask(question)).await.unwrap_or_else(|error| panic!("{error}"))
+    soon("an answer", client.send(question)).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// How many hits a client has left; takes none.

@@ -101,7 +101,7 @@ pub(crate) async fn connect(
 pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<CallResponse, WireError> {
     let entries = vec![(b"client".to_vec(), b"ann".to_vec())];
     let descriptors = vec![CallDescriptor { entries, ..Default::default() }];
-    client.ask(&CallRequest { domain: domain.to_owned(), descriptors, hits: 0 }).await
+    client.send(&CallRequest { domain: domain.to_owned(), descriptors, hits: 0 }).await
 }
 
 /// A number of the process's metrics.

@@ -75,7 +75,7 @@ async fn damage_is_answered_and_mended_never_an_error() {
             let taken = ChargeRecord { hits: Hits(1), at: START, window: START, entry: 0 };
             let receipt = Receipt { key, limit: limit.clone(), taken };
             spoil(&bench, &text, how).await;
-            let item = bench.encoder.refund(&[receipt], Some(START));
+            let item = bench.encoder.encode_refund(&[receipt], Some(START));
             bench.plain.run(&item).await.unwrap();
 
             spoil(&bench, &text, how).await;
@@ -102,7 +102,8 @@ async fn a_full_server_still_refuses_and_only_a_charge_fails() {
         let refused = bench.one(take(key(n as u64), limit, 1), None).await;
         assert_eq!(refused.verdict, Verdict::Refuse);
         let fresh = take(key(9 + n as u64), limit, 1);
-        let item = bench.encoder.call(&[fresh, fresh], Accounting::AllOrNothing, None, START);
+        let item =
+            bench.encoder.encode_call(&[fresh, fresh], Accounting::AllOrNothing, None, START);
         assert!(bench.plain.run(&item).await.is_err(), "a charge cannot be written");
     }
     bench.command::<()>(&[b"CONFIG", b"SET", b"maxmemory", b"0"]).await;
@@ -119,7 +120,7 @@ async fn a_server_that_forbids_reading_is_an_error_not_an_empty_counter() {
     bench.command::<()>(&[b"ACL", b"SETUSER", b"default", b"-get"]).await;
     let checks = [take(key(1), &limit, 1), take(key(1), &limit, 1)];
     for checks in [&checks[..1], &checks[..]] {
-        let item = bench.encoder.call(checks, Accounting::AllOrNothing, None, START);
+        let item = bench.encoder.encode_call(checks, Accounting::AllOrNothing, None, START);
         assert!(bench.plain.run(&item).await.is_err());
     }
 }

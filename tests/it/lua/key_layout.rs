@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use tidegate::domain::{Algorithm, CounterKey};
-use tidegate::store::redis::keys::{Prefix, slot, slot_of_text};
+use tidegate::store::redis::keys::{Prefix, counter_slot, key_slot};
 
 use crate::support::limits::*;
 use crate::support::redis_server::Server;
@@ -77,8 +77,8 @@ async fn slots_are_those_the_server_computes() {
             .query_async(&mut connection)
             .await
             .unwrap();
-        assert_eq!(slot(&key), theirs, "{text}");
-        assert_eq!(slot_of_text(text.as_bytes()), theirs, "{text}");
+        assert_eq!(counter_slot(&key), theirs, "{text}");
+        assert_eq!(key_slot(text.as_bytes()), theirs, "{text}");
     }
     for odd in ["", "{}a", "a{}b{c}", "{{a}}", "}{a", "{a", "a}b", "{a}{b}"] {
         let theirs: u16 = redis::cmd("CLUSTER")
@@ -87,7 +87,7 @@ async fn slots_are_those_the_server_computes() {
             .query_async(&mut connection)
             .await
             .unwrap();
-        assert_eq!(slot_of_text(odd.as_bytes()), theirs, "{odd:?}");
+        assert_eq!(key_slot(odd.as_bytes()), theirs, "{odd:?}");
     }
 }
 
@@ -95,6 +95,6 @@ async fn slots_are_those_the_server_computes() {
 fn a_tag_places_counters_and_never_splits_or_joins_them() {
     let limit = window(1, SECOND);
     let (a, b) = (tagged(1, 9), tagged(2, 9));
-    assert_eq!(slot(&a), slot(&b));
+    assert_eq!(counter_slot(&a), counter_slot(&b));
     assert_ne!(text("", &a, &limit.algorithm), text("", &b, &limit.algorithm));
 }

@@ -160,7 +160,7 @@ impl Trace {
         });
         self.told.extend(told);
         self.receipts.extend(checks.iter().zip(&got).filter_map(|(check, answer)| {
-            answer.outcome().and_then(|outcome| Receipt::of(check, outcome))
+            answer.outcome().and_then(|outcome| Receipt::for_check(check, outcome))
         }));
         assert!(got.iter().all(|answer| matches!(answer, Answer::Decided(_))));
     }
@@ -224,9 +224,10 @@ impl Drawn {
             2 => Op::Refund { cost },
             _ => Op::Take { cost },
         };
-        let role = match random.below(8) {
+        let role = match random.below(10) {
             0 => Role::Shadow,
-            1 => Role::Quota,
+            1 | 2 => Role::Quota(0),
+            3 => Role::Quota(1),
             _ => Role::Required,
         };
         let holder = (n == SLOTS && !random.one_in(4))

@@ -6,14 +6,18 @@ use tidegate::domain::{
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
-use tidegate::store::redis::script::library::{FILES, PRODUCTION, STRICT};
+use tidegate::store::redis::script::library::{LUA_FILES, PRODUCTION, STRICT};
 use tidegate::store::redis::script::msgpack::Packed;
 
 use crate::support::limits::*;
 use crate::support::redis_server::Server;
 
 fn file(path: &str) -> &'static str {
-    FILES.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("{path} is bundled")).1
+    LUA_FILES
+        .iter()
+        .find(|(name, _)| *name == path)
+        .unwrap_or_else(|| panic!("{path} is bundled"))
+        .1
 }
 
 fn header(path: &str) -> impl Iterator<Item = &'static str> {
@@ -118,7 +122,7 @@ fn encoder() -> Encoder {
 #[test]
 fn a_fast_path_of_one_check_gets_what_its_header_names() {
     let holds = |path: &str, check: Check<'_>, expected: &str| {
-        let call = encoder().call(&[check], Accounting::AllOrNothing, None, START);
+        let call = encoder().encode_call(&[check], Accounting::AllOrNothing, None, START);
         assert_eq!(format!("{}.lua", call.script.name), path);
         assert_named(&argv(path), &sent(&call), expected);
     };
@@ -151,7 +155,7 @@ fn a_fast_path_of_several_checks_gets_what_its_header_names() {
     let [call, of_window, of_bucket, special] = &lists(path)[..] else { panic!("four lists") };
     let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
     let holds = |checks: &[Check<'_>], expected: &[&str]| {
-        let sent = words(&encoder().call(checks, Accounting::AllOrNothing, None, START));
+        let sent = words(&encoder().encode_call(checks, Accounting::AllOrNothing, None, START));
         assert_eq!(argv(path), ["now_us", "numbers"]);
         let mut values = unpacked(&sent[1]);
         // Windows, arrivals, credits, then what is special.
@@ -188,7 +192,7 @@ fn apply_gets_what_its_header_and_each_algorithm_name() {
     let holds = |algorithm: &str, check: Check<'_>, expected: &str| {
         // The same counter twice: no fast path decides that.
         let twice = [check, check];
-        let call = encoder().call(&twice, Accounting::Independent, Some(Micros(9)), START);
+        let call = encoder().encode_call(&twice, Accounting::Independent, Some(Micros(9)), START);
         assert_eq!(call.script.name, "apply");
         let sent = words(&call);
         assert_eq!(sent[..2], [b"9".as_slice(), b"independent"]);
@@ -242,7 +246,7 @@ fn a_receipt_is_sent_with_what_the_header_names() {
         ChargeRecord { hits: Hits(3), at: Micros(77), window: Micros(60_000_000), entry: 0 };
     let receipt = |n, limit| Receipt { key: key(n), limit, taken };
     let receipts = [receipt(1, window(5, MINUTE)), receipt(2, credits(5, 7, SECOND))];
-    let sent = words(&encoder().refund(&receipts, None));
+    let sent = words(&encoder().encode_refund(&receipts, None));
     assert_eq!(sent[..2], [b"".as_slice(), b"10"]);
     let values = unpacked(&sent[2]);
     assert_named(
@@ -261,7 +265,7 @@ fn a_receipt_is_sent_with_what_the_header_names() {
 
 #[test]
 fn every_file_says_its_purpose_and_every_script_its_keys_arguments_state_reply_and_cost() {
-    for (path, text) in FILES {
+    for (path, text) in LUA_FILES {
         let header: Vec<&str> = header(path).collect();
         assert_eq!(header[0], "#!lua", "{path}");
         assert!(header[1].starts_with("-- "), "{path}");
@@ -317,7 +321,7 @@ fn every_letter_of_a_key_names_an_algorithm() {
 
 #[test]
 fn no_script_turns_a_number_into_text_on_its_own() {
-    for (path, text) in FILES {
+    for (path, text) in LUA_FILES {
         for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
             assert!(!line.contains("tostring"), "{path}: {line}");
             let rounds =
@@ -331,7 +335,7 @@ fn no_script_turns_a_number_into_text_on_its_own() {
 async fn redis_unpacks_the_numbers_that_rust_packed() {
     let numbers = [0, 1, 127, 128, 65_535, 65_536, u64::from(u32::MAX), 1 << 32, (1 << 53) - 1];
     let mut packed = Packed::default();
-    numbers.iter().for_each(|number| packed.number(*number));
+    numbers.iter().for_each(|number| packed.push_number(*number));
     let script = "local n = { cmsgpack.unpack(ARGV[1]) }
         for i = 1, #n do n[i] = string.format('%.0f', n[i]) end
         return n";

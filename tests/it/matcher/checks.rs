@@ -56,7 +56,7 @@ fn checks_stand_in_the_order_of_the_descriptors_and_of_the_file() {
 fn a_mode_of_the_rule_is_the_role_of_its_checks_and_shadow_wins() {
     for (shadow, quota, role) in [
         (false, false, Role::Required),
-        (false, true, Role::Quota),
+        (false, true, Role::Quota(0)),
         (true, false, Role::Shadow),
         (true, true, Role::Shadow),
     ] {

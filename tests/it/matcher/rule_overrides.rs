@@ -83,14 +83,14 @@ fn several_switches_act_one_after_the_other() {
 #[test]
 fn a_switch_that_would_do_nothing_is_refused() {
     let policy = written();
-    assert_eq!(policy.accepts("d", RuleOverride::Deny), Ok(()));
-    assert_eq!(policy.accepts("d.user", RuleOverride::Allow), Ok(()));
+    assert_eq!(policy.check_override("d", RuleOverride::Deny), Ok(()));
+    assert_eq!(policy.check_override("d.user", RuleOverride::Allow), Ok(()));
     assert!(matches!(
-        policy.accepts("d.nobody", RuleOverride::Allow),
+        policy.check_override("d.nobody", RuleOverride::Allow),
         Err(RuleOverrideError::UnknownTarget(_))
     ));
     let unlimited = specs::policy([specs::key("client").unlimited()]);
-    let refused = unlimited.accepts("d", RuleOverride::Deny);
+    let refused = unlimited.check_override("d", RuleOverride::Deny);
     assert!(matches!(refused, Err(RuleOverrideError::NoLimitToDeny(_))));
 }
 

@@ -18,7 +18,7 @@ fn a_domain_is_looked_up_exactly_and_an_unknown_one_has_no_limit() {
             matches.found.iter().all(|f| matches!(f, DescriptorMatch::Limited(_)) == known),
             "{domain}"
         );
-        assert_eq!(policy.knows(domain), known);
+        assert_eq!(policy.has_domain(domain), known);
         assert_eq!(policy.checks(&request, &matches).spans.len(), 2);
     }
 }

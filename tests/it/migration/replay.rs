@@ -49,7 +49,7 @@ async fn replay(target: String, whose: Whose) -> Vec<String> {
             Whose::Theirs if call.there.error.as_deref() == Some(PROCESS_ENDS) => continue,
             Whose::Theirs => &call.there,
         };
-        let mut got = answer(client.ask(&call.question()).await, whose);
+        let mut got = answer(client.send(&call.question()).await, whose);
         if expected.metadata.is_none() {
             got.metadata = None;
         }

@@ -219,7 +219,7 @@ descriptors:
 ";
     let meetings = good(text).colocation;
     assert_eq!(meetings.len(), 1);
-    assert_eq!(meetings[0].colocation, tidegate::policy::Colocation::NotJoinable);
+    assert_eq!(meetings[0].colocation, tidegate::policy::Colocation::NotColocatable);
 }
 
 #[test]

@@ -134,7 +134,7 @@ async fn connect(serving: &Tidegate) -> Client {
 }
 
 async fn admits(client: &mut Client, question: &CallRequest) -> bool {
-    let told = client.ask(question).await.expect("every call is decided");
+    let told = client.send(question).await.expect("every call is decided");
     if told.refused {
         let source = told.metadata.as_ref().map(|metadata| &metadata["tidegate"]["source"]);
         assert_eq!(source.and_then(|source| source.as_str()), Some("redis"));

@@ -52,7 +52,7 @@ impl Store for FlakyStore {
         let heard: Vec<usize> = (0..call.checks.len()).filter(|at| !is_silent(at)).collect();
         let alone = !silent.is_empty() && call.accounting == Accounting::AllOrNothing;
         let part = |at: &usize| match call.checks[*at] {
-            check if alone && check.role == Role::Quota => Check { role: Role::Shadow, ..check },
+            check if alone && check.is_quota() => Check { role: Role::Shadow, ..check },
             check => check,
         };
         let checks: Vec<Check<'_>> = heard.iter().map(part).collect();
@@ -263,7 +263,8 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
     let (one, other) = (window(5, OnStoreFailure::Local), window(0, OnStoreFailure::Local));
     *store.remote().silent.lock().unwrap() =
         vec![(1, ExecutionStatus::NotExecuted), (2, ExecutionStatus::NotExecuted)];
-    let quota = |identity, limit| Check { role: Role::Quota, ..take(identity, limit, 1) };
+    let quota =
+        |number, limit| Check { role: Role::Quota(number), ..take(u128::from(number), limit, 1) };
     let checks = [quota(1, &one), quota(2, &other), take(3, &one, 1)];
     let answers = store.apply(&call(&checks, NOW)).await;
     let charged: Vec<u64> = answers.each.iter().map(|a| a.outcome().unwrap().charged.0).collect();
@@ -274,14 +275,15 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
 async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
-    store.store_override().disable(Some(NOW.saturating_add(Micros::SECOND)));
+    store.store_override().disable();
     assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
     assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
     assert_eq!(store.outages().calls(FallbackReason::Rehearsed), 3);
+    store.store_override().enable();
     let after = NOW.saturating_add(Micros::SECOND);
     assert_eq!(admitted(&store, &limit, 1, after).await, 1);
     assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
-    store.store_override().disable(None);
+    store.store_override().disable();
     admitted(&store, &limit, 1, after).await;
     store.store_override().enable();
     admitted(&store, &limit, 1, after).await;
@@ -392,8 +394,12 @@ fn asked() -> impl Strategy<Value = Scenario> {
     use OnStoreFailure::{Allow, Deny, Error, Local};
     let failure =
         prop_oneof![4 => Just(Local), 2 => Just(Allow), 1 => Just(Deny), 1 => Just(Error)];
-    let role =
-        prop_oneof![3 => Just(Role::Required), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
+    let role = prop_oneof![
+        4 => Just(Role::Required),
+        2 => Just(Role::Quota(0)),
+        1 => Just(Role::Quota(1)),
+        1 => Just(Role::Shadow),
+    ];
     let silent = prop_oneof![
         Just(None),
         Just(Some(ExecutionStatus::NotExecuted)),
@@ -430,8 +436,11 @@ fn expected(asked: &[Scenario]) -> Option<bool> {
         _ => one.fits(),
     };
     let required = asked.iter().filter(|one| one.role == Role::Required).all(passes);
-    let quotas: Vec<_> = asked.iter().filter(|one| one.role == Role::Quota).collect();
-    Some(required && (quotas.is_empty() || quotas.into_iter().any(passes)))
+    let with = |role: Role| asked.iter().filter(move |one| one.role == role);
+    let quotas = [Role::Quota(0), Role::Quota(1)].into_iter();
+    let mut quotas = quotas.filter(|role| with(*role).next().is_some()).peekable();
+    let no_quota = quotas.peek().is_none();
+    Some(required && (no_quota || quotas.any(|role| with(role).all(passes))))
 }
 
 fn settled(asked: &[Scenario], accounting: Accounting) -> Result<(), TestCaseError> {

@@ -11,7 +11,7 @@ use tidegate::domain::{
     Accounting, Algorithm, Answer, Call, Charge, FixedWindow, Hits, Limit, Micros, OnStoreFailure,
     Rate, Source, Unit, Verdict, Window,
 };
-use tidegate::resilience::deadline::{BUDGET, Deadline};
+use tidegate::resilience::deadline::{BUDGET_DEFAULT, Deadline};
 use tidegate::resilience::fallback::{Fallback, FallbackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
@@ -157,7 +157,7 @@ async fn a_start_without_redis_decides_locally_until_redis_is_up() {
     let mut server = Server::start(&[]);
     server.kill();
     let port = server.port;
-    let stack = cold(port, 1, BUDGET);
+    let stack = cold(port, 1, BUDGET_DEFAULT);
     let limit = limit(1_000_000);
     assert_eq!(asked(&stack, 1, &limit).await, (true, Source::Local));
     assert!(stack.outages().outage(Clock::default().now()).is_some());
@@ -217,7 +217,7 @@ async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_down() {
 async fn a_frozen_redis_opens_the_breaker_and_is_used_again_once_it_thaws() {
     let _turn = heavy::turn().await;
     let server = Server::start(&[]);
-    let stack = replica(server.port, 1, BUDGET).await;
+    let stack = replica(server.port, 1, BUDGET_DEFAULT).await;
     let limit = limit(100_000_000);
     let load = Load::start(&stack, 1, &limit);
     load.more("Redis decides", &load.remote, 200).await;
@@ -238,7 +238,7 @@ async fn a_black_hole_is_detected_by_the_callers_timeout_not_by_tcps() {
     let _turn = heavy::turn().await;
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.port);
-    let stack = replica(proxy.port, 1, BUDGET).await;
+    let stack = replica(proxy.port, 1, BUDGET_DEFAULT).await;
     let limit = limit(100_000_000);
     let load = Load::start(&stack, 1, &limit);
     load.more("Redis decides", &load.remote, 200).await;

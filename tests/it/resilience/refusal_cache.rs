@@ -201,7 +201,7 @@ async fn a_refund_seen_here_drops_what_is_remembered() {
     let bench = Bench::new(false);
     let limit = bucket(2, 10 * SECOND);
     let (answers, ..) = bench.call(START, Accounting::AllOrNothing, &[take(1, &limit, 2)]).await;
-    let receipt = Receipt::of(&take(1, &limit, 2), answers[0].outcome().unwrap()).unwrap();
+    let receipt = Receipt::for_check(&take(1, &limit, 2), answers[0].outcome().unwrap()).unwrap();
     bench.one(START, take(1, &limit, 1)).await;
     assert!(!bench.one(START, take(1, &limit, 1)).await.2);
     bench.one(START, check(1, &limit, Op::Refund { cost: Hits(1) })).await;
@@ -290,8 +290,10 @@ async fn a_remembered_check_without_a_say_leaves_the_others_theirs() {
     let (answers, _, asked) = bench.call(START, Accounting::AllOrNothing, &shadow).await;
     assert_eq!(asked, 1);
     assert_eq!(answers[1].outcome().unwrap().charged, Hits(1));
-    let quotas =
-        [Check { role: Role::Quota, ..refused }, Check { role: Role::Quota, ..take(2, &wide, 1) }];
+    let quotas = [
+        Check { role: Role::Quota(0), ..refused },
+        Check { role: Role::Quota(1), ..take(2, &wide, 1) },
+    ];
     let (answers, _, asked) = bench.call(START, Accounting::AllOrNothing, &quotas).await;
     assert_eq!((asked, answers[1].outcome().unwrap().charged), (1, Hits(1)));
     let lone = [quotas[0], take(2, &wide, 1)];

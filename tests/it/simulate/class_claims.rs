@@ -19,7 +19,7 @@ pub(crate) fn set_1(method: &str, surges: Option<usize>) -> SimulationResult {
 
 /// The part of each class's calls that was admitted.
 fn accepted(result: &SimulationResult) -> Vec<f64> {
-    result.groups.iter().map(|group| group.accepted()).collect()
+    result.groups.iter().map(|group| group.admitted_share()).collect()
 }
 
 /// Each class's part of all admitted calls.

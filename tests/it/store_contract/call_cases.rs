@@ -99,8 +99,8 @@ pub async fn c03_one_quota_check_must_pass<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let (one_hit, two_hits) = (window(1, MINUTE), window(2, MINUTE));
     let checks = [
-        with_role(Role::Quota, take(bench.key(1), &one_hit, 1)),
-        with_role(Role::Quota, take(bench.key(2), &two_hits, 1)),
+        with_role(Role::Quota(0), take(bench.key(1), &one_hit, 1)),
+        with_role(Role::Quota(1), take(bench.key(2), &two_hits, 1)),
     ];
     assert_eq!(charged(&apply(bench, &checks).await), [1, 1]);
     let second = apply(bench, &checks).await;
@@ -113,6 +113,31 @@ pub async fn c03_one_quota_check_must_pass<B: Bench>(bench: Arc<B>) {
     let fourth = apply(bench, &mixed).await;
     assert_eq!(verdicts(&fourth), [false, false, true]);
     assert_eq!(charged(&fourth), [0, 0, 0]);
+}
+
+pub async fn c03_all_checks_of_one_quota_descriptor_must_pass<B: Bench>(bench: Arc<B>) {
+    let bench = &*bench;
+    let (one_hit, many) = (window(1, MINUTE), window(10, MINUTE));
+    // The script of several windows, and the one for any algorithm.
+    for (first, other) in [(1, window(10, MINUTE)), (11, sliding_log(10, MINUTE))] {
+        let key = |n: u64| bench.key(first + n);
+        let checks = [
+            with_role(Role::Quota(0), take(key(0), &one_hit, 1)),
+            with_role(Role::Quota(0), take(key(1), &many, 1)),
+            with_role(Role::Quota(1), take(key(2), &one_hit, 1)),
+            with_role(Role::Quota(1), take(key(3), &other, 1)),
+        ];
+        let half = [take(key(2), &one_hit, 1), take(key(3), &other, 1)];
+        assert_eq!(charged(&apply(bench, &half).await), [1, 1]);
+        assert_eq!(
+            charged(&apply(bench, &checks).await),
+            [1, 1, 0, 1],
+            "the first descriptor passes"
+        );
+        let second = apply(bench, &checks).await;
+        assert_eq!(verdicts(&second), [false, true, false, true]);
+        assert_eq!(charged(&second), [0, 0, 0, 0], "each descriptor has a refused check");
+    }
 }
 
 pub async fn c03_shadow_checks_have_no_say<B: Bench>(bench: Arc<B>) {

@@ -13,6 +13,7 @@ use tidegate::store::{LocalStore, Store};
 use super::memory_bound::{count, family};
 use super::memory_store::MemoryBench;
 use super::store_under_test::*;
+use crate::support::environment;
 use crate::support::random::Random;
 
 /// Spreads the bits as a hash would; hashing a million keys takes longer.
@@ -160,6 +161,30 @@ async fn beyond_eight_rules_with_a_sketch_new_keys_are_refused() {
     assert!(warned.iter().any(|overflow| overflow.is_refusing), "{warned:?}");
     assert!(warned.iter().any(|overflow| !overflow.is_refusing), "{warned:?}");
     assert_eq!(bench.store.new_overflows(), [], "once");
+}
+
+#[tokio::test]
+async fn memory_is_freed_after_a_flood_and_the_remaining_keys_keep_their_hits() {
+    let bench = MemoryBench::new(200_000);
+    let (flooded, other) = (family(1, &bucket(1, SECOND)), family(2, &window(5, 60 * MINUTE)));
+    flood(&bench.store, 0..1_000, &other, START);
+    bench.store.sweep(START, usize::MAX);
+    let before = bench.store.footprint();
+    flood(&bench.store, 1_000..200_000, &flooded, START);
+    // Keys that stay, spread over the slab.
+    flood(&bench.store, 1_000_000..1_000_500, &other, START);
+    let flooded_bytes = bench.store.footprint();
+    assert!(flooded_bytes > 8 * before, "{before} {flooded_bytes}");
+    bench.advance(2 * SECOND);
+    for _ in 0..50 {
+        bench.store.sweep(bench.now(), usize::MAX);
+    }
+    let after = bench.store.footprint();
+    assert!(after < before + flooded_bytes / 20, "{before} {flooded_bytes} {after}");
+    for n in (0..1_000).chain(1_000_000..1_000_500) {
+        assert_eq!(left(&bench, flood_key(n), &other).await, 4, "{n}");
+    }
+    assert_eq!(bench.store.len(), 1_500);
 }
 
 /// One check of a random call, as both stores get it.

@@ -85,7 +85,7 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
         let expected = model.apply(&call);
         assert_eq!(outcomes, expected, "seed {seed}, call {n}: {checks:#?}");
         assert!(outcomes.iter().all(sane), "seed {seed}, call {n}: {outcomes:#?}");
-        receipts.extend(checks.iter().zip(&outcomes).filter_map(|(c, o)| Receipt::of(c, o)));
+        receipts.extend(checks.iter().zip(&outcomes).filter_map(|(c, o)| Receipt::for_check(c, o)));
 
         latest = latest.max(bench.now());
         if random.one_in(5) && !receipts.is_empty() && bench.now() == latest {
@@ -188,9 +188,10 @@ impl RandomCheck {
             2 => Op::Refund { cost },
             _ => Op::Take { cost },
         };
-        let role = match random.below(8) {
+        let role = match random.below(10) {
             0 => Role::Shadow,
-            1 => Role::Quota,
+            1 | 2 => Role::Quota(0),
+            3 => Role::Quota(1),
             _ => Role::Required,
         };
         let holder =

@@ -53,7 +53,10 @@ impl<T: Transport> Watched<T> {
         for (key, text) in keys {
             let at = match self.eyes.len() {
                 1 => 0,
-                _ => SLOTS_BEGIN.iter().filter(|begin| **begin <= keys::slot(&key)).count() - 1,
+                _ => {
+                    SLOTS_BEGIN.iter().filter(|begin| **begin <= keys::counter_slot(&key)).count()
+                        - 1
+                }
             };
             let mut look = redis::cmd("PTTL");
             let left: i64 = look.arg(&text).query_async(&mut self.eyes[at].clone()).await.unwrap();

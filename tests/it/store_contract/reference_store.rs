@@ -76,8 +76,9 @@ fn admitted(checks: &[Check<'_>], outcomes: &[Outcome]) -> bool {
             .filter(move |(check, _)| check.role == role)
             .map(|(_, outcome)| outcome.verdict == Verdict::Pass)
     };
+    let quotas = || checks.iter().filter(|check| check.is_quota()).map(|check| check.role);
     passing(Role::Required).all(|passes| passes)
-        && (passing(Role::Quota).next().is_none() || passing(Role::Quota).any(|passes| passes))
+        && (quotas().next().is_none() || quotas().any(|quota| passing(quota).all(|passes| passes)))
 }
 
 /// Whether an outcome is one that a contract allows at all, whatever the store.

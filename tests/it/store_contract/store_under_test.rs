@@ -101,7 +101,7 @@ pub async fn taken<B: Bench>(bench: &B, key: CounterKey, limit: &Arc<Limit>, cos
     let check = take(key, limit, cost);
     let outcome = one(bench, check).await;
     assert!(passes(&outcome), "{outcome:?}");
-    Receipt::of(&check, &outcome).expect("what is charged has a receipt")
+    Receipt::for_check(&check, &outcome).expect("what is charged has a receipt")
 }
 
 pub fn passes(outcome: &Outcome) -> bool {

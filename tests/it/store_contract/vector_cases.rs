@@ -48,7 +48,7 @@ async fn run<B: Bench>(bench: &B, with_another: bool) {
             } else {
                 one(bench, asked).await
             };
-            receipts.push(Receipt::of(&asked, &outcome));
+            receipts.push(Receipt::for_check(&asked, &outcome));
             assert_eq!(
                 Some(Expect::of(&outcome)),
                 step.expect,

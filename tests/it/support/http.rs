@@ -18,8 +18,8 @@ pub(crate) fn post(address: SocketAddr, path: &str, body: &str) -> Reply {
     send(
         address,
         &format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\
-             \r\n{body}"
+            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         ),
     )
 }

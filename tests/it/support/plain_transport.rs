@@ -50,7 +50,7 @@ impl Transport for Plain {
         replies
     }
 
-    fn post(&self, item: ScriptCall) {
+    fn send_in_background(&self, item: ScriptCall) {
         let this = self.clone();
         tokio::spawn(async move { this.run(&item).await });
     }

@@ -32,7 +32,7 @@ impl Bench {
         accounting: Accounting,
         now: Option<Micros>,
     ) -> Vec<Outcome> {
-        let item = self.encoder.call(checks, accounting, now, now.unwrap_or(START));
+        let item = self.encoder.encode_call(checks, accounting, now, now.unwrap_or(START));
         let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
         ScriptReply::decode(&reply, checks, accounting)
             .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))

@@ -86,6 +86,13 @@ impl Tidegate {
 
     /// Starts a command that serves; `kept` lives as long as it.
     pub(crate) fn start(command: &mut Command, kept: TempDir) -> Tidegate {
+        let serving = Tidegate::start_listening(command, kept);
+        serving.logged_in_time("ready");
+        serving
+    }
+
+    /// The same, but waits only until it listens.
+    pub(crate) fn start_listening(command: &mut Command, kept: TempDir) -> Tidegate {
         let log = kept.path().join(".log");
         let file = File::create(&log).expect("writable");
         let child = command
@@ -102,7 +109,6 @@ impl Tidegate {
             assert!(ended.is_none(), "it ended: {}", serving.log());
             serving.logged("listening")
         });
-        serving.logged_in_time("ready");
         for (name, value) in listening.as_object().expect("fields") {
             if let Some(address) = value.as_str().and_then(|text| text.parse().ok()) {
                 serving.ports.insert(name.clone(), address);

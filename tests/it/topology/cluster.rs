@@ -42,7 +42,7 @@ async fn bench(proxied: bool) -> Bench {
 fn spread(cluster: &Cluster) -> Vec<CounterRecord> {
     let mut records: Vec<CounterRecord> = Vec::new();
     for identity in 0.. {
-        let home = cluster.owner(0, keys::slot(&CounterRecord::new(identity, 0).key()));
+        let home = cluster.owner(0, keys::counter_slot(&CounterRecord::new(identity, 0).key()));
         if records.iter().filter(|record| record.home == home).count() < KEYS_EACH {
             records.push(CounterRecord::new(identity, home));
         }
@@ -55,7 +55,7 @@ fn spread(cluster: &Cluster) -> Vec<CounterRecord> {
 
 /// A slot of the first master's.
 fn slot_of_the_first(load: &Load) -> u16 {
-    keys::slot(&load.book.iter().find(|record| record.home == 0).unwrap().key())
+    keys::counter_slot(&load.book.iter().find(|record| record.home == 0).unwrap().key())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,7 +64,7 @@ async fn a_call_takes_one_write_per_node() {
     let items: Vec<(usize, ScriptCall)> = (0..12)
         .map(|at| {
             let key = format!("tg1z:{{{at}}}");
-            let slot = keys::slot_of_text(key.as_bytes());
+            let slot = keys::key_slot(key.as_bytes());
             assert_eq!(slot, cluster.slot_of(&key), "our checksum is the server's");
             (cluster.owner(0, slot), ScriptCall { slot: Some(slot), ..item(&COUNT, &key) })
         })

@@ -276,7 +276,7 @@ async fn call(store: &BudgetedStore, limit: &Arc<Limit>, records: &[&CounterReco
             }
             Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => &record.refused,
             Answer::Unanswered { executed: ExecutionStatus::Unknown } => &record.unknown,
-            Answer::NotAsked => panic!("nothing refuses"),
+            Answer::NotAsked | Answer::LastKnown { .. } => panic!("nothing refuses"),
         };
         column.fetch_add(1, Ordering::SeqCst);
     }

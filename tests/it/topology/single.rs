@@ -64,7 +64,7 @@ async fn a_call_is_sent_in_one_write() {
 async fn a_posted_script_call_runs_without_a_waiting_caller() {
     let server = server();
     let connections = open(single(&server)).await;
-    connections.post(item(&COUNT, "tg1z:{a}"));
+    connections.send_in_background(item(&COUNT, "tg1z:{a}"));
     until("it is counted", || server.count("tg1z:{a}") == 1).await;
 }
 

@@ -10,7 +10,7 @@ fn error(text: &str) -> Option<&'static str> {
 
 fn problems(text: &str) -> Vec<(String, String, u32, u32)> {
     let problems = parse(text).unwrap().problems.into_iter();
-    let first = |p: &Problem| p.message.split("; ").next().unwrap().to_owned();
+    let first = |p: &YamlError| p.message.split("; ").next().unwrap().to_owned();
     problems.map(|p| (first(&p), p.path.to_string(), p.span.line, p.span.column)).collect()
 }
 

@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use super::circuit_breaker::RANDOM_MAX;
 
-/// Wait after the first failure, doubled with each further failure. A restarted server is reached
-/// within 100 ms of its start.
+/// Wait after the first failure. It doubles with each further failure. With 20 ms, a restarted
+/// server is reached within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Longest wait after a failure other than a denied login. A recovering Redis easily handles a
 /// hundred processes that each connect once a second.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Wait after a denied login, which only an operator can fix. Every attempt adds a line to the
-/// server's log.
+/// Wait after a denied login. Longer than after other failures, because only an operator can fix
+/// it, and every attempt adds a line to the server's log.
 const WAIT_DENIED: Duration = Duration::from_secs(2);
 
 /// Backoff of one connection. The first attempt after a working connection is immediate.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    /// Consecutive failed attempts.
+    /// Number of consecutive failed connection attempts.
     failures: u32,
-    /// Whether the last attempt failed because the server denied the login.
+    /// Whether the server denied the login in the last attempt.
     denied: bool,
     /// Whether the current connection has not answered any command yet. If it breaks before its
     /// first answer, that counts as a failure. Otherwise a server that accepts connections and
@@ -31,7 +31,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the wait before the next attempt; `None`: connect immediately. Call once per
+    /// Returns the wait before the next attempt, or `None` to connect immediately. Call it once per
     /// attempt.
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
         if std::mem::replace(&mut self.unproven, true) {
@@ -41,14 +41,14 @@ impl Backoff {
             return None;
         }
         if self.denied {
-            return Some(jittered(WAIT_DENIED));
+            return Some(with_jitter(WAIT_DENIED));
         }
         // 20 ms × 2^10 exceeds `WAIT_MAX`.
         let grown = WAIT_MIN.saturating_mul(1 << (self.failures - 1).min(10));
-        Some(jittered(grown.min(WAIT_MAX)))
+        Some(with_jitter(grown.min(WAIT_MAX)))
     }
 
-    /// Records a failed attempt. `denied`: the server denied the login.
+    /// Records a failed attempt. `denied` tells whether the server denied the login.
     pub(crate) fn record_failure(&mut self, denied: bool) {
         self.denied = denied;
     }
@@ -58,19 +58,20 @@ impl Backoff {
         *self = Backoff::default();
     }
 
-    /// Whether the previous attempt failed too.
+    /// Returns whether the previous attempt also failed.
     pub(crate) fn is_repeated(&self) -> bool {
         self.failures > 0
     }
 }
 
 /// Returns a random duration between half of `wait` and `wait`.
-pub(crate) fn jittered(wait: Duration) -> Duration {
+pub(crate) fn with_jitter(wait: Duration) -> Duration {
     let random = u32::try_from(random()).unwrap_or(0);
     wait / 2 + (wait / 2).saturating_mul(random) / 1024
 }
 
-/// Returns a random number below [`RANDOM_MAX`](super::circuit_breaker::RANDOM_MAX).
+/// Returns a uniformly distributed random number below
+/// [`RANDOM_MAX`](super::circuit_breaker::RANDOM_MAX).
 pub(crate) fn random() -> u64 {
     // `RandomState` has random keys. It is the only source of randomness in the standard library,
     // and good enough for jitter.

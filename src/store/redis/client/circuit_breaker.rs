@@ -1,55 +1,55 @@
 //! State machine of a circuit breaker. While the breaker of a node is open, no call is sent to the
 //! node, so no caller waits for a node that does not respond.
 //!
-//! - *Closed*: every call is sent. It opens when half of at least [`CALLS_MIN`] calls failed within
-//!   [`WINDOW`], or when [`TIMEOUTS_MAX`] calls in a row had no reply in time.
+//! - *Closed*: every call is sent. It opens when half of at least [`WINDOW_CALLS_MIN`] calls failed within
+//!   [`WINDOW_LENGTH`], or when [`TIMEOUTS_MAX`] calls in a row had no reply in time.
 //! - *Open*: nothing is sent until the first probe, a real call, is due.
-//! - *Half-open*: one probe every 100 to 500 ms. After [`PROBES_MIN`] successful ones it closes and
-//!   ramps up, from a tenth of the calls to all of them within [`RAMP`]; a failed one reopens it.
+//! - *Half-open*: one probe every 100 to 500 ms. After [`PROBE_SUCCESSES_MIN`] successful ones it closes and
+//!   ramps up, from a tenth of the calls to all of them within [`RAMP_LENGTH`]; a failed one reopens it.
 //!
 //! Not here: clocks and randomness (arguments), which results count as failures (`node_breaker`).
 
 use crate::domain::Micros;
 
-/// Least number of calls in a window for the failure rate to open the breaker.
-const CALLS_MIN: u64 = 20;
-/// Length of the window in which calls and failures are counted.
-const WINDOW: Micros = Micros::SECOND;
+/// Minimum number of calls in a window before their failure rate can open the breaker.
+const WINDOW_CALLS_MIN: u64 = 20;
+/// Length of the window over which the failure rate is computed.
+const WINDOW_LENGTH: Micros = Micros::SECOND;
 /// Number of consecutive timeouts that opens the breaker. At 1,000 calls a second, a dead node is
 /// detected 5 ms after the first timeout.
 const TIMEOUTS_MAX: u32 = 5;
-/// Shortest time between probes. A random time up to `PROBE_INTERVAL_SPREAD` is added, so that a
+/// Shortest time between probes. A random time up to `PROBE_INTERVAL_SPREAD_US` is added, so that a
 /// hundred processes whose breakers opened together do not probe the node at the same moment.
 const PROBE_INTERVAL_MIN: Micros = Micros(100_000);
-/// Largest random addition to the time between probes, in microseconds.
-const PROBE_INTERVAL_SPREAD: u64 = 400_000;
+/// Maximum of the random time added to [`PROBE_INTERVAL_MIN`], in microseconds.
+const PROBE_INTERVAL_SPREAD_US: u64 = 400_000;
 /// Number of consecutive successful probes that closes the breaker.
-const PROBES_MIN: u32 = 3;
-/// Time after closing until all calls are sent again.
-const RAMP: Micros = Micros::SECOND;
-/// Share of calls sent at the start of the ramp, in thousandths.
-const RAMP_START: u64 = 100;
-const RAMP_SCALE: u64 = 1_000;
+const PROBE_SUCCESSES_MIN: u32 = 3;
+/// Time from the closing of the breaker until it sends all calls again.
+const RAMP_LENGTH: Micros = Micros::SECOND;
+/// Proportion of calls sent at the start of the ramp, in thousandths.
+const RAMP_START_PERMILLE: u64 = 100;
+const RAMP_PERMILLE: u64 = 1_000;
 /// Exclusive upper bound of the random numbers passed to the breaker.
 pub(crate) const RANDOM_MAX: u64 = 1_024;
 
-/// The state of a circuit breaker.
+/// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Calls are sent.
+    /// Calls are sent to the node.
     Closed,
-    /// Calls are rejected.
+    /// Calls are rejected without being sent.
     Open,
-    /// Calls are rejected, except for probes.
+    /// Calls are rejected, except for the probes that test whether the node has recovered.
     HalfOpen,
 }
 
 impl BreakerState {
-    /// All states, in the order of the metrics.
+    /// Every variant, in the order in which metrics list them.
     pub const ALL: [BreakerState; 3] =
         [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen];
 
-    /// Returns the state's name in metrics.
+    /// Returns the name of the state, as used in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -64,16 +64,17 @@ impl BreakerState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BreakerEpoch(pub(crate) u32);
 
-/// Failure of a call that counts against its node.
+/// Failure of a call that the circuit breaker counts against the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFailure {
     /// The call timed out, or its connection was lost.
     NoReply,
-    /// The node answered that it cannot serve calls.
+    /// The node replied with an error, such as LOADING, that means it cannot serve calls.
     ErrorReply,
 }
 
-/// Circuit breaker of one node, without clock or locks.
+/// State machine of a node's circuit breaker. Reads no clock and takes no locks;
+/// [`NodeBreaker`](super::node_breaker::NodeBreaker) does.
 #[derive(Clone, Debug)]
 pub(crate) struct CircuitBreaker {
     state: BreakerState,
@@ -81,18 +82,19 @@ pub(crate) struct CircuitBreaker {
     window_start: Micros,
     calls: u64,
     failures: u64,
-    /// Consecutive timeouts since the last success.
+    /// Number of timeouts since the last successful call.
     timeouts: u32,
     next_probe: Micros,
     probes: u32,
     ramp: Option<Ramp>,
 }
 
-/// Gradual return to full traffic after the breaker closed.
+/// Gradual return to full traffic after the breaker has closed.
 #[derive(Clone, Copy, Debug)]
 struct Ramp {
     start: Micros,
-    /// Grows by the current share with every call; a call is sent when it reaches [`RAMP_SCALE`].
+    /// Sum, in thousandths, of the proportions of calls to send. When it reaches [`RAMP_PERMILLE`],
+    /// a call is sent.
     credit: u64,
 }
 
@@ -113,22 +115,23 @@ impl Default for CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// Returns the current state.
+    /// Returns the state of the breaker.
     pub(crate) fn state(&self) -> BreakerState {
         self.state
     }
 
-    /// Whether the breaker is closed and sends every call, so the ramp is over.
+    /// Returns whether the breaker is closed and the ramp is over, so that every call is sent.
     pub(crate) fn is_fully_closed(&self) -> bool {
         self.state == BreakerState::Closed && self.ramp.is_none()
     }
 
-    /// Returns the current epoch.
+    /// Returns the epoch, in which new calls are admitted.
     pub(crate) fn epoch(&self) -> BreakerEpoch {
         BreakerEpoch(self.epoch)
     }
 
-    /// Returns the current epoch if a call may be sent. `random` is below [`RANDOM_MAX`].
+    /// Admits or rejects a call. Returns the current epoch if the call may be sent, otherwise
+    /// `None`. `random` must be below [`RANDOM_MAX`].
     pub(crate) fn admit(&mut self, now: Micros, random: u64) -> Option<BreakerEpoch> {
         match self.state {
             BreakerState::Closed => self.admit_on_ramp(now).then_some(self.epoch()),
@@ -146,17 +149,18 @@ impl CircuitBreaker {
     fn admit_on_ramp(&mut self, now: Micros) -> bool {
         let Some(ramp) = &mut self.ramp else { return true };
         let elapsed = now.saturating_sub(ramp.start);
-        if elapsed >= RAMP {
+        if elapsed >= RAMP_LENGTH {
             self.ramp = None;
             return true;
         }
-        ramp.credit += RAMP_START + (RAMP_SCALE - RAMP_START) * elapsed.0 / RAMP.0;
-        let admitted = ramp.credit >= RAMP_SCALE;
-        ramp.credit -= if admitted { RAMP_SCALE } else { 0 };
+        ramp.credit +=
+            RAMP_START_PERMILLE + (RAMP_PERMILLE - RAMP_START_PERMILLE) * elapsed.0 / RAMP_LENGTH.0;
+        let admitted = ramp.credit >= RAMP_PERMILLE;
+        ramp.credit -= if admitted { RAMP_PERMILLE } else { 0 };
         admitted
     }
 
-    /// Records `count` successful calls that were admitted in `epoch`.
+    /// Records that `count` calls admitted in `epoch` have succeeded.
     pub(crate) fn record_success(&mut self, epoch: BreakerEpoch, count: u64, now: Micros) {
         if epoch != self.epoch() || count == 0 {
             return;
@@ -169,7 +173,7 @@ impl CircuitBreaker {
             }
             BreakerState::HalfOpen => {
                 self.probes += 1;
-                if self.probes >= PROBES_MIN {
+                if self.probes >= PROBE_SUCCESSES_MIN {
                     *self = CircuitBreaker {
                         epoch: self.epoch.wrapping_add(1),
                         window_start: now,
@@ -182,7 +186,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records a failed call that was admitted in `epoch`.
+    /// Records that a call admitted in `epoch` has failed.
     pub(crate) fn record_failure(
         &mut self,
         epoch: BreakerEpoch,
@@ -199,7 +203,7 @@ impl CircuitBreaker {
                 self.calls += 1;
                 self.failures += 1;
                 self.timeouts += u32::from(failure == CallFailure::NoReply);
-                let half = self.calls >= CALLS_MIN && self.failures * 2 >= self.calls;
+                let half = self.calls >= WINDOW_CALLS_MIN && self.failures * 2 >= self.calls;
                 if half || self.timeouts >= TIMEOUTS_MAX {
                     self.open(now, random);
                 }
@@ -219,14 +223,14 @@ impl CircuitBreaker {
     }
 
     fn roll_window(&mut self, now: Micros) {
-        if now.saturating_sub(self.window_start) >= WINDOW {
+        if now.saturating_sub(self.window_start) >= WINDOW_LENGTH {
             (self.window_start, self.calls, self.failures) = (now, 0, 0);
         }
     }
 }
 
 fn next_probe(now: Micros, random: u64) -> Micros {
-    let spread = PROBE_INTERVAL_SPREAD * random.min(RANDOM_MAX) / RANDOM_MAX;
+    let spread = PROBE_INTERVAL_SPREAD_US * random.min(RANDOM_MAX) / RANDOM_MAX;
     Micros(now.0 + PROBE_INTERVAL_MIN.0 + spread)
 }
 

@@ -10,20 +10,21 @@ use rustls::pki_types::pem::PemObject as _;
 
 use super::config::{Address, RedisConfigError, Tls, TlsReloader};
 
-/// Certificates for new connections, and the function that rereads them.
+/// TLS certificates for new connections, and the function that rereads them.
 #[derive(Debug)]
 pub(crate) struct ClientTls {
     reloader: Option<TlsReloader>,
     loaded: Mutex<LoadedTls>,
 }
 
-/// Certificates that were read last, and the parsed ones in use.
+/// Certificates as last read, and the parsed certificates in use, which are older if the last ones
+/// are invalid.
 #[derive(Debug)]
 struct LoadedTls {
-    /// Certificates that the reloader returned last, valid or not.
+    /// Certificates that the reloader last returned, whether valid or not.
     latest: Arc<Tls>,
-    /// TLS address whose host and port are replaced for each connection. `redis` keeps parsed
-    /// certificates nowhere else that is public.
+    /// Address that holds the parsed certificates, whose host and port are replaced for each
+    /// connection. The `redis` crate has no other public type that holds parsed certificates.
     template: ConnectionAddr,
     /// Number of times that `template` was replaced.
     generation: u64,
@@ -34,7 +35,7 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// A certificate or private key cannot be parsed.
+    /// Returns [`RedisConfigError::Tls`] if a certificate or private key cannot be parsed.
     pub(crate) fn new(
         tls: &Tls,
         reloader: Option<TlsReloader>,
@@ -48,8 +49,8 @@ impl ClientTls {
     }
 
     /// Rereads the certificates, and returns the generation of the certificates in use. If the new
-    /// certificates are invalid, logs that once and keeps the old ones. Runs once per connection
-    /// attempt.
+    /// certificates are invalid, logs a warning once and keeps the old ones. Called once per
+    /// connection attempt.
     pub(crate) fn refresh(&self) -> u64 {
         let read = self.reloader.as_ref().and_then(TlsReloader::read);
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +71,7 @@ impl ClientTls {
         loaded.generation
     }
 
-    /// Returns the address for a TLS connection; `None` for a unix socket.
+    /// Returns the address for a TLS connection; `None` for a Unix socket, which does not use TLS.
     pub(crate) fn connection_addr(&self, address: &Address) -> Option<ConnectionAddr> {
         let Address::Tcp(host, port) = address else { return None };
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);

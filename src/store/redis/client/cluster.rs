@@ -14,7 +14,7 @@ use redis::Value;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::backoff::jittered;
+use super::backoff::with_jitter;
 use super::config::Address;
 use super::dialer::ClientContext;
 use super::error_reply::Redirect;
@@ -23,20 +23,20 @@ use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::slot_table::{SlotOwner, SlotTable};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
-/// Redirections followed per call, at most. A stale slot table causes one, a slot that moves
-/// meanwhile a second. More than three mean that the nodes disagree.
+/// Maximum number of redirections followed per call. A stale slot table causes one, and a slot that
+/// is migrated meanwhile causes a second. More than three mean that the nodes disagree.
 const REDIRECTS_MAX: u32 = 3;
-/// Retries of a call after TRYAGAIN, at most.
-const RETRIES_MAX: u32 = 5;
-/// Longest wait before a retry after TRYAGAIN; the shortest is half of it.
-const RETRY_WAIT: Duration = Duration::from_millis(4);
+/// Maximum number of retries of a call after TRYAGAIN.
+const TRYAGAIN_RETRIES_MAX: u32 = 5;
+/// Maximum wait before a retry after TRYAGAIN. The wait is random, and at least half as long.
+const TRYAGAIN_WAIT_MAX: Duration = Duration::from_millis(4);
 
-/// Redis Cluster client: the known nodes and the slot table.
+/// Redis Cluster client with its table of nodes and their hash slots.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
     table: ArcSwap<SlotTable>,
-    /// Serializes replacements of `table`. Script calls never take this lock.
+    /// Lock that serializes replacements of `table`. Script calls never take it.
     update: Mutex<()>,
     /// Notified when the slot table may be stale.
     pub(crate) refresh_needed: Arc<Notify>,
@@ -45,7 +45,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a client with an empty slot table.
+    /// Creates a client whose slot table is empty until the first refresh.
     pub(crate) fn new(context: Arc<ClientContext>, refresh_needed: Arc<Notify>) -> Cluster {
         Cluster {
             context,
@@ -56,8 +56,8 @@ impl Cluster {
         }
     }
 
-    /// Sends script calls to their nodes and waits for the replies. Calls that are not answered at
-    /// the deadline fail as lost.
+    /// Sends each script call to the node of its hash slot and waits for the replies. Calls that
+    /// are not answered by the deadline fail as lost.
     pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // The smallest cluster has three nodes. A call to more nodes costs an allocation.
@@ -107,8 +107,9 @@ impl Cluster {
                 CommandReply::Redirect(redirect, call) => {
                     if let Some(from) = table.node(owner) {
                         let from = Arc::clone(from);
-                        redirected
-                            .push(async move { (at, self.follow(from, redirect, call).await) });
+                        redirected.push(async move {
+                            (at, self.follow_redirects(from, redirect, call).await)
+                        });
                     }
                     // Placeholder, replaced below unless the deadline comes first.
                     Err(SendError::LOST)
@@ -131,18 +132,19 @@ impl Cluster {
         replies
     }
 
-    /// Sends a script call without waiting for its reply. The call is dropped if no node is known
-    /// for its slot.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    /// Sends a script call and discards its reply. The call is dropped if no node is known to own
+    /// its hash slot.
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         let table = self.table.load();
         match table.node(table.owner(call.slot)) {
-            Some(node) => node.post(call),
+            Some(node) => node.send_in_background(call),
             None => self.refresh_needed.notify_one(),
         }
     }
 
-    /// Follows the redirections of a script call that did not run, and returns its final reply.
-    async fn follow(
+    /// Follows the redirections of a script call and returns its final reply. A redirected call has
+    /// not run yet.
+    async fn follow_redirects(
         &self,
         mut node: Arc<Node>,
         mut redirect: Redirect,
@@ -167,10 +169,10 @@ impl Cluster {
                 }
                 Redirect::TryAgain => {
                     retries += 1;
-                    tokio::time::sleep(jittered(RETRY_WAIT)).await;
+                    tokio::time::sleep(with_jitter(TRYAGAIN_WAIT_MAX)).await;
                 }
             }
-            if redirects > REDIRECTS_MAX || retries > RETRIES_MAX {
+            if redirects > REDIRECTS_MAX || retries > TRYAGAIN_RETRIES_MAX {
                 return Err(SendError::not_executed(SendErrorKind::Moving));
             }
             match node.send_one(call, asking).wait().await {
@@ -184,7 +186,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the node at an address. An unknown node is opened and added to the slot table.
+    /// Returns the node at an address. If the node is unknown, opens it and adds it to the slot
+    /// table.
     fn node_at(&self, address: &Address) -> Arc<Node> {
         if let Some(node) = self.table.load().node_at(address) {
             return node;
@@ -216,23 +219,24 @@ impl Cluster {
         changed
     }
 
-    /// Takes the target address of the last MOVED.
+    /// Removes and returns the target address of the last MOVED, if there was one since the last
+    /// refresh.
     pub(crate) fn take_refresh_hint(&self) -> Option<Address> {
         self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Returns all known nodes.
+    /// Returns all nodes in the slot table, including those that own no hash slots.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.table.load().nodes().to_vec()
     }
 
-    /// Whether every slot belongs to a node with an open connection.
+    /// Returns whether every hash slot belongs to a node with an open connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.table.load().is_connected()
     }
 }
 
-/// Completes at the deadline, or never if there is none.
+/// Sleeps until the deadline, or forever if there is none.
 async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

@@ -13,27 +13,28 @@ use crate::store::redis::keys::Prefix;
 /// Default number of connections per node. With 64 callers, four connections were no faster than
 /// two and took 13 % more client CPU.
 pub const CONNECTIONS_PER_NODE: usize = 2;
-/// Default time limit for connecting, TLS and handshake included. On a healthy network connecting
-/// takes a few milliseconds.
+/// Default timeout for connecting, including TLS and the Redis handshake. On a healthy network,
+/// connecting takes a few milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Default time after which an unanswered command closes its connection. Callers gave up long
-/// before (6 ms), and waiting longer would only delay the reconnect.
+/// Default time after which an unanswered command closes its connection. Callers stop waiting long
+/// before (after 6 ms), and a longer timeout would only delay the reconnect.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Redis deployment: a single server, a master behind sentinels, or a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TopologyConfig {
-    /// One server, or an address that always leads to the master.
+    /// A single server, or an address, such as that of a proxy, that always leads to the master.
     #[default]
     Single,
     /// A master found through sentinels. The configured addresses are those of the sentinels.
     Sentinel {
         /// Name under which the sentinels monitor the master.
         master: String,
-        /// Credentials for the sentinels themselves.
+        /// Credentials for the sentinels, which differ from those for the Redis servers.
         auth: Auth,
     },
-    /// A Redis Cluster. The configured addresses are some of its nodes; the others are discovered.
+    /// A Redis Cluster. The configured addresses are those of some nodes; the others are
+    /// discovered.
     Cluster,
 }
 
@@ -42,7 +43,7 @@ pub enum TopologyConfig {
 pub enum Address {
     /// A host name or an IP address (IPv6 without brackets), and a port.
     Tcp(String, u16),
-    /// Path of a unix socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -56,22 +57,22 @@ impl fmt::Display for Address {
     }
 }
 
-/// Credentials for logging in to Redis or to a sentinel.
+/// Credentials for logging in to a Redis server or a sentinel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth {
-    /// ACL user. `None`: the server's default user.
+    /// ACL user; `None` means the server's default user.
     pub user: Option<String>,
-    /// Password for AUTH or HELLO.
+    /// Password to log in with.
     pub password: Password,
 }
 
-/// Password, fixed or read before each new connection.
+/// Source of the password.
 #[derive(Clone, Default)]
 pub enum Password {
-    /// No AUTH is sent.
+    /// No password. Connections do not log in.
     #[default]
     None,
-    /// A password that never changes.
+    /// Password that does not change while the process runs.
     Fixed(String),
     /// Function that reads the password before each new connection, so that a rotated password
     /// file takes effect. Open connections stay. If the function returns `None`, the connection
@@ -106,11 +107,11 @@ impl Eq for Password {}
 /// TLS configuration for connections to Redis and to the sentinels.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Trusted certificate authorities, PEM. `None`: the system's.
+    /// Trusted certificate authorities as PEM text; `None` means those of the operating system.
     pub ca: Option<Vec<u8>>,
-    /// Client certificate chain and private key, PEM. `None`: no client certificate.
+    /// Client certificate chain and private key as PEM text; `None` means no client certificate.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
-    /// Whether a valid certificate issued for another host name is accepted.
+    /// Whether to accept a valid certificate that was issued for another host name.
     pub skip_hostname: bool,
 }
 
@@ -132,7 +133,7 @@ impl fmt::Debug for Tls {
 pub struct TlsReloader(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
 
 impl TlsReloader {
-    /// Makes a reloader of `read`.
+    /// Creates a reloader that calls `read` before each new connection.
     pub fn new(read: impl Fn() -> Option<Tls> + Send + Sync + 'static) -> Self {
         TlsReloader(Arc::new(read))
     }
@@ -148,51 +149,53 @@ impl fmt::Debug for TlsReloader {
     }
 }
 
-/// Configuration of the Redis client.
+/// Configuration of the Redis client: addresses, credentials, timeouts and clocks.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// Single server, Sentinel, or Cluster.
+    /// Deployment that the addresses belong to: a single server, Sentinel, or Cluster.
     pub topology: TopologyConfig,
     /// Addresses of the server, the sentinels, or some nodes of the cluster; at least one.
     pub addresses: Vec<Address>,
     /// Credentials for the Redis servers. The sentinels have their own.
     pub auth: Auth,
-    /// TLS configuration. `None`: plain text.
+    /// TLS configuration; `None` means plaintext.
     pub tls: Option<Tls>,
-    /// Rereads the certificates before each new connection. `None`: they never change.
+    /// Function that rereads the certificates before each new connection; `None` if they never
+    /// change.
     pub tls_reloader: Option<TlsReloader>,
-    /// Database number, for SELECT. A cluster only has database 0.
+    /// Number of the database to SELECT. A cluster has only database 0.
     pub db: i64,
-    /// Prefix of every key (CACHE_KEY_PREFIX).
+    /// Prefix of every key (`CACHE_KEY_PREFIX`).
     pub prefix: Prefix,
     /// Version of the key format and fingerprint of the key secret. Each new connection compares
-    /// this text with the one that another replica stored under `<prefix>tg1meta`, and warns if
-    /// they differ. Empty: not compared.
+    /// this text with the one that another replica stored under `<prefix>tg1meta`, and logs a
+    /// warning if they differ. If it is empty, nothing is compared.
     pub meta: String,
     /// Number of connections to each node, at least 1.
     pub connections_per_node: usize,
-    /// Time limit for connecting, handshake included.
+    /// Timeout for connecting, including TLS and the Redis handshake.
     pub connect_timeout: Duration,
     /// Time after which an unanswered command closes its connection.
     pub reply_timeout: Duration,
-    /// Clock for the circuit breakers and the duration metrics. `None`: no circuit breakers and no
-    /// durations.
+    /// Clock for the circuit breakers and the duration metrics; `None` disables both.
     pub breaker_clock: Option<MonotonicClock>,
     /// Single-threaded runtimes of the workers. Connections are distributed over them round-robin,
     /// and a worker's calls prefer a connection on its own runtime, because waking another thread
-    /// is most of the cost of a call. Empty: connections run on the runtime that opens the client.
+    /// is most of the cost of a call. If empty, connections run on the runtime that opens the
+    /// client.
     pub worker_runtimes: Vec<tokio::runtime::Handle>,
-    /// Interval between INFO polls of each node. `None`: INFO is never polled.
+    /// Interval between INFO polls of each node; `None` disables polling.
     pub info_interval: Option<Duration>,
 }
 
-/// Monotonic clock, in microseconds since an arbitrary moment. A function passed in, because only
+/// Monotonic clock, in microseconds since an arbitrary moment. Wraps a function, because only
 /// `src/clock.rs` asks the operating system for the time.
 #[derive(Clone)]
 pub struct MonotonicClock(Arc<dyn Fn() -> Micros + Send + Sync>);
 
 impl MonotonicClock {
-    /// Makes a clock of `read`, which is called twice per script call and twice per write.
+    /// Creates a clock from a function that reads the time. It is called twice per script call and
+    /// twice per write.
     pub fn new(read: impl Fn() -> Micros + Send + Sync + 'static) -> Self {
         MonotonicClock(Arc::new(read))
     }
@@ -231,12 +234,12 @@ impl Default for RedisConfig {
     }
 }
 
-/// Error in a Redis client configuration.
+/// Reason why a Redis client configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisConfigError {
     /// The list of addresses is empty.
     NoAddress,
-    /// A certificate or private key cannot be parsed; the text says why.
+    /// A certificate or private key cannot be parsed. Contains the reason.
     Tls(String),
 }
 

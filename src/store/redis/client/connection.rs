@@ -27,23 +27,23 @@ use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 
-/// Commands in one write, at most. Redis answers a batch of 128 in about 0.5 ms; a batch of 1024
-/// takes 8 ms, more than the budget of its last command.
+/// Maximum number of commands in one write. Redis answers a batch of 128 in about 0.5 ms; a batch
+/// of 1024 takes 8 ms, more than the budget of its last command.
 const COMMANDS_MAX: usize = 128;
-/// Approximate number of bytes in one write, at most. Redis reads 16 KiB from a connection before
-/// it serves the next connection.
+/// Approximate maximum size of one write, in bytes. Redis reads 16 KiB from a connection before it
+/// serves the next connection.
 const BYTES_MAX: usize = 16 * 1024;
-/// Bytes that RESP adds to an argument: `$`, the length, two line ends.
+/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line ends.
 const ARGUMENT_OVERHEAD: usize = 8;
-/// Writes in flight per connection, at most. Two keep the server busy while a reply travels. More
-/// would make batches smaller, and a command sent alone costs Redis twice as much as one in a batch
-/// of sixteen.
+/// Maximum number of writes in flight per connection. Two keep the server busy while a reply
+/// travels. More would make batches smaller, and a command sent alone costs Redis twice as much as
+/// one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
-/// Calls in a connection's queue, at most: four batches. A call behind a full queue would miss its
-/// budget, so it is rejected immediately.
+/// Maximum number of calls in the queue of a connection: four batches. A call behind a full queue
+/// would miss its budget, so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
-/// How often a command is sent again after NOSCRIPT. After three times, the server loses its
-/// scripts as fast as they are loaded.
+/// Maximum number of times that a command is sent again after NOSCRIPT. After three times, the
+/// server apparently loses its scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
 /// Task that opens, serves, and reopens one connection.
@@ -52,18 +52,19 @@ pub(crate) struct Connection {
     pub(crate) queue: mpsc::Receiver<Batch>,
     pub(crate) connected: Arc<AtomicBool>,
     pub(crate) stats: Arc<NodeStats>,
-    /// Notified when the topology may have changed.
+    /// Notified when the connection fails, or when an error reply shows that the topology may have
+    /// changed.
     pub(crate) refresh_needed: Arc<Notify>,
-    /// Clock for measuring round trips. `None`: round trips are not measured.
+    /// Clock for measuring round trips; `None` if they are not measured.
     pub(crate) clock: Option<MonotonicClock>,
 }
 
 /// Reason why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseReason {
-    /// The node was dropped; there is no reconnect.
+    /// The node was dropped, so the connection is not reopened.
     NodeClosed,
-    /// The connection broke, or its oldest reply was overdue.
+    /// The connection broke, or its oldest command was not answered within the reply timeout.
     Lost,
     /// The server answered READONLY: it has become a replica.
     Demoted,
@@ -97,16 +98,18 @@ impl Connection {
         }
     }
 
-    /// Retries connecting until it succeeds, and rejects commands that are queued meanwhile.
+    /// Retries connecting until it succeeds. Rejects the commands that are queued meanwhile.
     /// Returns `None` if the node is dropped.
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<PooledConnection> {
         loop {
             if let Some(wait) = backoff.next_wait() {
-                reject_during(&mut self.queue, &self.stats, tokio::time::sleep(wait)).await?;
+                reject_commands_until(&mut self.queue, &self.stats, tokio::time::sleep(wait))
+                    .await?;
             }
             // Discard a notification that an earlier connection left behind.
             let _ = self.dialer.disconnected.notified().now_or_never();
-            match reject_during(&mut self.queue, &self.stats, self.dialer.connect()).await? {
+            match reject_commands_until(&mut self.queue, &self.stats, self.dialer.connect()).await?
+            {
                 Ok(connection) => return Some(connection),
                 Err(error) => {
                     self.stats.connect_failures.add(1);
@@ -232,7 +235,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The reason for closing the connection.
+    /// Returns the reason for closing the connection.
     fn dispatch_replies(
         &self,
         batch: InFlightBatch,
@@ -264,7 +267,7 @@ impl Connection {
                 at += 1;
                 continue;
             };
-            let reply = ErrorReply::of(&error, self.dialer.address());
+            let reply = ErrorReply::classify(&error, self.dialer.address());
             demoted |= error.code() == "READONLY";
             let command = || pipeline.cmd_iter().nth(at).cloned();
             pending.extend(self.handle_error(reply, in_flight, command));
@@ -273,8 +276,8 @@ impl Connection {
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
-    /// Answers the caller of a command that got an error reply, or returns the command if it has to
-    /// be sent again.
+    /// Handles the error reply to a command. Returns the command if it must be sent again, and
+    /// otherwise passes the error to its caller.
     fn handle_error(
         &self,
         reply: ErrorReply,
@@ -324,9 +327,9 @@ impl Connection {
     }
 }
 
-/// Waits for `work` and rejects commands that are queued meanwhile. Returns `None` if the node is
-/// dropped.
-async fn reject_during<W: Future>(
+/// Waits until `work` completes and returns its output. Rejects the commands that are queued
+/// meanwhile. Returns `None` if the node is dropped.
+async fn reject_commands_until<W: Future>(
     queue: &mut mpsc::Receiver<Batch>,
     stats: &NodeStats,
     work: W,

@@ -21,18 +21,18 @@ use super::info::NodeInfo;
 use super::node_stats::NodeStats;
 use crate::store::redis::script::library::Script;
 
-/// Time without traffic until the first TCP keepalive probe. After three unanswered probes, one
-/// second apart, the connection is closed.
+/// Idle time before the first TCP keepalive probe. After three unanswered probes, one second apart,
+/// the connection is closed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// TCP user timeout: written bytes that are not acknowledged for this long close the connection. As
-/// long as the keepalive probes take.
+/// TCP user timeout: the connection is closed if written data is not acknowledged for this long.
+/// Equal to the time that the keepalive probes take to detect a dead peer.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
-/// Expiry of the stored key fingerprint, renewed by every connection. Replicas with different key
-/// secrets connect within hours of a rollout; a week also covers a quiet weekend.
+/// Expiry of the stored key fingerprint in seconds, renewed by every connection. Replicas with
+/// different key secrets connect within hours of a rollout, and a week also covers a quiet weekend.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
-/// Connection name shown by CLIENT LIST.
+/// Name of our connections, as shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
 
 /// Configuration, scripts, and certificates shared by all connections of a client.
@@ -48,7 +48,7 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// The list of addresses is empty, or a certificate cannot be parsed.
+    /// Returns an error if the list of addresses is empty or a certificate cannot be parsed.
     pub(crate) fn new(
         config: RedisConfig,
         scripts: Vec<&'static Script>,
@@ -66,7 +66,8 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// The server answered with an error, or not within the connect timeout.
+    /// Returns an error if the server answers with one, or does not answer within the connect
+    /// timeout.
     pub(crate) async fn query(
         &self,
         address: &Address,
@@ -125,7 +126,7 @@ impl ClientContext {
     }
 }
 
-/// Returns the current password.
+/// Returns the password to log in with; `None` if connections do not log in.
 fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
     match &auth.password {
         Password::None => Ok(None),
@@ -139,11 +140,11 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
 /// Error while opening a connection.
 #[derive(Debug)]
 pub(crate) enum ConnectError {
-    /// The server is not a master.
+    /// The server is a replica, not a master.
     NotMaster,
     /// The server denied the login or a command, which only an operator can fix.
     Denied(String),
-    /// Any other reason; a retry may help.
+    /// Connecting failed for any other reason. A retry may help.
     Failed(String),
 }
 
@@ -162,7 +163,7 @@ impl From<RedisError> for ConnectError {
     }
 }
 
-/// Opens connections for one [`Connection`](super::connection::Connection) task.
+/// Opens the connections of one [`Connection`](super::connection::Connection) task.
 ///
 /// Each dialer has a pool of one connection. A shared pool could not tell which of its connections
 /// broke, because the callback for broken connections is part of the pool's configuration.
@@ -174,7 +175,7 @@ pub(crate) struct Dialer {
     address: Address,
     pool: Option<PoolOfOne>,
     stats: Arc<NodeStats>,
-    /// Notified when the current connection breaks.
+    /// Notified when the connection opened last breaks.
     pub(crate) disconnected: Arc<Notify>,
 }
 
@@ -198,8 +199,8 @@ impl Dialer {
         &self.address
     }
 
-    /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
-    /// is a master.
+    /// Opens a connection: logs in, loads every script and, if the deployment uses sentinels,
+    /// checks that the server is a master.
     pub(crate) async fn connect(&mut self) -> Result<Connection, ConnectError> {
         let password = password(&self.context.config.auth)?;
         let tls_generation = self.context.tls.as_ref().map_or(0, ClientTls::refresh);
@@ -288,8 +289,8 @@ impl Dialer {
         Ok(())
     }
 
-    /// Warns if Redis may evict keys, because an evicted counter silently resets its limit. Without
-    /// permission for INFO there is no warning.
+    /// Logs a warning if Redis may evict keys, because an evicted counter silently resets its
+    /// limit. Does nothing if the ACL does not permit INFO.
     fn check_eviction(&self, memory: Value) {
         let Ok(memory) = redis::from_redis_value::<String>(memory) else { return };
         let may_evict = NodeInfo::parse(&memory, self.context.config.db).may_evict();
@@ -300,9 +301,9 @@ impl Dialer {
         }
     }
 
-    /// Warns if another replica uses a different key secret or key format. Such replicas count the
-    /// same caller under different keys, and each admits the full limit. On a cluster, only the
-    /// node that holds the key answers; MOVED from other nodes is ignored.
+    /// Logs a warning if another replica uses a different key secret or key format. Such replicas
+    /// count the same caller under different keys, and each admits the full limit. On a cluster,
+    /// only the node that holds the key answers; MOVED from other nodes is ignored.
     async fn compare_meta(&self, connection: &mut Connection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {
@@ -323,14 +324,14 @@ impl Dialer {
     }
 }
 
-/// Returns the SCRIPT LOAD command for a script.
+/// Builds the SCRIPT LOAD command for a script.
 pub(crate) fn script_load(script: &Script) -> Cmd {
     let mut command = redis::cmd("SCRIPT");
     command.arg("LOAD").arg(&script.text);
     command
 }
 
-/// Returns an error unless a reply to ROLE says that the server is a master.
+/// Returns an error unless the reply to ROLE says that the server is a master.
 fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
     match role {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),

@@ -8,32 +8,33 @@ use super::config::Address;
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::ExecutionStatus;
 
-/// Classified error reply of a Redis node.
+/// Error reply of a Redis node, classified by what the client does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorReply {
-    /// NOSCRIPT: the script has to be loaded and the call sent again.
+    /// NOSCRIPT: the script must be loaded and the call sent again.
     NoScript,
-    /// The call has to be sent to another node, or again a moment later.
+    /// MOVED, ASK or TRYAGAIN: the call must be sent to another node, or to the same node again a
+    /// moment later.
     Redirect(Redirect),
-    /// The call failed and is not sent again.
+    /// Any other error: the call failed and is not sent again.
     Failed(SendError),
 }
 
-/// Redirection of a call that did not run.
+/// Redirection of a script call, which has not run yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirect {
-    /// MOVED: the slot is now on the node at this address.
+    /// MOVED: the hash slot now belongs to the node at this address.
     Moved(Address),
-    /// ASK: the slot is being migrated, and the key is already on the node at this address.
+    /// ASK: the hash slot is being migrated, and the key is already on the node at this address.
     Ask(Address),
     /// TRYAGAIN: some of the keys are being migrated. Send the call to the same node again.
     TryAgain,
 }
 
 impl ErrorReply {
-    /// Classifies an error reply from `node`. A redirection without a host refers to the host of
-    /// `node`.
-    pub fn of(error: &ServerError, node: &Address) -> ErrorReply {
+    /// Classifies an error reply from `node`. If the target of a redirection has no host, uses the
+    /// host of `node`.
+    pub fn classify(error: &ServerError, node: &Address) -> ErrorReply {
         let redirect = |make: fn(Address) -> Redirect| match target_address(error.details(), node) {
             Some(address) => ErrorReply::Redirect(make(address)),
             None => not_executed(SendErrorKind::Moving),
@@ -55,9 +56,9 @@ impl ErrorReply {
         }
     }
 
-    /// Classifies error codes that `redis` has no name for. OOM, MISCONF, and NOREPLICAS mean that
-    /// the script wrote nothing: Redis checks memory and disk before the first write of a script
-    /// and not afterwards.
+    /// Classifies error codes for which the `redis` crate has no variant. OOM, MISCONF, and
+    /// NOREPLICAS mean that the script wrote nothing: Redis checks memory and disk before the first
+    /// write of a script and not afterwards.
     fn from_code(code: &str) -> ErrorReply {
         match code {
             "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),
@@ -75,8 +76,8 @@ fn not_executed(kind: SendErrorKind) -> ErrorReply {
     ErrorReply::Failed(SendError::not_executed(kind))
 }
 
-/// Returns the address in `<slot> <host>:<port>`. The host of `node` replaces an empty or unknown
-/// host.
+/// Parses the target address of a redirection, `<slot> <host>:<port>`. Uses the host of `node` if
+/// the host is empty or unknown.
 fn target_address(details: Option<&str>, node: &Address) -> Option<Address> {
     let (_, address) = details?.trim().split_once(' ')?;
     let (host, port) = address.rsplit_once(':')?;
@@ -97,7 +98,7 @@ mod tests {
     fn classify(line: &str) -> ErrorReply {
         let node = Address::Tcp("10.0.0.1".into(), 6379);
         match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => ErrorReply::of(&error, &node),
+            Ok(Value::ServerError(error)) => ErrorReply::classify(&error, &node),
             other => panic!("{line} is parsed as {other:?}"),
         }
     }

@@ -2,29 +2,29 @@
 //!
 //! Not here: sending INFO (`info_poll`; `dialer` in the handshake), names of the metrics (`app`).
 
-/// Values that a Redis server reported in INFO. Load and commands include all clients of the
+/// Values that a Redis server reported in INFO. They include the commands of all clients of the
 /// server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Commands per second, now.
+    /// Commands per second at the time of the report (`instantaneous_ops_per_sec`).
     pub ops_per_second: u64,
-    /// Commands since the server started, including commands run by scripts.
+    /// Number of commands since the server started, including those run by scripts.
     pub commands: u64,
-    /// Memory used, in bytes.
+    /// `used_memory` of the server, in bytes.
     pub memory_bytes: u64,
-    /// `maxmemory`, in bytes; 0: unlimited.
+    /// `maxmemory`, in bytes; 0 means unlimited.
     pub memory_bytes_max: u64,
     /// `maxmemory-policy`, for example `noeviction`. Empty if not reported.
     pub eviction_policy: String,
-    /// Keys evicted since the server started.
+    /// Number of keys evicted since the server started.
     pub evicted_keys: u64,
-    /// Script calls since the server started.
+    /// Number of script calls since the server started.
     pub script_calls: u64,
-    /// Time spent in script calls, in microseconds.
+    /// Time spent in script calls since the server started, in microseconds.
     pub script_us: u64,
-    /// Number of keys in our database.
+    /// Number of keys in the database that the client uses.
     pub keys: u64,
-    /// Number of keys in our database that have an expiry time.
+    /// Number of keys with an expiry time in the database that the client uses.
     pub keys_expiring: u64,
 }
 
@@ -58,14 +58,15 @@ impl NodeInfo {
         info
     }
 
-    /// Whether the server deletes keys when its memory is full.
+    /// Returns whether the server evicts keys when its memory is full.
     pub(crate) fn may_evict(&self) -> bool {
         let evicts = !matches!(&*self.eviction_policy, "" | "noeviction");
         self.memory_bytes_max > 0 && evicts
     }
 }
 
-/// Returns a number in a line such as `calls=12,usec=340`; 0 if it is missing.
+/// Returns the number of the field `name` in a line such as `calls=12,usec=340`; 0 if the field is
+/// missing.
 fn field(line: &str, name: &str) -> u64 {
     let value = |pair: &str| {
         let (key, number) = pair.split_once('=')?;

@@ -13,7 +13,8 @@ use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;
 
-/// Interval until the first reply, because nodes are connected soon after the start.
+/// Poll interval until a node first replies. Short, because nodes are connected soon after the
+/// start.
 const INTERVAL_AT_START: Duration = Duration::from_millis(500);
 
 /// Polls INFO on every node until the client is dropped.

@@ -25,13 +25,13 @@ thread_local! {
     static WORKER_INDEX: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// One Redis server. Its connections are opened in the background, and closed when the node is
-/// dropped.
+/// One Redis server with its connections, which are opened in the background and closed when the
+/// node is dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
     address: Address,
     connections: Box<[ConnectionHandle]>,
-    /// Round-robin position among the connections, for callers outside the worker runtimes.
+    /// Round-robin position among the connections, used by callers outside the worker runtimes.
     next_connection: AtomicUsize,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
@@ -98,12 +98,13 @@ impl Node {
         &self.address
     }
 
-    /// Whether at least one connection to the node is open.
+    /// Returns whether at least one connection to the node is open.
     pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.connected.load(Ordering::Acquire))
     }
 
-    /// Returns the node's address, live statistics, breaker state, and last INFO.
+    /// Returns the address of the node, its statistics, the state of its breaker, and the result of
+    /// the last INFO poll.
     pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
             address: self.address.to_string(),
@@ -154,9 +155,9 @@ impl Node {
         }
     }
 
-    /// Queues a script call without waiting for its reply. The call is dropped unless the circuit
+    /// Queues a script call whose reply is discarded. The call is dropped unless the circuit
     /// breaker is fully closed, because a call without a reply cannot serve as a probe.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| breaker.is_fully_closed()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
         } else {
@@ -164,7 +165,7 @@ impl Node {
         }
     }
 
-    /// Queues one script call and returns its pending reply. `asking`: send ASKING first.
+    /// Queues one script call and returns its pending reply. If `asking`, sends ASKING before it.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let (command, reply) = self.prepare(call, asking);
         self.enqueue(command.into_iter().collect());

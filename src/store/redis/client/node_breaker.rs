@@ -17,18 +17,19 @@ use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::current_trace;
 
-/// Shortest wait that counts as a timeout. A caller that gave up earlier was cancelled, which says
-/// nothing about the node: a healthy node answers within 1 ms.
+/// Shortest wait that counts as a timeout. If a caller stopped waiting earlier, it was cancelled,
+/// which says nothing about the node.
 const TIMEOUT_MIN: Micros = Micros(3_000);
 
-/// Circuit breaker of one node, with its clock and the node's statistics.
+/// Circuit breaker of one node, shared by its callers, with its clock and the node's statistics.
 pub(crate) struct NodeBreaker {
     clock: MonotonicClock,
     breaker: Mutex<CircuitBreaker>,
-    /// Whether every call is sent. Successes are then only counted in `successes`.
+    /// Whether the breaker is closed and sends every call. While it is, successes are only counted
+    /// in `successes`, without the lock.
     fully_closed: AtomicBool,
     epoch: AtomicU32,
-    /// Successful calls not yet recorded in `breaker`.
+    /// Number of successful calls that are not recorded in `breaker` yet.
     successes: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
@@ -41,8 +42,8 @@ impl std::fmt::Debug for NodeBreaker {
     }
 }
 
-/// Timer of an admitted call, which reports the call's result to the breaker. If dropped without a
-/// report, the call counts as a timeout.
+/// Timer of an admitted call, through which the call's result is reported to the breaker. If it is
+/// dropped without a report, the call counts as a timeout.
 #[derive(Debug)]
 pub(crate) struct CallTracker {
     breaker: Arc<NodeBreaker>,
@@ -70,7 +71,7 @@ impl NodeBreaker {
         }
     }
 
-    /// Admits a call. Returns `None` if the breaker rejects the call.
+    /// Admits or rejects a call. Returns `None` if the breaker rejects it.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<CallTracker> {
         let sent = self.clock.now();
         let epoch = if self.is_fully_closed() {
@@ -78,18 +79,18 @@ impl NodeBreaker {
         } else {
             let mut breaker = self.lock();
             let epoch = breaker.admit(sent, random());
-            self.publish(&breaker);
+            self.update_atomics(&breaker);
             epoch?
         };
         Some(CallTracker { breaker: Arc::clone(self), epoch, sent, reported: false })
     }
 
-    /// Returns the current state.
+    /// Returns the state of the breaker.
     pub(crate) fn state(&self) -> BreakerState {
         self.lock().state()
     }
 
-    /// Whether the breaker is closed and sends every call.
+    /// Returns whether the breaker is closed and the ramp is over, so that every call is sent.
     pub(crate) fn is_fully_closed(&self) -> bool {
         self.fully_closed.load(Ordering::Relaxed)
     }
@@ -105,7 +106,7 @@ impl NodeBreaker {
             self.stats.breaker_open.sub(1);
             tracing::info!(node = self.address, "the circuit breaker closed");
         }
-        self.publish(&breaker);
+        self.update_atomics(&breaker);
     }
 
     fn record_failure(&self, epoch: BreakerEpoch, failure: CallFailure) {
@@ -124,16 +125,17 @@ impl NodeBreaker {
             tracing::warn!(node = self.address, ?failure, "the circuit breaker opened");
             self.refresh_needed.notify_one();
         }
-        self.publish(&breaker);
+        self.update_atomics(&breaker);
     }
 
     /// Updates the atomics that callers read without the lock. Called with the lock held.
-    fn publish(&self, breaker: &CircuitBreaker) {
+    fn update_atomics(&self, breaker: &CircuitBreaker) {
         self.epoch.store(breaker.epoch().0, Ordering::Relaxed);
         self.fully_closed.store(breaker.is_fully_closed(), Ordering::Relaxed);
     }
 
-    /// Nothing panics under the lock, so a poisoned lock still holds a valid state.
+    /// Locks the breaker. Ignores poisoning, because no code under the lock can panic halfway
+    /// through a change.
     fn lock(&self) -> MutexGuard<'_, CircuitBreaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +146,8 @@ impl CallTracker {
         self.breaker.clock.now().saturating_sub(self.sent)
     }
 
-    /// Adds the time that the caller waited to the node's statistics, and returns it.
+    /// Returns the time that the caller has waited for the reply, and adds it to the node's
+    /// statistics.
     fn record_wait(&self) -> Micros {
         let waited = self.elapsed();
         self.breaker.stats.wait_times.record(waited.0);

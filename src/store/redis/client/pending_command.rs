@@ -14,26 +14,28 @@ use crate::store::redis::script::library::Script;
 /// Commands of one call to one node. They are queued together, so that one write contains them all.
 pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 
-/// Reply to a command, or the reason why there is none.
+/// Result of a command: the reply, a redirection, or an error.
 #[derive(Debug)]
 pub(crate) enum CommandReply {
     /// The script ran and returned this value.
     Value(Value),
-    /// The script did not run, because another node holds the slot. Returns the script call.
+    /// The script did not run, because another node owns the hash slot. Contains the script call,
+    /// so that it can be sent there.
     Redirect(Redirect, ScriptCall),
-    /// The command was rejected, failed, or lost.
+    /// The command was rejected, answered with an error, or lost.
     Failed(SendError),
 }
 
-/// Command in the queue of a connection.
+/// Command that waits in the queue of a connection.
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
     pub(crate) call: ScriptCall,
-    /// Whether ASKING is sent before the command.
+    /// Whether to send ASKING before the command.
     pub(crate) asking: bool,
-    /// How often the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before the command.
+    /// Number of times that the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before
+    /// the command.
     pub(crate) loads: u8,
-    /// `None` if nobody waits for the reply.
+    /// Sender of the reply to the caller; `None` if the reply is discarded.
     reply: Option<oneshot::Sender<CommandReply>>,
 }
 
@@ -51,7 +53,7 @@ pub(crate) struct InFlight {
 }
 
 impl PendingCommand {
-    /// Makes a command and the receiver of its reply.
+    /// Creates a command and the receiver of its reply.
     pub(crate) fn new(
         call: ScriptCall,
         asking: bool,
@@ -60,17 +62,17 @@ impl PendingCommand {
         (PendingCommand { call, asking, loads: 0, reply: Some(reply) }, receiver)
     }
 
-    /// Makes a command whose reply is discarded.
+    /// Creates a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
         PendingCommand { call, asking: false, loads: 0, reply: None }
     }
 
-    /// Whether the caller has stopped waiting for the reply.
+    /// Returns whether the caller has stopped waiting for the reply.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Answers the caller with an error. The command was not written.
+    /// Fails the command, which has not been written, with an error of this kind.
     pub(crate) fn reject(self, kind: SendErrorKind) {
         if let Some(reply) = self.reply {
             // `send` fails if the caller has stopped waiting.
@@ -78,8 +80,8 @@ impl PendingCommand {
         }
     }
 
-    /// Splits the command into the bytes to write and the state needed to handle the reply. `skip`
-    /// is the number of replies that precede its own.
+    /// Splits the command into the bytes to write and the state for handling the reply. `skip` is
+    /// the number of replies that precede the command's own reply.
     pub(crate) fn split(self, skip: usize) -> (Cmd, InFlight) {
         let PendingCommand { call: ScriptCall { script, command, slot }, asking, loads, reply } =
             self;
@@ -88,7 +90,7 @@ impl PendingCommand {
 }
 
 impl InFlight {
-    /// Sends the reply to the caller.
+    /// Sends the reply to the caller, if it still waits.
     pub(crate) fn complete(self, outcome: CommandReply) {
         if let Some(reply) = self.reply {
             // `send` fails if the caller's deadline has passed.
@@ -96,21 +98,22 @@ impl InFlight {
         }
     }
 
-    /// Returns the command to be queued again, to be sent after a SCRIPT LOAD.
+    /// Converts the command back into a pending one, which is sent again after a SCRIPT LOAD.
     pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
         let InFlight { loads, script, slot, asking, reply, .. } = self;
         let call = ScriptCall { script, command, slot };
         PendingCommand { call, asking, loads: loads + 1, reply }
     }
 
-    /// Returns the script call to the caller, which knows the other nodes.
+    /// Passes the redirection and the script call to the caller, which sends the call to the other
+    /// node.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
         let call = ScriptCall { script: self.script, command, slot: self.slot };
         self.complete(CommandReply::Redirect(redirect, call));
     }
 }
 
-/// Reply that has not arrived yet.
+/// Reply to a command that may not have arrived yet.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     pub(crate) receiver: oneshot::Receiver<CommandReply>,
@@ -120,14 +123,15 @@ pub(crate) struct PendingReply {
 }
 
 impl PendingReply {
-    /// Makes the reply of a call that is not sent to any node.
+    /// Creates the reply of a call that was not sent to any node.
     pub(crate) fn rejected(call: ScriptCall, kind: SendErrorKind) -> PendingReply {
         let (command, receiver) = PendingCommand::new(call, false);
         command.reject(kind);
         PendingReply { receiver, tracker: None }
     }
 
-    /// Waits for the reply. If the connection dropped the command, its outcome is unknown.
+    /// Waits for the reply. If the connection dropped the command, the script may or may not have
+    /// run.
     pub(crate) async fn wait(self) -> CommandReply {
         let PendingReply { receiver, tracker } = self;
         let reply = receiver.await.unwrap_or(CommandReply::Failed(SendError::LOST));

@@ -18,11 +18,12 @@ use super::dialer::ClientContext;
 use super::node::Node;
 use super::single_master::SingleMaster;
 
-/// Interval between queries without connection failures. If a network partition separates the
-/// master from the sentinels but not from us, we leave it this long after the failover at the
-/// latest.
+/// Interval between queries of the sentinels while no connection fails. If a network partition
+/// separates the master from the sentinels but not from us, we leave the old master at most this
+/// long after the failover.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Shortest time between queries. An election takes seconds.
+/// Minimum time between queries of the sentinels. More frequent queries would not help, because an
+/// election takes seconds.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Replaces the node of `master` whenever the sentinels name a new master, until `master` is

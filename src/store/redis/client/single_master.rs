@@ -13,24 +13,25 @@ use super::node::Node;
 use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
-/// Topology with one node for every key. Without a node until the master is known.
+/// Topology in which one master holds all keys. Has no node until the master is known.
 #[derive(Debug, Default)]
 pub(crate) struct SingleMaster {
     node: ArcSwapOption<Node>,
 }
 
 impl SingleMaster {
-    /// Replaces the master. The previous node still answers the script calls that it has queued.
+    /// Replaces the master. Script calls that are queued for the previous master are still sent to
+    /// it.
     pub(crate) fn replace(&self, node: Node) {
         self.node.store(Some(Arc::new(node)));
     }
 
-    /// Returns the master's node; `None` until the master is known.
+    /// Returns the node of the master; `None` until the master is known.
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.load_full()
     }
 
-    /// Sends script calls to the master and waits for their replies.
+    /// Sends script calls to the master and waits for all replies, without a deadline.
     pub(crate) async fn send(&self, calls: ScriptCalls) -> Replies {
         let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
         match &*self.node.load() {
@@ -55,17 +56,17 @@ impl SingleMaster {
         replies
     }
 
-    /// Sends a script call without waiting for its reply. The call is dropped until a master is
-    /// known.
-    pub(crate) fn post(&self, call: ScriptCall) {
+    /// Sends a script call and discards its reply. The call is dropped if the master is not known
+    /// yet.
+    pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if let Some(node) = &*self.node.load() {
-            node.post(call);
+            node.send_in_background(call);
         }
     }
 }
 
-/// Turns a redirection into an error. A single master redirects only if it is part of a cluster,
-/// contrary to the settings.
+/// Converts a redirection to an error. A single master redirects only if it is part of a cluster,
+/// which contradicts the settings.
 fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
     match reply {
         CommandReply::Value(value) => Ok(value),

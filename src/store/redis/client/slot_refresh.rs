@@ -10,12 +10,12 @@ use super::config::Address;
 use super::dialer::ClientContext;
 use super::slot_table::{SlotOwner, parse_shards, parse_slots};
 
-/// Interval between refreshes without failures or redirections.
+/// Interval between refreshes of the slot table while there are no failures or redirections.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Shortest time between refreshes, doubled while the table stays the same. An election takes
+/// Minimum time between refreshes, doubled each time the table stays the same. An election takes
 /// seconds, and a hundred processes query the same few nodes.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Longest time between a refresh that changed nothing and the next requested one.
+/// Maximum of the minimum time between refreshes, to which it grows while the table stays the same.
 const INTERVAL_MIN_UNCHANGED: Duration = Duration::from_millis(800);
 
 /// Refreshes the slot table on request and every [`INTERVAL`], until the cluster is dropped.
@@ -26,7 +26,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
         let Some(held) = cluster.upgrade() else { return };
         let (context, refresh_needed) =
             (Arc::clone(&held.context), Arc::clone(&held.refresh_needed));
-        let candidates = candidates(&held);
+        let candidates = refresh_candidates(&held);
         drop(held);
         let owners = query_owners(&context, candidates).await;
         let Some(held) = cluster.upgrade() else { return };
@@ -52,7 +52,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
 
 /// Returns the nodes to query, in order: the target of the last MOVED, nodes with an open
 /// connection, addresses from the settings, all other nodes.
-fn candidates(cluster: &Cluster) -> Vec<Address> {
+fn refresh_candidates(cluster: &Cluster) -> Vec<Address> {
     let nodes = cluster.nodes();
     let connected = nodes.iter().filter(|node| node.is_connected());
     let mut candidates: Vec<Address> = Vec::with_capacity(nodes.len() + 1);
@@ -70,7 +70,7 @@ fn candidates(cluster: &Cluster) -> Vec<Address> {
     candidates
 }
 
-/// Queries one node after the other until one returns the slot table.
+/// Queries one node after another until one returns the slot table; `None` if none does.
 async fn query_owners(context: &ClientContext, candidates: Vec<Address>) -> Option<Vec<SlotOwner>> {
     let auth = &context.config.auth;
     let tls = context.config.tls.is_some();

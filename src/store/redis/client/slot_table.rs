@@ -11,13 +11,13 @@ use super::config::Address;
 use super::node::Node;
 use crate::store::redis::keys::SLOTS;
 
-/// Node index of a slot that no node holds.
+/// Node index of a hash slot that no known node owns.
 const NO_NODE: u16 = u16::MAX;
 
-/// Nodes of a cluster, and the node that holds each slot.
+/// Table of the nodes of a cluster and of the node that owns each hash slot.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
-    /// Index into `nodes` for each slot, or [`NO_NODE`].
+    /// For each hash slot, the index of its owner in `nodes`, or [`NO_NODE`].
     owners: Box<[u16]>,
     nodes: Vec<Arc<Node>>,
 }
@@ -30,7 +30,7 @@ impl Default for SlotTable {
 }
 
 impl SlotTable {
-    /// Builds the table of these masters; `node_at` returns the node at an address.
+    /// Builds the table from the masters of a cluster. `node_at` returns the node at an address.
     pub(crate) fn new(masters: &[SlotOwner], node_at: impl Fn(&Address) -> Arc<Node>) -> SlotTable {
         let mut table = SlotTable::default();
         // A u16 is enough: Redis recommends at most 1,000 nodes.
@@ -43,14 +43,14 @@ impl SlotTable {
         table
     }
 
-    /// Returns a copy of the table with one more node, which holds no slots yet.
+    /// Returns a copy of the table with one more node, which owns no hash slots yet.
     pub(crate) fn with_node(&self, node: Arc<Node>) -> SlotTable {
         let mut nodes = self.nodes.clone();
         nodes.push(node);
         SlotTable { owners: self.owners.clone(), nodes }
     }
 
-    /// Returns the index of the node that holds a slot, or [`NO_NODE`].
+    /// Returns the index of the node that owns a hash slot, or [`NO_NODE`].
     pub(crate) fn owner(&self, slot: Option<u16>) -> u16 {
         slot.and_then(|slot| self.owners.get(usize::from(slot)).copied()).unwrap_or(NO_NODE)
     }
@@ -60,7 +60,7 @@ impl SlotTable {
         self.nodes.get(usize::from(index))
     }
 
-    /// Returns the node at an address.
+    /// Returns the node at an address; `None` if it is not in the table.
     pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
         self.nodes.iter().find(|node| node.address() == address).cloned()
     }
@@ -69,13 +69,13 @@ impl SlotTable {
         &self.nodes
     }
 
-    /// Whether every slot belongs to a node with an open connection.
+    /// Returns whether every hash slot belongs to a node with an open connection.
     pub(crate) fn is_connected(&self) -> bool {
         let connected: Vec<bool> = self.nodes.iter().map(|node| node.is_connected()).collect();
         self.owners.iter().all(|owner| connected.get(usize::from(*owner)) == Some(&true))
     }
 
-    /// Whether both tables have the same slots and share their nodes.
+    /// Returns whether both tables consist of the same nodes, each with the same hash slots.
     pub(crate) fn is_same(&self, other: &SlotTable) -> bool {
         self.owners == other.owners
             && self.nodes.len() == other.nodes.len()
@@ -83,18 +83,19 @@ impl SlotTable {
     }
 }
 
-/// Master of a cluster and the slots that it holds. A master without slots is listed too, because
-/// the first slot migrated to it redirects calls there.
+/// Master of a cluster and the hash slots that it owns. A master without slots is listed too,
+/// because calls are redirected to it as soon as a slot is migrated to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotOwner {
     /// Address of the master.
     pub master: Address,
-    /// First and last slot of each range, both inclusive and below [`SLOTS`].
+    /// Ranges of hash slots: the first and the last slot of each, both inclusive and below
+    /// [`SLOTS`].
     pub slots: Vec<(u16, u16)>,
 }
 
-/// Parses a reply to CLUSTER SHARDS that `node` sent. The host of `node` replaces unknown hosts.
-/// Returns `None` if the reply is malformed or no slot has a master.
+/// Parses a reply to CLUSTER SHARDS from `node`, whose host replaces unknown hosts. Returns `None`
+/// if the reply is malformed or no hash slot has a master.
 pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<SlotOwner>> {
     let mut owners = Vec::new();
     for shard in as_array(reply)? {
@@ -122,8 +123,8 @@ pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<Slot
     validate(owners)
 }
 
-/// Parses a reply to CLUSTER SLOTS that `node` sent. Servers before 7.0 and some proxies support
-/// only this command.
+/// Parses a reply to CLUSTER SLOTS from `node`. Redis before 7.0 and some proxies support only this
+/// command.
 pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     let mut owners: Vec<SlotOwner> = Vec::new();
     for range in as_array(reply)? {
@@ -141,7 +142,7 @@ pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     validate(owners)
 }
 
-/// Returns `None` if no slot has a master or a range is invalid.
+/// Returns `owners` unchanged, or `None` if no hash slot has a master or a range is invalid.
 fn validate(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     let is_valid = |(first, last): &(u16, u16)| first <= last && *last < SLOTS;
     let any = owners.iter().any(|owner| !owner.slots.is_empty());
@@ -149,7 +150,7 @@ fn validate(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     (any && all_valid).then_some(owners)
 }
 
-/// Makes an address. The host of `node` replaces an unknown host.
+/// Creates the address of a master. Uses the host of `node` if `host` is unknown.
 fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
     match (host, node) {
         (None | Some("" | "?"), Address::Tcp(node, _)) => Some(Address::Tcp(node.clone(), port)),
@@ -158,7 +159,7 @@ fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Addre
     }
 }
 
-/// Returns the elements of an array.
+/// Returns the elements of an array; `None` if the value is not an array.
 fn as_array(value: &Value) -> Option<&[Value]> {
     match value {
         Value::Array(items) => Some(items),

@@ -19,10 +19,11 @@ use super::slot_refresh::refresh_slot_table;
 use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
-/// Interval between the checks of [`RedisClient::until_connected`].
-const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval at which [`RedisClient::until_connected`] checks the connections.
+const CONNECTED_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Way to find the node of a key: always the same master, or the slot table of a cluster.
+/// Topology of a Redis deployment, which determines the node of each key: a single master, or the
+/// slot table of a cluster.
 #[derive(Debug)]
 pub(crate) enum Topology {
     SingleMaster(Arc<SingleMaster>),
@@ -30,7 +31,7 @@ pub(crate) enum Topology {
 }
 
 impl Topology {
-    /// Returns all known nodes.
+    /// Returns all nodes that the client currently knows.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Topology::SingleMaster(master) => master.node().into_iter().collect(),
@@ -39,7 +40,8 @@ impl Topology {
     }
 }
 
-/// Redis client. Dropping it closes its connections.
+/// Client of a Redis server, a Sentinel deployment, or a cluster. Dropping it closes its
+/// connections.
 #[derive(Debug)]
 pub struct RedisClient {
     topology: Arc<Topology>,
@@ -53,7 +55,7 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// The list of addresses is empty, or a certificate cannot be parsed.
+    /// Returns an error if the list of addresses is empty or a certificate cannot be parsed.
     pub fn open(
         config: RedisConfig,
         scripts: Vec<&'static Script>,
@@ -88,7 +90,8 @@ impl RedisClient {
         Ok(RedisClient { topology })
     }
 
-    /// Whether a connection is open to the master or, on a cluster, to the master of every slot.
+    /// Returns whether a connection is open to the master or, on a cluster, to the owner of every
+    /// hash slot.
     pub fn is_connected(&self) -> bool {
         match &*self.topology {
             Topology::SingleMaster(master) => master.node().is_some_and(|node| node.is_connected()),
@@ -96,15 +99,15 @@ impl RedisClient {
         }
     }
 
-    /// Waits until [`is_connected`](Self::is_connected) returns true. Used at the start and in
-    /// tests; no request waits for a connection.
+    /// Waits until [`is_connected`](Self::is_connected) returns true. Used at startup and in tests.
+    /// No request waits for a connection.
     pub async fn until_connected(&self) {
         while !self.is_connected() {
-            tokio::time::sleep(CHECK_INTERVAL).await;
+            tokio::time::sleep(CONNECTED_POLL_INTERVAL).await;
         }
     }
 
-    /// Returns the statistics and state of every node.
+    /// Returns a report on every node.
     pub fn report(&self) -> Vec<NodeReport> {
         self.topology.nodes().iter().map(|node| node.report()).collect()
     }
@@ -130,10 +133,10 @@ impl Transport for RedisClient {
         }
     }
 
-    fn post(&self, call: ScriptCall) {
+    fn send_in_background(&self, call: ScriptCall) {
         match &*self.topology {
-            Topology::SingleMaster(master) => master.post(call),
-            Topology::Cluster(cluster) => cluster.post(call),
+            Topology::SingleMaster(master) => master.send_in_background(call),
+            Topology::Cluster(cluster) => cluster.send_in_background(call),
         }
     }
 }

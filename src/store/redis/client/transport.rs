@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 use crate::domain::ExecutionStatus;
 use crate::store::redis::script::library::Script;
 
-/// Encoded call of a Lua script.
+/// Encoded call to a Lua script.
 #[derive(Clone, Debug)]
 pub struct ScriptCall {
-    /// The script, which is loaded again if the server answers NOSCRIPT.
+    /// Script to call. It is loaded again if the server answers NOSCRIPT.
     pub script: &'static Script,
-    /// Complete command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
+    /// Encoded command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
     pub command: Cmd,
-    /// Cluster slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
+    /// Hash slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
     /// because computing the slot takes a checksum of the key.
     pub slot: Option<u16>,
 }
@@ -30,17 +30,17 @@ pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
 /// Replies to script calls, one per call and in the same order.
 pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 
-/// Error of a script call, and whether the script may have run.
+/// Error of a script call, with the information whether the script may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
-    /// Whether the script ran. A call that charges may be sent again only if it did not run.
+    /// Whether the script may have run. If it may have, a call that charges must not be sent again.
     pub executed: ExecutionStatus,
     /// Kind of error, for metrics and logs.
     pub kind: SendErrorKind,
 }
 
 impl SendError {
-    /// Makes an error of a call whose script did not run.
+    /// Creates the error of a call whose script has not run.
     pub(crate) const fn not_executed(kind: SendErrorKind) -> SendError {
         SendError { executed: ExecutionStatus::NotExecuted, kind }
     }
@@ -53,13 +53,14 @@ impl SendError {
 /// Reason why a script call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendErrorKind {
-    /// No connection to the node is open.
+    /// No connection to the node is open, so the call was not sent.
     NotConnected,
     /// The queues of the node's connections are full.
     QueueFull,
     /// The node's circuit breaker is open.
     BreakerOpen,
-    /// The connection was lost, or the call timed out.
+    /// The connection was lost or the call timed out after the call was written, so the script may
+    /// have run.
     Lost,
     /// The cluster is being reconfigured: too many redirections, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
     Moving,
@@ -71,12 +72,12 @@ pub enum SendErrorKind {
     Busy,
     /// Authentication or the ACL failed (NOAUTH, WRONGPASS, NOPERM).
     Denied,
-    /// The script failed, or any other error reply.
+    /// The script failed, or the server sent any other error reply.
     Script,
 }
 
 impl SendErrorKind {
-    /// Returns the name in traces (`error.type`).
+    /// Returns the name of the error in traces (`error.type`).
     pub const fn as_str(self) -> &'static str {
         match self {
             SendErrorKind::NotConnected => "not_connected",
@@ -95,8 +96,8 @@ impl SendErrorKind {
 
 /// Sends script calls to the servers that hold their keys.
 pub trait Transport: Send + Sync + 'static {
-    /// Whether Redis is a cluster. If so, the store splits calls by slot, and every script call
-    /// names its slot.
+    /// Returns whether Redis is a cluster. If so, the store splits calls by hash slot, and sets the
+    /// slot of every script call.
     fn is_cluster(&self) -> bool;
 
     /// Sends script calls to their nodes in parallel, and waits for all replies. Calls to the same
@@ -106,9 +107,9 @@ pub trait Transport: Send + Sync + 'static {
     /// are still queued are not written.
     fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send;
 
-    /// Does the same as [`send`](Self::send), with a deadline. Calls that are not answered by then
-    /// fail as [`Lost`](SendErrorKind::Lost), with an unknown outcome; replies that have arrived
-    /// are returned. `None`: no deadline.
+    /// Does the same as [`send`](Self::send), but waits only until `deadline`, if there is one.
+    /// Calls that are not answered by then fail as [`Lost`](SendErrorKind::Lost), with an unknown
+    /// outcome; replies that have arrived are returned.
     fn send_until(
         &self,
         calls: ScriptCalls,
@@ -122,8 +123,8 @@ pub trait Transport: Send + Sync + 'static {
         }
     }
 
-    /// Sends a script call in the background, at most once, without waiting for its reply. The call
-    /// is dropped if the queue is full. Used for refunds: a lost refund only leaves a counter too
+    /// Sends a script call at most once, in the background, and discards its reply. The call is
+    /// dropped if the queue is full. Used for refunds: after a lost refund, the counter is only too
     /// high until its window ends.
-    fn post(&self, call: ScriptCall);
+    fn send_in_background(&self, call: ScriptCall);
 }

@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
-use super::selection::{FastPath, MultiKind, Selection, is_credit_form, is_special, multi_kind};
+use super::selection::{
+    FastPath, MultiKind, ScriptSelection, is_credit_form, multi_kind, needs_extra_numbers,
+};
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::fixed_window;
 use crate::algorithm::hybrid::HybridCredits;
@@ -22,20 +24,22 @@ use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
 use crate::store::redis::keys::{Prefix, letter};
 
-/// Largest hit count of a window.
+/// Largest hit count that a window stores.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// Most hits in a sliding log or slots in a concurrency limit. An entry stores its hits in three
-/// bytes, and this is a quarter of what they hold; the policy allows 10,000.
+/// Maximum number of hits in a sliding log, or of slots in a concurrency limit, that the scripts
+/// support. An entry stores its hits in three bytes, and this is a quarter of their range. The
+/// policy allows only 10,000.
 const ENTRIES_MAX: u64 = 1 << 22;
 
-/// Unit in which the scripts number calendar windows, in microseconds.
-const CALENDAR_UNIT: u64 = 1_000_000;
+/// Unit in which the scripts number calendar windows: one second, in microseconds.
+const CALENDAR_UNIT_US: u64 = 1_000_000;
 
-/// Bytes to reserve per check: a key of 29 to 117 bytes and four to six numbers of up to 16 digits.
-const CHECK_BYTES: usize = 160;
+/// Number of bytes to reserve per check for its encoded key and arguments: a key of 29 to 117
+/// bytes, and four to six numbers of up to 16 digits.
+const BYTES_PER_CHECK: usize = 160;
 
-/// Encoder of script calls: holds the key prefix and the scripts.
+/// Encoder that turns checks and receipts into script calls.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     prefix: Prefix,
@@ -44,29 +48,33 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Creates an encoder. If `is_cluster`, each call names its cluster slot.
+    /// Creates an encoder of calls to `scripts`. If `is_cluster`, each call contains the hash slot
+    /// of its keys.
     pub fn new(prefix: Prefix, scripts: &'static Scripts, is_cluster: bool) -> Encoder {
         Encoder { prefix, scripts, is_cluster }
     }
 
-    /// Encodes the script call that decides `checks`. On a cluster all keys must be in one slot.
+    /// Encodes the script call that decides `checks`. On a cluster, all keys must be in one hash
+    /// slot.
     ///
     /// `now` is `None` in production, where the scripts read the server's clock. `clock` is this
     /// process's time; it selects the calendar windows to send.
-    pub fn call(
+    pub fn encode_call(
         &self,
         checks: &[Check<'_>],
         accounting: Accounting,
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        let selection = Selection::of(checks);
+        let selection = ScriptSelection::for_checks(checks);
         let script = match selection {
-            Selection::Single(FastPath::FixedWindow(..)) => &self.scripts.single_fixed_window,
-            Selection::Single(FastPath::Bucket(_)) => &self.scripts.single_bucket,
-            Selection::Single(FastPath::SlidingWindow(_)) => &self.scripts.single_sliding_window,
-            Selection::Multi => &self.scripts.multi_check,
-            Selection::Apply => &self.scripts.apply,
+            ScriptSelection::Single(FastPath::FixedWindow(..)) => &self.scripts.single_fixed_window,
+            ScriptSelection::Single(FastPath::Bucket(_)) => &self.scripts.single_bucket,
+            ScriptSelection::Single(FastPath::SlidingWindow(_)) => {
+                &self.scripts.single_sliding_window
+            }
+            ScriptSelection::Multi => &self.scripts.multi_check,
+            ScriptSelection::Apply => &self.scripts.apply,
         };
         let mut command = evalsha(script, checks.len());
         let order = selection.order(checks).map(|at| &checks[at]);
@@ -75,13 +83,13 @@ impl Encoder {
         }
         add_time(&mut command, now);
         match selection {
-            Selection::Single(path) => {
+            ScriptSelection::Single(path) => {
                 checks.iter().for_each(|check| add_single_arguments(&mut command, check, path));
             }
-            Selection::Multi => {
+            ScriptSelection::Multi => {
                 command.arg(pack_multi(order, accounting).as_slice());
             }
-            Selection::Apply => {
+            ScriptSelection::Apply => {
                 command.arg(match accounting {
                     Accounting::AllOrNothing => "all_or_nothing",
                     Accounting::Independent => "independent",
@@ -92,8 +100,9 @@ impl Encoder {
         self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
-    /// Encodes the script call that refunds `receipts`. On a cluster all keys must be in one slot.
-    pub fn refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
+    /// Encodes the script call that refunds `receipts`. On a cluster, all keys must be in one hash
+    /// slot.
+    pub fn encode_refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
         let mut command = evalsha(script, receipts.len());
         for receipt in receipts {
@@ -110,12 +119,16 @@ impl Encoder {
         command: Cmd,
         key: Option<&CounterKey>,
     ) -> ScriptCall {
-        ScriptCall { script, command, slot: key.filter(|_| self.is_cluster).map(keys::slot) }
+        ScriptCall {
+            script,
+            command,
+            slot: key.filter(|_| self.is_cluster).map(keys::counter_slot),
+        }
     }
 }
 
 fn evalsha(script: &Script, keys: usize) -> Cmd {
-    let mut command = Cmd::with_capacity(7 + keys, 64 + keys * CHECK_BYTES);
+    let mut command = Cmd::with_capacity(7 + keys, 64 + keys * BYTES_PER_CHECK);
     command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
     command
 }
@@ -127,29 +140,30 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
     };
 }
 
-/// Returns the scripts' name of a check's operation.
-fn op_word(check: &Check<'_>) -> &'static str {
+/// Returns the name of a check's operation in the scripts.
+fn op_name(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek => "peek",
-        Op::Take { .. } if check.is_debt() => "debt",
+        Op::Take { .. } if check.charges_always() => "debt",
         Op::Take { .. } => "take",
         Op::Refund { .. } => "refund",
     }
 }
 
 /// Returns the scripts' name of a role.
-fn role_word(role: Role) -> &'static str {
+fn pack_role(packed: &mut Packed, role: Role) {
     match role {
-        Role::Required => "required",
-        Role::Quota => "quota",
-        Role::Shadow => "shadow",
+        Role::Required => packed.push_text(b"required"),
+        Role::Quota(number) => packed.push_number(u64::from(number)),
+        Role::Shadow => packed.push_text(b"shadow"),
     }
 }
 
-/// Returns the hits to take, refund, or test for, capped where a larger number has the same effect.
-fn cost(check: &Check<'_>) -> u64 {
+/// Returns the hits to charge, refund or peek for. Caps them at a number beyond which more hits
+/// have no further effect, so that the scripts' arithmetic stays exact.
+fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
-    let stops_at_limit = !check.is_refund() && !check.is_debt();
+    let stops_at_limit = !check.is_refund() && !check.charges_always();
     let limit = check.limit;
     cost.min(match &limit.algorithm {
         Algorithm::FixedWindow(window) if stops_at_limit => window.hits.0.min(COUNT_MAX) + 1,
@@ -157,26 +171,26 @@ fn cost(check: &Check<'_>) -> u64 {
         // A refund may empty both windows.
         Algorithm::SlidingWindow(_) => 2 * COUNT_MAX,
         Algorithm::SlidingLog(_) => 2 * ENTRIES_MAX + 1,
-        Algorithm::Bucket(bucket) => BucketCredits::of(bucket, limit.charge).cap_hits + 1,
-        Algorithm::Hybrid(classes) => HybridCredits::of(classes).burst + 1,
+        Algorithm::Bucket(bucket) => BucketCredits::new(bucket, limit.charge).cap_hits + 1,
+        Algorithm::Hybrid(classes) => HybridCredits::new(classes).burst + 1,
         Algorithm::Concurrency(slots) => slots.slots.0.min(ENTRIES_MAX) + 1,
     })
 }
 
 /// Appends the arguments of a `single_*.lua` script.
 fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
-    let op = op_word(check);
-    let (cost, is_take) = (cost(check), op == "take");
+    let op = op_name(check);
+    let (cost, is_take) = (capped_cost(check), op == "take");
     match path {
         FastPath::FixedWindow(window, length) => {
             let hits = window.hits.0.min(COUNT_MAX);
             command.arg(cost).arg(hits).arg(length.0);
             if !is_take {
-                command.arg(op).arg(fixed_window::cap(hits, check.limit.charge));
+                command.arg(op).arg(fixed_window::count_max(hits, check.limit.charge));
             }
         }
         FastPath::Bucket(bucket) => {
-            let BucketNumbers { credits, need, kept } = BucketNumbers::of(check, bucket, cost);
+            let BucketArguments { credits, need, kept } = BucketArguments::new(check, bucket, cost);
             command.arg(need).arg(credits.capacity - kept);
             let has_cap = kept > 0 || !is_take;
             if is_credit_form(check) {
@@ -200,67 +214,71 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
     }
 }
 
-/// Bucket check in credits, for the fast paths.
-struct BucketNumbers {
+/// Arguments of the fast-path scripts for the check of a bucket, in credits.
+struct BucketArguments {
     credits: BucketCredits,
-    /// Credits to take; capacity + 1 if the cost exceeds the burst.
+    /// Credits to charge; one more than the capacity if the cost exceeds the burst, so that the
+    /// check never passes.
     need: u64,
-    /// Credits that must remain after the take because of the floor.
+    /// Credits that must remain after the charge, because of the floor of the consumer class.
     kept: u64,
 }
 
-impl BucketNumbers {
-    fn of(check: &Check<'_>, bucket: &Bucket, cost: u64) -> BucketNumbers {
-        let credits = BucketCredits::of(bucket, check.limit.charge);
+impl BucketArguments {
+    fn new(check: &Check<'_>, bucket: &Bucket, cost: u64) -> BucketArguments {
+        let credits = BucketCredits::new(bucket, check.limit.charge);
         let need = if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
         let kept = credits.floor.saturating_sub(cost.max(1)) * credits.unit;
-        BucketNumbers { credits, need, kept }
+        BucketArguments { credits, need, kept }
     }
 }
 
-/// Packs the numbers for `multi_check.lua`; `checks` must be in the order of its keys.
+/// Packs the arguments of `multi_check.lua`. `checks` must be in the order of the script's keys.
 fn pack_multi<'a>(
     checks: impl Iterator<Item = &'a Check<'a>> + Clone,
     accounting: Accounting,
 ) -> Packed {
     let of =
         |wanted| checks.clone().filter(|check| multi_kind(check) == Some(wanted)).count() as u64;
-    let special = checks.clone().filter(|check| is_special(check, accounting)).count() as u64;
+    let special =
+        checks.clone().filter(|check| needs_extra_numbers(check, accounting)).count() as u64;
     let (mut packed, mut listed) = (Packed::default(), Packed::default());
     let all_or_nothing = u64::from(accounting == Accounting::AllOrNothing);
-    packed.numbers([all_or_nothing, of(MultiKind::Window), of(MultiKind::Arrival), special]);
+    packed.push_numbers([all_or_nothing, of(MultiKind::Window), of(MultiKind::Arrival), special]);
     for (place, check) in (1..).zip(checks) {
-        let cost = cost(check);
-        let (cap, bucket) = match FastPath::of(check) {
+        let cost = capped_cost(check);
+        let (cap, bucket) = match FastPath::for_check(check) {
             Some(FastPath::FixedWindow(window, length)) => {
                 let hits = window.hits.0.min(COUNT_MAX);
-                packed.numbers([cost, hits, length.0]);
-                (fixed_window::cap(hits, check.limit.charge), [0; 4])
+                packed.push_numbers([cost, hits, length.0]);
+                (fixed_window::count_max(hits, check.limit.charge), [0; 4])
             }
             Some(FastPath::Bucket(bucket)) => {
-                let BucketNumbers { credits, need, kept } = BucketNumbers::of(check, bucket, cost);
-                packed.numbers([need, credits.capacity - kept]);
+                let BucketArguments { credits, need, kept } =
+                    BucketArguments::new(check, bucket, cost);
+                packed.push_numbers([need, credits.capacity - kept]);
                 if is_credit_form(check) {
-                    packed.number(credits.flow);
+                    packed.push_number(credits.flow);
                 }
                 (credits.cap, [cost, credits.burst, credits.unit, credits.floor])
             }
-            // `Selection::of` never selects this script for such a check.
+            // `ScriptSelection::for_checks` never selects this script for such a check.
             Some(FastPath::SlidingWindow(_)) | None => (0, [0; 4]),
         };
-        if is_special(check, accounting) {
-            listed.number(place);
-            listed.text(op_word(check).as_bytes());
-            listed.text(role_word(check.role).as_bytes());
-            listed.number(cap);
-            listed.numbers(bucket);
+        if needs_extra_numbers(check, accounting) {
+            listed.push_number(place);
+            listed.push_text(op_name(check).as_bytes());
+            pack_role(&mut listed, check.role);
+            listed.push_number(cap);
+            listed.push_numbers(bucket);
         }
     }
     packed.extend(&listed);
     packed
 }
 
-/// Appends two arguments: the longest length of `lists`, and all lists padded to it.
+/// Appends two arguments: the length of the longest list, and all lists, each padded to that
+/// length.
 fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     let lists: SmallVec<[Packed; 2]> = lists.collect();
     let stride = lists.iter().map(Packed::len).max().unwrap_or(0);
@@ -272,30 +290,32 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     command.arg(stride).arg(all.as_slice());
 }
 
-/// Packs a check for `apply.lua`.
+/// Packs a check as `apply.lua` expects it.
 fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
-    packed.text(&[letter(&check.limit.algorithm)]);
-    packed.text(op_word(check).as_bytes());
-    packed.text(role_word(check.role).as_bytes());
-    packed.number(cost(check));
+    packed.push_text(&[letter(&check.limit.algorithm)]);
+    packed.push_text(op_name(check).as_bytes());
+    pack_role(&mut packed, check.role);
+    packed.push_number(capped_cost(check));
     pack_limit(&mut packed, check.limit, check.holder, clock);
     packed
 }
 
-/// Packs a receipt for `refund.lua`.
+/// Packs a receipt as `refund.lua` expects it.
 fn pack_receipt(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
-    packed.text(&[letter(&taken_under.algorithm)]);
-    packed.numbers([taken.hits.0.min(COUNT_MAX), taken.at.0, taken.window.0]);
+    packed.push_text(&[letter(&taken_under.algorithm)]);
+    packed.push_numbers([taken.hits.0.min(COUNT_MAX), taken.at.0, taken.window.0]);
     match &taken_under.algorithm {
-        Algorithm::Concurrency(_) => packed.text(&taken.entry.to_be_bytes()),
+        Algorithm::Concurrency(_) => packed.push_text(&taken.entry.to_be_bytes()),
         Algorithm::FixedWindow(_)
         | Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)
         | Algorithm::Bucket(_)
-        | Algorithm::Hybrid(_) => packed.number(u64::try_from(taken.entry).unwrap_or(u64::MAX)),
+        | Algorithm::Hybrid(_) => {
+            packed.push_number(u64::try_from(taken.entry).unwrap_or(u64::MAX))
+        }
     }
     // A refund identifies a calendar window by its start, so any time within it serves as the
     // clock.
@@ -303,50 +323,51 @@ fn pack_receipt(receipt: &Receipt) -> Packed {
     packed
 }
 
-/// Packs a limit's numbers in the order of the header of the algorithm's file in `lua/algorithm`.
+/// Packs the parameters of a limit, in the order documented in the header of the algorithm's file
+/// in `lua/algorithm`.
 fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock: Micros) {
     let charge = limit.charge;
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
             let hits = window.hits.0.min(COUNT_MAX);
-            packed.numbers([hits, fixed_window::cap(hits, charge)]);
+            packed.push_numbers([hits, fixed_window::count_max(hits, charge)]);
             match &window.window {
                 Window::Epoch { length } => {
-                    packed.number(length.0.max(1));
-                    packed.nil();
+                    packed.push_number(length.0.max(1));
+                    packed.push_nil();
                 }
                 Window::Calendar(calendar) => {
-                    packed.number(CALENDAR_UNIT);
-                    packed.numbers(calendar.boundaries_around(clock).map(|bound| bound.0));
+                    packed.push_number(CALENDAR_UNIT_US);
+                    packed.push_numbers(calendar.boundaries_around(clock).map(|bound| bound.0));
                 }
             }
         }
         Algorithm::SlidingWindow(window) => {
             let cap = window.count_max(charge);
-            packed.numbers([window.hits.0, cap, window.length.0.max(1), window.tick().0]);
+            packed.push_numbers([window.hits.0, cap, window.length.0.max(1), window.tick().0]);
         }
         Algorithm::SlidingLog(log) => {
             let hits = log.hits.0.min(ENTRIES_MAX);
             let cap = if charge == Charge::Always { 2 * hits } else { hits };
-            packed.numbers([hits, cap, log.length.0]);
+            packed.push_numbers([hits, cap, log.length.0]);
         }
         Algorithm::Bucket(bucket) => {
             let BucketCredits { burst, cap, unit, flow, floor, .. } =
-                BucketCredits::of(bucket, charge);
-            packed.numbers([burst, cap, unit, flow, floor]);
+                BucketCredits::new(bucket, charge);
+            packed.push_numbers([burst, cap, unit, flow, floor]);
         }
         Algorithm::Hybrid(classes) => {
-            let credits = HybridCredits::of(classes);
-            packed.numbers([credits.burst, credits.unit, credits.tick, classes.hits.0]);
-            packed.numbers([classes.class as u64 + 1, u64::from(classes.floor_percent)]);
-            packed.number(classes.shares.len() as u64);
-            packed.numbers(classes.shares.iter().map(|share| u64::from(*share)));
+            let credits = HybridCredits::new(classes);
+            packed.push_numbers([credits.burst, credits.unit, credits.tick, classes.hits.0]);
+            packed.push_numbers([classes.class as u64 + 1, u64::from(classes.floor_percent)]);
+            packed.push_number(classes.shares.len() as u64);
+            packed.push_numbers(classes.shares.iter().map(|share| u64::from(*share)));
         }
         Algorithm::Concurrency(slots) => {
-            packed.numbers([slots.slots.0.min(ENTRIES_MAX), slots.lease.0]);
+            packed.push_numbers([slots.slots.0.min(ENTRIES_MAX), slots.lease.0]);
             match holder {
-                Some(Holder(bits)) => packed.text(&bits.to_be_bytes()),
-                None => packed.nil(),
+                Some(Holder(bits)) => packed.push_text(&bits.to_be_bytes()),
+                None => packed.push_nil(),
             }
         }
     }

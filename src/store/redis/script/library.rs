@@ -12,14 +12,14 @@
 
 use std::sync::LazyLock;
 
-/// Lua script with the SHA1 that EVALSHA takes.
+/// Lua script with the SHA1 by which EVALSHA calls it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
     /// File name in `lua/` without the extension, for logs.
     pub name: &'static str,
     /// Source text that SCRIPT LOAD sends.
     pub text: String,
-    /// SHA1 of the text, in hex.
+    /// SHA1 of the text, as 40 hexadecimal digits.
     pub sha: String,
 }
 
@@ -30,7 +30,7 @@ macro_rules! lua {
 }
 
 /// Paths below `lua/` and unmodified contents of all Lua files.
-pub const FILES: &[(&str, &str)] = lua![
+pub const LUA_FILES: &[(&str, &str)] = lua![
     "single_fixed_window.lua",
     "single_bucket.lua",
     "single_sliding_window.lua",
@@ -49,10 +49,11 @@ pub const FILES: &[(&str, &str)] = lua![
     "ttl.lua",
 ];
 
-/// First line of each Lua file, which turns on strict mode.
+/// First line of each Lua file. It enables strict mode, in which Redis 7 rejects access to
+/// undeclared keys.
 const SHEBANG: &str = "#!lua\n";
 
-/// All scripts that the store calls, in one mode: production or strict.
+/// All scripts that the store calls, for one mode: production or strict.
 #[derive(Debug)]
 pub struct Scripts {
     /// Decides a call with one check of a fixed window.
@@ -63,9 +64,9 @@ pub struct Scripts {
     pub single_sliding_window: Script,
     /// Decides a call with several checks, all of different fixed windows and buckets.
     pub multi_check: Script,
-    /// Decides any call.
+    /// Decides any call. Slower than the other scripts, which are preferred where they apply.
     pub apply: Script,
-    /// Refunds charges by their receipts.
+    /// Refunds charges, given their receipts.
     pub refund: Script,
 }
 
@@ -99,17 +100,17 @@ impl Scripts {
     }
 }
 
-/// Scripts that the service runs.
+/// Scripts in production mode, which the service runs.
 pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(""));
 
 /// Scripts in strict mode, for tests. Needs Redis 7.
 pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG));
 
-/// Returns a file's text without its first line and comments, with each `loadfile('path')` replaced
-/// by a function with that file's text. An unknown path stays as it is, and Redis refuses the
-/// script.
+/// Returns the text of a file without its first line and comments. Replaces each `loadfile('path')`
+/// by a function with the text of that file, because Redis has no `loadfile`. An unknown path is
+/// not replaced, so that Redis rejects the script.
 fn bundle_file(path: &str) -> String {
-    let file = FILES.iter().find(|(name, _)| *name == path);
+    let file = LUA_FILES.iter().find(|(name, _)| *name == path);
     let (_, text) = file.copied().unwrap_or_default();
     let mut bundle = String::new();
     for line in text.strip_prefix(SHEBANG).unwrap_or(text).lines() {
@@ -121,11 +122,11 @@ fn bundle_file(path: &str) -> String {
     bundle
 }
 
-/// Appends a line and replaces each `loadfile` in it.
+/// Appends a line to the bundle, with each `loadfile` in it replaced.
 fn bundle_line(bundle: &mut String, line: &str) {
     let call = line.split_once("loadfile('");
     match call.and_then(|(before, call)| Some((before, call.split_once("')")?))) {
-        Some((before, (path, after))) if FILES.iter().any(|(name, _)| *name == path) => {
+        Some((before, (path, after))) if LUA_FILES.iter().any(|(name, _)| *name == path) => {
             bundle.push_str(before);
             bundle.push_str("(function(...)\n");
             bundle.push_str(&bundle_file(path));

@@ -9,34 +9,34 @@
 
 use smallvec::SmallVec;
 
-/// Bytes kept on the stack: enough for ten checks of fixed windows, with three numbers of at most
-/// nine bytes each.
-const INLINE: usize = 288;
+/// Number of bytes kept on the stack: enough for ten checks of fixed windows, each with three
+/// numbers of at most nine bytes.
+const BYTES_INLINE: usize = 288;
 
-/// Longest text in bytes whose MessagePack header is one byte.
+/// Maximum length of a text in bytes: the longest whose MessagePack header is one byte.
 const TEXT_BYTES_MAX: usize = 31;
 
-/// MessagePack values, packed one after another.
+/// Sequence of MessagePack values, encoded one after another.
 ///
 /// ```
 /// use tidegate::store::redis::script::msgpack::Packed;
 ///
 /// let mut packed = Packed::default();
-/// packed.number(1);
-/// packed.number(300);
-/// packed.text(b"take");
+/// packed.push_number(1);
+/// packed.push_number(300);
+/// packed.push_text(b"take");
 /// assert_eq!(packed.as_slice(), b"\x01\xce\0\0\x01\x2c\xa4take");
 /// assert_eq!(packed.len(), 3);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
-    bytes: SmallVec<[u8; INLINE]>,
+    bytes: SmallVec<[u8; BYTES_INLINE]>,
     values: usize,
 }
 
 impl Packed {
     /// Appends a number in 1, 5, or 9 bytes. Lua reads it as a double, which is exact below 2^53.
-    pub fn number(&mut self, number: u64) {
+    pub fn push_number(&mut self, number: u64) {
         self.values += 1;
         if let Ok(small @ ..0x80) = u8::try_from(number) {
             self.bytes.push(small);
@@ -50,22 +50,22 @@ impl Packed {
     }
 
     /// Appends several numbers.
-    pub fn numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
+    pub fn push_numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
-            self.number(number);
+            self.push_number(number);
         }
     }
 
-    /// Appends a text; a text longer than 31 bytes is truncated.
-    pub fn text(&mut self, text: &[u8]) {
+    /// Appends a text, truncated to 31 bytes.
+    pub fn push_text(&mut self, text: &[u8]) {
         let text = &text[..text.len().min(TEXT_BYTES_MAX)];
         self.values += 1;
         self.bytes.push(0xa0 | text.len() as u8);
         self.bytes.extend_from_slice(text);
     }
 
-    /// Appends nil, for an optional value that is absent.
-    pub fn nil(&mut self) {
+    /// Appends nil, which stands for an absent optional value.
+    pub fn push_nil(&mut self) {
         self.values += 1;
         self.bytes.push(0xc0);
     }
@@ -73,7 +73,7 @@ impl Packed {
     /// Appends nils until the total number of values is `values`.
     pub fn pad_to(&mut self, values: usize) {
         while self.values < values {
-            self.nil();
+            self.push_nil();
         }
     }
 
@@ -88,7 +88,7 @@ impl Packed {
         self.values
     }
 
-    /// Whether there are no values.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.values == 0
     }

@@ -11,7 +11,7 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::selection::{FastPath, Selection, is_credit_form};
+use super::selection::{FastPath, ScriptSelection, is_credit_form};
 use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
 use crate::domain::{
     Accounting, Admission, Algorithm, ChargeRecord, Check, FixedWindow, Hits, Holder, Micros, Op,
@@ -19,72 +19,77 @@ use crate::domain::{
 };
 
 /// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
-const NO_WINDOW: [Value; 1] = [Value::Int(-1)];
+const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
-/// Largest count of a stored fixed window, which has ten decimal digits.
+/// Largest hit count that a reply for a fixed window can contain, because scripts store it in at
+/// most ten decimal digits.
 const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
-/// Count of numbers per check in a reply of `apply.lua`.
-const OUTCOME_NUMBERS: usize = 6;
+/// Number of integers per check in a reply of `apply.lua`.
+const NUMBERS_PER_OUTCOME: usize = 6;
 
-/// Error for a reply that cannot be decoded.
+/// Reason why a script reply cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// Error reply from the server or the script.
+    /// The server or the script replied with an error.
     Error,
-    /// Reply of another type than the script sends.
+    /// The reply has a different RESP type than the script returns.
     Shape,
-    /// Too few or too many numbers for the checks.
+    /// The reply has too few or too many numbers for the checks.
     Length,
-    /// Value that is not a number, or a number that no script can send.
+    /// The reply contains a value that is not a number, or a number that no script returns.
     Number,
-    /// The server's clock is outside the calendar windows in the call. No counter changed.
+    /// The server's clock is outside the calendar windows that the call contained. No counter has
+    /// changed.
     NoWindow,
 }
 
-/// Decoded reply of a script: one outcome per check.
+/// Decoded reply of a script that decides a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
     /// One outcome per check, in the order of the checks.
     pub outcomes: Vec<Outcome>,
-    /// Number of counters with a state from the far future, which were clamped to full. The clock
-    /// stepped back, or the state was corrupt.
+    /// Number of counters with a state from the far future, which the script clamped to a full
+    /// counter. Either the clock has stepped back, or the state was corrupt.
     pub clamped: u64,
 }
 
 impl ScriptReply {
-    /// Decodes the reply to a call encoded by [`Encoder::call`](super::arguments::Encoder::call)
+    /// Decodes the reply to a call encoded by [`Encoder::encode_call`](super::arguments::Encoder::encode_call)
     /// for the same checks.
     ///
     /// # Errors
     ///
-    /// [`ReplyError`] if no script can send this reply for these checks.
+    /// Returns a [`ReplyError`] if no script returns such a reply for these checks.
     pub fn decode(
         reply: &Value,
         checks: &[Check<'_>],
         accounting: Accounting,
     ) -> Result<ScriptReply, ReplyError> {
-        match (Selection::of(checks), reply, checks) {
+        match (ScriptSelection::for_checks(checks), reply, checks) {
             (_, Value::ServerError(_), _) => Err(ReplyError::Error),
-            (Selection::Single(path), Value::BulkString(line), [check]) => {
-                single_reply(line, check, path)
+            (ScriptSelection::Single(path), Value::BulkString(line), [check]) => {
+                decode_single(line, check, path)
             }
-            (Selection::Multi, Value::Array(numbers), _) => {
-                multi_reply(numbers, checks, accounting)
+            (ScriptSelection::Multi, Value::Array(numbers), _) => {
+                decode_multi(numbers, checks, accounting)
             }
-            (Selection::Apply, Value::Array(numbers), _) if *numbers == NO_WINDOW => {
+            (ScriptSelection::Apply, Value::Array(numbers), _) if *numbers == NO_WINDOW_REPLY => {
                 Err(ReplyError::NoWindow)
             }
-            (Selection::Apply, Value::Array(numbers), _) => apply_reply(numbers, checks),
-            (Selection::Single(_) | Selection::Multi | Selection::Apply, _, _) => {
-                Err(ReplyError::Shape)
-            }
+            (ScriptSelection::Apply, Value::Array(numbers), _) => decode_apply(numbers, checks),
+            (
+                ScriptSelection::Single(_) | ScriptSelection::Multi | ScriptSelection::Apply,
+                _,
+                _,
+            ) => Err(ReplyError::Shape),
         }
     }
 }
 
-/// Decodes the reply of a `single_*.lua` script, a line of numbers.
-fn single_reply(
+/// Decodes the reply of a `single_*.lua` script: one line of numbers that describe the counter's
+/// state.
+fn decode_single(
     line: &[u8],
     check: &Check<'_>,
     path: FastPath<'_>,
@@ -98,8 +103,8 @@ fn single_reply(
         }
     }
     let [first, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };
-    let now = micros(*now)?;
-    let (passes, used) = verdict(*first)?;
+    let now = parse_micros(*now)?;
+    let (passes, used) = split_verdict(*first)?;
     let (state, clamped) = match (path, rest) {
         (FastPath::FixedWindow(window, _), []) => (window_state(window, used, None, now)?, 0),
         (FastPath::FixedWindow(window, _), [start, clamped]) => {
@@ -118,26 +123,28 @@ fn single_reply(
             return Err(ReplyError::Length);
         }
     };
-    let outcome = outcome_of_state(&state, check, passes, now)?;
+    let outcome = outcome_from_state(&state, check, passes, now)?;
     let clamped = u64::try_from(clamped).map_err(|_| ReplyError::Number)?;
     Ok(ScriptReply { outcomes: vec![outcome], clamped })
 }
 
-/// Decodes the reply of `multi_check.lua`, which answers the counters' states.
-fn multi_reply(
+/// Decodes the reply of `multi_check.lua`, which contains the verdict and the counter's state for
+/// each check.
+fn decode_multi(
     reply: &[Value],
     checks: &[Check<'_>],
     accounting: Accounting,
 ) -> Result<ScriptReply, ReplyError> {
-    let mut numbers = numbers_of(reply);
-    let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
+    let mut numbers = parse_numbers(reply);
+    let (now, clamped) =
+        (parse_micros(next_number(&mut numbers)?)?, parse_count(next_number(&mut numbers)?)?);
     let mut found = SmallVec::<[(usize, bool, State); 8]>::new();
-    for at in Selection::Multi.order(checks) {
-        let (passes, used) = verdict(next(&mut numbers)?)?;
-        let state = match FastPath::of(&checks[at]) {
+    for at in ScriptSelection::Multi.order(checks) {
+        let (passes, used) = split_verdict(next_number(&mut numbers)?)?;
+        let state = match FastPath::for_check(&checks[at]) {
             Some(FastPath::FixedWindow(window, _)) => window_state(window, used, None, now)?,
             Some(FastPath::Bucket(_)) => {
-                let rem = if is_credit_form(&checks[at]) { next(&mut numbers)? } else { 0 };
+                let rem = if is_credit_form(&checks[at]) { next_number(&mut numbers)? } else { 0 };
                 bucket_state(used, rem, now)?
             }
             Some(FastPath::SlidingWindow(_)) | None => return Err(ReplyError::Shape),
@@ -149,23 +156,23 @@ fn multi_reply(
         let (at, _, state) =
             place.and_then(|place| found.get_mut(place)).ok_or(ReplyError::Number)?;
         let (Some(FastPath::FixedWindow(window, _)), State::FixedWindow(counted)) =
-            (FastPath::of(&checks[*at]), &state)
+            (FastPath::for_check(&checks[*at]), &state)
         else {
             return Err(ReplyError::Number);
         };
         let used = u64::from(counted.count);
-        *state = window_state(window, used, Some(next(&mut numbers)?), now)?;
+        *state = window_state(window, used, Some(next_number(&mut numbers)?), now)?;
     }
     found.sort_unstable_by_key(|(at, ..)| *at);
     let mut outcomes = Vec::with_capacity(checks.len());
     for (check, (_, passes, state)) in checks.iter().zip(&found) {
-        outcomes.push(outcome_of_state(state, check, *passes, now)?);
+        outcomes.push(outcome_from_state(state, check, *passes, now)?);
     }
     let verdicts = outcomes.iter().map(|outcome| Some(outcome.verdict));
     let admission: Admission = checks.iter().map(|check| check.role).zip(verdicts).collect();
     if accounting == Accounting::AllOrNothing && !admission.is_admitted() {
         for ((check, (.., state)), outcome) in checks.iter().zip(&found).zip(&mut outcomes) {
-            if outcome.taken.is_some() && !check.is_debt() {
+            if outcome.taken.is_some() && !check.charges_always() {
                 let left = algorithm::apply(Some(state), check.limit, Op::Peek, now).outcome;
                 let Outcome { available, reset_after, .. } = left;
                 let (charged, taken) = (Hits::ZERO, None);
@@ -176,17 +183,18 @@ fn multi_reply(
     Ok(ScriptReply { outcomes, clamped })
 }
 
-/// Decodes the reply of `apply.lua`, which answers six numbers per check.
-fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
-    let mut numbers = numbers_of(reply);
-    let (now, clamped) = (micros(next(&mut numbers)?)?, count(next(&mut numbers)?)?);
+/// Decodes the reply of `apply.lua`, which contains six numbers per check.
+fn decode_apply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
+    let mut numbers = parse_numbers(reply);
+    let (now, clamped) =
+        (parse_micros(next_number(&mut numbers)?)?, parse_count(next_number(&mut numbers)?)?);
     let mut each = SmallVec::<[(usize, Outcome); 8]>::new();
-    for at in Selection::Apply.order(checks) {
-        let mut six = [0; OUTCOME_NUMBERS];
+    for at in ScriptSelection::Apply.order(checks) {
+        let mut six = [0; NUMBERS_PER_OUTCOME];
         for number in &mut six {
-            *number = next(&mut numbers)?;
+            *number = next_number(&mut numbers)?;
         }
-        each.push((at, outcome_of_numbers(six, &checks[at], now)?));
+        each.push((at, outcome_from_numbers(six, &checks[at], now)?));
     }
     if numbers.next().is_some() {
         return Err(ReplyError::Length);
@@ -198,22 +206,23 @@ fn apply_reply(reply: &[Value], checks: &[Check<'_>]) -> Result<ScriptReply, Rep
 
 /// Converts a check's six numbers to its outcome: available (−1 − available if refused), wait (0
 /// for none), reset, charged, and for a charge its time or window and its entry.
-fn outcome_of_numbers(
-    numbers: [i64; OUTCOME_NUMBERS],
+fn outcome_from_numbers(
+    numbers: [i64; NUMBERS_PER_OUTCOME],
     check: &Check<'_>,
     now: Micros,
 ) -> Result<Outcome, ReplyError> {
     let [available, wait, reset, charged, since, entry] = numbers;
-    let (passes, available) = verdict(available)?;
-    let (wait, charged, since) = (count(wait)?, Hits(count(charged)?), micros(since)?);
+    let (passes, available) = split_verdict(available)?;
+    let (wait, charged, since) =
+        (parse_count(wait)?, Hits(parse_count(charged)?), parse_micros(since)?);
     let asked = if check.is_refund() { Hits::ZERO } else { check.cost() };
     // A wrong charge would be reported to callers and refunded later.
-    let charges = passes || check.is_debt();
+    let charges = passes || check.charges_always();
     let plausible = charged <= if charges { asked } else { Hits::ZERO };
     if available > check.limit.capacity().0 || !plausible || passes && wait > 0 {
         return Err(ReplyError::Number);
     }
-    let entry = u128::from(count(entry)?);
+    let entry = u128::from(parse_count(entry)?);
     let (at, window, entry) = match &check.limit.algorithm {
         Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => (now, since, 0),
         Algorithm::Concurrency(_) => {
@@ -228,7 +237,7 @@ fn outcome_of_numbers(
         charged,
         available: Hits(available),
         retry_after: (wait > 0).then_some(Micros(wait)),
-        reset_after: micros(reset)?,
+        reset_after: parse_micros(reset)?,
         taken: (charged > Hits::ZERO).then_some(ChargeRecord { hits: charged, at, window, entry }),
     })
 }
@@ -236,7 +245,7 @@ fn outcome_of_numbers(
 /// Computes a check's outcome from the counter's state before the call. Returns an error if the
 /// state is from the far future, which scripts clamp, or if the algorithm's verdict differs from
 /// the script's.
-fn outcome_of_state(
+fn outcome_from_state(
     state: &State,
     check: &Check<'_>,
     passes: bool,
@@ -250,16 +259,16 @@ fn outcome_of_state(
     Ok(step.outcome)
 }
 
-/// Returns the state of the current window or, if the clock stepped back, of the next window, which
-/// then starts at `start`.
+/// Returns the state of a fixed window: of the current window or, if the clock has stepped back, of
+/// the later window that starts at `start`.
 fn window_state(
     limit: &FixedWindow,
     used: u64,
     start: Option<i64>,
     now: Micros,
 ) -> Result<State, ReplyError> {
-    let current = fixed_window::span(&limit.window, now);
-    let start = start.map_or(Ok(current.start), micros)?;
+    let current = fixed_window::window_at(&limit.window, now);
+    let start = start.map_or(Ok(current.start), parse_micros)?;
     if used > STORED_COUNT_MAX || start != current.start && start != current.end {
         return Err(ReplyError::Number);
     }
@@ -282,36 +291,39 @@ fn sliding_state(
 ) -> Result<State, ReplyError> {
     let length = limit.length.0.max(1);
     let current = Micros(now.0 - now.0 % length);
-    let start = start.map_or(Ok(current), micros)?;
+    let start = start.map_or(Ok(current), parse_micros)?;
     if start != current && start != current.saturating_add(Micros(length)) {
         return Err(ReplyError::Number);
     }
     let hits = |count: u64| u32::try_from(count).map_err(|_| ReplyError::Number);
-    let (prev, cur) = (hits(count(prev)?)?, hits(cur)?);
+    let (prev, cur) = (hits(parse_count(prev)?)?, hits(cur)?);
     Ok(State::SlidingWindow(sliding_window::State { start, prev, cur }))
 }
 
-fn numbers_of(reply: &[Value]) -> impl Iterator<Item = Result<i64, ReplyError>> {
+fn parse_numbers(reply: &[Value]) -> impl Iterator<Item = Result<i64, ReplyError>> {
     reply.iter().map(|value| match value {
         Value::Int(number) => Ok(*number),
         _ => Err(ReplyError::Number),
     })
 }
 
-fn next(numbers: &mut impl Iterator<Item = Result<i64, ReplyError>>) -> Result<i64, ReplyError> {
+fn next_number(
+    numbers: &mut impl Iterator<Item = Result<i64, ReplyError>>,
+) -> Result<i64, ReplyError> {
     numbers.next().unwrap_or(Err(ReplyError::Length))
 }
 
-/// Splits a number into the verdict and the value; refusals are encoded as −1 − value.
-fn verdict(number: i64) -> Result<(bool, u64), ReplyError> {
+/// Splits a number into the verdict (true for a pass) and the value. Refusals are encoded as −1 −
+/// value.
+fn split_verdict(number: i64) -> Result<(bool, u64), ReplyError> {
     let passes = number >= 0;
-    Ok((passes, count(if passes { number } else { -1 - number })?))
+    Ok((passes, parse_count(if passes { number } else { -1 - number })?))
 }
 
-fn micros(number: i64) -> Result<Micros, ReplyError> {
-    count(number).map(Micros)
+fn parse_micros(number: i64) -> Result<Micros, ReplyError> {
+    parse_count(number).map(Micros)
 }
 
-fn count(number: i64) -> Result<u64, ReplyError> {
+fn parse_count(number: i64) -> Result<u64, ReplyError> {
     u64::try_from(number).map_err(|_| ReplyError::Number)
 }

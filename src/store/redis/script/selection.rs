@@ -7,9 +7,9 @@ use crate::domain::{
     SlidingWindow, Window,
 };
 
-/// Script that decides a call.
+/// Selection of the script that decides a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Selection<'a> {
+pub(crate) enum ScriptSelection<'a> {
     /// A `single_*.lua` script: one check of an algorithm that has such a script.
     Single(FastPath<'a>),
     /// `multi_check.lua`: several checks, all of different fixed windows and buckets.
@@ -18,20 +18,21 @@ pub(crate) enum Selection<'a> {
     Apply,
 }
 
-/// Limit of an algorithm that has a fast-path script, which answers the counter's state.
+/// Limit of an algorithm that has a fast-path script. Such a script returns the counter's state,
+/// from which the outcome is computed here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FastPath<'a> {
-    /// Fixed window aligned to the epoch, with its length, at least 1 µs.
+    /// Fixed window that is aligned to the epoch, and its length, at least 1 µs.
     FixedWindow(&'a FixedWindow, Micros),
-    /// Token or leaky bucket.
+    /// Token or leaky bucket, which share one script.
     Bucket(&'a Bucket),
-    /// Sliding window.
+    /// Sliding window, which is always aligned to the epoch.
     SlidingWindow(&'a SlidingWindow),
 }
 
 impl<'a> FastPath<'a> {
     /// Returns the fast path of a check, or `None` if only `apply.lua` can decide it.
-    pub(crate) fn of(check: &Check<'a>) -> Option<FastPath<'a>> {
+    pub(crate) fn for_check(check: &Check<'a>) -> Option<FastPath<'a>> {
         match &check.limit.algorithm {
             Algorithm::FixedWindow(window) => match window.window {
                 Window::Epoch { length } => {
@@ -45,7 +46,7 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide it.
+    /// Returns how `multi_check.lua` decides a check of this limit, or `None` if it cannot.
     fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
         match self {
             FastPath::FixedWindow(..) => Some(MultiKind::Window),
@@ -56,7 +57,7 @@ impl<'a> FastPath<'a> {
     }
 }
 
-/// Kind of a check in `multi_check.lua`, in the order in which the script gets them.
+/// Kinds of checks that `multi_check.lua` decides, in the order in which it expects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MultiKind {
     Window,
@@ -64,42 +65,44 @@ pub(crate) enum MultiKind {
     Credits,
 }
 
-impl<'a> Selection<'a> {
-    pub(crate) fn of(checks: &[Check<'a>]) -> Selection<'a> {
+impl<'a> ScriptSelection<'a> {
+    pub(crate) fn for_checks(checks: &[Check<'a>]) -> ScriptSelection<'a> {
         // Quadratic in at most 16 checks; Redis spends far more on a call.
         let differs = |(at, check): (usize, &Check<'_>)| {
             checks[..at].iter().all(|earlier| earlier.key != check.key)
         };
         match checks {
-            [check] => FastPath::of(check).map_or(Selection::Apply, Selection::Single),
+            [check] => {
+                FastPath::for_check(check).map_or(ScriptSelection::Apply, ScriptSelection::Single)
+            }
             [_, _, ..]
                 if checks.iter().all(|check| multi_kind(check).is_some())
                     && checks.iter().enumerate().all(differs) =>
             {
-                Selection::Multi
+                ScriptSelection::Multi
             }
-            [] | [_, _, ..] => Selection::Apply,
+            [] | [_, _, ..] => ScriptSelection::Apply,
         }
     }
 
-    /// Returns the indices of the checks in the order in which the script gets and answers them.
+    /// Returns the indices of the checks in the order in which the script expects and answers them.
     pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
         let place = move |check: &Check<'_>| match self {
-            Selection::Single(_) => 0,
-            Selection::Multi => multi_kind(check).map_or(0, |multi_kind| multi_kind as u8),
-            Selection::Apply => u8::from(!check.is_refund()),
+            ScriptSelection::Single(_) => 0,
+            ScriptSelection::Multi => multi_kind(check).map_or(0, |multi_kind| multi_kind as u8),
+            ScriptSelection::Apply => u8::from(!check.is_refund()),
         };
         (0..3).flat_map(move |nth| (0..checks.len()).filter(move |at| place(&checks[*at]) == nth))
     }
 }
 
-/// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide it.
+/// Returns how `multi_check.lua` decides a check, or `None` if it cannot.
 pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
-    FastPath::of(check).and_then(|path| path.multi_kind(check))
+    FastPath::for_check(check).and_then(|path| path.multi_kind(check))
 }
 
-/// Whether the check's limit is a bucket in credit form, whose debt may include a fraction of a
-/// microsecond.
+/// Returns whether the check's limit is a bucket with [`Refill::Credits`], whose debt may include a
+/// fraction of a microsecond.
 pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     matches!(
         &check.limit.algorithm,
@@ -107,11 +110,11 @@ pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     )
 }
 
-/// Whether `multi_check.lua` gets extra numbers for the check: it is anything but a required take,
-/// or its limit has a floor.
-pub(crate) fn is_special(check: &Check<'_>, accounting: Accounting) -> bool {
+/// Returns whether `multi_check.lua` needs additional arguments for the check. It does unless the
+/// check is a required take under a limit without a floor.
+pub(crate) fn needs_extra_numbers(check: &Check<'_>, accounting: Accounting) -> bool {
     let plain = match check.op {
-        Op::Take { cost } => cost > Hits::ZERO && !check.is_debt(),
+        Op::Take { cost } => cost > Hits::ZERO && !check.charges_always(),
         Op::Peek | Op::Refund { .. } => false,
     };
     let has_floor = match &check.limit.algorithm {

@@ -1,0 +1,53 @@
+//! Signals of the process: SIGTERM and SIGINT stop the service, SIGHUP reloads files.
+
+use std::process;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::exit_codes::Failure;
+use crate::server::Drain;
+
+/// Handlers of the signals. From their installation on, no signal ends the process by itself.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    /// Installs the handlers.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Failure::Runtime`] if the operating system refuses a handler.
+    pub(super) fn install() -> Result<Signals, Failure> {
+        let handle = |kind| signal(kind).map_err(Failure::Runtime);
+        Ok(Signals {
+            terminate: handle(SignalKind::terminate())?,
+            interrupt: handle(SignalKind::interrupt())?,
+            hang_up: handle(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for SIGTERM or SIGINT, and calls `reload` at each SIGHUP. A person who presses Ctrl-C is
+    /// waiting, and no load balancer needs to be told, so SIGINT skips the drain delay.
+    pub(super) async fn stop(&mut self, reload: impl Fn()) -> Drain {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return Drain::AfterDelay,
+                _ = self.interrupt.recv() => return Drain::AtOnce,
+                _ = self.hang_up.recv() => reload(),
+            }
+        }
+    }
+
+    /// Exits at the next SIGTERM or SIGINT, without waiting for calls or connections.
+    pub(super) async fn exit_at_next(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        tracing::warn!("second signal, exiting at once");
+        process::exit(0);
+    }
+}

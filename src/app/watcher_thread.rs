@@ -1,0 +1,120 @@
+//! Threads that watch files. Each group of files has its own thread, because reading blocks for as long
+//! as a file system hangs, which must not delay decisions, probes or other files.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use super::exit_codes::Failure;
+
+/// Thread that polls files for changes until it is stopped.
+pub(super) struct WatcherThread {
+    signals: Arc<WatcherSignals>,
+    thread: thread::JoinHandle<()>,
+}
+
+/// Requests to a [`WatcherThread`].
+#[derive(Debug, Default)]
+pub(super) struct WatcherSignals {
+    stop: AtomicBool,
+    reload: AtomicBool,
+}
+
+impl WatcherSignals {
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether all files must be read now, and resets the request.
+    pub(super) fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl WatcherThread {
+    /// Starts a thread. `run` returns once its signals say stop; between polls it parks.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Failure::Runtime`] if the thread cannot be started.
+    pub(super) fn start(
+        name: &str,
+        run: impl FnOnce(&WatcherSignals) + Send + 'static,
+    ) -> Result<WatcherThread, Failure> {
+        let signals = Arc::new(WatcherSignals::default());
+        let of_thread = Arc::clone(&signals);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || run(&of_thread))
+            .map_err(Failure::Runtime)?;
+        Ok(WatcherThread { signals, thread })
+    }
+
+    /// Makes the thread read all files now.
+    pub(super) fn reload(&self) {
+        self.signals.reload.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+    }
+
+    /// Makes the thread end after its current poll. Does not wait, because a file system may hang.
+    pub(super) fn stop(&self) {
+        self.signals.stop.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+    }
+}
+
+/// Interval at which small files, such as passwords, are read again.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Value read from files, such as a password, that a thread keeps up to date. Getting the value never
+/// waits for a file system. If the file system hangs, the value stays.
+#[derive(Debug)]
+pub(super) struct WatchedValue<T>(Arc<Mutex<Option<T>>>);
+
+impl<T: Clone + Send + 'static> WatchedValue<T> {
+    /// Starts a thread that calls `read` once a second until the value is dropped. Calls `on_failure`
+    /// when `read` starts to fail; until it succeeds again, there is no value.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the first `read` fails or the thread cannot be started.
+    pub(super) fn start(
+        name: &str,
+        read: impl Fn() -> Result<T, Failure> + Send + 'static,
+        on_failure: fn(&Failure),
+    ) -> Result<WatchedValue<T>, Failure> {
+        let value = Arc::new(Mutex::new(Some(read()?)));
+        let of_thread = Arc::downgrade(&value);
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || watch(&of_thread, read, on_failure))
+            .map_err(Failure::Runtime)?;
+        Ok(WatchedValue(value))
+    }
+
+    /// Returns the value as last read; `None` if it could not be read.
+    pub(super) fn get(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn watch<T>(
+    value: &Weak<Mutex<Option<T>>>,
+    read: impl Fn() -> Result<T, Failure>,
+    on_failure: fn(&Failure),
+) {
+    let mut has_failed = false;
+    loop {
+        thread::sleep(READ_INTERVAL);
+        let read = read();
+        let Some(value) = value.upgrade() else { return };
+        if let Err(error) = &read
+            && !has_failed
+        {
+            on_failure(error);
+        }
+        has_failed = read.is_err();
+        *value.lock().unwrap_or_else(PoisonError::into_inner) = read.ok();
+    }
+}

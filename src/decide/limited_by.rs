@@ -1,0 +1,132 @@
+//! The limit that rejects a call, and the wait after which a retry passes.
+//!
+//! Every required limit must pass, so the longest of their waits counts. Of the quota descriptors
+//! only one must pass, so the shortest of their waits counts.
+//!
+//! Not here: waits of single checks (`algorithm`), sending the wait (`wire`).
+
+use std::ops::Range;
+
+use super::{is_longer, matched_rule};
+use crate::domain::{
+    Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, Role, Verdict, WaitPrecision,
+};
+use crate::policy::{Checks, Matches, Rule};
+
+/// Wait for the checks that must all pass.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wait {
+    /// Position of the refused check with the longest wait, and that wait.
+    longest: Option<(usize, Option<Micros>)>,
+    /// Whether another check may need a longer wait.
+    is_lower_bound: bool,
+}
+
+/// Returns the limit that rejects the call; `None` if no refusal is known, because the store did
+/// not answer.
+pub(super) fn find<'p>(
+    matches: &Matches<'p>,
+    checks: &Checks<'_, 'p>,
+    answers: &Answers,
+) -> Option<LimitedBy<'p>> {
+    let each = || checks.each.iter().zip(&answers.each).enumerate();
+    let mut wait = Wait::default();
+    for (at, (check, answer)) in each().filter(|(_, (check, _))| check.role == Role::Required) {
+        wait.add(at, check, answer, checks);
+    }
+    let mut quotas: Option<Wait> = None;
+    let (mut a_quota_passes, mut is_quota_open) = (false, false);
+    for span in checks.spans.iter().filter(|span| is_quota(checks, span)) {
+        let mut quota = Wait::default();
+        for at in span.clone() {
+            if let Some(answer) = answers.each.get(at) {
+                quota.add(at, &checks.each[at], answer, checks);
+            }
+        }
+        match quota.longest {
+            None if quota.is_lower_bound => is_quota_open = true,
+            None => a_quota_passes = true,
+            Some((_, longest)) => {
+                let shortest = quotas.and_then(|wait| wait.longest);
+                if shortest.is_none_or(|(_, shortest)| is_longer(shortest, longest)) {
+                    quotas = Some(quota);
+                }
+            }
+        }
+    }
+    if is_quota_open && !a_quota_passes {
+        wait.is_lower_bound = true;
+    } else if let Some(quota) = quotas.filter(|_| !a_quota_passes) {
+        wait.merge(&quota);
+    }
+    let (at, retry_after) = wait.longest?;
+    let found = matches.found.iter().zip(&checks.spans).find(|(_, span)| span.contains(&at));
+    let rule = found.and_then(|(found, _)| matched_rule(found));
+    // Nothing is longer than a wait that never ends.
+    let precision = if wait.is_lower_bound && retry_after.is_some() {
+        WaitPrecision::AtLeast
+    } else {
+        WaitPrecision::Exact
+    };
+    Some(LimitedBy {
+        name: own_name_or_path(checks.names[at], rule),
+        rule: rule.map(|rule| rule.id),
+        retry_after,
+        precision,
+    })
+}
+
+fn is_quota(checks: &Checks<'_, '_>, span: &Range<usize>) -> bool {
+    checks.each[span.clone()].first().is_some_and(Check::is_quota)
+}
+
+impl Wait {
+    fn add(&mut self, at: usize, check: &Check<'_>, answer: &Answer, checks: &Checks<'_, '_>) {
+        match answer {
+            Answer::Decided(outcome) if outcome.verdict == Verdict::Refuse => {
+                let retry_after = outcome.retry_after;
+                if self.longest.is_none_or(|(_, longest)| is_longer(retry_after, longest)) {
+                    self.longest = Some((at, retry_after));
+                }
+                // A retry takes the hits of the other check anew.
+                self.is_lower_bound |= is_taken_twice(&checks.each, check.key);
+            }
+            // The rejected call has used up what the check needs to pass again.
+            Answer::Decided(outcome) => {
+                self.is_lower_bound |=
+                    outcome.charged.0 > 0 && outcome.available < check.hits_needed();
+            }
+            Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => {
+                self.is_lower_bound |= !check.is_refund();
+            }
+        }
+    }
+
+    /// Adds a wait that must also pass.
+    fn merge(&mut self, other: &Wait) {
+        self.is_lower_bound |= other.is_lower_bound;
+        let Some((at, retry_after)) = other.longest else { return };
+        let is_first = |(first, longest): (usize, Option<Micros>)| {
+            is_longer(retry_after, longest) || retry_after == longest && at < first
+        };
+        if self.longest.is_none_or(is_first) {
+            self.longest = other.longest;
+        }
+    }
+}
+
+/// Returns whether several checks of a call take hits from a counter.
+fn is_taken_twice(checks: &[Check<'_>], counter: CounterKey) -> bool {
+    let takes =
+        checks.iter().filter(|check| check.key == counter && matches!(check.op, Op::Take { .. }));
+    takes.count() > 1
+}
+
+/// Returns the name of a limit, or the path of its rule if the limit is unnamed. Empty for a
+/// request override, which has neither.
+fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
+    match rule {
+        Some(rule) if name.is_empty() => &rule.path,
+        Some(_) | None => name,
+    }
+}

@@ -1,0 +1,82 @@
+//! Roles of quota checks, as envoyproxy/ratelimit decides them: a call is rejected if every quota
+//! descriptor is over its limits.
+//!
+//! Not here: the admission rule itself (`domain::Admission`).
+
+use super::{GlobalModes, matched_rule};
+use crate::domain::{Check, Role};
+use crate::policy::{Checks, DescriptorMatch, Matches};
+
+/// Part of a descriptor in the quota decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Membership {
+    /// The descriptor is not a quota descriptor, or it makes no check: it is unlimited, its limits
+    /// are replaced, its value has no consumer class, or it refunds hits.
+    None,
+    /// The descriptor counts as one that passes.
+    Passes,
+    /// The descriptor passes if all of its checks do.
+    Decided,
+}
+
+/// Sets the roles of quota checks. In global quota mode, every descriptor is a quota descriptor.
+///
+/// If one descriptor is certain to pass, the checks of the others become shadow checks. The checks
+/// of a single quota descriptor become required checks, which has the same result.
+pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
+    let (mut decided, mut one_passes, mut any_quota) = (0_u8, false, false);
+    for (found, span) in matches.found.iter().zip(&checks.spans) {
+        if is_quota(found, modes) {
+            any_quota = true;
+            match membership(found, &checks.each[span.clone()], modes) {
+                Membership::None => {}
+                Membership::Passes => one_passes = true,
+                Membership::Decided => decided += 1,
+            }
+        }
+    }
+    if !any_quota {
+        return;
+    }
+    let mut number = 0;
+    for (found, span) in matches.found.iter().zip(&checks.spans) {
+        if !is_quota(found, modes) {
+            continue;
+        }
+        let role = match membership(found, &checks.each[span.clone()], modes) {
+            Membership::None => Role::Required,
+            Membership::Passes => Role::Shadow,
+            Membership::Decided if one_passes => Role::Shadow,
+            Membership::Decided if decided == 1 => Role::Required,
+            Membership::Decided => {
+                number += 1;
+                Role::Quota(number - 1)
+            }
+        };
+        for check in &mut checks.each[span.clone()] {
+            check.role = role;
+        }
+    }
+}
+
+fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
+    modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
+}
+
+/// Returns the part of a quota descriptor with these checks.
+fn membership(found: &DescriptorMatch<'_>, checks: &[Check<'_>], modes: GlobalModes) -> Membership {
+    match found {
+        // envoyproxy/ratelimit does not distinguish a replaced descriptor from an unmatched one.
+        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) if modes.quota => Membership::Passes,
+        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) | DescriptorMatch::Unlimited(_) => {
+            Membership::None
+        }
+        DescriptorMatch::Limited(_) | DescriptorMatch::Override(_)
+            if checks.iter().all(Check::is_refund) =>
+        {
+            Membership::None
+        }
+        DescriptorMatch::Limited(rule) if rule.shadow_mode => Membership::Passes,
+        DescriptorMatch::Limited(_) | DescriptorMatch::Override(_) => Membership::Decided,
+    }
+}

@@ -1,0 +1,116 @@
+//! Status of a descriptor: the limit that the response shows, and what is left of it.
+//!
+//! Not here: the limit that rejects the whole call (`limited_by`), the encoding (`wire`).
+
+use std::ops::Range;
+
+use super::{REMAINING_UNLIMITED, is_longer, matched_rule};
+use crate::domain::{Answer, Check, Code, Hits, Micros, Outcome, Status, StatusLimit, Verdict};
+use crate::policy::{Checks, DescriptorMatch};
+
+/// Counter of one check as a status shows it.
+#[derive(Clone, Copy, Debug)]
+struct CounterState {
+    verdict: Verdict,
+    available: Hits,
+    retry_after: Option<Micros>,
+    reset_after: Option<Micros>,
+}
+
+/// Returns the status of a descriptor whose checks are at `span`.
+///
+/// A check that was not asked shows the last known number of hits, else the whole limit.
+pub(super) fn of<'p>(
+    found: &DescriptorMatch<'p>,
+    span: Range<usize>,
+    checks: &Checks<'_, 'p>,
+    answers: &[Answer],
+) -> Status<'p> {
+    let rule = matched_rule(found);
+    let shadow = rule.is_some_and(|rule| rule.shadow_mode);
+    let mut status = without_limit(found, span.is_empty());
+    let mut strictest: Option<(usize, CounterState)> = None;
+    for at in span {
+        let Some(answer) = answers.get(at) else { continue };
+        let Some(state) = CounterState::of(&checks.each[at], answer) else { continue };
+        if strictest.is_none_or(|(_, other)| state.is_stricter(&other)) {
+            strictest = Some((at, state));
+        }
+    }
+    if let Some((at, state)) = strictest {
+        let limit = checks.each[at].limit;
+        let (rate, name, capacity) = (limit.rate, checks.names[at], limit.capacity());
+        status.shown = Some(StatusLimit { rate, name, capacity });
+        state.fill(&mut status, shadow);
+    }
+    status
+}
+
+impl CounterState {
+    /// Returns `None` if the store did not answer.
+    fn of(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
+        let not_asked = |available, reset_after| CounterState {
+            verdict: Verdict::Pass,
+            available,
+            retry_after: None,
+            reset_after,
+        };
+        match answer {
+            Answer::Decided(Outcome { verdict, available, retry_after, reset_after, .. }) => {
+                Some(CounterState {
+                    verdict: *verdict,
+                    available: *available,
+                    retry_after: *retry_after,
+                    reset_after: Some(*reset_after),
+                })
+            }
+            Answer::LastKnown { available, reset_after } => {
+                Some(not_asked(*available, *reset_after))
+            }
+            Answer::NotAsked => Some(not_asked(check.limit.capacity(), None)),
+            Answer::Unanswered { .. } => None,
+        }
+    }
+
+    /// Returns whether a status shows this check rather than `other`: a refusal takes precedence
+    /// over a pass, then the longer wait or the fewer available hits. On a tie, the status shows
+    /// the first in file order.
+    fn is_stricter(&self, other: &CounterState) -> bool {
+        match (self.verdict, other.verdict) {
+            (Verdict::Refuse, Verdict::Pass) => true,
+            (Verdict::Pass, Verdict::Refuse) => false,
+            (Verdict::Refuse, Verdict::Refuse) => is_longer(self.retry_after, other.retry_after),
+            (Verdict::Pass, Verdict::Pass) => self.available < other.available,
+        }
+    }
+
+    fn fill(&self, status: &mut Status<'_>, shadow: bool) {
+        let refused = self.verdict == Verdict::Refuse;
+        status.code = if refused && !shadow { Code::OverLimit } else { Code::Ok };
+        status.remaining = if refused {
+            0
+        } else {
+            u32::try_from(self.available.0).unwrap_or(u32::MAX).min(REMAINING_UNLIMITED - 1)
+        };
+        status.reset = if refused && !shadow { self.retry_after } else { self.reset_after };
+    }
+}
+
+/// Returns the status of a descriptor without checks.
+fn without_limit<'p>(found: &DescriptorMatch<'p>, has_no_check: bool) -> Status<'p> {
+    let is_unlimited = match found {
+        DescriptorMatch::Unlimited(_) => true,
+        DescriptorMatch::Limited(_) => has_no_check,
+        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) | DescriptorMatch::Override(_) => {
+            false
+        }
+    };
+    Status {
+        code: Code::Ok,
+        shown: None,
+        remaining: if is_unlimited { REMAINING_UNLIMITED } else { 0 },
+        reset: None,
+        rule: matched_rule(found).map(|rule| rule.id),
+        quota: matched_rule(found).is_some_and(|rule| rule.quota_mode),
+    }
+}

@@ -1,0 +1,220 @@
+//! Budget of bytes that concurrent requests share.
+//!
+//! Not here: the sizes of the budgets (`server::ServerLimits`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that may be reserved at the same time. A budget can be part of a larger one: a reservation
+/// then has to fit both.
+#[derive(Debug)]
+pub struct ByteBudget {
+    bytes_max: usize,
+    reserved: AtomicUsize,
+    parent: Option<Arc<ByteBudget>>,
+}
+
+impl ByteBudget {
+    /// Creates a budget of `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> Self {
+        ByteBudget { bytes_max, reserved: AtomicUsize::new(0), parent: None }
+    }
+
+    /// Creates a budget of `bytes_max` bytes whose reservations also count against `parent`.
+    pub fn within(parent: &Arc<ByteBudget>, bytes_max: usize) -> Self {
+        ByteBudget { parent: Some(Arc::clone(parent)), ..ByteBudget::new(bytes_max) }
+    }
+
+    /// Reserves bytes until the reservation is dropped; `None` if they exceed the budget.
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+        self.take(bytes).then(|| Reservation { budget: Arc::clone(self), bytes })
+    }
+
+    /// Returns the bytes that are reserved now.
+    pub fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let add = |reserved: usize| {
+            reserved.checked_add(bytes).filter(|reserved| *reserved <= self.bytes_max)
+        };
+        if self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
+            return false;
+        }
+        let taken = self.parent.as_ref().is_none_or(|parent| parent.take(bytes));
+        if !taken {
+            self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    fn release(&self, bytes: usize) {
+        self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(parent) = &self.parent {
+            parent.release(bytes);
+        }
+    }
+}
+
+/// Bytes of a [`ByteBudget`] that are in use until this value is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: Arc<ByteBudget>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Reserves further bytes. Returns `false` and changes nothing if they exceed the budget.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let taken = self.budget.take(bytes);
+        if taken {
+            self.bytes += bytes;
+        }
+        taken
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.release(self.bytes);
+    }
+}
+
+/// Largest block of a [`BudgetedBuffer`], in bytes.
+const BLOCK_BYTES: usize = 16 * 1024;
+
+/// Returns the charge for a block: half as much again as its size. Measured on floods of incomplete
+/// requests, the frames that are read but not copied yet and the allocator take a third.
+const fn charge(block_bytes: usize) -> usize {
+    block_bytes + block_bytes / 2
+}
+
+/// Bytes that are copied as they arrive and charged to a budget. They are kept in blocks, because one
+/// buffer that doubles leaves the allocator with as many freed bytes as it holds.
+#[derive(Debug)]
+pub struct BudgetedBuffer {
+    blocks: Vec<Vec<u8>>,
+    length: usize,
+    reservation: Reservation,
+}
+
+impl BudgetedBuffer {
+    /// Creates an empty buffer whose blocks are charged to `reservation`.
+    pub fn new(reservation: Reservation) -> Self {
+        BudgetedBuffer { blocks: Vec::new(), length: 0, reservation }
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns whether no byte has arrived.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Returns the bytes in order.
+    pub fn bytes(&self) -> impl Iterator<Item = &u8> {
+        self.blocks.iter().flatten()
+    }
+
+    /// Appends bytes. `length_max` is the length that the buffer can reach, so that short contents
+    /// get a short block. Returns `false` if a block exceeds the budget.
+    #[must_use]
+    pub fn push(&mut self, mut bytes: &[u8], length_max: usize) -> bool {
+        while !bytes.is_empty() {
+            let room = self.blocks.last().map_or(0, |block| block.capacity() - block.len());
+            if room == 0 {
+                let capacity = length_max.saturating_sub(self.length).max(bytes.len());
+                let capacity = capacity.min(BLOCK_BYTES);
+                if !self.reservation.grow(charge(capacity)) {
+                    return false;
+                }
+                self.blocks.push(Vec::with_capacity(capacity));
+                continue;
+            }
+            let (fitting, rest) = bytes.split_at(room.min(bytes.len()));
+            if let Some(block) = self.blocks.last_mut() {
+                block.extend_from_slice(fitting);
+            }
+            self.length += fitting.len();
+            bytes = rest;
+        }
+        true
+    }
+
+    /// Returns the bytes in one piece, and their reservation.
+    pub fn into_parts(self) -> (Vec<u8>, Reservation) {
+        let BudgetedBuffer { mut blocks, reservation, .. } = self;
+        match blocks.pop() {
+            Some(only) if blocks.is_empty() => (only, reservation),
+            last => {
+                blocks.extend(last);
+                (blocks.concat(), reservation)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_holds_what_was_pushed_in_blocks_within_its_budget() {
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
+        for size in [1, 7, 16 * 1024, 100_000] {
+            let budget = Arc::new(ByteBudget::new(150_000));
+            let mut buffer = BudgetedBuffer::new(budget.reserve(0).unwrap());
+            assert!(bytes.chunks(size).all(|chunk| buffer.push(chunk, 100_000)), "{size}");
+            assert_eq!((buffer.len(), budget.reserved()), (100_000, 150_000));
+            let (whole, reservation) = buffer.into_parts();
+            assert!(whole == bytes);
+            drop(reservation);
+            assert_eq!(budget.reserved(), 0);
+        }
+    }
+
+    #[test]
+    fn a_buffer_grows_by_blocks_and_not_beyond_its_budget() {
+        let budget = Arc::new(ByteBudget::new(BLOCK_BYTES));
+        let mut buffer = BudgetedBuffer::new(budget.reserve(0).unwrap());
+        assert!(buffer.push(b"abc", 10));
+        assert_eq!(budget.reserved(), 15, "a short content gets a short block");
+        assert!(buffer.push(b"defghij", 10));
+        assert_eq!(budget.reserved(), 15);
+        assert!(!buffer.push(b"k", 1 << 20), "the next block is longer than the rest");
+        assert_eq!(buffer.bytes().copied().collect::<Vec<_>>(), b"abcdefghij");
+    }
+
+    #[test]
+    fn a_reservation_beyond_the_budget_fails_and_changes_nothing() {
+        let budget = Arc::new(ByteBudget::new(10));
+        let mut first = budget.reserve(4).unwrap();
+        assert!(first.grow(6));
+        assert!(!first.grow(1));
+        assert!(budget.reserve(1).is_none());
+        assert!(!first.grow(usize::MAX));
+        assert_eq!(budget.reserved(), 10);
+        drop(first);
+        assert_eq!(budget.reserved(), 0);
+    }
+
+    #[test]
+    fn a_reservation_counts_against_the_larger_budget_too() {
+        let process = Arc::new(ByteBudget::new(10));
+        let [one, other] = [6, 6].map(|bytes| Arc::new(ByteBudget::within(&process, bytes)));
+        let held = one.reserve(6).unwrap();
+        assert!(one.reserve(1).is_none(), "its own budget is used up");
+        assert!(other.reserve(5).is_none(), "the shared one is");
+        assert_eq!((other.reserved(), process.reserved()), (0, 6));
+        let rest = other.reserve(4).unwrap();
+        drop(held);
+        assert_eq!((one.reserved(), process.reserved()), (0, 4));
+        drop(rest);
+        assert_eq!(process.reserved(), 0);
+    }
+}

@@ -1,0 +1,76 @@
+//! Counters of recently rejected calls, for the statuses of checks that the refusal cache skips.
+//!
+//! A lost or outdated entry only makes a status less precise, so the table has a fixed size and a
+//! counter overwrites whatever is in its entry.
+//!
+//! Not here: the refusals themselves (`refusal_cache`).
+
+use std::sync::Mutex;
+
+use crate::domain::{Answer, Check, Hits, Micros, Outcome};
+
+/// Number of entries, 64 bytes each. Only checks beside a cached refusal have one.
+const ENTRIES: usize = 1_024;
+
+/// Time for which an entry is used: the refusal cache asks the store again after one second, and
+/// that answer replaces the entry.
+const TTL: Micros = Micros(2_000_000);
+
+/// Table of counters. Locks are only tried, so that no call waits for another one.
+#[derive(Debug)]
+pub(super) struct LastKnown {
+    entries: Box<[Mutex<Option<KnownCounter>>]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KnownCounter {
+    identity: u128,
+    /// Time of the answer, by this process's clock.
+    from: Micros,
+    available: Hits,
+    reset_at: Micros,
+}
+
+impl LastKnown {
+    pub(super) fn new() -> LastKnown {
+        LastKnown { entries: (0..ENTRIES).map(|_| Mutex::new(None)).collect() }
+    }
+
+    /// Records what the store answered about a check's counter.
+    pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
+        if let Ok(mut entry) = self.entry(check).try_lock() {
+            *entry = Some(KnownCounter {
+                identity: check.key.identity,
+                from: now,
+                available: outcome.available,
+                reset_at: now.saturating_add(outcome.reset_after),
+            });
+        }
+    }
+
+    /// Returns the answer to a check that is not asked.
+    pub(super) fn answer(&self, check: &Check<'_>, now: Micros) -> Answer {
+        let entry = self.entry(check).try_lock().ok().and_then(|entry| *entry);
+        match entry {
+            Some(known)
+                if known.identity == check.key.identity
+                    && known.from <= now
+                    && now < known.from.saturating_add(TTL) =>
+            {
+                // The counter is full again after its reset, and a changed limit may be smaller.
+                let capacity = check.limit.capacity();
+                let is_reset = known.reset_at <= now;
+                Answer::LastKnown {
+                    available: if is_reset { capacity } else { known.available.min(capacity) },
+                    reset_after: Some(known.reset_at.saturating_sub(now)),
+                }
+            }
+            Some(_) | None => Answer::NotAsked,
+        }
+    }
+
+    fn entry(&self, check: &Check<'_>) -> &Mutex<Option<KnownCounter>> {
+        // The identity is a hash, so its lowest bits choose the entry.
+        &self.entries[(check.key.identity as usize) % ENTRIES]
+    }
+}

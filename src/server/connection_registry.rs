@@ -1,0 +1,202 @@
+//! Registry of open connections. At the bound of connections, it finds the one that has been idle
+//! longest, so that a client that holds many connections cannot lock out the others.
+//!
+//! Not here: accepting (`listener`), closing a connection (`connection`).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time;
+
+/// Resolution of the time of a connection's last call. Calls only copy a counter that advances at this
+/// interval, because reading the clock would cost each of them.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Fraction of the connections that one scan finds as next to close: a flood of new connections then
+/// causes one scan per 1/64 of the bound instead of one each.
+const SCAN_SHARE: usize = 64;
+
+/// Time of the last call on a connection.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    last: AtomicU64,
+    now: Arc<AtomicU64>,
+}
+
+impl Activity {
+    /// Records that a request has been received completely.
+    pub(crate) fn record_call(&self) {
+        // Odd: later than a connection that was accepted in this tick and has not sent a call.
+        self.last.store(self.now.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+    }
+
+    fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+}
+
+/// Open connections of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionRegistry {
+    /// Ticks since the start, times two.
+    now: Arc<AtomicU64>,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    open: HashMap<u64, OpenConnection>,
+    next_id: u64,
+    /// Connections to close next, with their last activity at the time of the scan.
+    candidates: VecDeque<(u64, u64)>,
+}
+
+#[derive(Debug)]
+struct OpenConnection {
+    activity: Arc<Activity>,
+    evict: oneshot::Sender<()>,
+}
+
+/// Entry of one connection in the registry, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    registry: Arc<ConnectionRegistry>,
+    id: u64,
+    /// Time of the last call on this connection.
+    pub(crate) activity: Arc<Activity>,
+    /// Resolves when the connection has to close, to make room for another one.
+    pub(crate) evicted: oneshot::Receiver<()>,
+}
+
+impl ConnectionRegistry {
+    /// Adds a connection.
+    pub(crate) fn register(self: &Arc<Self>) -> Registration {
+        let now = self.now.load(Ordering::Relaxed);
+        let activity = Arc::new(Activity { last: AtomicU64::new(now), now: Arc::clone(&self.now) });
+        let (evict, evicted) = oneshot::channel();
+        let mut connections = self.lock();
+        let id = connections.next_id;
+        connections.next_id += 1;
+        connections.open.insert(id, OpenConnection { activity: Arc::clone(&activity), evict });
+        drop(connections);
+        Registration { registry: Arc::clone(self), id, activity, evicted }
+    }
+
+    /// Returns the number of connections that are neither closed nor evicted.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    /// Makes the connection close that has been without a call for the longest time. Returns `false`
+    /// if there is none.
+    pub(crate) fn evict_longest_idle(&self) -> bool {
+        let mut connections = self.lock();
+        while let Some((id, last)) = connections.candidates.pop_front() {
+            // One that has had a call since the scan is not idle any more.
+            if connections.open.get(&id).is_some_and(|open| open.activity.last() == last) {
+                return connections.evict(id);
+            }
+        }
+        connections.find_candidates();
+        let first = connections.candidates.pop_front();
+        first.is_some_and(|(id, _)| connections.evict(id))
+    }
+
+    /// Advances the time of the registry for as long as the future is polled.
+    pub(crate) async fn run_clock(&self) {
+        let mut ticks = time::interval(TICK);
+        loop {
+            ticks.tick().await;
+            self.advance();
+        }
+    }
+
+    fn advance(&self) {
+        self.now.fetch_add(2, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connections {
+    fn evict(&mut self, id: u64) -> bool {
+        // Sending fails if the connection is closing already, which makes room as well.
+        self.open.remove(&id).map(|open| open.evict.send(())).is_some()
+    }
+
+    /// Sorts the longest idle connections into `candidates`, the first to close in front.
+    fn find_candidates(&mut self) {
+        let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last(), *id);
+        let mut all: Vec<_> = self.open.iter().map(last).collect();
+        let count = (all.len() / SCAN_SHARE).max(1);
+        if count < all.len() {
+            all.select_nth_unstable(count);
+            all.truncate(count);
+        }
+        all.sort_unstable();
+        self.candidates = all.into_iter().map(|(last, id)| (id, last)).collect();
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.registry.lock().open.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_evicted(registration: &mut Registration) -> bool {
+        registration.evicted.try_recv().is_ok()
+    }
+
+    #[test]
+    fn the_longest_idle_connection_is_evicted_first() {
+        let registry = Arc::new(ConnectionRegistry::default());
+        let mut open: Vec<_> = (0..4).map(|_| registry.register()).collect();
+        registry.advance();
+        open[0].activity.record_call();
+        registry.advance();
+        open[2].activity.record_call();
+        // In the same tick as the last call, but without a call of its own.
+        let newcomer = registry.register();
+        open.push(newcomer);
+        let mut order = Vec::new();
+        while registry.evict_longest_idle() {
+            order.extend((0..5).filter(|at| is_evicted(&mut open[*at])));
+        }
+        assert_eq!(order, [1, 3, 0, 4, 2]);
+        assert_eq!(registry.len(), 0);
+    }
+
+    #[test]
+    fn a_call_since_the_scan_saves_a_connection() {
+        let registry = Arc::new(ConnectionRegistry::default());
+        let mut open: Vec<_> = (0..1_000).map(|_| registry.register()).collect();
+        assert!(registry.evict_longest_idle());
+        assert!(is_evicted(&mut open[0]));
+        registry.advance();
+        open[1].activity.record_call();
+        assert!(registry.evict_longest_idle());
+        assert!(!is_evicted(&mut open[1]) && is_evicted(&mut open[2]));
+    }
+
+    #[test]
+    fn a_closed_connection_is_no_longer_registered() {
+        let registry = Arc::new(ConnectionRegistry::default());
+        let first = registry.register();
+        let mut second = registry.register();
+        drop(first);
+        assert_eq!(registry.len(), 1);
+        assert!(registry.evict_longest_idle());
+        assert!(is_evicted(&mut second));
+        assert!(!registry.evict_longest_idle());
+    }
+}

@@ -1,0 +1,114 @@
+//! Which limit a rejection names, and the wait that it reports.
+
+use tidegate::domain::{Code, Micros};
+
+use super::test_decider::{Bench, TestDescriptor, d};
+
+const LIMITS: &str = "
+domain: t
+descriptors:
+  - key: minute
+    rate_limit: {algorithm: sliding_log, unit: minute, requests_per_unit: 1}
+  - key: hour
+    rate_limit: {algorithm: sliding_log, unit: hour, requests_per_unit: 1}
+  - key: never
+    rate_limit: {unit: hour, requests_per_unit: 0}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {algorithm: sliding_log, unit: day, requests_per_unit: 1}
+  - key: qa
+    quota_mode: true
+    rate_limit: {algorithm: sliding_log, unit: minute, requests_per_unit: 1}
+  - key: qb
+    quota_mode: true
+    rate_limit: {algorithm: sliding_log, unit: hour, requests_per_unit: 1}
+  - key: wide
+    quota_mode: true
+    rate_limit: {algorithm: sliding_log, unit: hour, requests_per_unit: 100}
+  - key: list
+    quota_mode: true
+    rate_limits:
+      - {name: short, algorithm: sliding_log, unit: second, requests_per_unit: 1}
+      - {name: long, algorithm: sliding_log, unit: day, requests_per_unit: 1}
+";
+
+/// Uses up these limits one by one, then rejects a call of all of them. Returns the limit that the
+/// rejection names, its wait in seconds, and the codes of the descriptors.
+fn rejected(keys: &[&str]) -> (String, Option<u64>, Vec<Code>) {
+    let bench = Bench::new(LIMITS);
+    let descriptors: Vec<TestDescriptor> = keys.iter().map(|key| d(&format!("{key}=x"))).collect();
+    for descriptor in &descriptors {
+        bench.ask(std::slice::from_ref(descriptor));
+    }
+    let answer = bench.ask(&descriptors);
+    assert_eq!(answer.code, Code::OverLimit, "{keys:?}");
+    let codes = answer.rows.iter().map(|row| row.code).collect();
+    (answer.limited_by.unwrap(), answer.retry_after.map(Micros::ceil_secs), codes)
+}
+
+fn named(keys: &[&str]) -> (String, Option<u64>) {
+    let (name, wait, _) = rejected(keys);
+    (name, wait)
+}
+
+#[test]
+fn of_required_limits_the_longest_wait_counts() {
+    assert_eq!(named(&["minute", "hour"]), ("t.hour".into(), Some(3_600)));
+    assert_eq!(named(&["hour", "minute"]), ("t.hour".into(), Some(3_600)));
+    assert_eq!(named(&["hour", "never"]), ("t.never".into(), None));
+}
+
+#[test]
+fn a_shadowed_refusal_is_not_named_beside_an_enforced_one() {
+    for keys in [["shadow", "minute"], ["minute", "shadow"]] {
+        let (name, wait, codes) = rejected(&keys);
+        assert_eq!((name.as_str(), wait), ("t.minute", Some(60)));
+        for (key, code) in keys.iter().zip(codes) {
+            let expected = if *key == "shadow" { Code::Ok } else { Code::OverLimit };
+            assert_eq!(code, expected, "{key}");
+        }
+    }
+}
+
+#[test]
+fn the_status_of_a_shadowed_refusal_shows_the_reset_and_not_the_wait() {
+    let bench = Bench::new(
+        "
+domain: t
+descriptors:
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {algorithm: token_bucket, unit: minute, requests_per_unit: 60, burst: 5}
+  - key: minute
+    rate_limit: {unit: minute, requests_per_unit: 0}
+",
+    );
+    assert!(bench.ask(&[d("shadow=x").hits(5)]).passes());
+    let answer = bench.ask(&[d("shadow=x"), d("minute=x")]);
+    assert_eq!(answer.limited_by.as_deref(), Some("t.minute"));
+    assert_eq!(answer.rows[0].reset_s, Some(5), "a hit is back after 1 s, all are after 5 s");
+    assert_eq!(answer.rows[1].reset_s, None);
+}
+
+#[test]
+fn of_quota_descriptors_the_shortest_wait_counts() {
+    assert_eq!(named(&["qb", "qa"]), ("t.qa".into(), Some(60)));
+    assert_eq!(named(&["qa", "qb"]), ("t.qa".into(), Some(60)));
+}
+
+#[test]
+fn within_a_quota_descriptor_the_longest_wait_counts() {
+    assert_eq!(named(&["list"]), ("long".into(), Some(86_400)));
+    assert_eq!(named(&["list", "qb"]), ("t.qb".into(), Some(3_600)));
+}
+
+#[test]
+fn a_quota_group_that_passes_is_not_named() {
+    assert_eq!(named(&["qb", "wide", "minute"]), ("t.minute".into(), Some(60)));
+}
+
+#[test]
+fn required_and_quota_limits_must_both_pass() {
+    assert_eq!(named(&["minute", "qb"]), ("t.qb".into(), Some(3_600)));
+    assert_eq!(named(&["hour", "qa", "qb"]), ("t.hour".into(), Some(3_600)));
+}

@@ -1,0 +1,162 @@
+//! Requests that have not arrived completely: bounded in bytes and in time.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::Response;
+use tonic::Code;
+
+use super::test_server::{Server, encoded, soon};
+use crate::support::raw_http2::{call, connect, exchange, framed};
+
+/// A call that has sent `part` of its body and not ended its stream.
+async fn begin(
+    connection: &SendRequest<Bytes>,
+    call: http::request::Builder,
+    part: &[u8],
+) -> (ResponseFuture, SendStream<Bytes>) {
+    let mut connection = connection.clone().ready().await.unwrap();
+    let (response, mut stream) = connection.send_request(call.body(()).unwrap(), false).unwrap();
+    stream.send_data(Bytes::copy_from_slice(part), false).unwrap();
+    (response, stream)
+}
+
+async fn status(response: ResponseFuture) -> Code {
+    let response: Response<RecvStream> = soon("a response", response).await.unwrap();
+    let status = response.headers().get("grpc-status").expect("a response without a message");
+    Code::from_bytes(status.as_bytes())
+}
+
+#[tokio::test]
+async fn a_request_has_to_arrive_within_the_callers_deadline_else_within_the_servers() {
+    let server = Server::with(|limits| limits.receive_timeout = Duration::from_millis(300));
+    let connection = connect(server.address).await;
+    let whole = framed(&encoded("edge"));
+    for (timeout, least, most) in
+        [(Some("50m"), 50, 290), (None, 300, 10_000), (Some("99999999H"), 300, 10_000)]
+    {
+        let request = match timeout {
+            Some(timeout) => call().header("grpc-timeout", timeout),
+            None => call(),
+        };
+        let start = Instant::now();
+        let (response, _stream) = begin(&connection, request, &whole[..whole.len() - 1]).await;
+        assert_eq!(status(response).await, Code::DeadlineExceeded, "{timeout:?}");
+        let elapsed = start.elapsed().as_millis();
+        assert!((least..most).contains(&elapsed), "{timeout:?}: {elapsed} ms");
+    }
+    assert_eq!(server.traffic.receive_timeouts.load(Ordering::SeqCst), 3);
+    assert_eq!(server.judged(), 0);
+    let answer = exchange(&connection, call(), whole).await.unwrap();
+    assert_eq!(answer.grpc_status, 0);
+    server.left().await;
+}
+
+#[tokio::test]
+async fn the_time_that_a_request_takes_to_arrive_counts_towards_its_deadline() {
+    let server = Server::start();
+    let connection = connect(server.address).await;
+    let whole = framed(&encoded("wait"));
+    let request = call().header("grpc-timeout", "600m");
+    let start = Instant::now();
+    let (response, mut stream) = begin(&connection, request, &whole[..3]).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    stream.send_data(whole.slice(3..), true).unwrap();
+    assert_eq!(status(response).await, Code::DeadlineExceeded);
+    assert!(start.elapsed() < Duration::from_millis(950), "{:?}", start.elapsed());
+    assert_eq!(server.judged(), 1);
+    server.left().await;
+}
+
+#[tokio::test]
+async fn a_request_in_pieces_is_answered_like_any_other() {
+    let server = Server::start();
+    let connection = connect(server.address).await;
+    let whole = framed(&encoded("edge"));
+    for piece in [1, 2, 5, 7] {
+        let (response, mut stream) = begin(&connection, call(), &whole[..piece]).await;
+        for chunk in whole[piece..].chunks(piece) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            stream.send_data(Bytes::copy_from_slice(chunk), false).unwrap();
+        }
+        stream.send_data(Bytes::new(), true).unwrap();
+        let (head, mut body) = soon("a response", response).await.unwrap().into_parts();
+        assert!(head.headers.get("grpc-status").is_none());
+        while body.data().await.is_some() {}
+        let trailers = body.trailers().await.unwrap().unwrap();
+        assert_eq!(trailers["grpc-status"], "0");
+    }
+    assert_eq!(server.judged(), 4);
+    server.left().await;
+}
+
+#[tokio::test]
+async fn incomplete_requests_beyond_the_budget_of_a_connection_are_rejected() {
+    let server = Server::with(|limits| limits.incomplete_bytes_per_connection_max = 256 * 1024);
+    let connection = connect(server.address).await;
+    let half = [&[0, 0, 1, 0, 0][..], &[0; 50_000]].concat();
+    let mut calls = Vec::new();
+    for _ in 0..10 {
+        calls.push(begin(&connection, call(), &half).await);
+    }
+    let mut rejected = 0;
+    let mut waiting = Vec::new();
+    for (mut response, stream) in calls {
+        // Answers come at once or after seconds.
+        let answer = tokio::time::timeout(Duration::from_millis(300), &mut response).await;
+        match answer {
+            Ok(answer) => {
+                assert_eq!(answer.unwrap().headers()["grpc-status"], "8", "RESOURCE_EXHAUSTED");
+                rejected += 1;
+            }
+            Err(_) => waiting.push((response, stream)),
+        }
+    }
+    assert!((2..=5).contains(&waiting.len()), "{} are received further", waiting.len());
+    assert_eq!(server.traffic.receives_over_budget.load(Ordering::SeqCst), rejected);
+    let other = connect(server.address).await;
+    let answer = exchange(&other, call(), framed(&encoded("edge"))).await.unwrap();
+    assert_eq!(answer.grpc_status, 0);
+    // Streams that the caller resets free what they held.
+    for (_, mut stream) in waiting {
+        stream.send_reset(h2::Reason::CANCEL);
+    }
+    let long = framed(&[encoded("edge"), vec![0x1a, 0x80, 0x80, 0x08], vec![0; 131_072]].concat());
+    soon("their room is free again", async {
+        while exchange(&connection, call(), long.clone()).await.unwrap().grpc_status == 8 {}
+    })
+    .await;
+    server.left().await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_is_rejected_at_its_prefix() {
+    let server = Server::start();
+    let connection = connect(server.address).await;
+    for (prefix, code) in [
+        ([0, 0, 16, 0, 1], Code::InvalidArgument),
+        ([0, 255, 255, 255, 255], Code::InvalidArgument),
+        ([1, 0, 0, 0, 9], Code::Unimplemented),
+    ] {
+        let start = Instant::now();
+        let (response, _stream) = begin(&connection, call(), &prefix).await;
+        assert_eq!(status(response).await, code);
+        assert!(start.elapsed() < Duration::from_secs(4), "before any timeout");
+    }
+    server.left().await;
+}
+
+#[tokio::test]
+async fn health_and_reflection_neither_allocate_nor_wait_for_a_message_that_does_not_arrive() {
+    let server = Server::with(|limits| limits.receive_timeout = Duration::from_millis(100));
+    let connection = connect(server.address).await;
+    let check = "http://tidegate/grpc.health.v1.Health/Check";
+    let (response, _stream) = begin(&connection, call().uri(check), &[0, 0, 0, 0, 9]).await;
+    assert_eq!(status(response).await, Code::DeadlineExceeded);
+    let (response, _stream) = begin(&connection, call().uri(check), &[0, 0, 0, 16, 1]).await;
+    assert_eq!(status(response).await, Code::OutOfRange, "a message of more than 4 KiB");
+    server.left().await;
+}

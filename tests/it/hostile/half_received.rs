@@ -1,0 +1,128 @@
+//! Floods of requests that never arrive completely: memory stays under its bound, every call ends, and
+//! other callers are served.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::target::{asked, client, descriptor, question, soon, target};
+use super::tls_callers::metric;
+use crate::support::raw_http2::{call, connect};
+use crate::support::tidegate_process::Tidegate;
+
+/// The budget of a process.
+const GROWTH_MAX_KIB: u64 = 64 * 1_024;
+
+fn kib(serving: &Tidegate, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", serving.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).expect("a size")
+}
+
+/// Calls that were rejected while their request was incomplete.
+fn ended(serving: &Tidegate) -> u64 {
+    metric(serving, "receive_timeouts_total") + metric(serving, "receives_over_budget_total")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_received_messages_stay_under_64_mib_and_end() {
+    let (serving, address) = target(&[]);
+    let mut bystander = client(address).await;
+    asked(&mut bystander, &question(vec![descriptor(b"ann")])).await;
+    let before = kib(&serving, "VmRSS");
+    // The whole message of 1 MiB but for its last byte, as far as the server lets us send it.
+    let streams = crate::support::proof::times(60, 1_000) as usize;
+    let half = Bytes::from([&[0, 0, 16, 0, 0][..], &vec![0x5a; (1 << 20) - 1]].concat());
+    let mut connections = Vec::new();
+    for _ in 0..12 {
+        let connection = connect(address).await;
+        let mut calls = Vec::new();
+        for _ in 0..streams {
+            let mut send = connection.clone().ready().await.unwrap();
+            let (response, mut stream) =
+                send.send_request(call().body(()).unwrap(), false).unwrap();
+            // The server may have answered already.
+            let _ = stream.send_data(half.clone(), false);
+            calls.push((response, stream));
+        }
+        connections.push((connection, calls));
+    }
+    let told = asked(&mut bystander, &question(vec![descriptor(b"bob")])).await;
+    assert!(!told.refused);
+    let calls = 12 * streams as u64;
+    let mut rejected = 0;
+    for (_, calls) in connections {
+        for (response, _stream) in calls {
+            let response = soon("every call to end", response).await.unwrap();
+            let status = response.headers()["grpc-status"].to_str().unwrap().to_owned();
+            assert!(["4", "8"].contains(&&*status), "DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED");
+            rejected += u64::from(status == "8");
+        }
+    }
+    assert!(rejected > 0, "the budget was reached");
+    assert_eq!(ended(&serving), calls);
+    let peak = kib(&serving, "VmHWM");
+    println!("{calls} half messages: {before} KiB before, {peak} KiB at the peak");
+    assert!(peak <= before + GROWTH_MAX_KIB, "{before} KiB, then {peak} KiB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
+    let (serving, address) = target(&[]);
+    asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
+    let before = kib(&serving, "VmRSS");
+    let mut calls = Vec::new();
+    for _ in 0..20 {
+        let connection = connect(address).await;
+        for _ in 0..1_000 {
+            let mut send = connection.clone().ready().await.unwrap();
+            calls.push(send.send_request(call().body(()).unwrap(), false).unwrap());
+        }
+    }
+    let number = calls.len();
+    for (response, _stream) in calls {
+        let response = soon("every call to end", response).await.unwrap();
+        assert_eq!(response.headers()["grpc-status"], "4");
+    }
+    let peak = kib(&serving, "VmHWM");
+    println!("{number} bare calls: {before} KiB before, {peak} KiB at the peak");
+    assert!(peak <= before + 20_000 * 3 + 8 * 1_024, "{before} KiB, then {peak} KiB");
+}
+
+#[test]
+fn half_received_json_bodies_stay_under_64_mib_and_end() {
+    let (serving, _) = target(&[]);
+    let http = serving.port("http");
+    let before = kib(&serving, "VmRSS");
+    let half = vec![b' '; 900_000];
+    let mut sockets = Vec::new();
+    for _ in 0..100 {
+        let mut socket = TcpStream::connect(http).unwrap();
+        socket.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        let head = "POST /json HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+                    Content-Length: 1000000\r\n\r\n";
+        socket.write_all(head.as_bytes()).unwrap();
+        // Fails if the server has answered already.
+        let _ = socket.write_all(&half);
+        sockets.push(socket);
+    }
+    let (mut late, mut rejected) = (0, 0);
+    for socket in &mut sockets {
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut head = [0; 12];
+        match socket.read_exact(&mut head).map(|()| &head[9..]) {
+            Ok(b"408") => late += 1,
+            // A connection that is closed with unread bytes is reset.
+            Ok(b"503") | Err(_) => rejected += 1,
+            Ok(other) => panic!("{}", String::from_utf8_lossy(other)),
+        }
+    }
+    println!("{late} late, {rejected} rejected");
+    assert!(late > 0 && rejected > 0, "{late} late, {rejected} rejected");
+    let peak = kib(&serving, "VmHWM");
+    println!("100 half bodies: {before} KiB before, {peak} KiB at the peak");
+    assert!(peak <= before + GROWTH_MAX_KIB, "{before} KiB, then {peak} KiB");
+}
