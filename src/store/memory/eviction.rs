@@ -1,9 +1,9 @@
 //! Room in a full memory store: who gets an entry, whose entry is folded into a sketch, and who is
 //! refused.
 //!
-//! Folding an entry raises its key's cells in the sketch of its rule and removes the entry. It loses
-//! precision, but no hit: the key may be refused too early afterwards, and is never admitted too
-//! often.
+//! Folding an entry raises its key's cells in the sketch of its rule and removes the entry. It
+//! loses precision, but no hit: the key may be refused too early afterwards, and is never admitted
+//! too often.
 //!
 //! Not here: the cells of a sketch (`sketch`), the weight of each rule (`rules`).
 
@@ -16,11 +16,12 @@ use super::sketch::{CellFormat, Sketch};
 use super::{MemoryStore, RECLAIM_SLOTS};
 use crate::domain::{Micros, Op};
 
-/// Slots checked per shard for expired entries at an insertion into a full store. Takes about 100 ns.
+/// Slots checked per shard for expired entries at an insertion into a full store. Takes about 100
+/// ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Maximum number of other shards that are searched for expired entries if the own shard has none. A
-/// shard is skipped if another thread holds its lock.
+/// Maximum number of other shards that are searched for expired entries if the own shard has none.
+/// A shard is skipped if another thread holds its lock.
 const RECLAIM_SHARDS: usize = 4;
 
 /// Slots checked for an entry to fold. Takes about 100 ns.
@@ -97,8 +98,9 @@ impl MemoryStore {
         }
     }
 
-    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps entries
-    /// that are `in_use`. Never waits for the lock of another shard, so the caller may hold locks.
+    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps
+    /// entries that are `in_use`. Never waits for the lock of another shard, so the caller may hold
+    /// locks.
     pub(super) fn reclaim_expired(
         &self,
         shard: &mut Shard,
@@ -123,8 +125,8 @@ impl MemoryStore {
         self.release_expired(freed);
     }
 
-    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share gets it
-    /// from a rule above its own. Returns `None` if the key gets no entry.
+    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share gets
+    /// it from a rule above its own. Returns `None` if the key gets no entry.
     pub(super) fn claim_entry(
         &self,
         shard: &mut Shard,
@@ -149,8 +151,9 @@ impl MemoryStore {
     }
 
     /// Claims the weight that an entry grows by, or releases the weight that it shrinks by. A full
-    /// store makes room by folding other entries. Returns false if there is none to fold. Only a take
-    /// can fail, because any other operation grows an entry by a rounding of its capacity at most.
+    /// store makes room by folding other entries. Returns false if there is none to fold. Only a
+    /// take can fail, because any other operation grows an entry by a rounding of its capacity at
+    /// most.
     pub(super) fn resize(
         &self,
         shard: &mut Shard,
@@ -181,8 +184,8 @@ impl MemoryStore {
         true
     }
 
-    /// Folds entries of rules above the fair share, and of the rule `own`, until `weight` is claimed.
-    /// Returns false if that fails.
+    /// Folds entries of rules above the fair share, and of the rule `own`, until `weight` is
+    /// claimed. Returns false if that fails.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,

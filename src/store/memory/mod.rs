@@ -13,20 +13,23 @@
 //!
 //! # When the store is full
 //!
-//! `max_keys` bounds the weight of all shards together, sketches included. An entry is reclaimed when
-//! an absent one would mean the same (a full bucket, a past window): a few at every insertion, more
-//! when the store is full, and by [`MemoryStore::sweep`].
+//! `max_keys` bounds the weight of all shards together, sketches included. An entry is reclaimed
+//! when an absent one would mean the same (a full bucket, a past window): a few at every insertion,
+//! more when the store is full, and by [`MemoryStore::sweep`].
 //!
-//! While all entries are live, every rule has a fair share: the weight of all entries divided by the
-//! number of rules that hold some.
+//! While all entries are live, every rule has a fair share: the weight of all entries divided by
+//! the number of rules that hold some.
 //!
 //! - A new key of a rule below its share gets an entry: one of the rule furthest above its share,
 //!   among 32 slots of the shard, is folded into the `sketch` of that rule.
-//! - A new key of any other rule is counted in the sketch of its own rule, where keys can refuse each
-//!   other, but none is ever admitted more than its limit.
-//! - An existing key keeps its entry until its rule is the one furthest above its share, and a growing
-//!   one (a sliding log) makes room in the same way.
-//! - A key that gets an entry later starts from its state in the sketch, so that no hit is forgotten.
+//! - A new key of any other rule is counted in the sketch of its own rule, where keys can refuse
+//!   each other, but none is ever admitted more than its limit.
+//! - An existing key keeps its entry until its rule is the one furthest above its share, and a
+//!   growing one (a sliding log) makes room in the same way.
+//! - A key that gets an entry later starts from its state in the sketch, so that no hit is
+//!   forgotten.
+//!
+//! For a key in a sketch, waits may be longer than necessary, and refunds have no effect.
 //!
 //! So a flood of keys on one rule makes that rule less precise and no other one. Up to eight rules
 //! have a sketch, 4 MiB each (less in a small store). New keys of further rules, and of concurrency
@@ -71,8 +74,8 @@ const SWEEP_SLOTS: usize = 1_024;
 /// Entries that a sweep moves per acquisition of a lock, to shrink a shard. Takes about 25 µs.
 const SWEEP_MOVES: usize = 256;
 
-/// Value of `retry_after` for a new key that found no room, not even in a sketch. The next sweep may
-/// make room.
+/// Value of `retry_after` for a new key that found no room, not even in a sketch. The next sweep
+/// may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
 /// Statistics of a memory store. `live` and `sketch_weight` are present
@@ -179,9 +182,9 @@ impl MemoryStore {
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 
-    /// Removes expired entries, frees memory that is no longer needed, and returns the weight of the
-    /// removed entries. Checks at most `budget` slots, starting
-    /// where the last sweep stopped. Call this every second.
+    /// Removes expired entries, frees memory that is no longer needed, and returns the weight of
+    /// the removed entries. Checks at most `budget` slots, starting where the last sweep stopped.
+    /// Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;
@@ -323,8 +326,8 @@ impl MemoryStore {
     }
 }
 
-/// Returns the operation as it applies to a key without an entry: a refund has no effect, neither on
-/// an absent counter nor on a sketch, whose cells other keys share.
+/// Returns the operation as it applies to a key without an entry: a refund has no effect, neither
+/// on an absent counter nor on a sketch, whose cells other keys share.
 fn without_unreceipted_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },

@@ -12,11 +12,11 @@ use std::sync::{Mutex, PoisonError};
 use super::sketch::CellFormat;
 use crate::domain::Limit;
 
-/// Number of rules whose weight is known: 128 KiB. Further rules share slot 0, which has no fair
-/// share to defend and no sketch.
+/// Number of rules whose weight is known: 160 KiB. Further rules share slot 0, whose entries are
+/// never folded.
 const RULES_MAX: usize = 4_096;
 
-/// Slots that a lookup compares. With half of all slots in use, one rule in 256 finds none free.
+/// Number of slots that a lookup compares. A rule that finds none of its own shares slot 0.
 const PROBES: usize = 8;
 
 /// Slot of all rules that find none of their own.
@@ -70,7 +70,8 @@ struct RuleUsage {
     format: AtomicU64,
     /// Weight of the rule's entries.
     weight: AtomicU64,
-    /// Bits of [`SKETCHED`] and [`REFUSED`], and the same bits shifted by 4 once they were reported.
+    /// Bits of [`SKETCHED`] and [`REFUSED`], and the same bits shifted by 4 once they were
+    /// reported.
     overflow: AtomicU8,
 }
 
@@ -173,8 +174,8 @@ impl RuleTable {
         }
     }
 
-    /// Returns the overflows that began since the last call. An overflow that ended and begins again
-    /// is returned again.
+    /// Returns the overflows that began since the last call. An overflow that ended and begins
+    /// again is returned again.
     pub(super) fn new_overflows(&self, is_full: bool) -> Vec<Overflow> {
         let mut begun = Vec::new();
         for usage in &self.slots {

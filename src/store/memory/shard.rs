@@ -86,7 +86,7 @@ impl Expiry {
     }
 }
 
-/// Index of an entry in the slab. It does not change until the entry is removed.
+/// Index of an entry in the slab. Until the entry is removed, only [`Shard::compact`] changes it.
 pub(super) type Slot = u32;
 
 #[derive(Clone)]
@@ -229,7 +229,7 @@ impl Shard {
         now: Micros,
         rules: &RuleTable,
     ) -> usize {
-        let entry = entry_of(&self.chunks, slot);
+        let entry = entry_at(&self.chunks, slot);
         self.sketches[sketch].fold(entry.key, &entry.state, entry.expires.time(), now);
         self.remove(slot, rules)
     }
@@ -244,7 +244,7 @@ impl Shard {
     /// Shrinks the slab if more than half of its slots are vacant, so that memory returns to the
     /// system after a flood. Moves up to `moves` entries from its end to vacant slots.
     pub(super) fn compact(&mut self, moves: usize) {
-        if (self.high as usize) <= CHUNK || self.free.len() * 2 <= self.high as usize {
+        if (self.high as usize) <= ENTRIES_PER_CHUNK || self.free.len() * 2 <= self.high as usize {
             return;
         }
         let mut moved = 0;
@@ -264,11 +264,11 @@ impl Shard {
         let high = self.high;
         self.free.retain(|slot| *slot < high);
         self.free.shrink_to(self.free.len() * 2);
-        self.chunks.truncate((high as usize).div_ceil(CHUNK));
+        self.chunks.truncate((high as usize).div_ceil(ENTRIES_PER_CHUNK));
         self.chunks.shrink_to(self.chunks.len() * 2);
-        if self.index.capacity() > 4 * self.index.len().max(CHUNK) {
+        if self.index.capacity() > 4 * self.index.len().max(ENTRIES_PER_CHUNK) {
             let chunks = &self.chunks;
-            let hash = |slot: &Slot| entry_of(chunks, *slot).key.hash();
+            let hash = |slot: &Slot| entry_at(chunks, *slot).key.hash();
             self.index.shrink_to(self.index.len() * 2, hash);
         }
     }

@@ -1,12 +1,12 @@
-//! Sketch of one rule: approximate counters of the keys that have no entry of their own, because the
-//! memory store is full.
+//! Sketch of one rule: approximate counters of the keys that have no entry of their own, because
+//! the memory store is full.
 //!
-//! A sketch has four rows of cells. A key has one cell in each row, chosen by its hash, and shares it
-//! with other keys of its rule. Every cell holds at least the hits of each of its keys, so the least
-//! full of a key's four cells is an upper bound of that key's hits: a key may be refused too early,
-//! but is never admitted too often. Charging a key raises its cells to the key's new state and leaves
-//! fuller cells alone (a count-min sketch with conservative update), so a cell holds the maximum over
-//! its keys rather than their sum.
+//! A sketch has four rows of cells. A key has one cell in each row, chosen by its hash, and shares
+//! it with other keys of its rule. Every cell holds at least the hits of each of its keys, so the
+//! least full of a key's four cells is an upper bound of that key's hits: a key may be refused too
+//! early, but is never admitted too often. Charging a key raises its cells to the key's new state
+//! and leaves fuller cells alone (a count-min sketch with conservative update), so a cell holds the
+//! maximum over its keys rather than their sum.
 //!
 //! A cell is 16 bytes, whose meaning depends on the algorithm:
 //!
@@ -267,7 +267,8 @@ impl Sketch {
         self.raise(key, new, expires);
     }
 
-    /// Raises the cells of a key to the state of its entry. Keeps the sketch at least until `expires`.
+    /// Raises the cells of a key to the state of its entry. Keeps the sketch at least until
+    /// `expires`.
     pub(super) fn fold(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
         if let Some(new) = self.format.cell_of(state, now) {
             self.raise(key, new, expires);
