@@ -31,11 +31,11 @@ pub struct State {
     next: u64,
 }
 
-/// Entry of a sliding log: the hits charged by one take.
+/// Entry of a sliding log: the hits of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LogEntry {
     at: Micros,
-    /// Identifier of the entry, unique within the log. The receipt of the take contains it.
+    /// Identifier of the entry, unique within the log. The receipt of the charge contains it, too.
     entry: u64,
     hits: u32,
 }

@@ -94,7 +94,8 @@ impl PolicyFileTracker {
         self.files.values_mut().for_each(|file| file.stamp = None);
     }
 
-    /// Compares the files with those of the last poll. Returns whether a file is gone.
+    /// Replaces the tracked files by the listed ones. Files whose stamp has changed, or all files with
+    /// `all`, will be read several times. Returns whether a file was removed.
     fn update(&mut self, listed: Vec<ListedFile>, all: bool) -> bool {
         let mut former = mem::take(&mut self.files);
         for ListedFile { key, stamp } in listed {

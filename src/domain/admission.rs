@@ -28,11 +28,11 @@ use super::{Answer, Check, Role, Verdict};
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// Quota descriptors of the call, one bit each, by the number in their role.
+    /// Bit set of the call's quota descriptors: bit N stands for `Role::Quota(N)`.
     quota: u128,
-    /// Quota descriptors with a refused check.
+    /// Bit set of the quota descriptors with a refused check.
     quota_refused: u128,
-    /// Quota descriptors with an undecided check.
+    /// Bit set of the quota descriptors with an undecided check.
     quota_undecided: u128,
 }
 

@@ -9,8 +9,8 @@
 //! - A body that is not one message gets INVALID_ARGUMENT, and UNIMPLEMENTED if it is compressed.
 //! tonic says INTERNAL or OUT_OF_RANGE, and ignores a second message.
 //!
-//! Compared with framing by hand, tonic's types cost 8 % more instructions per call with one
-//! descriptor, 7 % with two, 5 % with ten (load/results/grpc.txt). The limit for keeping framing of
+//! Compared with framing by hand, tonic's types cost 9 % more instructions per call with one
+//! descriptor, 8 % with two, 5 % with ten (load/results/grpc.txt). The limit for keeping framing of
 //! our own was 10 %.
 //!
 //! Not here: receiving the body (`receive`), decoding and encoding the messages (`wire`).

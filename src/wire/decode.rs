@@ -4,7 +4,7 @@
 //! entry values may hold any bytes, have any length, or be empty.
 //!
 //! prost decodes the message. A hand-written reader, which borrowed from the received bytes and
-//! allocated nothing, saved 3, 4 and 9 % of the instructions of a call with one, two and ten
+//! allocated nothing, saved 3, 4 and 8 % of the instructions of a call with one, two and ten
 //! descriptors (load/results/grpc.txt). The limit for keeping it was 10 %.
 //!
 //! Not here: matching of descriptors (`policy::lookup`), decisions (`decide`).

@@ -78,8 +78,8 @@ struct Linter<'a> {
     found: Vec<Diagnostic>,
 }
 
-/// Path from the first level to a node: the positions and nodes of each level, including the node
-/// itself.
+/// Path from the root of the tree to a node: on each level the node and its position among its
+/// siblings.
 struct NodePath<'a> {
     at: Vec<usize>,
     nodes: Vec<&'a NodeSpec>,

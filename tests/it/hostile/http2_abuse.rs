@@ -240,15 +240,18 @@ async fn ten_thousand_idle_connections_disturb_nobody_and_make_room_for_newcomer
         bystander.is_answered().await;
     }
     // Newcomers are served, and the connections that are idle longest make room.
+    let mut newcomers = Vec::new();
     for first in idle.iter_mut().take(3) {
         let newcomer = Bystander::beside(address).await;
         newcomer.is_answered().await;
         until_closed(first).await;
+        // One that leaves would make room for the next.
+        newcomers.push(newcomer);
     }
     assert_eq!(metric(&serving, "connections_evicted_total"), 3);
     assert_eq!(metric(&serving, "connections_refused_total"), 0);
     bystander.is_answered().await;
-    drop(idle);
+    drop((idle, newcomers));
     until_connections(&serving, 1);
 }
 

@@ -42,7 +42,7 @@ impl ClientTls {
     ) -> Result<ClientTls, RedisConfigError> {
         let loaded = LoadedTls {
             latest: Arc::new(tls.clone()),
-            template: build_template(tls)?,
+            template: build_address_template(tls)?,
             generation: 0,
         };
         Ok(ClientTls { reloader, loaded: Mutex::new(loaded) })
@@ -57,7 +57,7 @@ impl ClientTls {
         let Some(tls) = read.filter(|tls| *tls != *loaded.latest) else {
             return loaded.generation;
         };
-        match build_template(&tls) {
+        match build_address_template(&tls) {
             Ok(template) => {
                 loaded.template = template;
                 loaded.generation += 1;
@@ -88,7 +88,7 @@ impl ClientTls {
 }
 
 /// Parses certificates into an address with a placeholder host.
-fn build_template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
+fn build_address_template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
     // `redis` uses the process's default crypto provider. The call fails if one is installed
     // already, and any provider will do.
     let _ = rustls::crypto::ring::default_provider().install_default();

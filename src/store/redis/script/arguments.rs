@@ -159,8 +159,8 @@ fn pack_role(packed: &mut Packed, role: Role) {
     }
 }
 
-/// Returns the hits to charge, refund or peek for. Caps them at a number beyond which more hits
-/// have no further effect, so that the scripts' arithmetic stays exact.
+/// Returns the number of hits to charge, to refund, or to check for. Larger numbers are capped where
+/// more hits would have no further effect, so that the scripts' arithmetic stays exact.
 fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();
