@@ -212,10 +212,25 @@ async fn sweep(
             // Logs the start and the end of outages, also without traffic.
             redis.outage(now);
         }
+        log_overflows(&decider);
         let now = Clock::System.monotonic();
         overrides.expire(now);
         log_level.expire(now);
         decider.observer().log_refusals();
+    }
+}
+
+/// Logs each rule whose new keys began to share counters, or to be refused, in a full memory store.
+fn log_overflows(decider: &ServiceDecider) {
+    for overflow in decider.store().memory().new_overflows() {
+        let policy = decider.policy();
+        let rule = policy.rule_of_limit(overflow.limit_id);
+        let rule = rule.map_or("request override", |rule| &*rule.path);
+        if overflow.is_refusing {
+            tracing::warn!(rule, "the memory store is full: new keys of the rule are refused");
+        } else {
+            tracing::warn!(rule, "the memory store is full: new keys of the rule share counters");
+        }
     }
 }
 

@@ -31,6 +31,8 @@ fn load(atomic: &AtomicU64) -> u64 {
 metrics! { MEMORY: memory::MemoryStats,
     gauge "keys" "Counters in memory", |stats| load(&stats.live);
     counter "keys_evicted" "Counters dropped because they were back to their initial state", |stats| load(&stats.evicted);
+    gauge "sketch_keys" "Room that shared counters take up, in counters", |stats| load(&stats.sketch_weight);
+    counter "keys_folded" "Counters folded into shared counters because the memory store was full", |stats| load(&stats.folded);
     counter "keys_overflowed" "Charges to shared counters because the memory store was full", |stats| load(&stats.overflowed);
     counter "keys_no_room" "Checks rejected because the memory store was full", |stats| load(&stats.no_room);
     counter "clock_regressions" "Checks whose counter has a later time than the clock", |stats| load(&stats.clock_regressions);
