@@ -64,7 +64,7 @@ impl AdminWiring<'_> {
         PublicHandlers {
             is_ready: Arc::new(move || health.is_serving()),
             degraded: Arc::new(move || {
-                let outage = decider.store().redis()?.outages().outage(Clock::System.now())?;
+                let outage = decider.store().redis()?.outage(Clock::System.now())?;
                 Some(outage.to_string())
             }),
             metrics: Arc::clone(metrics),

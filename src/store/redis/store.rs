@@ -8,9 +8,9 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::client::node_stats::NodeReport;
+use super::client::node_stats::{BreakerState, NodeReport};
 use super::client::topology::RedisClient;
-use super::client::transport::{ScriptCalls, SendError, Transport};
+use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
 use super::multi_slot;
 use super::multi_slot::{SlotGroup, SlotGroups};
@@ -95,6 +95,11 @@ impl SharedStore for RedisStore<RedisClient> {
         }
     }
 
+    fn is_available(&self) -> bool {
+        let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
+        !self.transport.report().iter().any(open)
+    }
+
     fn clear_refusals(&self) {}
 }
 
@@ -133,17 +138,24 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call whose counters are all in one hash slot, with one script call.
-    async fn single_slot(&self, call: &Call<'_>) -> Vec<Answer> {
-        let item = self.encoder.encode_call(call.checks, call.accounting, self.now(call), call.now);
+    /// Decides a call with one script call.
+    async fn single_slot(&self, call: &Call<'_>) -> Answers {
+        let item = self.script_call(call.checks, call);
         let reply = self.transport.send(smallvec![item]).await.pop();
-        self.decode_reply(reply, call.checks, call.accounting)
+        let source = source(reply.as_ref());
+        Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
 
-    /// Decides a call whose counters are in several hash slots, with one script call per slot, in
-    /// one or two round trips.
-    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Vec<Answer> {
-        let mut answers = vec![Answer::NotAsked; call.checks.len()];
+    /// Returns the script call that decides these checks before the call's deadline.
+    fn script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
+        let item = self.encoder.encode_call(checks, call.accounting, self.now(call), call.now);
+        ScriptCall { deadline: call.deadline, ..item }
+    }
+
+    /// Decides a call with one script call per slot, in one or two round trips.
+    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
+        let each = vec![Answer::NotAsked; call.checks.len()];
+        let mut answers = Answers { each, source: Source::Redis };
         self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
         let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
         match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
@@ -151,18 +163,21 @@ impl<T: Transport> RedisStore<T> {
             Some(first) => {
                 self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
                 self.send_groups(call, &groups[first..=first], &mut answers).await;
-                let has_ended =
-                    multi_slot::first_group_ends_call(call.checks, &groups[first], &mut answers);
+                let has_ended = multi_slot::first_group_ends_call(
+                    call.checks,
+                    &groups[first],
+                    &mut answers.each,
+                );
                 let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
                 self.send_groups(call, &others, &mut answers).await;
             }
         }
-        for (check, answer) in call.checks.iter().zip(&answers) {
+        for (check, answer) in call.checks.iter().zip(&answers.each) {
             if let Answer::Decided(outcome) = answer {
                 self.hints.record(check, outcome, call.now);
             }
         }
-        for (check, answer) in call.checks.iter().zip(&mut answers) {
+        for (check, answer) in call.checks.iter().zip(&mut answers.each) {
             if *answer == Answer::NotAsked
                 && let Some(last) = self.hints.last_available(check)
             {
@@ -171,9 +186,9 @@ impl<T: Transport> RedisStore<T> {
             }
         }
         if call.accounting == Accounting::AllOrNothing
-            && multi_slot::is_rejected(call.checks, &answers)
+            && multi_slot::is_rejected(call.checks, &answers.each)
         {
-            let receipts = Receipt::for_rejected_call(call.checks, &mut answers);
+            let receipts = Receipt::for_rejected_call(call.checks, &mut answers.each);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.refund_calls(&receipts, self.now(call)) {
                 self.transport.send_in_background(item);
@@ -182,26 +197,26 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Sends one script call per group of checks, and stores the decoded answers in `answers`.
-    async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut [Answer]) {
+    /// Sends one script call per group and stores the decoded answers.
+    async fn send_groups(&self, call: &Call<'_>, groups: &[SlotGroup], answers: &mut Answers) {
         type Checks<'a> = SmallVec<[Check<'a>; 8]>;
         let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Checks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
-        let now = self.now(call);
-        let items: ScriptCalls = parts
-            .iter()
-            .map(|part| self.encoder.encode_call(part, call.accounting, now, call.now))
-            .collect();
+        let items: ScriptCalls = parts.iter().map(|part| self.script_call(part, call)).collect();
         if items.is_empty() {
             return;
         }
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let mut replies = self.transport.send_until(items, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
-            let read = self.decode_reply(replies.next(), part, call.accounting);
+            let reply = replies.next();
+            if source(reply.as_ref()) == Source::Shed {
+                answers.source = Source::Shed;
+            }
+            let read = self.decode_reply(reply, part, call.accounting);
             for (at, answer) in group.checks.iter().zip(read) {
-                answers[*at] = answer;
+                answers.each[*at] = answer;
             }
         }
     }
@@ -251,9 +266,18 @@ impl<T: Transport> RedisStore<T> {
     }
 }
 
+/// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many others
+/// are waiting.
+fn source(reply: Option<&Result<Value, SendError>>) -> Source {
+    match reply {
+        Some(Err(error)) if error.kind.is_overload() => Source::Shed,
+        Some(_) | None => Source::Redis,
+    }
+}
+
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        let each = if !self.transport.is_cluster() {
+        if !self.transport.is_cluster() {
             self.single_slot(call).await
         } else {
             let groups =
@@ -264,8 +288,7 @@ impl<T: Transport> Store for RedisStore<T> {
                 // Boxed, so that the future of a single-slot call stays small.
                 Box::pin(self.multi_slot(call, groups)).await
             }
-        };
-        Answers { each, source: Source::Redis }
+        }
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::http::{get, post, send};
@@ -69,6 +71,23 @@ fn json_answers_503_if_the_store_is_unavailable_and_the_rule_says_error() {
     let reply = post(serving.port("http"), "/json", ASK);
     assert_eq!(reply.status, 503, "{}", reply.body);
     assert!(reply.head.contains("content-type: text/plain"), "{}", reply.head);
+}
+
+#[test]
+fn the_body_of_a_denial_without_the_store_does_not_claim_too_many_requests() {
+    let refused = |mode: &str| {
+        let policy = format!("{FIVE_A_DAY}on_store_failure: {mode}\n");
+        let serving =
+            Tidegate::policy(&policy, &["--redis-url", "127.0.0.1:1", "--refusal-body", "true"]);
+        let replies = (0..6).map(|_| post(serving.port("http"), "/json", ASK));
+        let refused = replies.into_iter().find(|reply| reply.status == 429).expect("a refusal");
+        let answer: serde_json::Value = serde_json::from_str(&refused.body).expect("JSON");
+        let body = STANDARD.decode(answer["rawBody"].as_str().expect("a body")).expect("base64");
+        let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        body["error"].as_str().expect("an error").to_owned()
+    };
+    assert_eq!(refused("deny"), "rate_limit_unavailable");
+    assert_eq!(refused("local"), "too_many_requests");
 }
 
 #[test]

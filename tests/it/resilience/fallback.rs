@@ -107,11 +107,7 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
 
 fn fallback(replicas: u32) -> Fallback<FlakyStore, MemoryStore> {
     let local = MemoryStore::new(10_000);
-    Fallback::new(
-        FlakyStore::new(),
-        local,
-        FallbackConfig { replicas, ..FallbackConfig::default() },
-    )
+    Fallback::new(FlakyStore::new(), local, FallbackConfig { replicas })
 }
 
 async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) -> Verdict {
@@ -263,46 +259,26 @@ async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
 }
 
-/// A store that answers only when it is let.
-struct BlockedStore(tokio::sync::Semaphore);
+/// A store with more calls than it can answer in time.
+struct BusyStore;
 
-impl Store for BlockedStore {
+impl Store for BusyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        self.0.acquire().await.unwrap().forget();
-        let each = vec![Answer::NotAsked; call.checks.len()];
-        Answers { each, source: Source::Redis }
+        let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+        Answers { each: vec![unanswered; call.checks.len()], source: Source::Shed }
     }
 
     async fn refund(&self, _: &[Receipt]) {}
 }
 
 #[tokio::test]
-async fn over_the_bound_calls_are_answered_locally_at_once() {
-    let local = MemoryStore::new(1_000);
-    let stand_in = FallbackConfig { in_flight_max: 2, ..FallbackConfig::default() };
-    let held = BlockedStore(tokio::sync::Semaphore::new(0));
-    let store = Arc::new(Fallback::new(held, local, stand_in));
-    let waiting: Vec<_> = (0..2)
-        .map(|_| {
-            let store = Arc::clone(&store);
-            tokio::spawn(async move {
-                let limit = window(10, OnStoreFailure::Local);
-                store.apply(&call(&[take(1, &limit, 1)], NOW)).await.source
-            })
-        })
-        .collect();
-    while store.in_flight() < 2 {
-        tokio::task::yield_now().await;
-    }
+async fn a_call_that_the_store_sheds_is_counted_apart() {
+    let store = Fallback::new(BusyStore, MemoryStore::new(1_000), FallbackConfig::default());
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
     assert_eq!(answers.source, Source::Shed);
     assert_eq!(store.outages().calls(FallbackReason::Shed), 1);
-    store.remote().0.add_permits(2);
-    for call in waiting {
-        assert_eq!(call.await.unwrap(), Source::Redis);
-    }
-    assert_eq!(store.in_flight(), 0);
+    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 0);
 }
 
 #[derive(Clone, Copy, Debug)]
