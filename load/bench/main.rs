@@ -17,6 +17,7 @@
 )]
 
 mod algorithms;
+mod answers;
 mod calls;
 mod compare;
 mod cpu;
@@ -96,6 +97,9 @@ fn run(part: Option<&str>, scale: Scale) {
     }
     if wanted("redis") {
         redis::run(scale);
+    }
+    if wanted("answers") {
+        answers::run(scale);
     }
     if wanted("algorithms") {
         algorithms::run(scale);

@@ -7,16 +7,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 /// Connection and request limits of one HTTP port.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +80,14 @@ pub async fn serve(
         // The semaphore is never closed, so acquiring always succeeds.
         let slot = Arc::clone(&slots).acquire_owned().await.ok();
         let evicted = open.add(limits.connections);
-        let (routes, stop) = (routes.clone(), stop.clone());
+        let closer = ConnectionCloser::default();
+        let routes = routes.clone().layer(Extension(closer.clone()));
+        let stop = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = serve_connection(stream, routes, limits.head_timeout, stop) => {}
                 _ = evicted => {}
+                () = closer.closed() => {}
             }
             drop(slot);
         });
@@ -92,6 +95,21 @@ pub async fn serve(
     // Wait for all connections to close: only then are all slots free.
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
     let _ = slots.acquire_many(all).await;
+}
+
+/// Handle with which a route closes the connection of its request, found in the request's extensions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ConnectionCloser(Arc<Notify>);
+
+impl ConnectionCloser {
+    /// Closes the connection, without waiting for a response that is being sent.
+    pub(super) fn close(&self) {
+        self.0.notify_one();
+    }
+
+    async fn closed(&self) {
+        self.0.notified().await;
+    }
 }
 
 /// Queue of open connections, oldest first. Entries of closed connections are removed lazily.

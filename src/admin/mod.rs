@@ -9,6 +9,7 @@ mod debug_routes;
 mod http_server;
 mod live_page;
 mod live_page_routes;
+mod metrics_page;
 mod public_routes;
 mod query;
 
@@ -19,9 +20,8 @@ pub use browser_guard::AllowedHosts;
 pub use debug_routes::{DebugHandlers, ExplainQuery, debug_routes};
 pub use http_server::{HttpLimits, serve};
 pub use live_page_routes::{LivePageHandlers, PolicyQuery, TryHandler, TryQuery};
-pub use public_routes::{
-    JsonHandler, JsonHandlers, JsonResponse, PublicHandlers, metrics_routes, public_routes,
-};
+pub use metrics_page::{MetricsEndpoint, metrics_routes};
+pub use public_routes::{JsonHandler, JsonHandlers, JsonResponse, PublicHandlers, public_routes};
 
 use std::sync::Arc;
 

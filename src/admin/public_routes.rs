@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -16,9 +16,9 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use tokio::time;
 
+use super::metrics_page::{MetricsEndpoint, metrics_routes};
 use super::text_response;
 use crate::domain::{BudgetedBuffer, ByteBudget};
-use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
 /// Response to a `/json` request.
 #[derive(Clone, Debug)]
@@ -51,8 +51,8 @@ pub struct PublicHandlers {
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// Metrics page.
-    pub scrape: Arc<MetricsPage>,
+    /// Handler of the metrics page, `/metrics`.
+    pub metrics: Arc<MetricsEndpoint>,
     /// Handler of `/json`; `None` if `/json` is disabled.
     pub json: Option<JsonHandlers>,
 }
@@ -82,32 +82,13 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         // Liveness checks only that the process responds. A restart would not fix anything else.
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
-        .merge(metrics_routes(handlers.scrape, "/metrics"));
+        .merge(metrics_routes(handlers.metrics, "/metrics"));
     match handlers.json {
         None => routes.route("/json", any(answer_json_disabled)),
         Some(handlers) => {
             routes.route("/json", any(async move |request| answer_json(&handlers, request).await))
         }
     }
-}
-
-/// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
-/// Prometheus, and otherwise the older text format, which every tool can read.
-pub fn metrics_routes(scrape: Arc<MetricsPage>, path: &str) -> Router {
-    let metrics = move |headers: HeaderMap| {
-        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let (content_type, body) = match accept {
-            Some(accept) if accept.contains("openmetrics") => (OPENMETRICS, scrape.text()),
-            Some(_) | None => (PLAIN, scrape.plain_text()),
-        };
-        async move {
-            match body {
-                Ok(body) => ([(CONTENT_TYPE, content_type)], body).into_response(),
-                Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-            }
-        }
-    };
-    Router::new().route(path, get(metrics))
 }
 
 /// Time to receive the body of a JSON request.

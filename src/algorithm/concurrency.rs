@@ -55,22 +55,15 @@ impl State {
     ///
     /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead.
     /// It is clamped to a lease that starts now.
-    fn unexpired(&self, limit: &Concurrency, now: Micros) -> (State, bool) {
+    fn unexpired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
-        let mut slots: Vec<Slot> = self
-            .slots
-            .iter()
-            .filter(|slot| slot.until > now)
-            .map(|slot| {
-                let far = slot.until > latest;
-                clamped |= far;
-                Slot {
-                    until: if far { now.saturating_add(limit.lease) } else { slot.until },
-                    ..*slot
-                }
-            })
-            .collect();
+        let mut slots = Vec::with_capacity(self.slots.len() + spare);
+        slots.extend(self.slots.iter().filter(|slot| slot.until > now).map(|slot| {
+            let far = slot.until > latest;
+            clamped |= far;
+            Slot { until: if far { now.saturating_add(limit.lease) } else { slot.until }, ..*slot }
+        }));
         if clamped {
             slots.sort_by_key(|slot| slot.until);
         }
@@ -119,7 +112,8 @@ pub fn apply(
     now: Micros,
 ) -> Step<State> {
     let (mut slots, clamped) = match state {
-        Some(state) => state.unexpired(limit, now),
+        // A refund must not need more memory than the table has, so only a take gets spare capacity.
+        Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
         None => (State::default(), false),
     };
     let mut wait = Some(Micros::ZERO);

@@ -55,6 +55,31 @@ impl State {
         self.takes.iter().map(|take| u64::from(take.hits)).sum()
     }
 
+    /// Returns the time of the newest take.
+    pub(crate) fn newest(&self) -> Option<Micros> {
+        self.takes.back().map(|take| take.at)
+    }
+
+    /// Returns the hits taken in the window before `start`, and those taken from `start` on.
+    pub(crate) fn hits_before_and_from(&self, start: Micros, length: Micros) -> (u32, u32) {
+        let sum = |from: Micros, to: Micros| {
+            let takes = self.takes.iter().filter(|take| from <= take.at && take.at < to);
+            takes.fold(0_u32, |sum, take| sum.saturating_add(take.hits))
+        };
+        (sum(start.saturating_sub(length), start), sum(start, Micros(u64::MAX)))
+    }
+
+    /// Creates a log from the hits of the window that starts at `start` and of the one before, as if
+    /// all of them had been taken as late as they can have been.
+    pub(crate) fn of_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
+        // No receipt has these numbers, so no refund removes more than its own hits.
+        let before =
+            LogEntry { at: start.saturating_sub(Micros(1)), entry: u64::MAX - 1, hits: before };
+        let from = LogEntry { at: start.max(now), entry: u64::MAX, hits: from };
+        let takes = [before, from].into_iter().filter(|take| take.hits > 0).collect();
+        State { takes, next: 0 }
+    }
+
     /// Returns the heap memory of the entries, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.takes.capacity() * size_of::<LogEntry>()
@@ -66,12 +91,12 @@ impl State {
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
     }
 
-    /// Returns the entries that have not expired at `now`, with capacity for one more, and whether
-    /// an entry from the far future was clamped.
-    fn unexpired(&self, limit: &SlidingLog, now: Micros) -> (State, bool) {
+    /// Returns the entries that have not expired at `now`, with capacity for `spare` more, and
+    /// whether an entry from the far future was clamped.
+    fn unexpired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
         let expired = self.expired_count(limit, now);
-        let mut takes = VecDeque::with_capacity(self.takes.len() - expired + 1);
+        let mut takes = VecDeque::with_capacity(self.takes.len() - expired + spare);
         takes.extend(self.takes.iter().skip(expired));
         // An empty log is equivalent to a missing one, whose numbers start at 0.
         let next = if takes.is_empty() { 0 } else { self.next };
@@ -116,7 +141,8 @@ pub fn apply(
 ) -> Step<State> {
     // Copies the log: its length is bounded by the limit, and a take rewrites it anyway.
     let (mut log, clamped) = match state {
-        Some(state) => state.unexpired(limit, now),
+        // A refund must not need more memory than the log has, so only a take gets spare capacity.
+        Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
         None => (State::default(), false),
     };
     let newest = log.takes.back().map_or(Micros::ZERO, |take| take.at);

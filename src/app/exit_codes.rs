@@ -91,6 +91,8 @@ impl Failure {
                 | WireError::ClientAuthority
                 | WireError::Tls { .. }
                 | WireError::Expired
+                | WireError::NotYetValid
+                | WireError::NotForServers
                 | WireError::AllowListWithoutAuthority
                 | WireError::Target { .. } => Failure::USAGE,
             },

@@ -11,6 +11,7 @@ mod policy_files;
 mod policy_reload;
 mod watcher_thread;
 
+mod http_ports;
 mod serve;
 mod signals;
 mod wiring;

@@ -151,7 +151,7 @@ struct StoreState {
 struct NodeState {
     address: String,
     connections: u64,
-    /// Number of circuit breakers that are open or half-open.
+    /// Number of open circuit breakers.
     open_breakers: u64,
     /// Number of script calls sent to Redis since the process started.
     calls: u64,
@@ -181,9 +181,7 @@ fn current_state<'a>(
         store: StoreState {
             kind: if redis.is_some() { "redis" } else { "memory" },
             keys_in_memory: memory.live.load(Ordering::Relaxed),
-            degraded: redis
-                .and_then(|redis| redis.outages().outage(now))
-                .map(|outage| outage.to_string()),
+            degraded: redis.and_then(|redis| redis.outage(now)).map(|outage| outage.to_string()),
             nodes: redis.map_or_else(Vec::new, |redis| {
                 redis.remote().nodes().into_iter().map(node_state).collect()
             }),

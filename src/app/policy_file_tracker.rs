@@ -161,3 +161,93 @@ impl TrackedFile {
         self.contents.as_ref().map_or(0, Vec::len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::settings::{Settings, Sources};
+
+    fn policy_files(directory: &Path) -> PolicyFiles {
+        let flags = [("policy".to_owned(), directory.display().to_string())];
+        let sources = Sources { flags: flags.into(), ..Sources::default() };
+        PolicyFiles::new(&Settings::read(&sources).unwrap().0).unwrap()
+    }
+
+    fn texts(sources: &[Source]) -> Vec<&str> {
+        sources.iter().map(|source| str::from_utf8(&source.text).unwrap()).collect()
+    }
+
+    /// A directory with two files, which the tracker has found complete.
+    fn tracked() -> (tempfile::TempDir, PolicyFiles, PolicyFileTracker) {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a", "b"] {
+            fs::write(directory.path().join(name).with_extension("yaml"), name).unwrap();
+        }
+        let files = policy_files(directory.path());
+        let mut tracker = PolicyFileTracker::new(files.read().unwrap());
+        for _ in 0..=READS_AFTER_CHANGE {
+            tracker.poll(&files, false).unwrap();
+        }
+        assert!(tracker.poll(&files, false).unwrap().is_none(), "nothing has changed");
+        (directory, files, tracker)
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_keeps_its_last_complete_contents() {
+        let (directory, files, mut tracker) = tracked();
+        let path = directory.path().join("a.yaml");
+        fs::write(&path, "new").unwrap();
+        tracker.update(files.list().unwrap(), false);
+        tracker.update(files.list().unwrap(), false);
+        // The listing says that the file is complete, but it is written once more before it is read.
+        fs::write(&path, "newer").unwrap();
+        assert!(!tracker.read(&files).unwrap());
+        assert_eq!(texts(&tracker.sources()), ["a", "b"]);
+        for _ in 0..2 {
+            tracker.poll(&files, false).unwrap();
+        }
+        assert_eq!(texts(&tracker.sources()), ["newer", "b"]);
+    }
+
+    #[test]
+    fn a_removed_file_counts_as_removed_at_the_second_poll() {
+        let (directory, files, mut tracker) = tracked();
+        fs::remove_file(directory.path().join("a.yaml")).unwrap();
+        assert!(tracker.poll(&files, false).unwrap().is_none(), "it may be being replaced");
+        let left = tracker.poll(&files, false).unwrap().expect("a change");
+        assert_eq!(texts(&left), ["b"]);
+    }
+
+    #[test]
+    fn a_change_is_taken_at_the_third_poll_while_another_file_changes_at_every_poll() {
+        let (directory, files, mut tracker) = tracked();
+        fs::write(directory.path().join("a.yaml"), "a2").unwrap();
+        let mut polls = (1..=3).map(|poll| {
+            fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
+            tracker.poll(&files, false).unwrap()
+        });
+        assert!(polls.by_ref().take(2).all(|sources| sources.is_none()), "b may become complete");
+        let sources = polls.next().flatten().expect("a change");
+        assert_eq!(texts(&sources), ["a2", "b"], "b as it was when it was last complete");
+        for poll in 4..6 {
+            fs::write(directory.path().join("a.yaml"), format!("a{poll}")).unwrap();
+            fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
+            tracker.poll(&files, false).unwrap();
+        }
+        assert_eq!(texts(&tracker.sources()), ["a2", "b"], "neither is complete");
+    }
+
+    #[test]
+    fn files_changed_one_after_the_other_take_effect_together() {
+        let (directory, files, mut tracker) = tracked();
+        fs::write(directory.path().join("a.yaml"), "a2").unwrap();
+        assert!(tracker.poll(&files, false).unwrap().is_none());
+        fs::write(directory.path().join("b.yaml"), "b2").unwrap();
+        assert!(tracker.poll(&files, false).unwrap().is_none(), "the second file is not complete");
+        let both = tracker.poll(&files, false).unwrap().expect("a change");
+        assert_eq!(texts(&both), ["a2", "b2"]);
+    }
+}

@@ -247,6 +247,25 @@ mod tests {
     }
 
     #[test]
+    fn every_policy_gets_new_rule_numbers() {
+        // A call in flight counts on the rules of its own policy.
+        let (_directory, path, mut reload) = reloader_of_one();
+        let policies = Mutex::new(Vec::new());
+        for text in [[ONE, ANOTHER].concat(), ONE.to_owned(), [ONE, THIRD].concat()] {
+            fs::write(&path, text).unwrap();
+            for _ in 0..3 {
+                reload.poll(false, &|policy| policies.lock().unwrap().push(policy));
+            }
+        }
+        let policies = policies.into_inner().unwrap();
+        let numbers: Vec<u32> = policies
+            .iter()
+            .flat_map(|policy| policy.rules().iter().map(|rule| rule.id.0))
+            .collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
     fn an_unreadable_file_that_returns_unchanged_counts_as_loaded() {
         let (_directory, path, mut reload) = reloader_of_one();
         fs::remove_file(&path).unwrap();

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use super::exit_codes::Failure;
+use super::http_ports::HttpPorts;
 use super::load_policy::{LoadedPolicy, PolicyLoader};
 use super::log_level::LogLevelControl;
 use super::policy_reload::{PolicyReloader, log_warnings, rule_names};
@@ -26,7 +25,6 @@ use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::server_config;
 use super::wiring::store_setup::{AnyStore, ServiceDecider};
 use super::{Configuration, admin_actions, page_data, rlimit};
-use crate::admin::{self, AllowedHosts, HttpLimits};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::domain::RuleId;
@@ -43,9 +41,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of memory-store slots checked per sweep. A store of a million keys is swept in eight
 /// seconds, at a cost of about 10 ms per second.
 const SWEEP_SLOTS: usize = 131_072;
-
-/// Time allowed for the HTTP ports to finish their requests after gRPC has finished, 250 ms.
-const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
 
 /// Time allowed for the final export of metrics and traces at shutdown, 1 s.
 const LAST_EXPORT_MAX: Duration = Duration::from_secs(1);
@@ -88,22 +83,15 @@ async fn run(
     let certificates = CertificateReloader::new(settings)?;
     let tls = certificates.as_ref().map(CertificateReloader::tls);
     let listener = Listener::bind(server_config::listen_settings(settings, tls.clone())?)?;
-    let http = bind(&settings.http_host, settings.http_port).await?;
-    let debug = bind(&settings.debug_host, settings.debug_port).await?;
-    let prometheus = bind_prometheus(settings).await?;
+    let http_ports = HttpPorts::bind(settings).await?;
     let mut signals = Signals::install()?;
 
     let (files, rules) = (loaded.files, loaded.policy.rules().len());
     let fingerprint = loaded.fingerprint;
     let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
     let store = AnyStore::open(settings, &loader.secret, listener.worker_handles())?;
-    let reloader = PolicyReloader::new(
-        loader,
-        &loaded,
-        policy_files,
-        Arc::clone(&telemetry),
-        settings.policy_poll,
-    );
+    let poll = settings.policy_poll;
+    let reloader = PolicyReloader::new(loader, &loaded, policy_files, Arc::clone(&telemetry), poll);
     let policy = Arc::new(loaded.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
@@ -124,20 +112,9 @@ async fn run(
         incomplete_requests: listener.incomplete_requests(),
         tls_counters: tls.map(|tls| tls.counters()),
     };
-    let (scrape, exporters) = wiring.start_metrics()?;
-    log_addresses(&listener, &http, &debug, prometheus.as_ref());
-    let (stop_http, http_stops) = watch::channel(false);
-    let limits = HttpLimits::default();
-    let mut http_ports = tokio::task::JoinSet::new();
-    let public_routes = admin::public_routes(wiring.public_handlers(&scrape));
-    http_ports.spawn(admin::serve(http, public_routes, limits, http_stops.clone()));
-    let hosts = allowed_hosts(&debug);
-    let debug_routes = admin::debug_routes(wiring.debug_handlers(actions, &overrides), hosts);
-    http_ports.spawn(admin::serve(debug, debug_routes, limits, http_stops.clone()));
-    if let Some(listener) = prometheus {
-        let routes = admin::metrics_routes(scrape, &settings.prometheus_path);
-        http_ports.spawn(admin::serve(listener, routes, limits, http_stops));
-    }
+    let (metrics, exporters) = wiring.start_metrics()?;
+    http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
+    let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
     spawn_background_tasks(&decider, &overrides, log_level, telemetry);
     tokio::select! {
         ready = decider.store().until_ready(settings) => ready?,
@@ -163,9 +140,7 @@ async fn run(
     let drained = listener.serve(Router::new(rate_limit, health), stop).await?;
 
     watchers.iter().for_each(WatcherThread::stop);
-    stop_http.send_replace(true);
-    let stopped = async { while http_ports.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(HTTP_STOP_MAX, stopped).await;
+    http_ports.stop().await;
     let _ = tokio::time::timeout(LAST_EXPORT_MAX, exporters.stop()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
@@ -184,14 +159,6 @@ fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry>
     telemetry
 }
 
-/// Returns the host names that the debug port accepts: only local ones if it listens on loopback.
-fn allowed_hosts(debug: &TcpListener) -> AllowedHosts {
-    match debug.local_addr() {
-        Ok(address) if !address.ip().is_loopback() => AllowedHosts::Any,
-        Ok(_) | Err(_) => AllowedHosts::Local,
-    }
-}
-
 fn start_logs(settings: &Settings) -> LogLevelControl {
     let level = match settings.log_level {
         LogLevel::Off => Verbosity::Off,
@@ -205,40 +172,6 @@ fn start_logs(settings: &Settings) -> LogLevelControl {
         LogFormat::Json => LineFormat::Json,
     };
     LogLevelControl::new(telemetry::init_logging(level, format), level)
-}
-
-async fn bind_prometheus(settings: &Settings) -> Result<Option<TcpListener>, Failure> {
-    let (host, port) = &settings.prometheus_addr;
-    match settings.use_prometheus {
-        true => Ok(Some(bind(host, *port).await?)),
-        false => Ok(None),
-    }
-}
-
-async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
-    let address = server_config::resolve(host, port)?;
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Failure::Address { address: address.to_string(), error })
-}
-
-/// Logs the bound addresses. With port 0, a parent process reads the actual port from this line.
-fn log_addresses(
-    grpc: &Listener,
-    http: &TcpListener,
-    debug_port: &TcpListener,
-    prometheus: Option<&TcpListener>,
-) {
-    let address = |listener: &TcpListener| {
-        listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
-    };
-    tracing::info!(
-        grpc = grpc.addresses().first().map(ToString::to_string),
-        http = address(http),
-        debug = address(debug_port),
-        prometheus = prometheus.map(address),
-        "listening"
-    );
 }
 
 /// Starts a thread that exits with code 0 at the hard limit, even if the shutdown hangs. A
@@ -275,10 +208,29 @@ async fn sweep(
         ticks.tick().await;
         let now = Clock::System.now();
         memory.sweep(now, SWEEP_SLOTS);
+        if let Some(redis) = decider.store().redis() {
+            // Logs the start and the end of outages, also without traffic.
+            redis.outage(now);
+        }
+        log_overflows(&decider);
         let now = Clock::System.monotonic();
         overrides.expire(now);
         log_level.expire(now);
         decider.observer().log_refusals();
+    }
+}
+
+/// Logs each rule whose new keys began to share counters, or to be refused, in a full memory store.
+fn log_overflows(decider: &ServiceDecider) {
+    for overflow in decider.store().memory().new_overflows() {
+        let policy = decider.policy();
+        let rule = policy.rule_of_limit(overflow.limit_id);
+        let rule = rule.map_or("request override", |rule| &*rule.path);
+        if overflow.is_refusing {
+            tracing::warn!(rule, "the memory store is full: new keys of the rule are refused");
+        } else {
+            tracing::warn!(rule, "the memory store is full: new keys of the rule share counters");
+        }
     }
 }
 

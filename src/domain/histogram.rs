@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Upper bounds of the buckets of duration histograms, in microseconds. The buckets are narrow
-/// around 6 ms, the budget of a store, and 20 ms, Envoy's default timeout, so that the share of
+/// around 6 ms and around 20 ms, Envoy's default timeout, so that the share of
 /// calls beyond either can be read off. They are wide elsewhere, because each bucket is one time
 /// series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [

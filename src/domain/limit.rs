@@ -85,8 +85,8 @@ pub struct Limit {
     pub charge: Charge,
     /// Handling of the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Identifier of the rule and window, shared by all their counters. Selects the overflow
-    /// counter when the memory store is full.
+    /// Id of the rule and window, common to all their counters. Limits with different ids have
+    /// separate shares of the memory store.
     pub limit_id: u64,
 }
 

@@ -213,3 +213,17 @@ pub struct Answers {
     /// Component that decided the call, for metadata and metrics.
     pub source: Source,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refunded_outcome_never_has_more_available_than_the_capacity() {
+        let charged = Outcome { charged: Hits(3), ..Outcome::pass(Hits(4)) };
+        let after = charged.refunded(Hits(10));
+        assert_eq!((after.charged, after.available, after.taken), (Hits::ZERO, Hits(7), None));
+        // Hits that have refilled since the charge must not be added to those of the refund.
+        assert_eq!(charged.refunded(Hits(5)).available, Hits(5));
+    }
+}

@@ -30,7 +30,7 @@ pub use show::explain::{
 };
 pub use show::listing::statistic_name;
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
-pub use source::{ALL_BYTES_MAX, FILE_BYTES_MAX, Options, Source};
+pub use source::{ALL_BYTES_MAX, FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source};
 pub use syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};
 pub use syntax::excerpt::Excerpt;
 pub use syntax::json_schema::schema;

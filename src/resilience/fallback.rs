@@ -22,16 +22,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::in_flight_limit;
-use super::in_flight_limit::InFlightLimit;
 use super::merge::{LocalChecks, MergeResult, merge};
-use super::outage::{FallbackReason, OutageTracker};
+use super::outage::{FallbackReason, Outage, OutageTracker};
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
 use crate::domain::{
     Answer, Answers, Call, Check, ExecutionStatus, Fraction, Micros, Op, Receipt, Role, Source,
 };
-use crate::store::{LocalStore, Store};
+use crate::store::{LocalStore, SharedStore, Store};
 
 /// Maximum number of concurrent refunds; further ones are dropped. A refund is one pipelined write,
 /// so this many are in progress only if the store is unavailable. After a dropped refund, its
@@ -44,20 +42,11 @@ pub struct FallbackConfig {
     /// Number of replicas that share the limits; at least 1. In an outage, each replica enforces
     /// its share of every limit.
     pub replicas: u32,
-    /// Maximum number of calls in flight at the remote store. Further calls are answered locally.
-    pub in_flight_max: u32,
-    /// Maximum age of the oldest call in flight at the remote store. While a call is older, new
-    /// calls are answered locally.
-    pub age_max: Micros,
 }
 
 impl Default for FallbackConfig {
     fn default() -> Self {
-        FallbackConfig {
-            replicas: 1,
-            in_flight_max: in_flight_limit::IN_FLIGHT_MAX,
-            age_max: in_flight_limit::AGE_MAX,
-        }
+        FallbackConfig { replicas: 1 }
     }
 }
 
@@ -87,7 +76,6 @@ pub struct Fallback<S, L> {
     remote: Arc<S>,
     local: L,
     replica_limits: ReplicaLimits,
-    in_flight_limit: InFlightLimit,
     store_override: StoreOverride,
     outages: OutageTracker,
     stats: FallbackStats,
@@ -105,7 +93,6 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             remote: Arc::new(remote),
             local,
             replica_limits: ReplicaLimits::new(Fraction::one_of(config.replicas)),
-            in_flight_limit: InFlightLimit::new(config.in_flight_max, config.age_max),
             store_override: StoreOverride::default(),
             outages: OutageTracker::default(),
             stats: FallbackStats::default(),
@@ -135,23 +122,17 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.outages
     }
 
-    /// Returns the number of calls in flight at the remote store.
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight_limit.in_flight()
-    }
-
-    /// Returns the configured number of replicas, among which the limits are divided during an
-    /// outage.
+    /// Returns the configured number of replicas that share the limits.
     pub fn replicas(&self) -> u32 {
         self.replicas
     }
 
     /// Returns an upper bound of the hits that this replica has admitted beyond limits in the
     /// current outage: the hits that the remote store may not have charged. Zero without an outage.
-    pub fn over_admitted_max(&self, now: Micros) -> u64 {
+    pub fn over_admitted_max(&self) -> u64 {
         let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
         let before = self.admitted_before.load(Ordering::Relaxed);
-        self.outages.outage(now).map_or(0, |_| so_far.saturating_sub(before))
+        if self.outages.has_begun() { so_far.saturating_sub(before) } else { 0 }
     }
 
     /// Returns the fallback statistics, which keep being updated.
@@ -165,8 +146,6 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         if self.store_override.is_disabled() {
             return Err(FallbackReason::Rehearsed);
         }
-        // Holds the permit until the answer arrives or the caller stops waiting.
-        let _in_flight = self.in_flight_limit.acquire(call.now).ok_or(FallbackReason::Shed)?;
         Ok(self.remote.apply(call).await)
     }
 
@@ -285,6 +264,19 @@ fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
     checks.iter().zip(is_remote).map(hits).fold(0, u64::saturating_add)
 }
 
+impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
+    /// Returns the current outage, or `None` without one. Logs its start and its end, so it has to be
+    /// called at least once a second.
+    pub fn outage(&self, now: Micros) -> Option<Outage> {
+        let unavailable = if self.store_override.is_disabled() {
+            Some(FallbackReason::Rehearsed)
+        } else {
+            (!self.remote.is_available()).then_some(FallbackReason::Unreachable)
+        };
+        self.outages.outage(now, unavailable)
+    }
+}
+
 impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let answers = match self.ask(call).await {
@@ -300,7 +292,10 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
         let reasons = answers.each.iter().filter_map(|answer| match answer {
             Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
             Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
-                Some(FallbackReason::Unreachable)
+                Some(match answers.source {
+                    Source::Shed => FallbackReason::Shed,
+                    _ => FallbackReason::Unreachable,
+                })
             }
             Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
         });

@@ -10,19 +10,19 @@
 //! | [`fallback`] | decides unanswered checks on the local store |
 //! | `merge` | merges remote, local and configured answers into one decision |
 //! | `replica_limits` | holds this replica's share of each limit |
-//! | [`in_flight_limit`] | bounds how many calls wait for the remote store |
 //! | [`outage`] | tracks outages of the remote store, with their start and reason |
+//! | `recent_calls` | counts the calls of the last second |
 //! | [`store_override`] | lets an operator disable the remote store to rehearse an outage |
 //!
 //! Not here: the arithmetic of limits (`algorithm`), the circuit breaker (`store::redis::client`).
 
 pub mod deadline;
 pub mod fallback;
-pub mod in_flight_limit;
 pub mod outage;
 pub mod refusal_cache;
 pub mod store_override;
 
 mod last_known;
 mod merge;
+mod recent_calls;
 mod replica_limits;

@@ -1,16 +1,23 @@
 //! Tracks outages of the remote store: logs the start and the end of each outage, and counts the
 //! calls that the store did not answer.
 //!
+//! The service is degraded while a circuit breaker is open, while an operator has disabled the
+//! store, or if the store did not decide more than 1 % of the last second's calls. The log,
+//! `/readyz`, the live page, and the metrics all use this definition.
+//!
 //! Not here: answering these calls (`fallback`), the names of metrics (`app`).
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
+use super::recent_calls::{RecentCalls, RecentCounts};
+use crate::clock::Clock;
 use crate::domain::Micros;
 
-/// Time without an unanswered call after which an outage has ended. With this delay, a store that
-/// fails one call in a hundred has one long outage, not many short ones.
-const OUTAGE_END_DELAY: Micros = Micros::from_secs(5);
+/// Percentage of undecided calls above which the service is degraded. A single late call among
+/// hundreds is no outage.
+const UNDECIDED_PERCENT_MAX: u64 = 1;
 
 /// Reason why the remote store did not answer a call, so that the fallback decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +27,7 @@ pub enum FallbackReason {
     Unreachable,
     /// The store did not answer within the budget of the call.
     Late,
-    /// The call was not sent, because the limit of calls in flight was reached.
+    /// The store could not have answered in time, because too many calls were waiting for it.
     Shed,
     /// An operator disabled the store, for example to rehearse an outage.
     Rehearsed,
@@ -46,33 +53,59 @@ impl FallbackReason {
     }
 }
 
-/// Outage of the remote store, as `/readyz` and the log report it.
+/// Outage of the remote store, as `/readyz`, the live page, and the log report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Time of the first call of the outage that the store did not answer, in microseconds since
-    /// the Unix epoch.
-    pub since: Micros,
-    /// Time of the latest call that the store did not answer, in microseconds since the Unix epoch.
-    pub latest: Micros,
-    /// Reason why the store did not answer the latest call.
+    /// Time since the outage began, by the monotonic clock.
+    pub lasted: Micros,
+    /// Percentage of the last second's calls that the store did not decide, rounded up.
+    pub undecided_percent: u64,
+    /// Reason why the store does not answer or, if calls were undecided, did not answer the latest of
+    /// them.
     pub reason: FallbackReason,
 }
 
 impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lasted = self.latest.saturating_sub(self.since).ceil_secs();
-        write!(f, "degraded for {lasted} s: the store is {}", self.reason.as_str())
+        let (lasted_s, reason) = (self.lasted.ceil_secs(), self.reason.as_str());
+        write!(f, "degraded for {lasted_s} s: ")?;
+        match self.undecided_percent {
+            0 => write!(f, "the store is {reason}"),
+            percent => {
+                write!(f, "{percent} % of the last second's calls decided locally ({reason})")
+            }
+        }
     }
 }
 
-/// Lock-free tracker of the calls that the remote store did not answer, and of the current outage.
-#[derive(Debug, Default)]
+/// Tracker of the calls that the store did not answer, and of the current outage. Lock-free.
+#[derive(Debug)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
-    /// Start of the current outage in microseconds since the Unix epoch; zero if there is none.
+    recent: RecentCalls,
+    clock: Clock,
+    origin: Instant,
+    /// Start of the current outage in microseconds since `origin`; zero without an outage.
     since: AtomicU64,
-    latest: AtomicU64,
+    /// Reason of the latest undecided call.
     reason: AtomicU64,
+    /// Whether the start of the current outage was logged.
+    is_logged: AtomicBool,
+}
+
+impl Default for OutageTracker {
+    fn default() -> Self {
+        let clock = Clock::default();
+        OutageTracker {
+            calls: Default::default(),
+            recent: RecentCalls::default(),
+            origin: clock.monotonic(),
+            clock,
+            since: AtomicU64::new(0),
+            reason: AtomicU64::new(0),
+            is_logged: AtomicBool::new(false),
+        }
+    }
 }
 
 impl OutageTracker {
@@ -81,45 +114,83 @@ impl OutageTracker {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns the current outage, or `None` without one.
-    pub fn outage(&self, now: Micros) -> Option<Outage> {
-        let since = Micros(self.since.load(Ordering::Relaxed));
-        let latest = Micros(self.latest.load(Ordering::Relaxed));
-        let is_over = since == Micros::ZERO || now.saturating_sub(latest) >= OUTAGE_END_DELAY;
-        let reason = FallbackReason::ALL.get(self.reason.load(Ordering::Relaxed) as usize)?;
-        (!is_over).then_some(Outage { since, latest, reason: *reason })
+    /// Whether calls were undecided since the last time that the service was not degraded.
+    pub(super) fn has_begun(&self) -> bool {
+        self.since.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns the current outage, or `None` without one. Logs its start and its end, so it has to be
+    /// called at least once a second. `unavailable` is the reason why the store takes no calls at all.
+    pub(super) fn outage(
+        &self,
+        now: Micros,
+        unavailable: Option<FallbackReason>,
+    ) -> Option<Outage> {
+        let RecentCounts { calls, undecided } = self.recent.counts(now);
+        let is_degraded = unavailable.is_some() || undecided * 100 > calls * UNDECIDED_PERCENT_MAX;
+        if !is_degraded {
+            let since = self.since.swap(0, Ordering::Relaxed);
+            if self.is_logged.swap(false, Ordering::Relaxed) {
+                let lasted_ms = self.monotonic().saturating_sub(Micros(since)).ceil_millis();
+                tracing::info!(lasted_ms, "the store answers again");
+            }
+            return None;
+        }
+        let latest = FallbackReason::ALL.get(self.reason.load(Ordering::Relaxed) as usize).copied();
+        let outage = Outage {
+            lasted: self.monotonic().saturating_sub(self.start()),
+            undecided_percent: (undecided * 100).div_ceil(calls.max(1)),
+            reason: match unavailable {
+                Some(reason) if undecided == 0 => reason,
+                _ => latest.or(unavailable)?,
+            },
+        };
+        if !self.is_logged.swap(true, Ordering::Relaxed) {
+            let (reason, undecided_percent) = (outage.reason.as_str(), outage.undecided_percent);
+            tracing::warn!(reason, undecided_percent, "answering without the store");
+        }
+        Some(outage)
     }
 
     /// Records a call that the store did not answer. Returns whether this call starts an outage.
     pub(super) fn record_fallback(&self, reason: FallbackReason, now: Micros) -> bool {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
-        self.latest.fetch_max(now.0, Ordering::Relaxed);
+        self.recent.record(now, false);
         let former = self.reason.swap(reason as u64, Ordering::Relaxed);
-        let began = now.0.max(1);
-        let is_first =
-            self.since.compare_exchange(0, began, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let is_first = !self.has_begun();
+        self.start();
         // Other changes of the reason are not logged, because reasons alternate while a store
         // fails.
         let rehearsal = |reason: u64| reason == FallbackReason::Rehearsed as u64;
-        if is_first || rehearsal(former) != rehearsal(reason as u64) {
-            tracing::warn!(reason = reason.as_str(), "answering without the store");
+        if rehearsal(former) != rehearsal(reason as u64) {
+            self.is_logged.store(false, Ordering::Relaxed);
+        }
+        if !self.is_logged.load(Ordering::Relaxed) {
+            self.outage(now, None);
         }
         is_first
     }
 
-    /// Records a call that the store answered. Takes a single atomic load if there is no outage.
+    /// Records a call that the store answered.
     pub(super) fn record_success(&self, now: Micros) {
+        self.recent.record(now, true);
+    }
+
+    /// Returns the start of the current outage, which is now if there was none.
+    fn start(&self) -> Micros {
         let since = self.since.load(Ordering::Relaxed);
-        if since == 0 {
-            return;
+        if since > 0 {
+            return Micros(since);
         }
-        let latest = self.latest.load(Ordering::Relaxed);
-        if now.0.saturating_sub(latest) >= OUTAGE_END_DELAY.0
-            && self.since.compare_exchange(since, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            let lasted_ms = Micros(latest.saturating_sub(since)).ceil_millis();
-            tracing::info!(lasted_ms, "the store answers every call again");
-        }
+        let now = Micros(self.monotonic().0.max(1));
+        let known = self.since.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
+        known.map_or_else(Micros, |_| now)
+    }
+
+    /// Returns the time since `origin`. Durations must not depend on the wall clock, which may step.
+    fn monotonic(&self) -> Micros {
+        let since = self.clock.monotonic().saturating_duration_since(self.origin);
+        Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
@@ -129,25 +200,45 @@ mod tests {
 
     const NOW: Micros = Micros(1_763_668_800_000_000);
 
+    fn after(millis: u64) -> Micros {
+        Micros(NOW.0 + millis * 1_000)
+    }
+
     #[test]
-    fn an_outage_ends_after_five_seconds_without_a_fallback() {
+    fn more_than_one_percent_of_undecided_calls_in_a_second_is_an_outage() {
         let tracker = OutageTracker::default();
-        assert_eq!(tracker.outage(NOW), None);
+        assert_eq!(tracker.outage(NOW, None), None);
+        for call in 0..99 {
+            tracker.record_success(after(call));
+        }
+        tracker.record_fallback(FallbackReason::Late, after(100));
+        assert_eq!(tracker.outage(after(100), None), None, "one of a hundred");
+        tracker.record_fallback(FallbackReason::Shed, after(101));
+        let outage = tracker.outage(after(101), None).unwrap();
+        assert_eq!((outage.undecided_percent, outage.reason), (2, FallbackReason::Shed));
+        let text = "s: 2 % of the last second's calls decided locally (shed)";
+        assert!(outage.to_string().ends_with(text), "{outage}");
+        assert_eq!(tracker.outage(after(1_300), None), None, "a second later");
+        assert_eq!(tracker.calls(FallbackReason::Late), 1);
+        assert_eq!(tracker.calls(FallbackReason::Shed), 1);
+    }
+
+    #[test]
+    fn an_unavailable_store_is_an_outage_also_without_calls() {
+        let tracker = OutageTracker::default();
+        let outage = tracker.outage(NOW, Some(FallbackReason::Unreachable)).unwrap();
+        assert!(outage.to_string().ends_with("s: the store is unreachable"), "{outage}");
+        assert!(tracker.has_begun());
+        assert_eq!(tracker.outage(NOW, None), None);
+        assert!(!tracker.has_begun());
+    }
+
+    #[test]
+    fn the_wall_clock_does_not_change_the_duration_of_an_outage() {
+        let tracker = OutageTracker::default();
         tracker.record_fallback(FallbackReason::Late, NOW);
-        let second = NOW.saturating_add(Micros::SECOND);
-        tracker.record_success(second);
-        tracker.record_fallback(FallbackReason::Unreachable, second);
-        let outage = Outage { since: NOW, latest: second, reason: FallbackReason::Unreachable };
-        assert_eq!(tracker.outage(second), Some(outage));
-        assert_eq!(outage.to_string(), "degraded for 1 s: the store is unreachable");
-        let later = second.saturating_add(OUTAGE_END_DELAY);
-        assert_eq!(tracker.outage(later), None);
-        tracker.record_success(later);
-        tracker.record_fallback(FallbackReason::Shed, later);
-        assert_eq!(tracker.outage(later).unwrap().since, later);
-        assert_eq!(
-            (tracker.calls(FallbackReason::Late), tracker.calls(FallbackReason::Shed)),
-            (1, 1)
-        );
+        tracker.record_fallback(FallbackReason::Late, after(86_400_000));
+        let outage = tracker.outage(after(86_400_000), None).unwrap();
+        assert!(outage.lasted < Micros::from_secs(3_600), "{outage}");
     }
 }

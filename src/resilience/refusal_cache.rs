@@ -312,6 +312,10 @@ impl<S: SharedStore> SharedStore for RefusalCache<S> {
         }
     }
 
+    fn is_available(&self) -> bool {
+        self.inner.is_available()
+    }
+
     fn clear_refusals(&self) {
         self.clear();
     }

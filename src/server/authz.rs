@@ -91,16 +91,66 @@ impl Caller {
     }
 }
 
-/// Returns whether a subject alternative name (SAN) of the certificate is in `names`. DNS names are
-/// compared case-insensitively, URIs exactly. The common name is ignored (RFC 6125).
+/// Returns whether a subject alternative name (SAN) of the certificate is in `names`. A name with `://`
+/// matches only URIs, exactly; any other name matches only DNS names, case-insensitively. Otherwise a CA
+/// that may sign names of one type could impersonate a name of the other. The common name is ignored
+/// (RFC 6125).
 pub(crate) fn has_any_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     let Ok(Some(san)) = certificate.subject_alternative_name() else { return false };
     san.value.general_names.iter().any(|name| match name {
-        GeneralName::DNSName(name) => names.iter().any(|one| one.eq_ignore_ascii_case(name)),
-        GeneralName::URI(uri) => names.iter().any(|one| one == uri),
+        GeneralName::DNSName(dns) => {
+            names.iter().any(|name| !is_uri(name) && name.eq_ignore_ascii_case(dns))
+        }
+        GeneralName::URI(uri) => names.iter().any(|name| is_uri(name) && name == uri),
         _ => false,
     })
+}
+
+fn is_uri(name: &str) -> bool {
+    name.contains("://")
+}
+
+/// Role of a certificate's owner in a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CertificateRole {
+    Server,
+    Client,
+}
+
+/// Reason why a certificate cannot be used now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    Malformed,
+    Expired,
+    NotYetValid,
+    /// Its extended key usage excludes the role.
+    WrongRole,
+}
+
+/// Checks the validity period of a certificate, `now_secs` being seconds since the Unix epoch, and its
+/// extended key usage. A certificate without that extension may be used in every role.
+pub(crate) fn check_usable(
+    certificate: &CertificateDer<'_>,
+    role: CertificateRole,
+    now_secs: u64,
+) -> Result<(), Unusable> {
+    let (_, certificate) =
+        X509Certificate::from_der(certificate).map_err(|_| Unusable::Malformed)?;
+    let validity = certificate.validity();
+    let now = i64::try_from(now_secs).unwrap_or(i64::MAX);
+    if validity.not_after.timestamp() <= now {
+        return Err(Unusable::Expired);
+    }
+    if validity.not_before.timestamp() > now {
+        return Err(Unusable::NotYetValid);
+    }
+    let usage = certificate.extended_key_usage().map_err(|_| Unusable::Malformed)?;
+    let permitted = usage.is_none_or(|usage| match role {
+        CertificateRole::Server => usage.value.any || usage.value.server_auth,
+        CertificateRole::Client => usage.value.any || usage.value.client_auth,
+    });
+    if permitted { Ok(()) } else { Err(Unusable::WrongRole) }
 }
 
 /// Returns the time at which a certificate expires, in seconds since the Unix epoch; `None` if the

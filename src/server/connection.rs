@@ -26,11 +26,13 @@ use tonic::{Code, Status};
 use super::authz::Caller;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
+use super::handshake_log::HandshakeLog;
 use super::preface;
 use super::rls_service::Decide;
 use super::router::{Dispatched, ReceiveLimits, Router};
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
+use crate::clock::Clock;
 use crate::domain::ByteBudget;
 
 /// Lifecycle phase of the server, in order.
@@ -98,6 +100,7 @@ pub(crate) struct Worker<D> {
     pub(crate) stats: Arc<ConnectionStats>,
     /// Memory for incomplete requests on all connections.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
+    pub(crate) handshake_log: Arc<HandshakeLog>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
@@ -185,6 +188,7 @@ impl<D: Decide> Worker<D> {
         age_max: Option<Duration>,
         registration: &mut Registration,
     ) {
+        let peer = socket.peer_addr().ok();
         let handshake = time::timeout(self.limits.handshake_timeout, tls.accept(socket));
         let accepted = tokio::select! {
             accepted = handshake => accepted,
@@ -195,10 +199,14 @@ impl<D: Decide> Worker<D> {
             Ok(Ok((socket, caller))) => {
                 self.serve_plain(socket, caller, age_max, registration).await;
             }
-            Ok(Err(_)) | Err(_) => {
-                self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-            }
+            Ok(Err(error)) => self.handshake_failed(peer, &error),
+            Err(_) => self.handshake_failed(peer, &"it was not complete in time"),
         }
+    }
+
+    fn handshake_failed(&self, peer: Option<net::SocketAddr>, reason: &dyn std::fmt::Display) {
+        self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+        self.handshake_log.failed(Clock::System.monotonic(), peer, reason);
     }
 
     async fn serve_plain<I>(

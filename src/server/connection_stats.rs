@@ -11,20 +11,21 @@ pub struct ConnectionStats {
     pub open: AtomicUsize,
     /// Number of connections accepted and dispatched to a worker.
     pub accepted: AtomicU64,
-    /// Connections closed right after accept because the backlog of a worker was full.
+    /// Number of connections closed right after accept, because the worker's backlog was full.
     pub refused: AtomicU64,
-    /// Idle connections closed to make room for new ones at the bound of connections.
+    /// Number of idle connections closed to make room for new ones at the bound of connections.
     pub evicted: AtomicU64,
-    /// Calls of `accept` that failed, for example because the process is out of file descriptors.
+    /// Number of failed `accept` system calls, for example because the process was out of file
+    /// descriptors.
     pub accepts_failed: AtomicU64,
     /// Number of TLS handshakes that failed or timed out.
     pub handshakes_failed: AtomicU64,
     /// Number of connections closed because the client did not send the HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
-    /// Calls rejected because their request did not arrive in time.
+    /// Number of calls rejected because their request did not arrive in time.
     pub receive_timeouts: AtomicU64,
-    /// Calls rejected because incomplete requests exceeded a budget of bytes.
+    /// Number of calls rejected because incomplete requests exceeded a budget of bytes.
     pub receives_over_budget: AtomicU64,
-    /// Connections that ended with a protocol error.
+    /// Number of connections that ended with a protocol error or an I/O error.
     pub connections_broken: AtomicU64,
 }

@@ -23,6 +23,7 @@ use tokio::time;
 use super::connection::{Phase, Socket, Worker};
 use super::connection_registry::ConnectionRegistry;
 use super::connection_stats::ConnectionStats;
+use super::handshake_log::HandshakeLog;
 use super::rls_service::Decide;
 use super::router::Router;
 use super::server_limits::ServerLimits;
@@ -167,12 +168,14 @@ impl Listener {
     ) -> Result<DrainReport, WireError> {
         let Listener { settings, bound, workers, stats, incomplete_requests } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
+        let handshake_log = Arc::new(HandshakeLog::default());
         let mut workers = workers.serve(|| Worker {
             router: Arc::new(router.clone()),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
             stats: Arc::clone(&stats),
             incomplete_requests: Arc::clone(&incomplete_requests),
+            handshake_log: Arc::clone(&handshake_log),
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;

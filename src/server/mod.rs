@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `listener`, `workers` | accepts connections, dispatches them to worker threads, drains |
 //! | `connection`, `preface`, `tls` | one connection: TLS handshake, HTTP/2, shutdown |
+//! | `handshake_log` | logs failed TLS handshakes |
 //! | `authz` | domains that a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
 //! | `receive`, `framing` | receives the body of a unary call; gRPC framing |
@@ -18,6 +19,7 @@ mod connection;
 mod connection_registry;
 mod connection_stats;
 mod framing;
+mod handshake_log;
 mod health;
 mod listener;
 mod preface;

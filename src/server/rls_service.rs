@@ -87,9 +87,10 @@ pub struct RateLimit<D> {
     decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
-    /// Largest encoded request, in bytes.
+    /// Maximum size of an encoded request, in bytes.
     message_bytes_max: usize,
-    /// Keyed hash for the jitter of waits, whose values a caller cannot predict.
+    /// Keyed hash from which the jitter of `Retry-After` is derived, so that a caller cannot
+    /// predict it.
     random_state: RandomState,
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct ReceiveLimits<'a> {
     pub(crate) timeout: Duration,
 }
 
-/// Services of the gRPC port.
+/// Router of the gRPC port, which passes each request to one of its services.
 #[derive(Debug)]
 pub struct Router<D> {
     rate_limit: Arc<RateLimit<D>>,

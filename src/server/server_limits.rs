@@ -34,12 +34,12 @@ pub struct ServerLimits {
     pub incomplete_bytes_per_connection_max: usize,
     /// The same for all connections and `/json` together.
     pub incomplete_bytes_max: usize,
-    /// Timeout for the HTTP/2 preface.
+    /// Timeout for a new connection to send the HTTP/2 preface.
     pub preface_timeout: Duration,
     /// Timeout for a new connection to complete the TLS handshake.
     pub handshake_timeout: Duration,
-    /// Maximum of open connections. Beyond it, each new connection closes the one that has been idle
-    /// longest. Envoy opens one per worker thread.
+    /// Maximum number of open connections. Beyond it, each new connection closes the one that has
+    /// been idle longest. Envoy opens one per worker thread.
     pub connections_max: usize,
     /// Interval of HTTP/2 keepalive pings; `None` turns them off.
     pub keepalive_interval: Option<Duration>,

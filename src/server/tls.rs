@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::authz;
-use super::authz::{Caller, Grant, TlsCounters};
+use super::authz::{Caller, CertificateRole, Grant, TlsCounters, Unusable};
 use crate::domain::Micros;
 use crate::wire::WireError;
 
@@ -68,6 +68,8 @@ pub struct Tls {
 struct ActiveConfig {
     config: Arc<ServerConfig>,
     grants: Vec<Grant>,
+    /// The server certificate without its chain.
+    leaf: CertificateDer<'static>,
     /// Time at which the server certificate expires, in seconds since the Unix epoch.
     expires_secs: u64,
 }
@@ -90,12 +92,18 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Tls::new`], and [`WireError::Expired`] if the certificate has
-    /// expired at `now`. On an error the old configuration stays in use.
+    /// Returns the errors of [`Tls::new`], and [`WireError::Expired`], [`WireError::NotYetValid`], or
+    /// [`WireError::NotForServers`] if callers would reject the certificate at `now`. On an error
+    /// the old configuration stays in use.
     pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
-        let replaced = ActiveConfig::build(material).and_then(|active| match active.expires_secs {
-            expiry if expiry <= now.0 / 1_000_000 => Err(WireError::Expired),
-            _ => Ok(active),
+        let replaced = ActiveConfig::build(material).and_then(|active| {
+            match authz::check_usable(&active.leaf, CertificateRole::Server, now.0 / 1_000_000) {
+                Ok(()) => Ok(active),
+                Err(Unusable::Malformed) => Err(WireError::Certificate),
+                Err(Unusable::Expired) => Err(WireError::Expired),
+                Err(Unusable::NotYetValid) => Err(WireError::NotYetValid),
+                Err(Unusable::WrongRole) => Err(WireError::NotForServers),
+            }
         });
         let outcome = match replaced {
             Ok(active) => {
@@ -140,8 +148,8 @@ impl ActiveConfig {
         let rejected = |source| WireError::Tls { source };
         let provider = Arc::new(ring::default_provider());
         let chain = parse_certificates(&material.certificate).ok_or(WireError::Certificate)?;
-        let expires_secs =
-            chain.first().and_then(authz::expires_secs).ok_or(WireError::Certificate)?;
+        let leaf = chain.first().cloned().ok_or(WireError::Certificate)?;
+        let expires_secs = authz::expires_secs(&leaf).ok_or(WireError::Certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&material.private_key)
             .map_err(|_| WireError::PrivateKey)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -164,7 +172,12 @@ impl ActiveConfig {
         // day.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(ActiveConfig { config: Arc::new(config), grants: material.grants.clone(), expires_secs })
+        Ok(ActiveConfig {
+            config: Arc::new(config),
+            grants: material.grants.clone(),
+            leaf,
+            expires_secs,
+        })
     }
 }
 
@@ -182,27 +195,36 @@ fn client_verifier(
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, WireError> {
     let mut roots = RootCertStore::empty();
-    for certificate in parse_certificates(authority).ok_or(WireError::ClientAuthority)? {
-        roots.add(certificate).map_err(|source| WireError::Tls { source })?;
+    let trusted = parse_certificates(authority).ok_or(WireError::ClientAuthority)?;
+    for certificate in &trusted {
+        roots.add(certificate.clone()).map_err(|source| WireError::Tls { source })?;
     }
     let signature_verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .map_err(|_| WireError::ClientAuthority)?;
-    if allowed.is_empty() {
-        return Ok(signature_verifier);
-    }
-    Ok(Arc::new(AllowedNameVerifier { signature_verifier, allowed: allowed.to_vec() }))
+    Ok(Arc::new(CallerVerifier { signature_verifier, trusted, allowed: allowed.to_vec() }))
 }
 
-/// Verifier that accepts client certificates that are signed by the CA and contain a name in
-/// `allowed`.
+/// Verifier that accepts client certificates that the CA file contains or has signed, and that contain
+/// a name in `allowed`, if that is not empty.
 #[derive(Debug)]
-struct AllowedNameVerifier {
+struct CallerVerifier {
     signature_verifier: Arc<dyn ClientCertVerifier>,
+    /// Certificates of the CA file.
+    trusted: Vec<CertificateDer<'static>>,
     allowed: Vec<String>,
 }
 
-impl ClientCertVerifier for AllowedNameVerifier {
+impl CallerVerifier {
+    /// Returns whether the certificate itself is trusted. `openssl req -x509` makes self-signed
+    /// certificates that claim to be a CA, and webpki rejects these as a peer's own certificate.
+    fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
+        self.trusted.iter().any(|trusted| trusted == certificate)
+            && authz::check_usable(certificate, CertificateRole::Client, now.as_secs()).is_ok()
+    }
+}
+
+impl ClientCertVerifier for CallerVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.signature_verifier.root_hint_subjects()
     }
@@ -214,8 +236,13 @@ impl ClientCertVerifier for AllowedNameVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified =
-            self.signature_verifier.verify_client_cert(end_entity, intermediates, now)?;
-        if authz::has_any_name(end_entity, &self.allowed) {
+            match self.signature_verifier.verify_client_cert(end_entity, intermediates, now) {
+                Err(_) if self.is_trusted_itself(end_entity, now) => {
+                    ClientCertVerified::assertion()
+                }
+                verified => verified?,
+            };
+        if self.allowed.is_empty() || authz::has_any_name(end_entity, &self.allowed) {
             Ok(verified)
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

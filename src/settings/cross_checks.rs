@@ -20,6 +20,11 @@ impl Settings {
 
         let advice = "give --grpc-server-tls-cert and --grpc-server-tls-key";
         conflict(self.grpc_server_use_tls && lacks_identity, "--grpc-server-use-tls", advice);
+        let has_certificate =
+            self.grpc_server_tls_cert.is_some() || self.grpc_server_tls_key.is_some();
+        let names = "--grpc-server-tls-cert, --grpc-server-tls-key";
+        let advice = "without TLS, calls are sent in clear: add --grpc-server-use-tls";
+        conflict(has_certificate && !self.grpc_server_use_tls, names, advice);
         let advice = "client certificates need TLS: add --grpc-server-use-tls";
         conflict(has_cacert && !self.grpc_server_use_tls, "--grpc-client-tls-cacert", advice);
         let advice = "names are checked on certificates: add --grpc-client-tls-cacert";
@@ -50,10 +55,30 @@ impl Settings {
         conflict(is_relative, "--prometheus-path", "must start with a slash");
 
         if self.counts_in_redis() {
-            errors.extend(self.redis().err());
+            match self.redis() {
+                Ok(redis) if redis.tls.is_none() && self.has_redis_tls_settings() => {
+                    errors.push(SettingError::Conflict {
+                        names: "--redis-tls-…",
+                        advice:
+                            "without TLS, the password is sent in clear: add --redis-tls, or a \
+                                 rediss:// address"
+                                .to_owned(),
+                    });
+                }
+                Ok(_) => {}
+                Err(error) => errors.push(error),
+            }
         }
         errors.extend(self.otlp().err());
         errors
+    }
+
+    /// Reports whether a setting is present that only has a meaning with TLS to Redis.
+    fn has_redis_tls_settings(&self) -> bool {
+        self.redis_tls_cacert.is_some()
+            || self.redis_tls_client_cert.is_some()
+            || self.redis_tls_client_key.is_some()
+            || self.redis_tls_skip_hostname_verification
     }
 
     /// Reports whether counters are kept in Redis, as `--store` and `--redis-url` determine.

@@ -104,10 +104,10 @@ settings! {
     policy "policy": Vec<PathBuf> = "", parse_paths, Plain, [];
     /// Interval at which policy files are checked for changes.
     policy_poll "policy-poll": Duration = "1s", duration_parser(50, 3_600_000), Plain, [];
-    /// Maximum size of one policy file.
-    policy_file_size "policy-file-size": usize = "16MiB", size_parser(1_024, 1 << 30), Plain, [];
-    /// Maximum total size of all policy files.
-    policy_size "policy-size": usize = "64MiB", size_parser(1_024, 4 << 30), Plain, [];
+    /// Maximum size of one policy file, up to 16MiB.
+    policy_file_size "policy-file-size": usize = "4MiB", size_parser(1_024, 16 << 20), Plain, [];
+    /// Maximum total size of all policy files, up to 64MiB.
+    policy_size "policy-size": usize = "64MiB", size_parser(1_024, 64 << 20), Plain, [];
     /// Allow several files for one domain.
     merge_domain_config "merge-domain-config": bool = "false", parse_flag, Plain, ["MERGE_DOMAIN_CONFIG"];
     /// Root directory of the policy in envoyproxy/ratelimit; ignored if --policy is set.
@@ -206,8 +206,8 @@ settings! {
     key_secret "key-secret": SecretText = "", parse_secret, Hidden, [];
     /// File with the key secret.
     key_secret_file "key-secret-file": Option<PathBuf> = "", parse_path, Plain, [];
-    /// Maximum time that a call waits for Redis.
-    store_budget "store-budget": Duration = "6ms", duration_parser(1, 60_000), Plain, [];
+    /// Largest time budget of Redis per call; at most four fifths of the call's deadline.
+    store_budget "store-budget": Duration = "100ms", duration_parser(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store": bool = "false", parse_flag, Plain, [];
     /// Number of replicas that share the limits while Redis is down.
@@ -268,7 +268,7 @@ settings! {
     limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", parse_text, Plain, ["LIMIT_REMAINING_HEADER"];
     /// Name of the header with the time of the reset.
     limit_reset_header "limit-reset-header": String = "RateLimit-Reset", parse_text, Plain, ["LIMIT_RESET_HEADER"];
-    /// Format of the reset header: seconds (from now) or unix (since 1970).
+    /// Format of the reset header: seconds (from now) or unix (since 1970); RateLimit-Reset is always in seconds.
     header_reset "header-reset": ResetSetting = "seconds", ResetSetting::read, Plain, [];
     /// Format of Retry-After on rejections: off, seconds, date.
     retry_after "retry-after": RetryAfterSetting = "seconds", RetryAfterSetting::read, Plain, [];

@@ -292,6 +292,7 @@ impl Observer for Telemetry {
 mod tests {
     use super::*;
     use crate::domain::{Hits, Outcome, Source, Verdict};
+    use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
 
     fn name(path: &str) -> RuleName {
         RuleName { domain: "d".into(), path: path.into() }
@@ -377,5 +378,25 @@ mod tests {
         telemetry.on_check(&passed_check(0));
         telemetry.on_check(&passed_check(1));
         assert_eq!(total(&telemetry, "d.a_b"), Some(2));
+    }
+
+    #[test]
+    fn calls_that_only_global_shadow_mode_let_pass_are_counted() {
+        let telemetry = Telemetry::new(0.8);
+        let decision = |shadowed| Decision {
+            code: Code::Ok,
+            statuses: Vec::new(),
+            limited_by: None,
+            source: Source::Memory,
+            shadowed,
+            domain_known: true,
+            slot: None,
+        };
+        telemetry.on_decision(&decision(false));
+        telemetry.on_decision(&decision(true));
+        assert_eq!(telemetry.sum_workers().shadowed, 1);
+        let metrics = AllMetrics::new(Arc::new(telemetry), Vec::new());
+        let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
+        assert!(text.contains("tidegate_global_shadow_mode_total 1\n"), "{text}");
     }
 }

@@ -28,7 +28,7 @@ pub const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 /// Default maximum number of entries in one descriptor.
 pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Maximum size of one encoded message in bytes, unless configured otherwise.
+/// Default maximum size of one encoded message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
 
 /// Maximum of fields in one encoded message, including those of nested messages.

@@ -49,7 +49,7 @@ impl ResponseInput<'_, '_> {
             && let Some(limited_by) = &decision.limited_by
             && let rule = limited_by.rule.and_then(|id| self.rules.rule(id))
             && let Some((text, content_type)) =
-                refusal_body::build(limited_by, rule, wait, self.response_config)
+                refusal_body::build(limited_by, decision.source, rule, wait, self.response_config)
         {
             response.raw_body = text.into_bytes();
             headers.push(content_type);

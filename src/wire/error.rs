@@ -45,6 +45,10 @@ pub enum WireError {
     },
     /// The server certificate to reload has already expired, so the old one stays in use.
     Expired,
+    /// The new server certificate is not valid yet.
+    NotYetValid,
+    /// The new server certificate is not for servers (extended key usage).
+    NotForServers,
     /// Allowed callers or grants are configured without a CA that verifies client certificates.
     AllowListWithoutAuthority,
     /// The client's target is not `HOST:PORT`.
@@ -115,6 +119,10 @@ impl std::fmt::Display for WireError {
             }
             WireError::Tls { source } => write!(f, "certificate and key cannot be used: {source}"),
             WireError::Expired => f.write_str("the certificate has expired"),
+            WireError::NotYetValid => f.write_str("the certificate is not valid yet"),
+            WireError::NotForServers => {
+                f.write_str("the certificate is not for servers (extended key usage)")
+            }
             WireError::AllowListWithoutAuthority => {
                 f.write_str("allowed callers and grants need a CA for client certificates")
             }
@@ -140,6 +148,8 @@ impl std::error::Error for WireError {
             | WireError::PrivateKey
             | WireError::ClientAuthority
             | WireError::Expired
+            | WireError::NotYetValid
+            | WireError::NotForServers
             | WireError::AllowListWithoutAuthority
             | WireError::Target { .. } => None,
         }

@@ -6,8 +6,9 @@
 use super::messages::HeaderValue;
 use super::response_config::ResponseConfig;
 use super::response_headers::{RetryWait, build_header, limit_name, percent_encode};
-use crate::domain::LimitedBy;
+use crate::domain::{LimitedBy, OnStoreFailure, Source};
 use crate::policy::Rule;
+use crate::policy::spec::LimitSpec;
 
 /// Maximum size of a response body in bytes, after its placeholders are filled in. Bounded because
 /// Envoy buffers the body of every rejected request, and an attack causes many of them.
@@ -18,6 +19,9 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 /// Text of the default response body, with placeholders.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
+/// Text of the default body if a rule says `on_store_failure: deny` and its store did not respond.
+const UNAVAILABLE_TEXT: &str = r#"{"error":"rate_limit_unavailable","message":"the rate limit could not be checked","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
+
 /// Placeholder for the name of the limit that rejected the request.
 const NAME_PLACEHOLDER: &str = "{name}";
 /// Placeholder for the time until a retry may pass, in whole seconds.
@@ -27,6 +31,7 @@ const SECONDS_PLACEHOLDER: &str = "{retry_after_seconds}";
 /// body exceeds [`BODY_BYTES_MAX`] even with an empty limit name.
 pub(super) fn build(
     limited_by: &LimitedBy<'_>,
+    source: Source,
     rule: Option<&Rule>,
     wait: Option<RetryWait>,
     response_config: &ResponseConfig,
@@ -34,6 +39,9 @@ pub(super) fn build(
     let own = rule.and_then(|rule| rule.body.as_deref());
     let (content_type, text) = match own {
         Some(body) => (&*body.content_type, &*body.text),
+        None if response_config.body && is_denied_unchecked(limited_by, source, rule) => {
+            (DEFAULT_CONTENT_TYPE, UNAVAILABLE_TEXT)
+        }
         None if response_config.body => (DEFAULT_CONTENT_TYPE, DEFAULT_TEXT),
         None => return None,
     };
@@ -42,6 +50,16 @@ pub(super) fn build(
         .map(|name| fill_placeholders(text, name, wait))
         .find(|body| body.len() <= BODY_BYTES_MAX)?;
     Some((body, build_header("content-type", percent_encode(content_type))))
+}
+
+/// Returns whether the limit refused because its store did not respond, and not because of its hits.
+fn is_denied_unchecked(limited_by: &LimitedBy<'_>, source: Source, rule: Option<&Rule>) -> bool {
+    let denies = |rule: &Rule| {
+        let named = |limit: &&LimitSpec| limit.name.as_deref() == Some(limited_by.name);
+        let limit = rule.limits.iter().find(named).or_else(|| rule.limits.first());
+        limit.is_some_and(|limit| limit.limit.on_store_failure == OnStoreFailure::Deny)
+    };
+    matches!(source, Source::Local | Source::Shed) && rule.is_some_and(denies)
 }
 
 /// Replaces the placeholders in `text`. JSON-escapes `name`, and writes `null` if `wait` is `None`.

@@ -17,7 +17,8 @@ pub struct ResponseSettings {
     /// Names under which to send the three limit headers of the IETF draft, by default
     /// `RateLimit-Limit`, `RateLimit-Remaining`, and `RateLimit-Reset`; `None` sends none of them.
     pub rate_limit: Option<LimitHeaderNames>,
-    /// Format of the reset time in both sets of limit headers.
+    /// Format of the reset in the limit headers, except `RateLimit-Reset`: the IETF draft defines that
+    /// one in seconds.
     pub reset: ResetFormat,
     /// Format of the `Retry-After` header, which is sent on rejections for which waiting helps;
     /// `None` sends no such header.
@@ -50,7 +51,7 @@ impl Default for LimitHeaderNames {
         LimitHeaderNames {
             limit: "RateLimit-Limit".to_owned(),
             remaining: "RateLimit-Remaining".to_owned(),
-            reset: "RateLimit-Reset".to_owned(),
+            reset: STANDARD_RESET_HEADER.to_owned(),
         }
     }
 }
@@ -87,6 +88,9 @@ pub struct ResponseConfig {
     pub(crate) body: bool,
     pub(crate) request_metadata: bool,
 }
+
+/// Name of the reset header in the IETF draft.
+pub(crate) const STANDARD_RESET_HEADER: &str = "RateLimit-Reset";
 
 /// Header for the time until a retry may pass.
 pub(crate) const RETRY_AFTER_HEADER: &str = "Retry-After";

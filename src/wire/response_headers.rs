@@ -6,7 +6,9 @@
 use jiff::fmt::rfc2822::DateTimePrinter;
 
 use super::messages::HeaderValue;
-use super::response_config::{RETRY_AFTER_HEADER, ResetFormat, ResponseConfig, RetryAfterFormat};
+use super::response_config::{
+    RETRY_AFTER_HEADER, ResetFormat, ResponseConfig, RetryAfterFormat, STANDARD_RESET_HEADER,
+};
 use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
 
 /// Maximum length in bytes of a limit name in a header, after percent-encoding. A limit without a
@@ -77,7 +79,10 @@ pub(super) fn limit_name<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
 fn tightest_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());
-    shown().rfind(refuses).or_else(|| shown().min_by_key(|status| status.remaining))
+    shown().rfind(refuses).or_else(|| {
+        // Of those with nothing left, the one that refuses: its reset is the time to wait.
+        shown().min_by_key(|status| (status.remaining, status.code == Code::Ok))
+    })
 }
 
 /// Appends each configured set of limit headers, with the values of `status`.
@@ -90,14 +95,18 @@ fn append_limit_headers(
     let Some(shown) = &status.shown else { return };
     // A bucket's burst can exceed `requests_per_unit`, but `remaining` must not exceed the limit.
     let limit = Hits(u64::from(shown.rate.requests_per_unit)).max(shown.capacity);
-    let reset = status.reset.map(|reset| match response_config.reset {
-        ResetFormat::Seconds => reset.ceil_secs().max(1),
-        ResetFormat::UnixTime => now.saturating_add(reset).ceil_secs(),
-    });
     for names in &response_config.families {
         into.push(build_header(&names.limit, limit.to_string()));
         into.push(build_header(&names.remaining, status.remaining.to_string()));
-        if let Some(reset) = reset {
+        if let Some(reset) = status.reset {
+            let reset = match response_config.reset {
+                ResetFormat::UnixTime
+                    if !names.reset.eq_ignore_ascii_case(STANDARD_RESET_HEADER) =>
+                {
+                    now.saturating_add(reset).ceil_secs()
+                }
+                ResetFormat::UnixTime | ResetFormat::Seconds => reset.ceil_secs().max(1),
+            };
             into.push(build_header(&names.reset, reset.to_string()));
         }
     }

@@ -64,7 +64,7 @@ def comes_back(server, recording):
     server.start()
     replica = recording.replicas[0]
     recording.until_connected(replica)
-    # An open breaker is given calls to try.
+    # The breaker closes without calls; calls show that Redis decides them.
     recording.until("Redis decides again", lambda: replica.figure("tidegate_degraded") == 0,
                     lambda: replica.ask(recording.newcomer()))
 

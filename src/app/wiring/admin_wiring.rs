@@ -7,7 +7,7 @@ use super::store_setup::ServiceDecider;
 use super::{server_config, store_metrics};
 use crate::admin::{
     AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonHandlers, JsonResponse,
-    PublicHandlers,
+    MetricsEndpoint, PublicHandlers,
 };
 use crate::app::exit_codes::Failure;
 use crate::app::runtime_overrides::RuntimeOverrides;
@@ -38,7 +38,7 @@ impl AdminWiring<'_> {
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA is invalid.
-    pub(crate) fn start_metrics(&self) -> Result<(Arc<MetricsPage>, OtlpExporters), Failure> {
+    pub(crate) fn start_metrics(&self) -> Result<(Arc<MetricsEndpoint>, OtlpExporters), Failure> {
         let stats = SignalStats::default();
         let mut metrics = store_metrics::sources(
             &self.decider,
@@ -48,25 +48,26 @@ impl AdminWiring<'_> {
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
-        let mut scrape = MetricsPage::new(Arc::clone(&metrics));
+        let mut page = MetricsPage::new(Arc::clone(&metrics));
         if settings.ratelimit_metric_names {
-            scrape = scrape.with_ratelimit_names(Arc::clone(&self.telemetry));
+            page = page.with_ratelimit_names(Arc::clone(&self.telemetry));
         }
         let exporters = OtlpExporters::start(settings, &self.telemetry, metrics, &stats)?;
-        Ok((Arc::new(scrape), exporters))
+        let endpoint = MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic());
+        Ok((Arc::new(endpoint), exporters))
     }
 
     /// Returns the handlers of the HTTP port.
-    pub(crate) fn public_handlers(&self, scrape: &Arc<MetricsPage>) -> PublicHandlers {
+    pub(crate) fn public_handlers(&self, metrics: &Arc<MetricsEndpoint>) -> PublicHandlers {
         let health = self.health.clone();
         let decider = Arc::clone(&self.decider);
         PublicHandlers {
             is_ready: Arc::new(move || health.is_serving()),
             degraded: Arc::new(move || {
-                let outage = decider.store().redis()?.outages().outage(Clock::System.now())?;
+                let outage = decider.store().redis()?.outage(Clock::System.now())?;
                 Some(outage.to_string())
             }),
-            scrape: Arc::clone(scrape),
+            metrics: Arc::clone(metrics),
             json: server_config::json_is_on(&self.configuration.settings)
                 .then(|| self.json_handlers()),
         }

@@ -12,14 +12,14 @@ use crate::app::exit_codes::Failure;
 use crate::app::files_and_env::read_secret_file;
 use crate::app::watcher_thread::WatchedValue;
 use crate::clock::Clock;
-use crate::domain::Micros;
 use crate::policy::Secret;
 use crate::settings::{
     RedisAddress, RedisSettings, RedisTls, RedisTopology, SecretText, parse_login,
 };
 use crate::store::redis::client::config;
 use crate::store::redis::client::config::{
-    Address, Auth, MonotonicClock, Password, REPLY_TIMEOUT, RedisConfig, Tls, TlsReloader,
+    Address, Auth, MonotonicClock, Password, REPLY_TIMEOUT, RedisConfig, SILENCE_MAX, Tls,
+    TlsReloader,
 };
 use crate::store::redis::keys::Prefix;
 
@@ -68,6 +68,8 @@ pub(crate) fn redis_config(
         connect_timeout: settings.connect_timeout,
         // At least twice the budget of a call, so that a slow call does not close the connection.
         reply_timeout: REPLY_TIMEOUT.max(settings.budget * 2),
+        // Half of the default budget. Who gives Redis more time also gives it more time to be silent.
+        silence_max: SILENCE_MAX.max(settings.budget / 2),
         breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
         info_interval: settings.info_interval,
@@ -77,11 +79,7 @@ pub(crate) fn redis_config(
 /// Returns a monotonic clock for the circuit breakers. Its time is zero when this function is
 /// called.
 fn monotonic_clock() -> MonotonicClock {
-    let began = Clock::System.monotonic();
-    MonotonicClock::new(move || {
-        let since = Clock::System.monotonic().saturating_duration_since(began);
-        Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-    })
+    MonotonicClock::new(|| Clock::System.monotonic())
 }
 
 fn address(configured: &RedisAddress) -> Address {

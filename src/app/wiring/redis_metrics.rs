@@ -48,6 +48,7 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
     node_counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
     node_counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
+    node_counter "redis_shed" "Script calls rejected because they could not be answered in time", |node| node.shed.get();
     node_counter "redis_noscript" "Scripts loaded again", |node| node.noscript.get();
     node_counter "redis_moved" "Script calls answered with MOVED", |node| node.moved.get();
     node_counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
@@ -55,7 +56,7 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_errors" "Script calls answered with another error", |node| node.errors.get();
     node_counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
     node_counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
-    node_gauge "redis_breakers_open" "1 while the circuit breaker is open or half-open", |node| node.breaker_open.get();
+    node_gauge "redis_breakers_open" "1 while the circuit breaker is open", |node| node.breaker_open.get();
     node_counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
     node_counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
     node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_differs.get();
@@ -87,7 +88,7 @@ const HISTOGRAMS: [NodeHistogram; 3] = [
 ];
 
 const BREAKER_STATE: MetricFamily =
-    gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open, half-open")
+    gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open")
         .with_labels(&[NODE_LABEL, "state"]);
 
 // Numbers that a Redis node reports in INFO.

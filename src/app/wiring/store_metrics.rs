@@ -31,6 +31,8 @@ fn load(atomic: &AtomicU64) -> u64 {
 metrics! { MEMORY: memory::MemoryStats,
     gauge "keys" "Counters in memory", |stats| load(&stats.live);
     counter "keys_evicted" "Counters dropped because they were back to their initial state", |stats| load(&stats.evicted);
+    gauge "sketch_keys" "Room that shared counters take up, in counters", |stats| load(&stats.sketch_weight);
+    counter "keys_folded" "Counters folded into shared counters because the memory store was full", |stats| load(&stats.folded);
     counter "keys_overflowed" "Charges to shared counters because the memory store was full", |stats| load(&stats.overflowed);
     counter "keys_no_room" "Checks rejected because the memory store was full", |stats| load(&stats.no_room);
     counter "clock_regressions" "Checks whose counter has a later time than the clock", |stats| load(&stats.clock_regressions);
@@ -71,14 +73,14 @@ metrics! { REDIS: RedisStack,
 
 // Decisions made without Redis, by the fallback store.
 metrics! { DEGRADED: RedisStack,
-    gauge "degraded" "1 while calls are decided without Redis", |stack| u64::from(stack.outages().outage(Clock::System.now()).is_some());
+    gauge "degraded" "1 while a circuit breaker is open or Redis did not decide more than 1 % of the last second's calls", |stack| u64::from(stack.outage(Clock::System.now()).is_some());
     counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls(FallbackReason::Unreachable);
     counter "degraded_late_calls" "Calls decided without Redis because it did not answer in time", |stack| stack.outages().calls(FallbackReason::Late);
-    counter "degraded_shed_calls" "Calls decided without Redis because too many were waiting for it", |stack| stack.outages().calls(FallbackReason::Shed);
+    counter "degraded_shed_calls" "Calls decided without Redis because it could not have answered in time", |stack| stack.outages().calls(FallbackReason::Shed);
     counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FallbackReason::Rehearsed);
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
     counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
-    gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits in this outage, on this replica", |stack| stack.over_admitted_max(Clock::System.now());
+    gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits in this outage, on this replica", |stack| stack.over_admitted_max();
     gauge "degraded_replicas" "Replicas that share the limits without Redis", |stack| u64::from(stack.replicas());
     counter "degraded_refused_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);
     counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE, because a rule says so", |stack| load(&stack.stats().unavailable);

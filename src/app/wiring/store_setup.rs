@@ -13,7 +13,6 @@ use crate::domain::{Answers, Call, Receipt};
 use crate::policy::Secret;
 use crate::resilience::deadline::Deadline;
 use crate::resilience::fallback::{Fallback, FallbackConfig};
-use crate::resilience::in_flight_limit;
 use crate::resilience::refusal_cache::RefusalCache;
 use crate::settings::Settings;
 use crate::store::memory::MemoryStore;
@@ -67,12 +66,7 @@ impl AnyStore {
         let cached = RefusalCache::new(store, is_cluster).enabled(settings.refusal_cache);
         let remote = Deadline::new(cached, redis.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
-        let fallback = FallbackConfig {
-            replicas: settings.replicas,
-            // A larger budget lets calls be in flight for longer.
-            age_max: in_flight_limit::AGE_MAX.max(in_flight_limit::age_max(redis.budget)),
-            ..FallbackConfig::default()
-        };
+        let fallback = FallbackConfig { replicas: settings.replicas };
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, fallback))))
     }
 

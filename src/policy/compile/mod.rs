@@ -28,7 +28,9 @@ use self::rate_limit::read_on_store_failure;
 use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
 use super::lookup::matcher::CHECKS_MAX;
 use super::source::{Options, Source};
-use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Target};
+use super::syntax::diagnostic::{
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Target,
+};
 use super::syntax::document::Document;
 use super::syntax::keywords::{self, Key};
 use super::syntax::reader::{Fields, Reader};
@@ -76,7 +78,10 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
                 documents.push(document);
                 errors.extend(more);
             }
-            Err(error) => errors.push(*error),
+            Err(more) => errors.extend(more),
+        }
+        if errors.len() > DIAGNOSTICS_MAX {
+            break;
         }
     }
     let (mut domains, diagnostics) = compile_files(&documents, options);

@@ -112,6 +112,13 @@ impl LimitSpec {
         let class = listed.or(tiers.default)?;
         Some((class, &tiers.classes[class].limit))
     }
+
+    /// Returns whether this is the limit with an id, or has a consumer class with that limit.
+    pub(crate) fn has_id(&self, limit_id: u64) -> bool {
+        let classes = self.tiers.iter().flat_map(|tiers| &tiers.classes);
+        self.limit.limit_id == limit_id
+            || classes.into_iter().any(|class| class.limit.limit_id == limit_id)
+    }
 }
 
 /// Compiled `tiers`: consumer classes that divide one bucket.

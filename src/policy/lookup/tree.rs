@@ -186,6 +186,12 @@ impl Policy {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
+    /// Returns the rule that has the limit with an id, [`Limit::limit_id`](crate::domain::Limit).
+    /// Searches all rules; for logs.
+    pub(crate) fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.limits.iter().any(|limit| limit.has_id(limit_id)))
+    }
+
     /// Returns whether the policy has a domain with this name.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.tree.domain(domain).is_some()

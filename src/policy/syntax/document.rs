@@ -25,23 +25,26 @@ impl<'s> Document<'s> {
     ///
     /// # Errors
     ///
-    /// Returns the diagnostic that stopped parsing: the file is not UTF-8, too large, nested too
-    /// deeply, not YAML, empty, or input for another program.
+    /// The diagnostics if parsing stopped: the file is not UTF-8, too large, nested too deeply, not
+    /// YAML, empty, a file of another program, or it has too many errors.
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,
-    ) -> Result<(Self, Vec<Diagnostic>), Box<Diagnostic>> {
-        let text = source.decode(options)?;
+    ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
+        let text = source.decode(options).map_err(|diagnostic| vec![*diagnostic])?;
         let (file, lines) = (source.name.as_str(), LineIndex::new(text));
         let mut tree = match yaml::parse(text) {
             Ok(tree) => tree,
-            Err(problem) => return Err(Box::new(diagnostic(file, &lines, problem))),
+            Err(problems) => {
+                let problems = problems.into_iter();
+                return Err(problems.map(|problem| diagnostic(file, &lines, problem)).collect());
+            }
         };
         if let Some(message) = foreign_file(tree.root()) {
             let (kind, message) = (DiagnosticKind::ForeignFile, message.to_owned());
             let (path, span) = (Path::default(), tree.root().span());
             let problem = YamlError { kind, message, path, span };
-            return Err(Box::new(diagnostic(file, &lines, problem)));
+            return Err(vec![diagnostic(file, &lines, problem)]);
         }
         let problems = std::mem::take(&mut tree.problems).into_iter();
         let errors = problems.map(|problem| diagnostic(file, &lines, problem)).collect();

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::diagnostic::{
-    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, Target, quoted,
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, STOPPED, Target, quoted,
 };
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
@@ -31,6 +31,8 @@ pub(crate) struct Reader<'d> {
     diagnostics: Vec<Diagnostic>,
     errors: usize,
     warnings: usize,
+    /// Whether something was left unread because of [`DIAGNOSTICS_MAX`] errors.
+    stopped: bool,
 }
 
 /// Fields of a map whose keys have been checked against the keyword table.
@@ -54,18 +56,22 @@ impl Fields<'_> {
 impl<'d> Reader<'d> {
     pub(crate) fn new(document: &'d Document<'d>) -> Self {
         let (path, diagnostics) = (Path::default(), Vec::new());
-        Reader { document, path, diagnostics, errors: 0, warnings: 0 }
+        Reader { document, path, diagnostics, errors: 0, warnings: 0, stopped: false }
     }
 
     /// Returns the collected diagnostics, errors and warnings.
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
-        let more = self.errors.saturating_sub(DIAGNOSTICS_MAX);
-        if more > 0 {
-            let message = format!("{more} more errors in this file are not shown");
+        if self.stopped {
             let (path, kind) = (Path::default(), DiagnosticKind::TooLarge);
-            self.diagnostics.push(self.document.diagnostic(&path, Target::Value, kind, message));
+            self.diagnostics.push(self.document.diagnostic(&path, Target::Value, kind, STOPPED));
         }
         self.diagnostics
+    }
+
+    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors.
+    fn stops(&mut self) -> bool {
+        self.stopped |= self.errors >= DIAGNOSTICS_MAX;
+        self.stopped
     }
 
     /// Reports an error or a warning at the current path.
@@ -148,6 +154,9 @@ impl<'d> Reader<'d> {
                 return Err(reader.report(Target::Value, DiagnosticKind::WrongType, message));
             };
             for (name, value) in map.entries() {
+                if reader.stops() {
+                    break;
+                }
                 reader.within(PathStep::of(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` must be text; quote it", key.name);
@@ -172,6 +181,9 @@ impl<'d> Reader<'d> {
         let ValueType::List(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
+                if reader.stops() {
+                    break;
+                }
                 reader.within(PathStep::Index(at), |reader| {
                     if let Ok(fields) = reader.check_map(level, entry) {
                         read(reader, at, &fields);
@@ -273,6 +285,9 @@ impl<'d> Reader<'d> {
                 }
             };
             self.within(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
+            if self.stops() {
+                break;
+            }
         }
         Ok(Fields { map })
     }

@@ -6,13 +6,18 @@
 //!
 //! Not here: the types of plain scalars (`scalar`), the keys of a policy (`keywords`).
 
+mod errors;
+mod input;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
-use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, quoted};
+use self::errors::{alias_error, bracket_error, depth_error, syntax_error};
+use self::input::{Input, Lookahead};
+use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
 use super::scalar::{self, Scalar};
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
@@ -23,10 +28,6 @@ pub(crate) const DEPTH_MAX: usize = 32;
 /// Maximum number of nodes that aliases may add to the nodes of the file. Allows 100,000 rules that
 /// share one anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
 pub(crate) const ALIASED_NODES_MAX: u64 = 1_000_000;
-
-/// Error message of `saphyr_parser` for 256 open brackets. Because the parser reads ahead, it
-/// reports this error before the events of the brackets. A test fails if the wording changes.
-const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
 /// Namespace of the standard YAML tags, abbreviated as `!!`.
 const YAML_TAGS: &str = "tag:yaml.org,2002:";
@@ -62,13 +63,8 @@ impl Span {
     }
 }
 
-/// Maximum size of a file, in bytes; settings cannot raise it. Keeps offsets into the tree's text
-/// buffer below 2^32, although an escape can be longer in the buffer than in the file: `\L` has two
-/// bytes and stands for three.
-pub(crate) const BYTES_MAX: usize = 1 << 30;
-
-/// Converts an offset or position to 32 bits, saturating. Files of at most [`BYTES_MAX`] never
-/// saturate.
+/// Converts an offset or position to 32 bits, saturating. A policy file of at most 16 MiB never
+/// saturates.
 fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -254,13 +250,22 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// # Errors
 ///
-/// Returns an error if the text is not YAML, is empty, is nested too deeply, or its aliases expand
-/// too far.
-pub(crate) fn parse(text: &str) -> Result<Tree, YamlError> {
+/// The text is not YAML, is empty, is nested too deeply, its aliases expand too far, or it has
+/// [`DIAGNOSTICS_MAX`] errors.
+pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
     let mut documents = 0;
-    for event in Parser::new_from_str(text) {
-        let (event, span) = event.map_err(|error| syntax_error(text, &error))?;
+    let lookahead = Lookahead::default();
+    let input = Input::of(text);
+    let mut last = Span::at(1, 1);
+    for event in Parser::new_from_iter(lookahead.bound(input.chars())) {
+        if lookahead.is_exceeded() {
+            return Err(vec![bracket_error(last)]);
+        }
+        lookahead.restart();
+        let (event, mut span) = event.map_err(|error| vec![syntax_error(text, &input, &error)])?;
+        input.restore_columns(&mut span);
+        last = Span::of(&span, false);
         if let Event::DocumentStart(_) = event {
             documents += 1;
         }
@@ -271,70 +276,24 @@ pub(crate) fn parse(text: &str) -> Result<Tree, YamlError> {
             builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
             break;
         }
-        builder.handle_event(event, &span)?;
+        builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
+        if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
+            let mut problems = builder.tree.problems;
+            problems.push(YamlError::new(DiagnosticKind::TooLarge, STOPPED, last));
+            return Err(problems);
+        }
     }
     match builder.root {
         Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
         Some(_) | None => {
             let message = "the file is empty; a policy needs at least `domain: NAME`";
-            Err(YamlError::new(DiagnosticKind::Empty, message, Span { width: 0, ..Span::at(1, 1) }))
+            let span = Span { width: 0, ..Span::at(1, 1) };
+            Err(vec![YamlError::new(DiagnosticKind::Empty, message, span)])
         }
     }
 }
 
-fn syntax_error(text: &str, error: &ScanError) -> YamlError {
-    let (line, column) = (error.marker().line(), error.marker().col());
-    if error.info() == PARSER_DEPTH_ERROR {
-        return depth_error(Span::at(line, column + 1));
-    }
-    let blanks = |c: char| c == ' ' || c == '\t';
-    let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
-    if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
-        let message = "a tab in the indentation; YAML allows only spaces";
-        return YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
-    }
-    let message = format!("this is not YAML: {}", reword_error(error.info()));
-    YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
-}
-
-/// Rewords a parser error. Names the fix for common mistakes; otherwise moves the context to the
-/// end.
-fn reword_error(info: &str) -> String {
-    match info {
-        "invalid indentation"
-        | "invalid indentation in flow construct"
-        | "invalid indentation in quoted scalar" => "text in brackets or quotes goes on with too \
-             little indentation; indent it more than the key that it belongs to"
-            .to_owned(),
-        "simple key expected" | "simple key expect ':'" => {
-            "the key above has no `:` after it; write `key: value`".to_owned()
-        }
-        "did not find expected <document start>" => {
-            "this belongs to nothing above; check the indentation".to_owned()
-        }
-        "while parsing node, found unknown anchor" => "unknown anchor".to_owned(),
-        _ => match info.strip_prefix("while ").and_then(|rest| rest.split_once(", ")) {
-            Some((context, error)) => format!("{error}, while {context}"),
-            None => info.to_owned(),
-        },
-    }
-}
-
-fn depth_error(span: Span) -> YamlError {
-    let message =
-        format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
-    YamlError::new(DiagnosticKind::TooLarge, message, span)
-}
-
-fn alias_error(span: Span) -> YamlError {
-    let message = format!(
-        "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
-         out what is meant"
-    );
-    YamlError::new(DiagnosticKind::TooLarge, message, span)
-}
-
-/// List or map whose end the parser has not reached.
+/// List or map whose end has not been read yet.
 struct OpenCollection {
     span: Span,
     anchor: usize,

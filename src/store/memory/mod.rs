@@ -13,31 +13,47 @@
 //!
 //! # When the store is full
 //!
-//! `max_keys` bounds the weight of all shards together. If a log or a slot table would grow beyond
-//! it, the take is refused, as for a new key without room. An entry is reclaimed when an absent one
-//! would mean the same (a full bucket, a past window): a few at every insertion, more when the
-//! store is full, and by [`MemoryStore::sweep`].
+//! `max_keys` bounds the weight of all shards together, sketches included. An entry is reclaimed
+//! when an absent one would mean the same (a full bucket, a past window): a few at every insertion,
+//! more when the store is full, and by [`MemoryStore::sweep`].
 //!
-//! While all entries are live, a new key is counted on an overflow counter, which all keys of one
-//! limit share within a shard, so one of 256 per limit. Keys on the same overflow counter can
-//! refuse each other, but none of them is ever admitted more than its limit, and a flood of fresh
-//! keys evicts nobody. A key that gets an entry of its own later starts from its overflow counter's
-//! state, so that no hit is forgotten. A sixteenth of the entries, at most 65,536, is reserved for
-//! overflow counters; if even those run out, a new key is refused.
+//! While all entries are live, every rule has a fair share: the weight of all entries divided by
+//! the number of rules that hold some.
+//!
+//! - A new key of a rule below its share gets an entry: one of the rule furthest above its share,
+//!   among 32 slots of the shard, is folded into the `sketch` of that rule.
+//! - A new key of any other rule is counted in the sketch of its own rule, where keys can refuse
+//!   each other, but none is ever admitted more than its limit.
+//! - An existing key keeps its entry until its rule is the one furthest above its share, and a
+//!   growing one (a sliding log) makes room in the same way.
+//! - A key that gets an entry later starts from its state in the sketch, so that no hit is
+//!   forgotten.
+//!
+//! For a key in a sketch, waits may be longer than necessary, and refunds have no effect.
+//!
+//! So a flood of keys on one rule makes that rule less precise and no other one. Up to eight rules
+//! have a sketch, 4 MiB each (less in a small store). New keys of further rules, and of concurrency
+//! and hybrid limits, which fit into no sketch, are refused.
 //!
 //! Not here: the arithmetic (`algorithm`), the clock (every call carries the time).
 
+mod eviction;
 mod multi_check;
+mod rules;
 mod shard;
+mod sketch;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::shard::{ENTRY_BYTES, EntryKey, Shard, Slot, weight};
+pub use self::rules::Overflow;
+use self::rules::{Rule, RuleTable};
+use self::shard::{ENTRY_BYTES, EntryKey, Shard, weight};
 use super::{LocalStore, Store};
 use crate::algorithm;
 use crate::domain::{
-    Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source, Verdict,
+    Answer, Answers, Call, ChargeRecord, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source,
+    Verdict,
 };
 
 /// Maximum number of shards: enough that even 64 threads rarely contend for a lock, and few enough
@@ -45,48 +61,38 @@ use crate::domain::{
 const SHARDS_MAX: usize = 256;
 
 /// Minimum number of keys per shard. A smaller store has fewer shards, so that every shard has room
-/// for some overflow counters.
+/// for a sketch.
 const KEYS_PER_SHARD_MIN: usize = 64;
 
-/// Divisor of `max_keys`: one entry in 16 is reserved for overflow counters.
-const OVERFLOW_DIVISOR: usize = 16;
-
-/// Maximum number of entries reserved for overflow counters: one for each of 256 limits in each of
-/// 256 shards, 4 MiB.
-const OVERFLOW_ENTRIES_MAX: usize = 65_536;
-
-/// Number of slots checked for expired entries at every insertion. More than one, so that entries
-/// are reclaimed faster than they are added.
+/// Slots checked for expired entries at every insertion. More than one, so that entries are
+/// reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Number of slots checked per shard at an insertion into a full store. Checking them takes about
-/// 100 ns.
-const RECLAIM_SLOTS_FULL: usize = 32;
-
-/// Maximum number of other shards that are searched for expired entries if the key's shard has
-/// none. A shard is skipped if another thread holds its lock.
-const RECLAIM_SHARDS_MAX: usize = 4;
-
-/// Number of slots that a sweep checks before it releases the lock of a shard. Checking them takes
-/// about 10 µs.
+/// Slots that a sweep checks while it holds a lock once. Takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
-/// Value of `retry_after` for a check that is refused because neither its key nor an overflow
-/// counter had room. One second, because the next sweep may make room.
+/// Entries that a sweep moves per acquisition of a lock, to shrink a shard. Takes about 25 µs.
+const SWEEP_MOVES: usize = 256;
+
+/// Value of `retry_after` for a new key that found no room, not even in a sketch. The next sweep
+/// may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
-/// Statistics of a memory store: totals since the start, except for the gauge `live`. The weight of
-/// an entry is the number of keys that it counts as.
+/// Statistics of a memory store. `live` and `sketch_weight` are present
+/// values, the others totals since the start.
 #[derive(Debug, Default)]
 pub struct MemoryStats {
-    /// Total weight of the stored entries (gauge), including overflow counters and expired entries;
-    /// at most `max_keys`.
+    /// Weight of all entries, expired ones included, and of all sketches; at most `max_keys`.
     pub live: AtomicU64,
-    /// Weight of the expired entries that were removed.
+    /// Weight of all sketches.
+    pub sketch_weight: AtomicU64,
+    /// Weight of the entries that were removed because they had expired.
     pub evicted: AtomicU64,
-    /// Number of charges to overflow counters, because the store was full.
+    /// Number of entries folded into a sketch, to make room for other entries.
+    pub folded: AtomicU64,
+    /// Number of charges to sketches, made because the store was full.
     pub overflowed: AtomicU64,
-    /// Number of checks refused because there was no room, not even for an overflow counter.
+    /// Number of checks refused because there was no room, not even in a sketch.
     pub no_room: AtomicU64,
     /// Number of checks whose counter had a state from the future, because the clock had stepped
     /// back or the capacity of a bucket had been lowered.
@@ -106,12 +112,16 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
-    /// Weight of all entries beyond which a new key gets no entry, but uses an overflow counter.
-    own_max: u64,
-    /// Maximum weight of all entries, including overflow counters. The weight of an entry is the
-    /// number of keys that it counts as.
+    /// Maximum weight of all entries and sketches.
     max_keys: u64,
-    /// Index of the shard at which the next sweep or the next search for room starts.
+    /// Weight that only sketches may use.
+    sketch_reserve: u64,
+    /// Cells per row of a sketch, within one shard.
+    sketch_width: usize,
+    /// Weight of a sketch, within one shard.
+    sketch_weight: usize,
+    rules: RuleTable,
+    /// Shard at which the next sweep or the next search for room starts.
     next: AtomicUsize,
     stats: MemoryStats,
 }
@@ -137,18 +147,20 @@ impl MemoryStore {
             Some(log) => (1_usize << log).min(SHARDS_MAX),
             None => 1,
         };
-        let overflow = (max_keys / OVERFLOW_DIVISOR).clamp(1, OVERFLOW_ENTRIES_MAX);
+        let sketch_width = eviction::sketch_width(max_keys, shards);
         MemoryStore {
             shards: (0..shards).map(|_| PaddedShard::default()).collect(),
-            own_max: (max_keys - overflow) as u64,
             max_keys: max_keys as u64,
+            sketch_reserve: eviction::sketch_reserve(max_keys, shards) as u64,
+            sketch_width,
+            sketch_weight: eviction::sketch_weight(sketch_width),
+            rules: RuleTable::new(),
             next: AtomicUsize::new(0),
             stats: MemoryStats::default(),
         }
     }
 
-    /// Returns the number of keys that all entries count as, including overflow counters and
-    /// expired entries.
+    /// Returns the weight of all entries, expired ones included, and of all sketches.
     pub fn len(&self) -> usize {
         usize::try_from(self.stats.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
@@ -170,8 +182,9 @@ impl MemoryStore {
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 
-    /// Removes expired entries and returns their weight. Checks at most `budget` slots, starting
-    /// where the last sweep stopped. Call this every second.
+    /// Removes expired entries, frees memory that is no longer needed, and returns the weight of
+    /// the removed entries. Checks at most `budget` slots, starting where the last sweep stopped.
+    /// Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;
@@ -183,13 +196,23 @@ impl MemoryStore {
             let slots = self.lock(at).slot_count().min(left);
             for done in (0..slots).step_by(SWEEP_SLOTS) {
                 let slots = SWEEP_SLOTS.min(slots - done);
-                let freed = self.lock(at).reclaim(now, slots, |_| false);
-                self.release(freed);
+                let freed = self.lock(at).reclaim(now, slots, &self.rules, |_| false);
+                self.release_expired(freed);
                 removed += freed;
             }
+            let shard = &mut *self.lock(at);
+            self.remove_expired_sketches(shard, now);
+            shard.compact(SWEEP_MOVES);
             left -= slots;
         }
+        self.rules.recount();
         removed
+    }
+
+    /// Returns the rules that began to overflow since the last call. Call this every second.
+    pub fn new_overflows(&self) -> Vec<Overflow> {
+        let has_sketches = self.stats.sketch_weight.load(Ordering::Relaxed) > 0;
+        self.rules.new_overflows(has_sketches || self.is_full())
     }
 
     fn shard_of(&self, key: EntryKey) -> usize {
@@ -203,67 +226,7 @@ impl MemoryStore {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Subtracts the weight of removed entries from the total weight of the store.
-    fn release(&self, entries: usize) {
-        if entries > 0 {
-            self.stats.live.fetch_sub(entries as u64, Ordering::Relaxed);
-            self.stats.evicted.fetch_add(entries as u64, Ordering::Relaxed);
-        }
-    }
-
-    /// Adds `weight` to the total weight of the store, for a key's entry or, if `is_overflow`, for
-    /// an overflow counter. Returns false, without adding it, if the store has no room.
-    fn claim(&self, is_overflow: bool, weight: usize) -> bool {
-        let max = if is_overflow { self.max_keys } else { self.own_max };
-        let weight = weight as u64;
-        let more = |live: u64| (live + weight <= max).then_some(live + weight);
-        self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// Updates the total weight of the store for an entry whose weight changes from `from` to `to`.
-    /// Returns false if the store has no room. Only a take can fail: any other operation grows an
-    /// entry at most by the rounding of its allocation.
-    fn resize(&self, is_overflow: bool, op: Op, from: usize, to: usize) -> bool {
-        match to.checked_sub(from) {
-            Some(0) => true,
-            Some(more) => {
-                let claimed = self.claim(is_overflow, more);
-                if !claimed && !matches!(op, Op::Take { .. }) {
-                    self.stats.live.fetch_add(more as u64, Ordering::Relaxed);
-                    return true;
-                }
-                claimed
-            }
-            None => {
-                self.stats.live.fetch_sub((from - to) as u64, Ordering::Relaxed);
-                true
-            }
-        }
-    }
-
-    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps
-    /// entries that are `in_use`. Never waits for the lock of another shard, so the caller may hold
-    /// locks.
-    fn make_room(&self, shard: &mut Shard, now: Micros, in_use: impl Fn(Slot) -> bool) {
-        self.release(shard.reclaim(now, RECLAIM_SLOTS, &in_use));
-        if self.stats.live.load(Ordering::Relaxed) < self.own_max {
-            return;
-        }
-        let mut freed = shard.reclaim(now, RECLAIM_SLOTS_FULL, &in_use);
-        for _ in 0..RECLAIM_SHARDS_MAX {
-            if freed > 0 {
-                break;
-            }
-            let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            freed = match self.shards[at].0.try_lock() {
-                Ok(mut other) => other.reclaim(now, RECLAIM_SLOTS_FULL, |_| false),
-                Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => 0,
-            };
-        }
-        self.release(freed);
-    }
-
-    /// Updates the statistics after a check was applied to its counter.
+    /// Updates the statistics after a step of an algorithm.
     fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
@@ -283,77 +246,100 @@ impl MemoryStore {
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
         shard.set_latest(now);
-        if let Some(slot) = shard.find(key) {
-            let state = Some(shard.state(slot));
-            let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
-            self.record_stats(&step, check);
-            if let Some(state) = step.write {
-                if !self.resize(false, check.op, weight(shard.state(slot)), weight(&state)) {
-                    return self.refuse_when_full(check.limit, now);
-                }
-                let expires = algorithm::expires_at(&state, check.limit);
-                shard.put(slot, state, expires);
-            }
-            return step.outcome;
-        }
-        self.make_room(shard, now, |_| false);
-        let overflow = shard.find_overflow(check.limit.limit_id);
-        let op = if overflow.is_some() { without_unreceipted_refund(check.op) } else { check.op };
-        let state = overflow.map(|slot| shard.state(slot));
-        let step = algorithm::apply_for(state, check.limit, op, check.holder, now);
+        let Some(slot) = shard.find(key) else { return self.decide_new(check, shard, key, now) };
+        let state = Some(shard.state(slot));
+        let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
         self.record_stats(&step, check);
-        let Some(state) = step.write else { return step.outcome };
-        let expires = algorithm::expires_at(&state, check.limit);
-        let weight = shard::weight(&state);
-        if self.claim(false, weight) {
-            shard.insert(key, state, expires);
-            return step.outcome;
-        }
-        let has_room = match overflow {
-            Some(slot) => self.resize(true, op, shard::weight(shard.state(slot)), weight),
-            None => self.claim(true, weight),
-        };
-        if !has_room {
-            return self.refuse_when_full(check.limit, now);
-        }
-        self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
-        match overflow {
-            Some(slot) => shard.put(slot, state, expires),
-            None => shard.insert(EntryKey::for_overflow(check.limit.limit_id), state, expires),
+        if let Some(state) = step.write {
+            let sizes = (weight(shard.state(slot)), weight(&state));
+            let in_use = |other| other == slot;
+            if sizes.0 != sizes.1
+                && !self.resize(shard, shard.rule(slot), check.op, sizes, now, &in_use)
+            {
+                return self.refuse_when_full(check.limit, now);
+            }
+            let expires = algorithm::expires_at(&state, check.limit);
+            shard.put(slot, state, expires);
         }
         step.outcome
     }
 
-    /// Returns the refusal of a check for which there is no room, not even in an overflow counter.
+    /// Decides a call of one check on a key without an entry.
+    fn decide_new(
+        &self,
+        check: &Check<'_>,
+        shard: &mut Shard,
+        key: EntryKey,
+        now: Micros,
+    ) -> Outcome {
+        let nothing = |_| false;
+        self.reclaim_expired(shard, now, nothing);
+        let rule = Rule::of(check.limit);
+        let state = shard.find_sketch(rule.key).and_then(|at| shard.sketches[at].state(key, now));
+        let op = without_unreceipted_refund(check.op);
+        let step = algorithm::apply_for(state.as_ref(), check.limit, op, check.holder, now);
+        self.record_stats(&step, check);
+        let Some(state) = step.write else { return step.outcome };
+        let expires = algorithm::expires_at(&state, check.limit);
+        if let Some(slot) = self.claim_entry(shard, &rule, weight(&state), now, &nothing) {
+            shard.insert(key, state, expires, slot);
+            return step.outcome;
+        }
+        let Some(at) = self.sketch_of(shard, &rule, now, &nothing) else {
+            return self.refuse_when_full(check.limit, now);
+        };
+        shard.sketches[at].charge(key, &state, expires, now);
+        self.count_overflow(&rule);
+        without_receipt_entry(step.outcome)
+    }
+
+    /// Counts a charge to a sketch.
+    fn count_overflow(&self, rule: &Rule) {
+        self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
+        self.rules.note_overflow(rule, false);
+    }
+
+    /// Returns the refusal of a key for which there is no room, not even in a sketch.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
+        self.rules.note_overflow(&Rule::of(limit), true);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }
     }
 
+    /// Returns a receipt's hits to the entry of its key. Has no effect on a sketch, whose cells are
+    /// shared with other keys.
     fn refund_one(&self, receipt: &Receipt) {
         let key = EntryKey::for_counter(receipt.key.identity);
-        let mut shard = self.lock(self.shard_of(key));
-        let found = shard.find(key).or_else(|| shard.find_overflow(receipt.limit.limit_id));
-        let Some(slot) = found else { return };
+        let mut guard = self.lock(self.shard_of(key));
+        let shard = &mut *guard;
+        let Some(slot) = shard.find(key) else { return };
         let now = shard.latest();
         let state = shard.state(slot);
         if let Some(state) = algorithm::refund(state, &receipt.limit, &receipt.taken, now) {
             let expires = algorithm::expires_at(&state, &receipt.limit);
-            self.resize(false, Op::Peek, weight(shard.state(slot)), weight(&state));
+            let sizes = (weight(shard.state(slot)), weight(&state));
+            self.resize(shard, shard.rule(slot), Op::Peek, sizes, now, &|other| other == slot);
             shard.put(slot, state, expires);
         }
     }
 }
 
-/// Returns the operation to apply to an overflow counter: a refund without a receipt becomes one of
-/// zero hits, because the hits may have been charged to another counter.
+/// Returns the operation as it applies to a key without an entry: a refund has no effect, neither
+/// on an absent counter nor on a sketch, whose cells other keys share.
 fn without_unreceipted_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
         Op::Take { .. } | Op::Peek => op,
     }
+}
+
+/// Returns the outcome of a charge to a sketch, whose receipt names no entry of a sliding log. The
+/// number of such an entry would be that of another take once the key gets an entry of its own.
+fn without_receipt_entry(outcome: Outcome) -> Outcome {
+    let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });
+    Outcome { taken, ..outcome }
 }
 
 impl LocalStore for MemoryStore {

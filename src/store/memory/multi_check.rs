@@ -7,10 +7,10 @@
 
 use smallvec::SmallVec;
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
 
+use super::rules::{Rule, RuleSlot};
 use super::shard::{EntryKey, Shard, Slot, weight};
-use super::{MemoryStore, SHARDS_MAX, without_unreceipted_refund};
+use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_refund};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
@@ -35,8 +35,10 @@ struct LockedShards<'a> {
 enum Location {
     /// The counter is stored in the entry at this slot.
     Entry(Slot),
-    /// The counter is not stored yet; room for one entry is claimed.
-    Claimed,
+    /// The counter is not stored yet; weight is claimed for an entry of its rule.
+    Claimed(RuleSlot),
+    /// The counter has no entry; the sketch of the rule with this key counts it.
+    Sketch(u64),
     /// The counter is not stored, and the store has no room for it.
     NoRoom,
 }
@@ -46,13 +48,13 @@ struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
     location: Location,
-    /// Whether this is an overflow counter, which several keys share.
-    is_overflow: bool,
-    /// Weight of the counter's entry in the store, in keys; 0 if there is none.
+    /// Weight of the entry in the store; 0 if there is none.
     stored_weight: usize,
     /// Weight, in keys, that this counter has claimed from the capacity of the store.
     claimed_weight: usize,
-    /// State before the call, as stored; `None` for a new counter.
+    /// Whether a take was refused because the store had no room for it.
+    is_out_of_room: bool,
+    /// State in the store before the call.
     stored: Option<State>,
     /// State after the refunds of the call, which apply even if the call is rejected.
     after_refunds: Option<State>,
@@ -79,13 +81,15 @@ impl MemoryStore {
         let mut answers = vec![Answer::NotAsked; checks.len()];
 
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.is_refund()) {
-            answers[i] = Answer::Decided(self.apply_check(&mut counters[at[i]], check, now));
+            answers[i] =
+                Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
         for counter in &mut counters {
             counter.after_refunds.clone_from(&counter.state);
         }
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
-            answers[i] = Answer::Decided(self.apply_check(&mut counters[at[i]], check, now));
+            answers[i] =
+                Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
         let is_rejected = accounting == Accounting::AllOrNothing
             && Admission::from_answers(checks, &answers).is_rejected();
@@ -96,7 +100,7 @@ impl MemoryStore {
             update_availability(checks, &mut answers, &counters, &at, now);
         }
         for counter in counters {
-            self.save(counter, &mut shards);
+            self.save(counter, &mut shards, now);
         }
         answers
     }
@@ -130,112 +134,148 @@ impl MemoryStore {
         }
         let guard = shards.set.shards_before(self.shard_of(own));
         let shard = &mut *shards.guards[guard];
-        let limit_id = check.limit.limit_id;
-        let counter = |key, location, state: Option<State>| WorkingCounter {
+        // The weight of the entry itself: its copy may have less spare capacity.
+        let (location, weight, state) = match shard.find(own) {
+            Some(slot) => {
+                let state = shard.state(slot);
+                (Location::Entry(slot), weight(state), Some(state.clone()))
+            }
+            None => {
+                let in_use = |slot| is_in_use(counters, guard, slot);
+                self.reclaim_expired(shard, now, in_use);
+                let rule = Rule::of(check.limit);
+                let location = self.locate_new(shard, &rule, now, &in_use);
+                let sketch = shard.find_sketch(rule.key);
+                (location, 0, sketch.and_then(|at| shard.sketches[at].state(own, now)))
+            }
+        };
+        let claimed_weight = match location {
+            Location::Claimed(_) => 1,
+            Location::Entry(_) | Location::Sketch(_) | Location::NoRoom => weight,
+        };
+        counters.push(WorkingCounter {
             guard,
-            key,
+            key: own,
             location,
-            is_overflow: false,
-            stored_weight: 0,
-            claimed_weight: 0,
+            stored_weight: weight,
+            claimed_weight,
+            is_out_of_room: false,
             stored: state.clone(),
             after_refunds: None,
             state,
             limit: check.limit,
-        };
-        if let Some(slot) = shard.find(own) {
-            let state = shard.state(slot);
-            let weight = weight(state);
-            counters.push(WorkingCounter {
-                stored_weight: weight,
-                claimed_weight: weight,
-                ..counter(own, Location::Entry(slot), Some(state.clone()))
-            });
-            return counters.len() - 1;
-        }
-        let in_use =
-            |slot| counters.iter().any(|c| c.guard == guard && c.location == Location::Entry(slot));
-        self.make_room(shard, now, in_use);
-        let overflow = shard.find_overflow(limit_id);
-        if self.claim(false, 1) {
-            let state = overflow.map(|slot| shard.state(slot).clone());
-            let claimed = counter(own, Location::Claimed, state);
-            counters.push(WorkingCounter { claimed_weight: 1, ..claimed });
-            return counters.len() - 1;
-        }
-        let key = EntryKey::for_overflow(limit_id);
-        if let Some(at) = counters.iter().position(|c| c.key == key && c.guard == guard) {
-            return at;
-        }
-        let (location, state, stored_weight, claimed_weight) = match overflow {
-            Some(slot) => {
-                let (state, weight) = (shard.state(slot).clone(), weight(shard.state(slot)));
-                (Location::Entry(slot), Some(state), weight, weight)
-            }
-            None if self.claim(true, 1) => (Location::Claimed, None, 0, 1),
-            None => (Location::NoRoom, None, 0, 0),
-        };
-        let counter = counter(key, location, state);
-        let is_overflow = true;
-        counters.push(WorkingCounter { is_overflow, stored_weight, claimed_weight, ..counter });
+        });
         counters.len() - 1
+    }
+
+    /// Returns where a key without an entry will be counted.
+    fn locate_new(
+        &self,
+        shard: &mut Shard,
+        rule: &Rule,
+        now: Micros,
+        in_use: &dyn Fn(Slot) -> bool,
+    ) -> Location {
+        if let Some(slot) = self.claim_entry(shard, rule, 1, now, in_use) {
+            return Location::Claimed(slot);
+        }
+        match self.sketch_of(shard, rule, now, in_use) {
+            Some(_) => Location::Sketch(rule.key),
+            None => Location::NoRoom,
+        }
     }
 
     /// Applies a check to its working counter.
     fn apply_check<'a>(
         &self,
-        counter: &mut WorkingCounter<'a>,
+        counters: &mut WorkingCounters<'a>,
+        at: usize,
         check: &Check<'a>,
+        shards: &mut LockedShards<'_>,
         now: Micros,
     ) -> Outcome {
+        let counter = &counters[at];
         if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
             return self.refuse_when_full(check.limit, now);
         }
         // Refunds are applied first, so a counter that is not stored yet holds no hits of its own.
-        let is_own = matches!(counter.location, Location::Entry(_)) && !counter.is_overflow;
+        let is_own = matches!(counter.location, Location::Entry(_));
         let op = if is_own { check.op } else { without_unreceipted_refund(check.op) };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         self.record_stats(&step, check);
+        let (guard, claimed) = (counter.guard, counter.claimed_weight);
+        let rule = match counter.location {
+            Location::Entry(slot) => Some(shards.guards[guard].rule(slot)),
+            Location::Claimed(rule) => Some(rule),
+            Location::Sketch(_) | Location::NoRoom => None,
+        };
         let weight = step.write.as_ref().map_or(0, weight);
-        if weight > counter.claimed_weight {
-            if !self.resize(counter.is_overflow, op, counter.claimed_weight, weight) {
+        if let Some(rule) = rule
+            && weight > claimed
+        {
+            let in_use = |slot| is_in_use(counters, guard, slot);
+            let shard = &mut *shards.guards[guard];
+            if !self.resize(shard, rule, op, (claimed, weight), now, &in_use) {
+                counters[at].is_out_of_room = true;
                 return self.refuse_when_full(check.limit, now);
             }
-            counter.claimed_weight = weight;
+            counters[at].claimed_weight = weight;
         }
-        if counter.is_overflow && step.outcome.charged.0 > 0 {
-            self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
-        }
+        let counter = &mut counters[at];
         counter.write(step.write, check.limit);
+        if let Location::Sketch(_) = counter.location {
+            if step.outcome.charged.0 > 0 {
+                self.count_overflow(&Rule::of(check.limit));
+            }
+            return without_receipt_entry(step.outcome);
+        }
         step.outcome
     }
 
     /// Stores a counter if it has changed, and releases the weight that was claimed but not used.
-    fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>) {
+    fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>, now: Micros) {
         let is_changed = counter.state != counter.stored;
         let shard = &mut *shards.guards[counter.guard];
-        let weight = match (counter.location, counter.state) {
-            (Location::Entry(slot), Some(state)) if is_changed => {
-                let (weight, expires) =
-                    (weight(&state), algorithm::expires_at(&state, counter.limit));
-                shard.put(slot, state, expires);
-                weight
+        let mut stored_weight = counter.stored_weight;
+        if is_changed && let Some(state) = counter.state {
+            let expires = algorithm::expires_at(&state, counter.limit);
+            match counter.location {
+                Location::Entry(slot) => {
+                    stored_weight = weight(&state);
+                    shard.put(slot, state, expires);
+                }
+                Location::Claimed(rule) => {
+                    stored_weight = weight(&state);
+                    shard.insert(counter.key, state, expires, rule);
+                }
+                Location::Sketch(rule) => {
+                    if let Some(at) = shard.find_sketch(rule) {
+                        shard.sketches[at].charge(counter.key, &state, expires, now);
+                    }
+                }
+                Location::NoRoom => {}
             }
-            (Location::Claimed, Some(state)) if is_changed => {
-                let (weight, expires) =
-                    (weight(&state), algorithm::expires_at(&state, counter.limit));
-                shard.insert(counter.key, state, expires);
-                weight
-            }
-            (Location::Entry(_) | Location::Claimed | Location::NoRoom, _) => counter.stored_weight,
+        }
+        let rule = match counter.location {
+            Location::Entry(slot) => shard.rule(slot),
+            Location::Claimed(rule) => rule,
+            Location::Sketch(_) | Location::NoRoom => return,
         };
-        // `resize` gets a peek, because it may refuse a take for want of room.
-        self.resize(counter.is_overflow, Op::Peek, counter.claimed_weight, weight);
+        // Never grows: the claimed weight is that of the largest state.
+        let sizes = (counter.claimed_weight, stored_weight);
+        self.resize(shard, rule, Op::Peek, sizes, now, &|_| true);
     }
 }
 
-/// Undoes the charges of a rejected call. Refunds and takes with `charge: always` remain; for the
-/// latter, charges the hits again. Verdicts and waits do not change.
+/// Returns whether the call has a working copy of the entry in a slot.
+fn is_in_use(counters: &WorkingCounters<'_>, guard: usize, slot: Slot) -> bool {
+    counters
+        .iter()
+        .any(|counter| counter.guard == guard && counter.location == Location::Entry(slot))
+}
+
+/// Undoes a rejected call, except for its refunds, and charges its debts again. Verdicts and waits
+/// do not change.
 fn undo_except_debts<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],
@@ -254,7 +294,8 @@ fn undo_except_debts<'a>(
             continue;
         }
         // A peek changes the state only if it clamps a state from the far future.
-        let op = if check.charges_always() { check.op } else { Op::Peek };
+        let is_charged = check.charges_always() && !counter.is_out_of_room;
+        let op = if is_charged { check.op } else { Op::Peek };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
         outcome.taken = step.outcome.taken;

@@ -8,6 +8,8 @@
 
 use hashbrown::HashTable;
 
+use super::rules::{RuleSlot, RuleTable};
+use super::sketch::Sketch;
 use crate::algorithm::{State, fixed_window};
 use crate::domain::Micros;
 
@@ -15,12 +17,9 @@ use crate::domain::Micros;
 /// all shards waste less than a byte per key at one million keys.
 const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Second half of the key of every overflow counter, which distinguishes it from other counters.
-/// Their keys are hashes, so only one in 2^64 has this half by chance.
-const OVERFLOW_MARKER: u64 = 0x7469_6465_6761_7465;
-
-/// Maximum time by which a call may be older than the latest call without counting as a step back
-/// of the clock. Threads read the clock before they take the lock, so calls may be reordered.
+/// Maximum distance by which the time of a call may lie behind the latest call without counting as
+/// a step back of the clock. Threads read the clock before they take the lock, so calls may be
+/// reordered.
 const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the identity of a counter as two 64-bit words, so that an entry is aligned to 8
@@ -36,16 +35,9 @@ impl EntryKey {
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
-    /// Returns the key of the overflow counter of a limit.
-    pub(super) fn for_overflow(limit_id: u64) -> EntryKey {
-        // Limit ids are small numbers; an odd factor (2^64 / golden ratio) spreads them over the
-        // index without collisions.
-        EntryKey([limit_id.wrapping_mul(0x9e37_79b9_7f4a_7c15), OVERFLOW_MARKER])
-    }
-
-    /// Returns the hash for the index: the first half of the key, because the second half chooses
-    /// the shard. It needs no further hashing, because the identity is a keyed hash, so callers
-    /// cannot choose colliding keys.
+    /// Returns the hash for the index. The identity is a keyed hash already, so nobody without the
+    /// hash key can choose colliding bits. This half serves the index; the other half chooses the
+    /// shard.
     fn hash(self) -> u64 {
         self.0[0]
     }
@@ -55,20 +47,52 @@ impl EntryKey {
         self.0[1]
     }
 
-    fn is_overflow(self) -> bool {
-        self.0[1] == OVERFLOW_MARKER
+    /// Returns the 64 bits that choose the cells of a sketch: both halves mixed, because the lowest
+    /// bits of one half are the same for all keys of a shard.
+    pub(super) fn sketch_bits(self) -> u64 {
+        let mixed = (self.0[0] ^ self.0[1].rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
     }
 }
 
-/// Index of an entry in the slab. It does not change until the entry is removed.
+/// When an entry may be removed, and the rule that it belongs to, in one word: 48 bits of
+/// milliseconds, rounded up, and 16 bits of rule.
+#[derive(Clone, Copy)]
+struct Expiry(u64);
+
+impl Expiry {
+    /// Expiry of a vacant slot.
+    const NEVER: Expiry = Expiry(u64::MAX);
+
+    fn new(expires: Micros, rule: RuleSlot) -> Expiry {
+        let latest = (Expiry::NEVER.0 >> 16) - 1;
+        Expiry(expires.ceil_millis().min(latest) << 16 | u64::from(rule.0))
+    }
+
+    fn has_passed(self, now: Micros) -> bool {
+        self.0 >> 16 <= now.0 / 1_000
+    }
+
+    fn rule(self) -> RuleSlot {
+        RuleSlot((self.0 & 0xffff) as u16)
+    }
+
+    fn is_never(self) -> bool {
+        self.0 == Expiry::NEVER.0
+    }
+
+    fn time(self) -> Micros {
+        Micros((self.0 >> 16).saturating_mul(1_000))
+    }
+}
+
+/// Index of an entry in the slab. Until the entry is removed, only [`Shard::compact`] changes it.
 pub(super) type Slot = u32;
 
 #[derive(Clone)]
 struct Entry {
     key: EntryKey,
-    /// Time from which the entry may be removed, in microseconds since the Unix epoch; `NEVER` for
-    /// a vacant slot.
-    expires: Micros,
+    expires: Expiry,
     state: State,
 }
 
@@ -76,14 +100,13 @@ struct Entry {
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Number of heap bytes of a state that count as one key. Equal to the size of an entry, so that
-/// `max_keys` bounds the memory regardless of the algorithms in use.
-const KEY_BYTES: usize = 48;
+/// Heap bytes of a state that count as one key. Equal to the size of an entry, so that `max_keys`
+/// bounds memory regardless of the algorithms in use.
+pub(super) const KEY_BYTES: usize = 48;
 
-const NEVER: Micros = Micros(u64::MAX);
 const VACANT: Entry = Entry {
     key: EntryKey([0, 0]),
-    expires: NEVER,
+    expires: Expiry::NEVER,
     state: State::FixedWindow(fixed_window::State { start: Micros::ZERO, count: 0 }),
 };
 
@@ -97,9 +120,13 @@ pub(super) struct Shard {
     high: Slot,
     /// Slot at which the next call of [`reclaim`](Self::reclaim) starts.
     cursor: Slot,
-    /// Number of overflow counters in this shard.
-    overflow: u32,
-    /// Heap memory of all states in this shard, in bytes.
+    /// Slot at which the next search for an entry to fold starts.
+    fold_cursor: Slot,
+    /// Sketches of the rules that overflowed in this shard.
+    pub(super) sketches: Vec<Sketch>,
+    /// Time until which no attempt is made to find room for another sketch.
+    pub(super) sketch_denied_until: Micros,
+    /// Heap bytes of all states in this shard.
     heap: usize,
     /// Time of the latest call to this shard, in microseconds since the Unix epoch.
     latest: Micros,
@@ -117,35 +144,38 @@ impl Shard {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Returns the slot of a limit's overflow counter; `None` if there is none. Does not search the
-    /// index if the shard has no overflow counters.
-    pub(super) fn find_overflow(&self, limit_id: u64) -> Option<Slot> {
-        if self.overflow == 0 { None } else { self.find(EntryKey::for_overflow(limit_id)) }
-    }
-
-    /// Returns the state of the entry in a slot.
+    /// Returns the state in a slot.
     pub(super) fn state(&self, slot: Slot) -> &State {
         &self.entry(slot).state
     }
 
-    /// Replaces the state and the expiry time of the entry in a slot.
+    /// Returns the key in a slot.
+    pub(super) fn key(&self, slot: Slot) -> EntryKey {
+        self.entry(slot).key
+    }
+
+    /// Returns the rule that the entry in a slot belongs to.
+    pub(super) fn rule(&self, slot: Slot) -> RuleSlot {
+        self.entry(slot).expires.rule()
+    }
+
+    /// Replaces the state and the expiry time in a slot.
     pub(super) fn put(&mut self, slot: Slot, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
         let before = std::mem::replace(&mut entry.state, state);
-        entry.expires = clamp_below_never(expires);
+        entry.expires = Expiry::new(expires, entry.expires.rule());
         self.heap = self.heap + bytes - before.heap_bytes();
     }
 
     /// Adds an entry. The index must not contain its key yet.
-    pub(super) fn insert(&mut self, key: EntryKey, state: State, expires: Micros) {
+    pub(super) fn insert(&mut self, key: EntryKey, state: State, expires: Micros, rule: RuleSlot) {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => self.grow(),
         };
         self.heap += state.heap_bytes();
-        *self.entry_mut(slot) = Entry { key, expires: clamp_below_never(expires), state };
-        self.overflow += u32::from(key.is_overflow());
+        *self.entry_mut(slot) = Entry { key, expires: Expiry::new(expires, rule), state };
         let chunks = &self.chunks;
         self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
@@ -156,22 +186,104 @@ impl Shard {
         &mut self,
         now: Micros,
         slots: usize,
+        rules: &RuleTable,
         in_use: impl Fn(Slot) -> bool,
     ) -> usize {
         let mut removed = 0;
         for _ in 0..slots.min(self.high as usize) {
             let slot = if self.cursor < self.high { self.cursor } else { 0 };
             self.cursor = slot + 1;
-            if self.entry(slot).expires <= now && !in_use(slot) {
-                removed += weight(self.state(slot));
-                self.remove(slot);
+            if self.entry(slot).expires.has_passed(now) && !in_use(slot) {
+                removed += self.remove(slot, rules);
             }
         }
         removed
     }
 
-    /// Returns the number of slots that [`reclaim`](Self::reclaim) has to check to reach every
-    /// entry once.
+    /// Calls `visit` for up to `slots` occupied slots, starting where the last call stopped, until
+    /// `visit` returns false.
+    pub(super) fn visit_entries(
+        &mut self,
+        slots: usize,
+        mut visit: impl FnMut(&mut Shard, Slot) -> bool,
+    ) {
+        for _ in 0..slots.min(self.high as usize) {
+            let slot = if self.fold_cursor < self.high { self.fold_cursor } else { 0 };
+            self.fold_cursor = slot + 1;
+            if !self.entry(slot).expires.is_never() && !visit(self, slot) {
+                break;
+            }
+        }
+    }
+
+    /// Returns the position of the sketch of the rule with that key.
+    pub(super) fn find_sketch(&self, rule: u64) -> Option<usize> {
+        self.sketches.iter().position(|sketch| sketch.is_of(rule))
+    }
+
+    /// Folds the entry in a slot into a sketch, removes the entry, and returns its weight.
+    pub(super) fn fold(
+        &mut self,
+        slot: Slot,
+        sketch: usize,
+        now: Micros,
+        rules: &RuleTable,
+    ) -> usize {
+        let entry = entry_at(&self.chunks, slot);
+        self.sketches[sketch].fold(entry.key, &entry.state, entry.expires.time(), now);
+        self.remove(slot, rules)
+    }
+
+    /// Removes the sketches in which no cell counts any more, and returns how many they were.
+    pub(super) fn remove_expired_sketches(&mut self, now: Micros) -> usize {
+        let before = self.sketches.len();
+        self.sketches.retain(|sketch| sketch.expires() > now);
+        before - self.sketches.len()
+    }
+
+    /// Shrinks the slab if more than half of its slots are vacant, so that memory returns to the
+    /// system after a flood. Moves up to `moves` entries from its end to vacant slots.
+    pub(super) fn compact(&mut self, moves: usize) {
+        if (self.high as usize) <= ENTRIES_PER_CHUNK || self.free.len() * 2 <= self.high as usize {
+            return;
+        }
+        let mut moved = 0;
+        while let Some(last) = self.high.checked_sub(1) {
+            if !self.entry(last).expires.is_never() {
+                if moved == moves {
+                    break;
+                }
+                // Slots above the end stay in the list until the loop is over.
+                let vacant = std::iter::from_fn(|| self.free.pop()).find(|slot| *slot < last);
+                let Some(vacant) = vacant else { break };
+                self.relocate(last, vacant);
+                moved += 1;
+            }
+            self.high = last;
+        }
+        let high = self.high;
+        self.free.retain(|slot| *slot < high);
+        self.free.shrink_to(self.free.len() * 2);
+        self.chunks.truncate((high as usize).div_ceil(ENTRIES_PER_CHUNK));
+        self.chunks.shrink_to(self.chunks.len() * 2);
+        if self.index.capacity() > 4 * self.index.len().max(ENTRIES_PER_CHUNK) {
+            let chunks = &self.chunks;
+            let hash = |slot: &Slot| entry_at(chunks, *slot).key.hash();
+            self.index.shrink_to(self.index.len() * 2, hash);
+        }
+    }
+
+    /// Moves an entry to a vacant slot.
+    fn relocate(&mut self, from: Slot, to: Slot) {
+        let entry = std::mem::replace(self.entry_mut(from), VACANT);
+        let hash = entry.key.hash();
+        *self.entry_mut(to) = entry;
+        if let Some(slot) = self.index.find_mut(hash, |slot| *slot == from) {
+            *slot = to;
+        }
+    }
+
+    /// Returns the number of slots that one full round of [`reclaim`](Self::reclaim) checks.
     pub(super) fn slot_count(&self) -> usize {
         self.high as usize
     }
@@ -195,17 +307,21 @@ impl Shard {
             + self.chunks.len() * ENTRIES_PER_CHUNK * ENTRY_BYTES
             + self.chunks.capacity() * size_of::<Box<[Entry]>>()
             + self.free.capacity() * size_of::<Slot>()
+            + self.sketches.iter().map(Sketch::heap_bytes).sum::<usize>()
             + self.heap
     }
 
-    fn remove(&mut self, slot: Slot) {
+    /// Removes the entry in a slot and returns its weight.
+    pub(super) fn remove(&mut self, slot: Slot, rules: &RuleTable) -> usize {
         let entry = std::mem::replace(self.entry_mut(slot), VACANT);
         if let Ok(found) = self.index.find_entry(entry.key.hash(), |at| *at == slot) {
             found.remove();
         }
-        self.overflow -= u32::from(entry.key.is_overflow());
         self.heap -= entry.state.heap_bytes();
         self.free.push(slot);
+        let weight = weight(&entry.state);
+        rules.subtract(entry.expires.rule(), weight);
+        weight
     }
 
     fn grow(&mut self) -> Slot {
@@ -228,8 +344,4 @@ impl Shard {
 
 fn entry_at(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
     &chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
-}
-
-fn clamp_below_never(expires: Micros) -> Micros {
-    expires.min(Micros(NEVER.0 - 1))
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::client::node_stats::NodeReport;
+use super::client::node_stats::{BreakerState, NodeReport};
 use super::client::topology::RedisClient;
-use super::client::transport::{ScriptCalls, SendError, Transport};
+use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
 use super::multi_slot;
 use super::multi_slot::{SlotGroup, SlotGroups};
@@ -95,6 +95,11 @@ impl SharedStore for RedisStore<RedisClient> {
         }
     }
 
+    fn is_available(&self) -> bool {
+        let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
+        !self.transport.report().iter().any(open)
+    }
+
     fn clear_refusals(&self) {}
 }
 
@@ -133,17 +138,37 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call whose counters are all in one hash slot, with one script call.
-    async fn single_slot(&self, call: &Call<'_>) -> Vec<Answer> {
-        let item = self.encoder.encode_call(call.checks, call.accounting, self.now(call), call.now);
+    /// Decides a call with one script call.
+    async fn single_slot(&self, call: &Call<'_>) -> Answers {
+        let item = self.script_call(call.checks, call);
         let reply = self.transport.send(smallvec![item]).await.pop();
-        self.decode_reply(reply, call.checks, call.accounting)
+        let source = source(reply.as_ref());
+        Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
+    }
+
+    /// Returns the script call that decides these checks before the call's deadline.
+    fn script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
+        let item = self.encoder.encode_call(checks, call.accounting, self.now(call), call.now);
+        ScriptCall { deadline: call.deadline, ..item }
+    }
+
+    /// Returns the script call that decides these checks of one hash slot before the call's
+    /// deadline.
+    fn part_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
+        match call.accounting {
+            Accounting::AllOrNothing => {
+                let item = self.encoder.encode_part(checks, self.now(call), call.now);
+                ScriptCall { deadline: call.deadline, ..item }
+            }
+            Accounting::Independent => self.script_call(checks, call),
+        }
     }
 
     /// Decides a call whose counters are in several hash slots, with one script call per slot, in
     /// one or two round trips.
-    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Vec<Answer> {
-        let mut answers = vec![Answer::NotAsked; call.checks.len()];
+    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
+        let each = vec![Answer::NotAsked; call.checks.len()];
+        let mut answers = Answers { each, source: Source::Redis };
         let mut uncharged = Uncharged::from_elem(None, call.checks.len());
         self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
         let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
@@ -153,18 +178,21 @@ impl<T: Transport> RedisStore<T> {
                 self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
                 let alone = &groups[first..=first];
                 self.send_groups(call, alone, &mut answers, &mut uncharged).await;
-                let has_ended =
-                    multi_slot::first_group_ends_call(call.checks, &groups[first], &mut answers);
+                let has_ended = multi_slot::first_group_ends_call(
+                    call.checks,
+                    &groups[first],
+                    &mut answers.each,
+                );
                 let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
                 self.send_groups(call, &others, &mut answers, &mut uncharged).await;
             }
         }
-        for (check, answer) in call.checks.iter().zip(&answers) {
+        for (check, answer) in call.checks.iter().zip(&answers.each) {
             if let Answer::Decided(outcome) = answer {
                 self.hints.record(check, outcome, call.now);
             }
         }
-        for (check, answer) in call.checks.iter().zip(&mut answers) {
+        for (check, answer) in call.checks.iter().zip(&mut answers.each) {
             if *answer == Answer::NotAsked
                 && let Some(last) = self.hints.last_available(check)
             {
@@ -173,9 +201,9 @@ impl<T: Transport> RedisStore<T> {
             }
         }
         if call.accounting == Accounting::AllOrNothing
-            && multi_slot::is_rejected(call.checks, &answers)
+            && multi_slot::is_rejected(call.checks, &answers.each)
         {
-            let receipts = refund_answers(call.checks, &mut answers, &uncharged);
+            let receipts = refund_answers(call.checks, &mut answers.each, &uncharged);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for item in self.refund_calls(&receipts, self.now(call)) {
                 self.transport.send_in_background(item);
@@ -190,36 +218,33 @@ impl<T: Transport> RedisStore<T> {
         &self,
         call: &Call<'_>,
         groups: &[SlotGroup],
-        answers: &mut [Answer],
+        answers: &mut Answers,
         uncharged: &mut Uncharged,
     ) {
         type Checks<'a> = SmallVec<[Check<'a>; 8]>;
         let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Checks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
-        let now = self.now(call);
-        let encode = |part: &Checks<'_>| match call.accounting {
-            Accounting::AllOrNothing => self.encoder.encode_part(part, now, call.now),
-            Accounting::Independent => {
-                self.encoder.encode_call(part, call.accounting, now, call.now)
-            }
-        };
-        let items: ScriptCalls = parts.iter().map(encode).collect();
+        let items: ScriptCalls = parts.iter().map(|part| self.part_call(part, call)).collect();
         if items.is_empty() {
             return;
         }
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let mut replies = self.transport.send_until(items, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
+            let reply = replies.next();
+            if source(reply.as_ref()) == Source::Shed {
+                answers.source = Source::Shed;
+            }
             let is_part = call.accounting == Accounting::AllOrNothing;
             let decode = |reply: &Value| match is_part {
                 true => ScriptReply::decode_part(reply, part),
                 false => ScriptReply::decode(reply, part, call.accounting),
             };
-            match self.checked_reply(replies.next(), decode) {
+            match self.checked_reply(reply, decode) {
                 Ok(decoded) => {
                     for (at, outcome) in group.checks.iter().zip(decoded.outcomes) {
-                        answers[*at] = Answer::Decided(outcome);
+                        answers.each[*at] = Answer::Decided(outcome);
                     }
                     for (at, status) in group.checks.iter().zip(decoded.uncharged) {
                         uncharged[*at] = Some(status);
@@ -227,7 +252,7 @@ impl<T: Transport> RedisStore<T> {
                 }
                 Err(executed) => {
                     for at in &group.checks {
-                        answers[*at] = Answer::Unanswered { executed };
+                        answers.each[*at] = Answer::Unanswered { executed };
                     }
                 }
             }
@@ -311,9 +336,18 @@ fn refund_answers(
     receipts
 }
 
+/// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many others
+/// are waiting.
+fn source(reply: Option<&Result<Value, SendError>>) -> Source {
+    match reply {
+        Some(Err(error)) if error.kind.is_overload() => Source::Shed,
+        Some(_) | None => Source::Redis,
+    }
+}
+
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        let each = if !self.transport.is_cluster() {
+        if !self.transport.is_cluster() {
             self.single_slot(call).await
         } else {
             let groups =
@@ -324,8 +358,7 @@ impl<T: Transport> Store for RedisStore<T> {
                 // Boxed, so that the future of a single-slot call stays small.
                 Box::pin(self.multi_slot(call, groups)).await
             }
-        };
-        Answers { each, source: Source::Redis }
+        }
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

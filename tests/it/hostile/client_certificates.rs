@@ -63,6 +63,59 @@ async fn a_caller_may_ask_the_domains_that_it_is_listed_for_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_name_of_one_type_is_no_name_of_the_other() {
+    let ours = Authority::new();
+    let list = "edge=spiffe://mesh/edge,gateway.test";
+    let (serving, _secret) = serving(&ours, &["--grpc-client-domains", list]);
+    let fate =
+        async |identity: Identity| fate(&serving, &ours.certificate, Some(&identity), "edge").await;
+    assert_eq!(fate(ours.signs("spiffe://mesh/edge")).await, "OK");
+    assert_eq!(fate(ours.signs_dns_name("spiffe://mesh/edge")).await, "PermissionDenied");
+    assert_eq!(fate(ours.signs_uri("gateway.test")).await, "PermissionDenied");
+}
+
+/// A self-signed certificate as `openssl req -x509` makes it: it claims to be a CA.
+fn by_openssl(name: &str, more: &[&str]) -> Identity {
+    let files = directory(&[]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test"])
+        .args(["-addext", &format!("subjectAltName=DNS:{name}")])
+        .args(["-keyout", &path("key.pem"), "-out", &path("cert.pem")])
+        .args(more)
+        .output()
+        .expect("openssl runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+    Identity { certificate: read("cert.pem"), key: read("key.pem") }
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_that_is_itself_trusted_gets_in_by_its_name() {
+    let ours = Authority::new();
+    let caller = by_openssl("gateway.test", &["-days", "2"]);
+    let other_name = by_openssl("other.test", &["-days", "2"]);
+    let unknown = by_openssl("gateway.test", &["-days", "2"]);
+    let server_only =
+        by_openssl("gateway.test", &["-days", "2", "-addext", "extendedKeyUsage=serverAuth"]);
+    let trusted = [&caller, &other_name, &server_only].map(|identity| &*identity.certificate);
+    let flags = ["--grpc-client-tls-san", "gateway.test"];
+    let (serving, mut secret) = serving(&ours, &flags);
+    secret.becomes(&ours.signs(super::tls_callers::SERVER), &trusted.concat());
+    crate::support::wait::until("the certificates are replaced", || {
+        (metric(&serving, "certificate_reloads_total") == 1).then_some(())
+    });
+    let fate =
+        async |identity: &Identity| fate(&serving, &ours.certificate, Some(identity), "edge").await;
+    assert_eq!(fate(&caller).await, "OK");
+    assert_eq!(fate(&other_name).await, "no connection", "trusted, but not allowed");
+    assert_eq!(fate(&unknown).await, "no connection", "the same name, but not trusted");
+    assert_eq!(fate(&server_only).await, "no connection", "not for clients");
+    let stolen = Identity { key: unknown.key.clone(), ..caller.clone() };
+    assert_eq!(fate(&stolen).await, "no connection", "the certificate without its key");
+}
+
+#[tokio::test]
 async fn a_denied_call_leaves_the_connection_as_it_was() {
     let ours = Authority::new();
     let (serving, _secret) = serving(&ours, &["--grpc-client-domains", "edge=gateway.test"]);

@@ -200,7 +200,7 @@ const CALLS: &[Row] = &[
             "a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not",
             "a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated",
             "a_value_of_forty_kilobytes_is_limited_like_any_other",
-            "a_long_value_in_twenty_descriptors_is_limited_like_any_other",
+            "the_longest_value_in_sixteen_descriptors_is_limited_like_any_other",
         ],
     ),
     (

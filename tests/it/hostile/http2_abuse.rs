@@ -11,8 +11,8 @@ use super::target::{soon, target};
 use super::tls_callers::metric;
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM,
-    SETTINGS, WINDOW_UPDATE, begun, call, connect, exchange, frame, framed, header_block, socket,
-    until_closed,
+    SETTINGS, WINDOW_UPDATE, begun, call, connect, exchange, frame, framed, header_block,
+    open_files, socket, until_closed,
 };
 use crate::support::tidegate_process::Tidegate;
 use crate::support::wait::until;
@@ -253,16 +253,4 @@ async fn ten_thousand_idle_connections_disturb_nobody_and_make_room_for_newcomer
     bystander.is_answered().await;
     drop((idle, newcomers));
     until_connections(&serving, 1);
-}
-
-/// This process needs as many files as the one it attacks.
-fn open_files(needed: usize) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let granted = getrlimit(Resource::Nofile);
-    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed as u64);
-    assert!(enough(granted.maximum), "needs {needed} open files: ulimit -Hn {needed}, as root");
-    if !enough(granted.current) {
-        let raised = Rlimit { current: granted.maximum, maximum: granted.maximum };
-        setrlimit(Resource::Nofile, raised).unwrap();
-    }
 }

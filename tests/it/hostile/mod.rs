@@ -2,6 +2,7 @@
 //! abuse, wrong certificates, leaked secrets. `coverage_table` lists which test covers which input.
 
 mod certificate_rotation;
+mod chart_memory;
 mod client_certificates;
 mod coverage_table;
 mod extreme_requests;

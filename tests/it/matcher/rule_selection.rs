@@ -155,6 +155,18 @@ fn the_front_and_the_back_of_a_pattern_do_not_overlap_in_a_value() {
 }
 
 #[test]
+fn among_many_siblings_an_inner_literal_does_not_overlap_the_front_or_the_back_either() {
+    // As many siblings share the front and the back, each is found by its own inner literal.
+    let sibling = |n: usize| pair("k", &format!("ab*b{}c*cd", 10 + n)).limit(1);
+    let policy = policy(std::array::from_fn::<_, 50, _>(sibling));
+    assert_eq!(met(&policy, &[("k", "abb37ccd")]), Some("d.k_ab*b37c*cd"));
+    assert_eq!(met(&policy, &[("k", "ab-b37c-cd")]), Some("d.k_ab*b37c*cd"));
+    assert_eq!(met(&policy, &[("k", "abb37cd")]), None, "one c is in the literal and in the back");
+    assert_eq!(met(&policy, &[("k", "ab37ccd")]), None, "one b is in the front and in the literal");
+    assert_eq!(met(&policy, &[("k", "ab37cd")]), None);
+}
+
+#[test]
 fn matching_is_case_sensitive_and_knows_no_escape() {
     let policy = policy([pair("a", "Foo").limit(1), pair("a", r"b\*").limit(2)]);
     assert_eq!(met(&policy, &[("a", "foo")]), None);

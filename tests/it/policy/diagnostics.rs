@@ -141,9 +141,19 @@ fn the_fingerprint_is_stable_and_changes_with_any_file() {
 }
 
 #[test]
-fn a_file_that_is_no_policy_is_told_of_a_thousand_faults_and_how_many_more() {
+fn reading_stops_after_a_thousand_errors_and_says_so() {
     let lines: String = (0..1_500).map(|at| format!("line_{at}: x\n")).collect();
     let faults = bad(format!("domain: a\n{lines}"));
     assert_eq!(faults.len(), 1_001);
-    assert_eq!(faults[0].message, "500 more errors in this file are not shown");
+    let stopped =
+        |fault: &&tidegate::policy::Diagnostic| fault.message.starts_with("reading stopped here");
+    assert_eq!(faults.iter().filter(stopped).count(), 1);
+    // Duplicate keys are found while parsing.
+    let faults = bad(format!("domain: a\n{}", "x: 1\n".repeat(1_500)));
+    assert_eq!(faults.len(), 1_001);
+    assert_eq!(faults.iter().filter(stopped).count(), 1);
+    let tagged = "- !t x\n".repeat(1_500);
+    let faults = bad(format!("domain: a\ndescriptors:\n{tagged}"));
+    assert_eq!(faults.len(), 1_001);
+    assert_eq!(faults.last().unwrap().line, 1_002, "reading stopped there");
 }

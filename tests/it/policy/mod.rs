@@ -6,6 +6,7 @@ mod compile_helpers;
 mod diagnostics;
 mod good_files;
 mod json_schema;
+mod memory_bounds;
 mod random_text;
 mod ratelimit_language;
 mod source_lines;

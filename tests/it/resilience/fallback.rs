@@ -107,11 +107,7 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
 
 fn fallback(replicas: u32) -> Fallback<FlakyStore, MemoryStore> {
     let local = MemoryStore::new(10_000);
-    Fallback::new(
-        FlakyStore::new(),
-        local,
-        FallbackConfig { replicas, ..FallbackConfig::default() },
-    )
+    Fallback::new(FlakyStore::new(), local, FallbackConfig { replicas })
 }
 
 async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) -> Verdict {
@@ -211,6 +207,33 @@ async fn a_limit_that_callers_return_hits_to_is_returned_to_locally_too() {
     assert_eq!(admitted(&store, &limit, 10, NOW).await, 4, "and while the store is gone");
 }
 
+/// The fallback's table is full before the outage begins.
+#[tokio::test]
+async fn a_flood_before_an_outage_leaves_local_decisions_local() {
+    let limit_of = |limit_id, hits| {
+        let limit = window(hits, OnStoreFailure::Local);
+        Arc::new(Limit { limit_id, ..Limit::clone(&limit) })
+    };
+    let (flooded, other) = (limit_of(2, 5), limit_of(3, 5));
+    let store = fallback(1);
+    // An odd factor spreads the bits as a hash would.
+    let key = |n: u128| n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let passes = async |identity, limit| {
+        verdict(&store, take(key(identity), limit, 1)).await == Verdict::Pass
+    };
+    for n in 1..=12_000 {
+        passes(n, &flooded).await;
+    }
+    store.remote().gone.store(true, Ordering::SeqCst);
+    let (mut of_flooded, mut of_other) = (0, 0);
+    for n in 100_000..101_000 {
+        of_flooded += u64::from(!passes(n, &flooded).await);
+        of_other += u64::from(!passes(n + 100_000, &other).await);
+    }
+    assert!(of_flooded <= 10, "{of_flooded} of 1,000 refused");
+    assert_eq!(of_other, 0);
+}
+
 #[tokio::test]
 async fn each_rule_says_what_its_silence_means() {
     let store = fallback(1);
@@ -263,46 +286,38 @@ async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
 }
 
-/// A store that answers only when it is let.
-struct BlockedStore(tokio::sync::Semaphore);
+/// A store with more calls than it can answer in time.
+struct BusyStore;
 
-impl Store for BlockedStore {
+impl Store for BusyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        self.0.acquire().await.unwrap().forget();
-        let each = vec![Answer::NotAsked; call.checks.len()];
-        Answers { each, source: Source::Redis }
+        let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+        Answers { each: vec![unanswered; call.checks.len()], source: Source::Shed }
     }
 
     async fn refund(&self, _: &[Receipt]) {}
 }
 
 #[tokio::test]
-async fn over_the_bound_calls_are_answered_locally_at_once() {
-    let local = MemoryStore::new(1_000);
-    let stand_in = FallbackConfig { in_flight_max: 2, ..FallbackConfig::default() };
-    let held = BlockedStore(tokio::sync::Semaphore::new(0));
-    let store = Arc::new(Fallback::new(held, local, stand_in));
-    let waiting: Vec<_> = (0..2)
-        .map(|_| {
-            let store = Arc::clone(&store);
-            tokio::spawn(async move {
-                let limit = window(10, OnStoreFailure::Local);
-                store.apply(&call(&[take(1, &limit, 1)], NOW)).await.source
-            })
-        })
-        .collect();
-    while store.in_flight() < 2 {
-        tokio::task::yield_now().await;
-    }
+async fn a_call_that_the_store_sheds_is_counted_apart() {
+    let store = Fallback::new(BusyStore, MemoryStore::new(1_000), FallbackConfig::default());
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
     assert_eq!(answers.source, Source::Shed);
     assert_eq!(store.outages().calls(FallbackReason::Shed), 1);
-    store.remote().0.add_permits(2);
-    for call in waiting {
-        assert_eq!(call.await.unwrap(), Source::Redis);
-    }
-    assert_eq!(store.in_flight(), 0);
+    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 0);
+}
+
+/// Hits of each counter of a scenario before the call, of a limit of 5.
+const USED_BEFORE: u64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Take,
+    /// A take under `charge: always`.
+    Debt,
+    Peek,
+    Refund,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -311,8 +326,44 @@ struct Scenario {
     role: Role,
     /// Unanswered, and whether it may have been carried out.
     silent: Option<ExecutionStatus>,
-    /// Of a limit of 5.
+    kind: Kind,
+    /// Of a limit of 5, of which [`USED_BEFORE`] are used.
     cost: u64,
+}
+
+impl Scenario {
+    fn limit(&self) -> Arc<Limit> {
+        let charge = if self.kind == Kind::Debt { Charge::Always } else { Charge::Admitted };
+        Arc::new(Limit { charge, ..Limit::clone(&window(5, self.failure)) })
+    }
+
+    fn op(&self) -> Op {
+        let cost = Hits(self.cost);
+        match self.kind {
+            Kind::Take | Kind::Debt => Op::Take { cost },
+            Kind::Peek => Op::Peek,
+            Kind::Refund => Op::Refund { cost },
+        }
+    }
+
+    /// Whether a store that has the counter passes the check.
+    fn fits(&self) -> bool {
+        match self.kind {
+            Kind::Take | Kind::Debt => USED_BEFORE + self.cost <= 5,
+            Kind::Peek | Kind::Refund => true,
+        }
+    }
+
+    /// Hits charged by a store that decides the check, and hits in use there afterwards. `keeps`
+    /// says that the charges of the call stay.
+    fn effect(&self, keeps: bool) -> (u64, u64) {
+        match self.kind {
+            Kind::Take if keeps && self.fits() => (self.cost, USED_BEFORE + self.cost),
+            Kind::Take | Kind::Peek => (0, USED_BEFORE),
+            Kind::Debt => (self.cost, (USED_BEFORE + self.cost).min(5)),
+            Kind::Refund => (0, USED_BEFORE.saturating_sub(self.cost)),
+        }
+    }
 }
 
 fn asked() -> impl Strategy<Value = Scenario> {
@@ -330,11 +381,18 @@ fn asked() -> impl Strategy<Value = Scenario> {
         Just(Some(ExecutionStatus::NotExecuted)),
         Just(Some(ExecutionStatus::Unknown))
     ];
-    let cost = prop_oneof![3 => 1..=5_u64, 1 => Just(6)];
-    (failure, role, silent, cost).prop_map(|(failure, role, silent, cost)| Scenario {
+    let kind = prop_oneof![
+        4 => Just(Kind::Take),
+        2 => Just(Kind::Debt),
+        1 => Just(Kind::Peek),
+        1 => Just(Kind::Refund)
+    ];
+    let cost = prop_oneof![3 => 1..=3_u64, 1 => 4..=6_u64];
+    (failure, role, silent, kind, cost).prop_map(|(failure, role, silent, kind, cost)| Scenario {
         failure,
         role,
         silent,
+        kind,
         cost,
     })
 }
@@ -347,9 +405,11 @@ fn expected(asked: &[Scenario]) -> Option<bool> {
         return None;
     }
     let passes = |one: &Scenario| match (one.silent, one.failure) {
+        // The local store makes refunds, whatever the rule says.
+        _ if one.kind == Kind::Refund => true,
         (Some(_), OnStoreFailure::Allow) => true,
         (Some(_), OnStoreFailure::Deny) => false,
-        _ => one.cost <= 5,
+        _ => one.fits(),
     };
     let required = asked.iter().filter(|one| one.role == Role::Required).all(passes);
     let with = |role: Role| asked.iter().filter(move |one| one.role == role);
@@ -366,10 +426,15 @@ fn settled(asked: &[Scenario], accounting: Accounting) -> Result<(), TestCaseErr
         let silent = |(at, one): (usize, &Scenario)| Some((at, one.silent?));
         *store.remote().silent.lock().unwrap() =
             asked.iter().enumerate().filter_map(silent).collect();
-        let limits: Vec<_> = asked.iter().map(|one| window(5, one.failure)).collect();
+        let limits: Vec<_> = asked.iter().map(Scenario::limit).collect();
         let checks: Vec<Check<'_>> = (1..)
             .zip(asked.iter().zip(&limits))
-            .map(|(id, (one, limit))| Check { role: one.role, ..take(id, limit, one.cost) })
+            .map(|(id, (one, limit))| {
+                let before = take(id, limit, USED_BEFORE);
+                store.remote().store.decide_one(&before, NOW);
+                store.local().decide_one(&before, NOW);
+                Check { role: one.role, op: one.op(), ..before }
+            })
             .collect();
         let answers = store.apply(&Call { accounting, ..call(&checks, NOW) }).await;
         let deciding = |(one, answer): (&Scenario, &Answer)| {
@@ -388,19 +453,31 @@ fn settled(asked: &[Scenario], accounting: Accounting) -> Result<(), TestCaseErr
             let remote = used(&store.remote().store, id, check.limit, NOW);
             let local = used(store.local(), id, check.limit, NOW);
             let keeps = accounting == Accounting::Independent || admitted;
-            let charge = if keeps && one.cost <= 5 { one.cost } else { 0 };
+            let (charge, used) = one.effect(keeps);
             let charged = answer.outcome().map_or(0, |outcome| outcome.charged.0);
-            match (one.silent, one.failure) {
-                (None, _) => prop_assert_eq!((remote, local, charged), (charge, charge, charge)),
-                (Some(_), OnStoreFailure::Local) if !unavailable => {
-                    prop_assert_eq!((remote, local, charged), (0, charge, charge));
+            let is_local = one.kind == Kind::Refund || one.failure == OnStoreFailure::Local;
+            match one.silent {
+                None => prop_assert_eq!((remote, local, charged), (used, used, charge)),
+                Some(_) if is_local && !unavailable => {
+                    prop_assert_eq!((remote, local, charged), (USED_BEFORE, used, charge));
                 }
-                (Some(_), _) => prop_assert_eq!((remote, local, charged), (0, 0, 0)),
+                Some(_) => {
+                    prop_assert_eq!((remote, local, charged), (USED_BEFORE, USED_BEFORE, 0));
+                }
             }
         }
+        let unconfirmed = |one: &&Scenario| {
+            let takes = matches!(one.kind, Kind::Take | Kind::Debt);
+            takes && one.silent.is_some() && one.role != Role::Shadow
+        };
+        let unconfirmed: u64 = asked.iter().filter(unconfirmed).map(|one| one.cost).sum();
+        let degraded = store.stats().admitted_hits.load(Ordering::SeqCst);
+        prop_assert_eq!(degraded, if admitted { unconfirmed } else { 0 });
         let returned = store.remote().refunded.lock().unwrap();
         let unheard = returned.iter().any(|r| asked[r.key.identity as usize - 1].silent.is_some());
         prop_assert!(!unheard, "what nobody heard of was refunded");
+        let owed = |r: &Receipt| asked[r.key.identity as usize - 1].kind == Kind::Debt;
+        prop_assert!(!returned.iter().any(owed), "a debt was refunded");
         Ok(())
     })
 }

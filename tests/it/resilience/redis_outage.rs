@@ -15,7 +15,9 @@ use tidegate::resilience::deadline::{BUDGET_DEFAULT, Deadline};
 use tidegate::resilience::fallback::{Fallback, FallbackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
+use tidegate::store::redis::client::config::{
+    Address, MonotonicClock, REPLY_TIMEOUT, RedisConfig, SILENCE_MAX,
+};
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
@@ -29,7 +31,7 @@ use crate::support::heavy;
 use crate::support::redis_server::{Server, until};
 
 /// Far above any round trip on a busy machine, so only a real fault makes a call late. With the
-/// service's 6 ms, an overloaded machine has outages before the one that the test causes, and Redis
+/// service's budget, an overloaded machine has outages before the one that the test causes, and Redis
 /// does not know what was admitted in them (`fallback` tests that bound).
 const PATIENT: Duration = Duration::from_secs(2);
 
@@ -47,45 +49,57 @@ async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
 
 fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
     let clock = Clock::default();
-    let began = clock.monotonic();
-    let now = move || {
-        let since = Clock::default().monotonic().duration_since(began);
-        Micros(u64::try_from(since.as_micros()).unwrap())
-    };
     let config = RedisConfig {
         addresses: vec![Address::Tcp("127.0.0.1".into(), port)],
-        breaker_clock: Some(MonotonicClock::new(now)),
+        // As the service does.
+        silence_max: SILENCE_MAX.max(budget / 2),
+        reply_timeout: REPLY_TIMEOUT.max(budget * 2),
+        breaker_clock: Some(MonotonicClock::new(|| Clock::default().monotonic())),
         ..RedisConfig::default()
     };
     let connections = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
     let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let remote = Deadline::new(store, budget, clock);
-    let stand_in = FallbackConfig { replicas, ..FallbackConfig::default() };
+    let stand_in = FallbackConfig { replicas };
     Fallback::new(remote, MemoryStore::new(100_000), stand_in)
 }
 
 fn limit(hits: u64) -> Arc<Limit> {
+    limit_with(hits, OnStoreFailure::Local)
+}
+
+fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     Arc::new(Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }),
         rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
         charge: Charge::Admitted,
-        on_store_failure: OnStoreFailure::Local,
+        on_store_failure,
         limit_id: 1,
     })
 }
 
 async fn asked(store: &Stack, identity: u128, limit: &Arc<Limit>) -> (bool, Source) {
+    let (answer, source) = answer_to(store, identity, limit, None).await;
+    let Answer::Decided(outcome) = answer else { panic!("a caller sees an error") };
+    (outcome.verdict == Verdict::Pass, source)
+}
+
+async fn answer_to(
+    store: &Stack,
+    identity: u128,
+    limit: &Arc<Limit>,
+    deadline: Option<Instant>,
+) -> (Answer, Source) {
     let checks = [take(identity, limit, 1)];
     let call = Call {
         checks: &checks,
         accounting: Accounting::AllOrNothing,
         now: Clock::default().now(),
-        deadline: None,
+        deadline,
     };
     let answers = store.apply(&call).await;
-    let Answer::Decided(outcome) = answers.each[0] else { panic!("a caller sees an error") };
-    (outcome.verdict == Verdict::Pass, answers.source)
+    (answers.each[0], answers.source)
 }
 
 /// Callers of one replica, each counter in turn.
@@ -160,7 +174,7 @@ async fn a_start_without_redis_decides_locally_until_redis_is_up() {
     let stack = cold(port, 1, BUDGET_DEFAULT);
     let limit = limit(1_000_000);
     assert_eq!(asked(&stack, 1, &limit).await, (true, Source::Local));
-    assert!(stack.outages().outage(Clock::default().now()).is_some());
+    assert!(stack.outage(Clock::default().now()).is_some());
     let _server = Server::try_start(port, &[], &[]).unwrap();
     let end = Instant::now() + crate::support::redis_server::PATIENCE;
     while asked(&stack, 1, &limit).await.1 != Source::Redis {
@@ -227,7 +241,7 @@ async fn a_frozen_redis_opens_the_breaker_and_is_used_again_once_it_thaws() {
     let overruns = stack.remote().overruns();
     load.more("still locally", &load.local, 500).await;
     let waited = stack.remote().overruns() - overruns;
-    assert!(waited < 100, "{waited} of 500 calls waited in vain for a node whose breaker is open");
+    assert_eq!(waited, 0, "of 500 calls waited in vain for a node whose breaker is open");
     server.thaw();
     load.more("Redis decides again", &load.remote, 500).await;
     load.end().await;
@@ -248,4 +262,90 @@ async fn a_black_hole_is_detected_by_the_callers_timeout_not_by_tcps() {
     proxy.swallow(false);
     load.more("Redis decides again", &load.remote, 500).await;
     load.end().await;
+}
+
+/// Sends calls at once, and counts those that Redis decided.
+async fn decided_by_redis(stack: &Stack, calls: u32, limit: &Arc<Limit>) -> usize {
+    let all = (0..calls).map(|_| answer_to(stack, 1, limit, None));
+    let answers = futures_util::future::join_all(all).await;
+    let by_redis = |(answer, source): &&(Answer, Source)| {
+        answer.outcome().is_some() && *source == Source::Redis
+    };
+    answers.iter().filter(by_redis).count()
+}
+
+/// Freezes Redis until the breaker is open, leaves it frozen and then thawed without any traffic, and
+/// returns how many of the first calls Redis decides.
+async fn first_calls_after_a_thaw(calls: u32) -> usize {
+    let server = Server::start(&[]);
+    let stack = replica(server.port, 1, PATIENT).await;
+    let limit = limit_with(1_000_000, OnStoreFailure::Error);
+    assert_eq!(decided_by_redis(&stack, 20, &limit).await, 20);
+    server.freeze();
+    assert_eq!(decided_by_redis(&stack, 20, &limit).await, 0, "Redis is frozen");
+    assert!(!stack.remote().is_available());
+    // No traffic, so only PINGs can notice the thaw.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(times_opened(&stack), 1, "it stays open");
+    server.thaw();
+    until("the breaker closes without traffic", || stack.remote().is_available()).await;
+    let now = Clock::default().now();
+    assert!(stack.outage(Micros(now.0 + 2_000_000)).is_none(), "it is not degraded any more");
+    decided_by_redis(&stack, calls, &limit).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn none_of_twenty_first_calls_after_a_thaw_fails() {
+    let _turn = heavy::turn().await;
+    assert_eq!(first_calls_after_a_thaw(20).await, 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn none_of_a_hundred_first_calls_after_a_thaw_fails() {
+    let _turn = heavy::turn().await;
+    assert_eq!(first_calls_after_a_thaw(100).await, 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_opening_breaker_answers_every_call_that_waits() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    let stack = replica(server.port, 1, PATIENT).await;
+    let limit = limit(1_000_000);
+    assert_eq!(decided_by_redis(&stack, 20, &limit).await, 20);
+    server.freeze();
+    // More than the connections write at once, so some wait in flight and some in the queues.
+    assert_eq!(decided_by_redis(&stack, 900, &limit).await, 0);
+    assert_eq!(times_opened(&stack), 1);
+    assert_eq!(stack.remote().overruns(), 0, "the breaker ended them, not their budget");
+    server.thaw();
+}
+
+#[tokio::test]
+async fn a_flood_is_shed_and_opens_no_breaker() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    let stack = replica(server.port, 1, PATIENT).await;
+    let limit = limit(1_000_000);
+    let all = (0..4_000).map(|_| asked(&stack, 1, &limit));
+    let answers = futures_util::future::join_all(all).await;
+    let by = |wanted: Source| answers.iter().filter(|(_, source)| *source == wanted).count();
+    assert_eq!(by(Source::Redis) + by(Source::Shed), 4_000, "none is late");
+    assert!(by(Source::Shed) > 2_000, "the queues hold 1,024");
+    assert!(by(Source::Redis) >= 256, "what fits is sent");
+    assert_eq!(times_opened(&stack), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    let stack = replica(server.port, 1, PATIENT).await;
+    let limit = limit(1_000_000);
+    let written =
+        || -> u64 { stack.remote().nodes().iter().map(|node| node.stats.script_calls.get()).sum() };
+    let before = written();
+    let soon = Clock::default().monotonic() + Duration::from_millis(1);
+    assert_eq!(answer_to(&stack, 1, &limit, Some(soon)).await.1, Source::Shed);
+    assert_eq!(written(), before);
 }

@@ -1,6 +1,9 @@
 //! Certificate authorities for one test, and the certificates they sign.
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    SanType,
+};
 
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
@@ -36,6 +39,32 @@ impl Authority {
         self.signs_with(name, |params| {
             params.not_before = rcgen::date_time_ymd(2019, 1, 1);
             params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    /// The same, valid from 2100 on.
+    pub fn signs_for_later(&self, name: &str) -> Identity {
+        self.signs_with(name, |params| params.not_before = rcgen::date_time_ymd(2100, 1, 1))
+    }
+
+    /// The same, for clients only.
+    pub fn signs_client(&self, name: &str) -> Identity {
+        self.signs_with(name, |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        })
+    }
+
+    /// A DNS name, also if it looks like a URI.
+    pub fn signs_dns_name(&self, name: &str) -> Identity {
+        self.signs_with("nobody.test", |params| {
+            params.subject_alt_names = vec![SanType::DnsName(name.try_into().unwrap())];
+        })
+    }
+
+    /// A URI, also if it looks like a DNS name.
+    pub fn signs_uri(&self, name: &str) -> Identity {
+        self.signs_with("nobody.test", |params| {
+            params.subject_alt_names = vec![SanType::URI(name.try_into().unwrap())];
         })
     }
 

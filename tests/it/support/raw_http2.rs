@@ -171,3 +171,15 @@ pub async fn until_closed(socket: &mut TcpStream) -> bool {
     }
     goaway
 }
+
+/// Raises the limit of open files: a client needs as many as the server that it attacks.
+pub fn open_files(needed: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let granted = getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed as u64);
+    assert!(enough(granted.maximum), "needs {needed} open files: ulimit -Hn {needed}, as root");
+    if !enough(granted.current) {
+        let raised = Rlimit { current: granted.maximum, maximum: granted.maximum };
+        setrlimit(Resource::Nofile, raised).unwrap();
+    }
+}

@@ -154,6 +154,13 @@ impl Tidegate {
         until("tidegate to end", || self.child.try_wait().expect("a child")).code()
     }
 
+    /// A field of its /proc status in KiB, such as VmRSS.
+    pub(crate) fn kib(&self, field: &str) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).expect("Linux");
+        let line = status.lines().find(|line| line.starts_with(field)).expect("the field");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

@@ -277,7 +277,7 @@ async fn a_call_on_a_half_moved_slot_is_retried_once_and_then_not_executed() {
 
     let mut command = redis::cmd("EVALSHA");
     command.arg(&COUNT.sha).arg(2).arg(&both);
-    let half = ScriptCall { script: &COUNT, command, slot: Some(slot) };
+    let half = ScriptCall { slot: Some(slot), command, ..call.clone() };
     let replies = connections.send(ScriptCalls::from_iter([half])).await;
     let moving = SendError { kind: SendErrorKind::Moving, executed: ExecutionStatus::NotExecuted };
     assert_eq!(replies.as_slice(), [Err(moving)]);

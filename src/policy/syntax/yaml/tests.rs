@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns the start of the error message that rejects `text`.
 fn error(text: &str) -> Option<&'static str> {
-    let message = parse(text).err()?.message;
+    let message = parse(text).err()?.remove(0).message;
     ["nested", "aliases", "the file is empty"].into_iter().find(|start| message.starts_with(start))
 }
 

@@ -5,10 +5,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use super::circuit_breaker::RANDOM_MAX;
-
-/// Wait after the first failure. It doubles with each further failure. With 20 ms, a restarted
-/// server is reached within 100 ms of its start.
+/// Wait after the first failure, doubled with each further failure. A restarted server is reached
+/// within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Longest wait after a failure other than a denied login. A recovering Redis easily handles a
 /// hundred processes that each connect once a second.
@@ -67,12 +65,14 @@ impl Backoff {
 /// Returns a random duration between half of `wait` and `wait`.
 pub(crate) fn with_jitter(wait: Duration) -> Duration {
     let random = u32::try_from(random()).unwrap_or(0);
-    wait / 2 + (wait / 2).saturating_mul(random) / 1024
+    wait / 2 + (wait / 2).saturating_mul(random) / 1_024
 }
 
-/// Returns a uniformly distributed random number below
-/// [`RANDOM_MAX`](super::circuit_breaker::RANDOM_MAX).
-pub(crate) fn random() -> u64 {
+/// Exclusive upper bound of [`random`].
+const RANDOM_MAX: u64 = 1_024;
+
+/// Returns a random number below [`RANDOM_MAX`].
+fn random() -> u64 {
     // `RandomState` has random keys. It is the only source of randomness in the standard library,
     // and good enough for jitter.
     RandomState::new().hash_one(()) % RANDOM_MAX

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::domain::Micros;
 use crate::store::redis::keys::Prefix;
@@ -16,9 +16,13 @@ pub const CONNECTIONS_PER_NODE: usize = 2;
 /// Default timeout for connecting, including TLS and the Redis handshake. On a healthy network,
 /// connecting takes a few milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Default time after which an unanswered command closes its connection. Callers stop waiting long
-/// before (after 6 ms), and a longer timeout would only delay the reconnect.
+/// Default time after which an unanswered command closes its connection. Callers gave up long
+/// before, and waiting longer would only delay the reconnect.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Default time without a byte from a node after which a waiting command opens the node's circuit
+/// breaker. A fork, a slow script, or an `fsync` rarely stops a healthy Redis for longer.
+pub const SILENCE_MAX: Duration = Duration::from_millis(50);
 
 /// Redis deployment: a single server, a master behind sentinels, or a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -177,7 +181,10 @@ pub struct RedisConfig {
     pub connect_timeout: Duration,
     /// Time after which an unanswered command closes its connection.
     pub reply_timeout: Duration,
-    /// Clock for the circuit breakers and the duration metrics; `None` disables both.
+    /// Time without a byte from a node after which a waiting command opens the node's circuit breaker.
+    pub silence_max: Duration,
+    /// Clock for the circuit breakers, the load estimates, and the duration metrics. `None`: none of
+    /// these, so calls are sent as long as a connection is open.
     pub breaker_clock: Option<MonotonicClock>,
     /// Single-threaded runtimes of the workers. Connections are distributed over them round-robin,
     /// and a worker's calls prefer a connection on its own runtime, because waking another thread
@@ -188,20 +195,30 @@ pub struct RedisConfig {
     pub info_interval: Option<Duration>,
 }
 
-/// Monotonic clock, in microseconds since an arbitrary moment. Wraps a function, because only
+/// Monotonic clock, in microseconds since the clock was made. A function passed in, because only
 /// `src/clock.rs` asks the operating system for the time.
 #[derive(Clone)]
-pub struct MonotonicClock(Arc<dyn Fn() -> Micros + Send + Sync>);
+pub struct MonotonicClock {
+    read: Arc<dyn Fn() -> Instant + Send + Sync>,
+    origin: Instant,
+}
 
 impl MonotonicClock {
-    /// Creates a clock from a function that reads the time. It is called twice per script call and
-    /// twice per write.
-    pub fn new(read: impl Fn() -> Micros + Send + Sync + 'static) -> Self {
-        MonotonicClock(Arc::new(read))
+    /// Makes a clock of `read`, which is called twice per script call and twice per write.
+    pub fn new(read: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
+        let origin = read();
+        MonotonicClock { read: Arc::new(read), origin }
     }
 
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Micros {
-        (self.0)()
+        self.micros_at((self.read)())
+    }
+
+    /// Returns the time of an instant.
+    pub(crate) fn micros_at(&self, instant: Instant) -> Micros {
+        let since = instant.saturating_duration_since(self.origin);
+        Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
@@ -227,6 +244,7 @@ impl Default for RedisConfig {
             connections_per_node: CONNECTIONS_PER_NODE,
             connect_timeout: CONNECT_TIMEOUT,
             reply_timeout: REPLY_TIMEOUT,
+            silence_max: SILENCE_MAX,
             breaker_clock: None,
             worker_runtimes: Vec::new(),
             info_interval: None,

@@ -10,8 +10,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use deadpool_redis::Connection as PooledConnection;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -19,16 +19,19 @@ use redis::{Arg, Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, mpsc};
 
 use super::backoff::Backoff;
-use super::config::MonotonicClock;
-use super::dialer::{ConnectError, Dialer, script_load};
+use super::circuit_breaker::PROBE_INTERVAL;
+use super::connection_load::{ConnectionLoad, LoadMeter};
+use super::connection_probe::ProbeResult;
+use super::dialer::{ConnectError, ConnectionSignal, Dialer, script_load};
 use super::error_reply::{ErrorReply, Redirect};
+use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 
-/// Maximum number of commands in one write. Redis answers a batch of 128 in about 0.5 ms; a batch
-/// of 1024 takes 8 ms, more than the budget of its last command.
+/// Commands in one write, at most. Redis answers a batch of 128 in about 0.5 ms; a batch of 1024
+/// takes 8 ms, half of the budget that Envoy's default timeout leaves.
 const COMMANDS_MAX: usize = 128;
 /// Approximate maximum size of one write, in bytes. Redis reads 16 KiB from a connection before it
 /// serves the next connection.
@@ -50,24 +53,32 @@ const RELOADS_MAX: u8 = 3;
 pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
     pub(crate) queue: mpsc::Receiver<Batch>,
-    pub(crate) connected: Arc<AtomicBool>,
+    /// Wakes the task if the connection breaks or the circuit breaker opens.
+    pub(crate) signal: Arc<ConnectionSignal>,
+    /// Whether the connection is open and takes commands.
+    pub(crate) ready: Arc<AtomicBool>,
+    pub(crate) load: Arc<ConnectionLoad>,
+    pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
     /// Notified when the connection fails, or when an error reply shows that the topology may have
     /// changed.
     pub(crate) refresh_needed: Arc<Notify>,
-    /// Clock for measuring round trips; `None` if they are not measured.
-    pub(crate) clock: Option<MonotonicClock>,
+    /// Circuit breaker of the node, which also has the clock. `None`: no breaker, and nothing is
+    /// measured.
+    pub(crate) breaker: Option<Arc<NodeBreaker>>,
 }
 
-/// Reason why a connection was closed.
+/// Reason why a connection stopped sending commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CloseReason {
-    /// The node was dropped, so the connection is not reopened.
+pub(super) enum CloseReason {
+    /// The node was dropped; there is no reconnect.
     NodeClosed,
     /// The connection broke, or its oldest command was not answered within the reply timeout.
     Lost,
     /// The server answered READONLY: it has become a replica.
     Demoted,
+    /// The circuit breaker opened. The connection stays open for PINGs.
+    BreakerOpened,
 }
 
 /// Batch of commands that was written and whose replies have not arrived.
@@ -82,79 +93,114 @@ impl Connection {
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
-            self.stats.connects.add(1);
+            self.record_connected();
             self.stats.connected.add(1);
-            self.connected.store(true, Ordering::Release);
-            let reason = self.serve(&connection, &mut backoff).await;
-            self.connected.store(false, Ordering::Release);
+            let reason = self.serve_until_closed(connection, &mut backoff).await;
             self.stats.connected.sub(1);
-            drop(PooledConnection::take(connection));
             if reason == CloseReason::NodeClosed {
                 return;
             }
-            self.stats.losses.add(1);
-            tracing::warn!(node = %self.dialer.address(), ?reason, "a connection to Redis was lost");
-            self.refresh_needed.notify_one();
+            self.record_loss(reason);
         }
     }
 
-    /// Retries connecting until it succeeds. Rejects the commands that are queued meanwhile.
+    fn record_connected(&self) {
+        self.stats.connects.add(1);
+        if let Some(breaker) = &self.breaker {
+            breaker.record_connected();
+        }
+    }
+
+    fn record_loss(&self, reason: CloseReason) {
+        self.stats.losses.add(1);
+        tracing::warn!(node = %self.dialer.address(), ?reason, "a connection to Redis was lost");
+        self.refresh_needed.notify_one();
+    }
+
+    /// Retries connecting until it succeeds, and rejects commands that are queued meanwhile.
     /// Returns `None` if the node is dropped.
-    async fn connect(&mut self, backoff: &mut Backoff) -> Option<PooledConnection> {
+    async fn connect(&mut self, backoff: &mut Backoff) -> Option<MultiplexedConnection> {
+        let Connection { dialer, queue, load, stats, refresh_needed, breaker, .. } = self;
+        let dial = dial(dialer, stats, breaker.as_deref(), refresh_needed, backoff);
+        tokio::pin!(dial);
         loop {
-            if let Some(wait) = backoff.next_wait() {
-                reject_commands_until(&mut self.queue, &self.stats, tokio::time::sleep(wait))
-                    .await?;
-            }
-            // Discard a notification that an earlier connection left behind.
-            let _ = self.dialer.disconnected.notified().now_or_never();
-            match reject_commands_until(&mut self.queue, &self.stats, self.dialer.connect()).await?
-            {
-                Ok(connection) => return Some(connection),
-                Err(error) => {
-                    self.stats.connect_failures.add(1);
-                    self.log_failure(backoff, &error);
-                    backoff.record_failure(matches!(error, ConnectError::Denied(_)));
-                    self.refresh_needed.notify_one();
+            tokio::select! {
+                connection = &mut dial => return Some(connection),
+                batch = queue.recv() => {
+                    let batch = batch?;
+                    load.remove(batch.len());
+                    stats.not_connected.add(batch.len() as u64);
+                    for command in batch {
+                        command.reject(SendErrorKind::NotConnected);
+                    }
                 }
             }
         }
     }
 
-    /// Logs a connection failure, unless the previous attempt failed too.
-    fn log_failure(&self, backoff: &Backoff, error: &ConnectError) {
-        if backoff.is_repeated() {
-            return;
-        }
-        let node = self.dialer.address();
-        match error {
-            ConnectError::NotMaster => tracing::warn!(%node, "the Redis node is not a master"),
-            ConnectError::Denied(reason) => {
-                tracing::error!(%node, reason, "Redis denied our login or a command");
+    /// Uses a connection until it has to be opened again: sends commands or, while the circuit
+    /// breaker is open, PINGs.
+    async fn serve_until_closed(
+        &mut self,
+        mut connection: MultiplexedConnection,
+        backoff: &mut Backoff,
+    ) -> CloseReason {
+        let mut first_ping = Duration::ZERO;
+        loop {
+            while self.breaker.as_ref().is_some_and(|breaker| breaker.is_open()) {
+                match self.probe(&connection, first_ping, backoff).await {
+                    ProbeResult::Answered => {}
+                    ProbeResult::Replaced(new) => {
+                        self.stats.timeouts.add(1);
+                        self.record_loss(CloseReason::Lost);
+                        self.record_connected();
+                        connection = new;
+                        first_ping = Duration::ZERO;
+                    }
+                    ProbeResult::Closed(reason) => return reason,
+                }
             }
-            ConnectError::Failed(reason) => {
-                tracing::warn!(%node, reason, "cannot connect to Redis");
+            self.ready.store(true, Ordering::Release);
+            let reason = self.serve(&connection, backoff).await;
+            self.ready.store(false, Ordering::Release);
+            if reason != CloseReason::BreakerOpened {
+                return reason;
             }
+            // The node may answer PINGs and still not serve, so the first one is not sent at once.
+            first_ping = PROBE_INTERVAL;
         }
     }
 
-    /// Sends queued commands over an open connection until the connection is closed.
+    /// Sends queued commands over an open connection until the connection is closed or the circuit
+    /// breaker opens.
     async fn serve(
         &mut self,
         connection: &MultiplexedConnection,
         backoff: &mut Backoff,
     ) -> CloseReason {
-        let disconnected = Arc::clone(&self.dialer.disconnected);
+        let signal = Arc::clone(&self.signal);
         let mut batches = FuturesUnordered::new();
         let mut incoming: Vec<Batch> = Vec::with_capacity(COMMANDS_MAX);
         let mut pending: VecDeque<PendingCommand> = VecDeque::with_capacity(COMMANDS_MAX);
         let mut in_flight = 0;
         let mut closed = false;
+        // When the batches in flight were written, the oldest first.
+        let mut sent: VecDeque<Micros> = VecDeque::with_capacity(BATCHES_IN_FLIGHT_MAX);
+        // Set at most once per `silence_max`: setting a timer for every write would cost more.
+        let silence_max = self.dialer.config().silence_max;
+        let silence = tokio::time::sleep(silence_max);
+        tokio::pin!(silence);
+        let mut silence_is_set = false;
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
                 && let Some(batch) = self.write_batch(&mut pending)
             {
                 in_flight += batch.commands.len();
+                sent.extend(batch.sent);
+                if batch.sent.is_some() && !silence_is_set {
+                    silence.set(tokio::time::sleep(silence_max));
+                    silence_is_set = true;
+                }
                 batches.push(send(connection.clone(), batch));
             }
             if closed && batches.is_empty() {
@@ -165,18 +211,49 @@ impl Connection {
                 biased;
                 Some((batch, result)) = batches.next(), if !batches.is_empty() => {
                     in_flight -= batch.commands.len();
+                    sent.pop_front();
                     match self.dispatch_replies(batch, result, &mut pending) {
                         Ok(()) => backoff.record_success(),
                         Err(reason) => break reason,
                     }
                 }
-                () = disconnected.notified() => {
-                    // The library has already completed every batch that was answered.
-                    while let Some((batch, result)) = batches.next().await {
-                        in_flight -= batch.commands.len();
-                        let _ = self.dispatch_replies(batch, result, &mut pending);
+                () = signal.woken() => {
+                    if signal.is_broken() {
+                        // The library has already completed every batch that was answered.
+                        while let Some((batch, result)) = batches.next().await {
+                            in_flight -= batch.commands.len();
+                            let _ = self.dispatch_replies(batch, result, &mut pending);
+                        }
+                        break CloseReason::Lost;
                     }
-                    break CloseReason::Lost;
+                    if self.breaker.as_ref().is_some_and(|breaker| breaker.is_open()) {
+                        break CloseReason::BreakerOpened;
+                    }
+                }
+                () = &mut silence, if silence_is_set => {
+                    let Some(left) = self.silence_left(sent.front()) else {
+                        silence_is_set = false;
+                        continue;
+                    };
+                    if !left.is_zero() {
+                        silence.set(tokio::time::sleep(left));
+                        continue;
+                    }
+                    let answers = self.stats.answers.get();
+                    read_again().await;
+                    silence.set(tokio::time::sleep(silence_max));
+                    if let Some((batch, result)) = batches.next().now_or_never().flatten() {
+                        in_flight -= batch.commands.len();
+                        sent.pop_front();
+                        if let Err(reason) = self.dispatch_replies(batch, result, &mut pending) {
+                            break reason;
+                        }
+                    } else if self.stats.answers.get() == answers
+                        && let Some(breaker) = &self.breaker
+                    {
+                        breaker.record_silence();
+                        break CloseReason::BreakerOpened;
+                    }
                 }
                 received = self.queue.recv_many(&mut incoming, COMMANDS_MAX),
                     if !closed && pending.is_empty() && batches.len() < BATCHES_IN_FLIGHT_MAX =>
@@ -186,11 +263,27 @@ impl Connection {
                 }
             }
         };
+        self.load.remove(in_flight + pending.len());
         self.stats.unknown.add(in_flight as u64);
+        let kind = match reason {
+            CloseReason::BreakerOpened => SendErrorKind::BreakerOpen,
+            CloseReason::NodeClosed | CloseReason::Lost | CloseReason::Demoted => {
+                SendErrorKind::NotConnected
+            }
+        };
         for command in pending {
-            command.reject(SendErrorKind::NotConnected);
+            command.reject(kind);
         }
         reason
+    }
+
+    /// Returns how long the node may still be silent before the circuit breaker opens. `None` if no
+    /// command is waiting. `oldest` is the time at which the oldest command was written.
+    fn silence_left(&self, oldest: Option<&Micros>) -> Option<Duration> {
+        let breaker = self.breaker.as_ref()?;
+        let since = breaker.last_answer().max(*oldest?);
+        let silent = Duration::from_micros(breaker.clock.now().saturating_sub(since).0);
+        Some(self.dialer.config().silence_max.saturating_sub(silent))
     }
 
     /// Moves pending commands into one batch, and drops those whose callers have stopped waiting.
@@ -200,10 +293,21 @@ impl Connection {
         let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut bytes = 0;
         let mut loaded = Vec::new();
+        let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
+        // A reply to a command written now arrives at this time at the earliest.
+        let earliest =
+            now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         while commands.len() < COMMANDS_MAX && bytes < BYTES_MAX {
             let Some(command) = pending.pop_front() else { break };
             if command.is_abandoned() {
+                self.load.remove(1);
                 self.stats.abandoned.add(1);
+                continue;
+            }
+            if command.deadline < earliest {
+                self.load.remove(1);
+                self.stats.shed.add(1);
+                command.reject(SendErrorKind::Overload);
                 continue;
             }
             let before = pipeline.len();
@@ -226,8 +330,7 @@ impl Connection {
         self.stats.writes.add(1);
         self.stats.script_calls.add(commands.len() as u64);
         self.stats.write_sizes.record(commands.len() as u64);
-        let sent = self.clock.as_ref().map(MonotonicClock::now);
-        Some(InFlightBatch { pipeline, commands, sent })
+        Some(InFlightBatch { pipeline, commands, sent: now })
     }
 
     /// Sends every reply of a batch to its caller. Commands answered with NOSCRIPT return to
@@ -237,14 +340,17 @@ impl Connection {
     ///
     /// Returns the reason for closing the connection.
     fn dispatch_replies(
-        &self,
+        &mut self,
         batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
         pending: &mut VecDeque<PendingCommand>,
     ) -> Result<(), CloseReason> {
         let InFlightBatch { pipeline, commands, sent } = batch;
-        if let (Some(clock), Some(sent)) = (&self.clock, sent) {
-            self.stats.round_trips.record(clock.now().saturating_sub(sent).0);
+        let answers = commands.len();
+        self.load.remove(answers);
+        let now = self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now());
+        if let Some(sent) = sent {
+            self.stats.round_trips.record(now.saturating_sub(sent).0);
         }
         let replies = match result {
             Ok(replies) if replies.len() == pipeline.len() => replies,
@@ -256,9 +362,14 @@ impl Connection {
                 return Err(self.connection_lost(&commands));
             }
         };
+        self.stats.answers.add(answers as u64);
+        if let Some(sent) = sent {
+            self.meter.record(&self.load, sent, now, answers);
+        }
         let mut replies = replies.into_iter();
         let mut at = 0;
         let mut demoted = false;
+        let mut errors = 0;
         for in_flight in commands {
             at += in_flight.skip;
             let reply = replies.by_ref().nth(in_flight.skip).unwrap_or_default();
@@ -269,9 +380,16 @@ impl Connection {
             };
             let reply = ErrorReply::classify(&error, self.dialer.address());
             demoted |= error.code() == "READONLY";
+            errors += u64::from(reply.is_out_of_service());
             let command = || pipeline.cmd_iter().nth(at).cloned();
-            pending.extend(self.handle_error(reply, in_flight, command));
+            if let Some(command) = self.handle_error(reply, in_flight, command) {
+                self.load.add(1);
+                pending.push_back(command);
+            }
             at += 1;
+        }
+        if let Some(breaker) = &self.breaker {
+            breaker.record_answers(answers, errors, now);
         }
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
@@ -327,23 +445,54 @@ impl Connection {
     }
 }
 
-/// Waits until `work` completes and returns its output. Rejects the commands that are queued
-/// meanwhile. Returns `None` if the node is dropped.
-async fn reject_commands_until<W: Future>(
-    queue: &mut mpsc::Receiver<Batch>,
+/// Retries connecting until it succeeds.
+pub(super) async fn dial(
+    dialer: &mut Dialer,
     stats: &NodeStats,
-    work: W,
-) -> Option<W::Output> {
-    tokio::pin!(work);
+    breaker: Option<&NodeBreaker>,
+    refresh_needed: &Notify,
+    backoff: &mut Backoff,
+) -> MultiplexedConnection {
     loop {
-        tokio::select! {
-            done = &mut work => return Some(done),
-            batch = queue.recv() => for command in batch? {
-                stats.not_connected.add(1);
-                command.reject(SendErrorKind::NotConnected);
-            },
+        if let Some(wait) = backoff.next_wait() {
+            tokio::time::sleep(wait).await;
         }
+        let error = match dialer.connect().await {
+            Ok(connection) => return connection,
+            Err(error) => error,
+        };
+        stats.connect_failures.add(1);
+        if !backoff.is_repeated() {
+            log_connect_failure(dialer, &error);
+        }
+        backoff.record_failure(matches!(error, ConnectError::Denied(_)));
+        if let Some(breaker) = breaker {
+            breaker.record_connect_failure();
+        }
+        refresh_needed.notify_one();
     }
+}
+
+fn log_connect_failure(dialer: &Dialer, error: &ConnectError) {
+    let node = dialer.address();
+    match error {
+        ConnectError::NotMaster => tracing::warn!(%node, "the Redis node is not a master"),
+        ConnectError::Denied(reason) => {
+            tracing::error!(%node, reason, "Redis denied our login or a command");
+        }
+        ConnectError::Failed(reason) => tracing::warn!(%node, reason, "cannot connect to Redis"),
+    }
+}
+
+/// Gives the library's task the chance to read once more, so that a process that was short of CPU
+/// does not mistake its own silence for that of the node.
+async fn read_again() {
+    for _ in 0..2 {
+        // The runtime polls the sockets before it resumes a task that yielded.
+        tokio::task::yield_now().await;
+    }
+    // With several runtime threads, the library's task may run on another one.
+    tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 async fn send(

@@ -3,10 +3,11 @@
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
-use redis::aio::ConnectionLike;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
@@ -178,8 +179,36 @@ pub(crate) struct Dialer {
     address: Address,
     pool: Option<PoolOfOne>,
     stats: Arc<NodeStats>,
-    /// Notified when the connection opened last breaks.
-    pub(crate) disconnected: Arc<Notify>,
+    signal: Arc<ConnectionSignal>,
+}
+
+/// Wakes the task of a connection when the connection breaks or the node's circuit breaker opens.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionSignal {
+    notify: Notify,
+    is_broken: AtomicBool,
+}
+
+impl ConnectionSignal {
+    /// Wakes the connection's task.
+    pub(crate) fn wake(&self) {
+        self.notify.notify_one();
+    }
+
+    /// Waits until the task is woken.
+    pub(crate) async fn woken(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Whether the current connection broke.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Acquire)
+    }
+
+    fn set_broken(&self) {
+        self.is_broken.store(true, Ordering::Release);
+        self.wake();
+    }
 }
 
 /// Pool of one connection, and the credentials that it was built with.
@@ -194,17 +223,26 @@ impl Dialer {
         context: Arc<ClientContext>,
         address: Address,
         stats: Arc<NodeStats>,
+        signal: Arc<ConnectionSignal>,
     ) -> Dialer {
-        Dialer { context, address, pool: None, stats, disconnected: Arc::new(Notify::new()) }
+        Dialer { context, address, pool: None, stats, signal }
+    }
+
+    /// Returns the client's configuration.
+    pub(crate) fn config(&self) -> &RedisConfig {
+        &self.context.config
     }
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Opens a connection: logs in, loads every script and, if the deployment uses sentinels,
-    /// checks that the server is a master.
-    pub(crate) async fn connect(&mut self) -> Result<Connection, ConnectError> {
+    /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
+    /// is a master. The connection is taken out of the pool, so that another one can be opened while
+    /// it is in use.
+    pub(crate) async fn connect(&mut self) -> Result<MultiplexedConnection, ConnectError> {
+        // An earlier connection may have broken after it was given up.
+        self.signal.is_broken.store(false, Ordering::Release);
         let password = password(&self.context.config.auth)?;
         let tls_generation = self.context.tls.as_ref().map_or(0, ClientTls::refresh);
         let pool = match &self.pool {
@@ -222,23 +260,19 @@ impl Dialer {
             Err(PoolError::Backend(error)) => return Err(error.into()),
             Err(other) => return Err(ConnectError::Failed(other.to_string())),
         };
-        match self.handshake(&mut connection).await {
-            Ok(()) => Ok(connection),
-            Err(error) => {
-                drop(Connection::take(connection));
-                Err(error)
-            }
-        }
+        let handshake = self.handshake(&mut connection).await;
+        let connection = Connection::take(connection);
+        handshake.map(|()| connection)
     }
 
     fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
         let config = &self.context.config;
         let info =
             self.context.connection_info(&self.address, &config.auth, password, config.db)?;
-        let disconnected = Arc::clone(&self.disconnected);
+        let signal = Arc::clone(&self.signal);
         let notify = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                disconnected.notify_one();
+                signal.set_broken();
             }
             Ok::<(), std::convert::Infallible>(())
         };

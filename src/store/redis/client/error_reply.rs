@@ -56,9 +56,15 @@ impl ErrorReply {
         }
     }
 
-    /// Classifies error codes for which the `redis` crate has no variant. OOM, MISCONF, and
-    /// NOREPLICAS mean that the script wrote nothing: Redis checks memory and disk before the first
-    /// write of a script and not afterwards.
+    /// Whether the reply says that the node cannot serve calls at present. A redirection does not.
+    pub(crate) fn is_out_of_service(&self) -> bool {
+        let ErrorReply::Failed(error) = self else { return false };
+        matches!(error.kind, SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy)
+    }
+
+    /// Classifies error codes that `redis` has no name for. OOM, MISCONF, and NOREPLICAS mean that
+    /// the script wrote nothing: Redis checks memory and disk before the first write of a script
+    /// and not afterwards.
     fn from_code(code: &str) -> ErrorReply {
         match code {
             "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),

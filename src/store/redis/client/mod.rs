@@ -8,6 +8,8 @@
 //! | `cluster`, [`slot_table`], `slot_refresh` | Redis Cluster: routing, the slot table, its refresh |
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
 //! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
+//! | `connection_probe` | what a connection does while the circuit breaker is open |
+//! | `connection_load` | whether a call can be answered in time |
 //! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |
 //! | `dialer`, `client_tls`, `backoff` | opening connections, TLS, waits between connection attempts |
 //! | [`error_reply`] | classification of error replies: did the script run, does a retry help |
@@ -22,6 +24,8 @@ mod client_tls;
 mod cluster;
 pub mod config;
 mod connection;
+mod connection_load;
+mod connection_probe;
 mod dialer;
 pub mod error_reply;
 pub mod info;

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::mpsc::error::TrySendError;
@@ -12,12 +12,17 @@ use tokio::sync::{Notify, mpsc};
 
 use super::config::Address;
 use super::connection::{Connection, QUEUE_MAX};
-use super::dialer::{ClientContext, Dialer};
+use super::connection_load::{ConnectionLoad, LoadMeter};
+use super::dialer::{ClientContext, ConnectionSignal, Dialer};
 use super::info::NodeInfo;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
 use super::pending_command::{Batch, PendingCommand, PendingReply};
 use super::transport::{ScriptCall, SendErrorKind};
+use crate::domain::Micros;
+
+/// Interval at which one call is sent although it does not fit.
+const MEASUREMENT_INTERVAL: Micros = Micros(100_000);
 
 thread_local! {
     /// Index of this thread's runtime in `RedisConfig::worker_runtimes`; `None` on other threads.
@@ -36,6 +41,8 @@ pub(crate) struct Node {
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
     breaker: Option<Arc<NodeBreaker>>,
+    /// Time from which on the next call is sent although it does not fit, in microseconds.
+    next_measurement: AtomicU64,
     info: ArcSwapOption<NodeInfo>,
 }
 
@@ -43,7 +50,9 @@ pub(crate) struct Node {
 #[derive(Debug)]
 struct ConnectionHandle {
     queue: mpsc::Sender<Batch>,
-    connected: Arc<AtomicBool>,
+    /// Whether the connection is open and takes commands.
+    ready: Arc<AtomicBool>,
+    load: Arc<ConnectionLoad>,
 }
 
 impl Node {
@@ -58,16 +67,34 @@ impl Node {
         let config = &context.config;
         let stats = Arc::new(NodeStats::default());
         let runtimes = &config.worker_runtimes;
-        let open_connection = |index: usize| {
+        let connections = config.connections_per_node.max(1);
+        let signals: Vec<Arc<ConnectionSignal>> =
+            (0..connections).map(|_| Arc::default()).collect();
+        let breaker = config.breaker_clock.clone().map(|clock| {
+            let (stats, refresh_needed) = (Arc::clone(&stats), Arc::clone(refresh_needed));
+            let signals = signals.clone();
+            Arc::new(NodeBreaker::new(clock, address.to_string(), stats, refresh_needed, signals))
+        });
+        let open_connection = |(index, signal): (usize, Arc<ConnectionSignal>)| {
             let (sender, queue) = mpsc::channel(QUEUE_MAX);
-            let connected = Arc::new(AtomicBool::new(false));
+            let (ready, load): (Arc<AtomicBool>, Arc<ConnectionLoad>) = Default::default();
+            let stats = Arc::clone(&stats);
+            let dialer = Dialer::new(
+                Arc::clone(context),
+                address.clone(),
+                Arc::clone(&stats),
+                Arc::clone(&signal),
+            );
             let connection = Connection {
-                dialer: Dialer::new(Arc::clone(context), address.clone(), Arc::clone(&stats)),
+                dialer,
                 queue,
-                connected: Arc::clone(&connected),
-                stats: Arc::clone(&stats),
+                signal,
+                ready: Arc::clone(&ready),
+                load: Arc::clone(&load),
+                meter: LoadMeter::default(),
+                stats,
                 refresh_needed: Arc::clone(refresh_needed),
-                clock: config.breaker_clock.clone(),
+                breaker: breaker.clone(),
             };
             match index.checked_rem(runtimes.len()) {
                 None => drop(tokio::spawn(connection.run())),
@@ -76,13 +103,9 @@ impl Node {
                     connection.run().await;
                 })),
             }
-            ConnectionHandle { queue: sender, connected }
+            ConnectionHandle { queue: sender, ready, load }
         };
-        let connections = (0..config.connections_per_node.max(1)).map(open_connection).collect();
-        let breaker = config.breaker_clock.clone().map(|clock| {
-            let (stats, refresh_needed) = (Arc::clone(&stats), Arc::clone(refresh_needed));
-            Arc::new(NodeBreaker::new(clock, address.to_string(), stats, refresh_needed))
-        });
+        let connections = signals.into_iter().enumerate().map(open_connection).collect();
         Node {
             address,
             connections,
@@ -90,6 +113,7 @@ impl Node {
             stats,
             refresh_needed: Arc::clone(refresh_needed),
             breaker,
+            next_measurement: AtomicU64::new(0),
             info: ArcSwapOption::empty(),
         }
     }
@@ -98,9 +122,9 @@ impl Node {
         &self.address
     }
 
-    /// Returns whether at least one connection to the node is open.
+    /// Whether at least one connection to the node is open and takes commands.
     pub(crate) fn is_connected(&self) -> bool {
-        self.connections.iter().any(|connection| connection.connected.load(Ordering::Acquire))
+        self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
     }
 
     /// Returns the address of the node, its statistics, the state of its breaker, and the result of
@@ -119,46 +143,66 @@ impl Node {
         self.info.store(info.map(Arc::new));
     }
 
-    /// Queues the commands of one call on an open connection, or rejects them immediately if no
-    /// connection is open or all queues are full.
+    /// Queues the commands of one call on an open connection that can answer them in time, or
+    /// rejects them immediately.
     pub(crate) fn enqueue(&self, mut batch: Batch) {
-        if batch.is_empty() {
-            return;
-        }
+        let Some(command) = batch.first() else { return };
+        let (now, deadline) = (command.queued_at, command.deadline);
         let first = WORKER_INDEX
             .get()
             .unwrap_or_else(|| self.next_connection.fetch_add(1, Ordering::Relaxed));
-        let mut queue_full = false;
+        let mut overload = None;
         for step in 0..self.connections.len() {
             let connection = &self.connections[first.wrapping_add(step) % self.connections.len()];
-            if !connection.connected.load(Ordering::Acquire) {
+            if !connection.ready.load(Ordering::Acquire) {
                 continue;
             }
+            if !connection.load.fits(now, deadline) {
+                if !self.is_measurement_due(now) {
+                    overload = overload.or(Some((&self.stats.shed, SendErrorKind::Overload)));
+                    continue;
+                }
+                // Otherwise the connection would reject it.
+                batch.iter_mut().for_each(|command| command.deadline = Micros(u64::MAX));
+            }
+            let commands = batch.len();
+            connection.load.add(commands);
             batch = match connection.queue.try_send(batch) {
                 Ok(()) => return,
                 Err(TrySendError::Full(batch)) => {
-                    queue_full = true;
+                    overload = Some((&self.stats.queue_full, SendErrorKind::QueueFull));
                     batch
                 }
                 Err(TrySendError::Closed(batch)) => batch,
             };
+            connection.load.remove(commands);
         }
-        let (counter, kind) = if queue_full {
-            (&self.stats.queue_full, SendErrorKind::QueueFull)
-        } else {
+        let (counter, kind) = overload.unwrap_or_else(|| {
             self.refresh_needed.notify_one();
             (&self.stats.not_connected, SendErrorKind::NotConnected)
-        };
+        });
         counter.add(batch.len() as u64);
         for command in batch {
             command.reject(kind);
         }
     }
 
-    /// Queues a script call whose reply is discarded. The call is dropped unless the circuit
-    /// breaker is fully closed, because a call without a reply cannot serve as a probe.
+    /// Whether a call is sent although it does not fit. One call in [`MEASUREMENT_INTERVAL`] is, so
+    /// that the estimate recovers although every other call is rejected.
+    fn is_measurement_due(&self, now: Micros) -> bool {
+        let due = self.next_measurement.load(Ordering::Relaxed);
+        let next = now.saturating_add(MEASUREMENT_INTERVAL).0;
+        now.0 >= due
+            && self
+                .next_measurement
+                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Queues a script call without waiting for its reply. The call is dropped while the circuit
+    /// breaker is open.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
-        if self.breaker.as_ref().is_none_or(|breaker| breaker.is_fully_closed()) {
+        if self.breaker.as_ref().is_none_or(|breaker| !breaker.is_open()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
         } else {
             self.stats.breaker_rejected.add(1);
@@ -179,18 +223,21 @@ impl Node {
         call: ScriptCall,
         asking: bool,
     ) -> (Option<PendingCommand>, PendingReply) {
-        let (command, receiver) = PendingCommand::new(call, asking);
+        let (mut command, receiver) = PendingCommand::new(call, asking);
         let Some(breaker) = &self.breaker else {
             return (Some(command), PendingReply { receiver, tracker: None });
         };
-        let tracker = breaker.admit();
-        let command = if tracker.is_some() {
-            Some(command)
-        } else {
+        if breaker.is_open() {
             self.stats.breaker_rejected.add(1);
             command.reject(SendErrorKind::BreakerOpen);
-            None
-        };
-        (command, PendingReply { receiver, tracker })
+            return (None, PendingReply { receiver, tracker: None });
+        }
+        let clock = &breaker.clock;
+        command.queued_at = clock.now();
+        if let Some(deadline) = command.call.deadline {
+            command.deadline = clock.micros_at(deadline);
+        }
+        let tracker = Some(breaker.track(command.queued_at));
+        (Some(command), PendingReply { receiver, tracker })
     }
 }

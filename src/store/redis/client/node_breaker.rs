@@ -1,39 +1,51 @@
-//! Circuit breaker of one node, shared by all callers: admits calls and records their results.
+//! Circuit breaker of one node, shared by its callers and its connections.
 //!
-//! While the breaker is fully closed, callers read two atomics and take no lock. Not here: the
-//! conditions for opening and closing (`circuit_breaker`).
+//! Callers read one atomic and take no lock. Connections report what they see: connection failures,
+//! silence, error replies, answered PINGs. Not here: the conditions for opening (`circuit_breaker`).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::backoff::random;
-use super::circuit_breaker::{BreakerEpoch, BreakerState, CallFailure, CircuitBreaker};
+use super::circuit_breaker::{BreakerState, CircuitBreaker, OpenReason};
 use super::config::MonotonicClock;
+use super::dialer::ConnectionSignal;
 use super::node_stats::NodeStats;
 use super::pending_command::CommandReply;
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::current_trace;
 
-/// Shortest wait that counts as a timeout. If a caller stopped waiting earlier, it was cancelled,
-/// which says nothing about the node.
-const TIMEOUT_MIN: Micros = Micros(3_000);
+/// Shortest time between two log lines about an opening breaker, so that a node that answers PING
+/// but cannot serve does not fill the log. The metrics count every opening.
+const LOG_INTERVAL: Micros = Micros::from_secs(10);
 
-/// Circuit breaker of one node, shared by its callers, with its clock and the node's statistics.
+/// Circuit breaker of one node, with its clock and the node's statistics.
 pub(crate) struct NodeBreaker {
-    clock: MonotonicClock,
-    breaker: Mutex<CircuitBreaker>,
-    /// Whether the breaker is closed and sends every call. While it is, successes are only counted
-    /// in `successes`, without the lock.
-    fully_closed: AtomicBool,
-    epoch: AtomicU32,
-    /// Number of successful calls that are not recorded in `breaker` yet.
-    successes: AtomicU64,
+    pub(crate) clock: MonotonicClock,
+    breaker: Mutex<LoggedBreaker>,
+    is_open: AtomicBool,
+    /// Answers of the node on all connections since the start.
+    answers: AtomicU64,
+    /// Time of the latest answer on any connection.
+    last_answer: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
+    /// Signals of the node's connections, which are woken when the breaker opens.
+    connections: Vec<Arc<ConnectionSignal>>,
+}
+
+/// Breaker, and what was logged about it.
+#[derive(Debug, Default)]
+struct LoggedBreaker {
+    breaker: CircuitBreaker,
+    opened_at: Micros,
+    /// Time of the last log line about the opening breaker.
+    logged_at: Option<Micros>,
+    /// Whether that line was about the current opening.
+    is_logged: bool,
 }
 
 impl std::fmt::Debug for NodeBreaker {
@@ -42,12 +54,11 @@ impl std::fmt::Debug for NodeBreaker {
     }
 }
 
-/// Timer of an admitted call, through which the call's result is reported to the breaker. If it is
-/// dropped without a report, the call counts as a timeout.
+/// Timer of a call that was sent, for the node's statistics and the call's trace. If dropped without
+/// a report, the call counts as timed out.
 #[derive(Debug)]
 pub(crate) struct CallTracker {
     breaker: Arc<NodeBreaker>,
-    epoch: BreakerEpoch,
     sent: Micros,
     reported: bool,
 }
@@ -58,85 +69,113 @@ impl NodeBreaker {
         address: String,
         stats: Arc<NodeStats>,
         refresh_needed: Arc<Notify>,
+        connections: Vec<Arc<ConnectionSignal>>,
     ) -> NodeBreaker {
         NodeBreaker {
             clock,
             breaker: Mutex::default(),
-            fully_closed: AtomicBool::new(true),
-            epoch: AtomicU32::new(0),
-            successes: AtomicU64::new(0),
+            is_open: AtomicBool::new(false),
+            answers: AtomicU64::new(0),
+            last_answer: AtomicU64::new(0),
             address,
             stats,
             refresh_needed,
+            connections,
         }
     }
 
-    /// Admits or rejects a call. Returns `None` if the breaker rejects it.
-    pub(crate) fn admit(self: &Arc<Self>) -> Option<CallTracker> {
-        let sent = self.clock.now();
-        let epoch = if self.is_fully_closed() {
-            BreakerEpoch(self.epoch.load(Ordering::Relaxed))
-        } else {
-            let mut breaker = self.lock();
-            let epoch = breaker.admit(sent, random());
-            self.update_atomics(&breaker);
-            epoch?
-        };
-        Some(CallTracker { breaker: Arc::clone(self), epoch, sent, reported: false })
+    /// Whether the breaker is open, so that no call may be sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 
-    /// Returns the state of the breaker.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> BreakerState {
-        self.lock().state()
+        if self.is_open() { BreakerState::Open } else { BreakerState::Closed }
     }
 
-    /// Returns whether the breaker is closed and the ramp is over, so that every call is sent.
-    pub(crate) fn is_fully_closed(&self) -> bool {
-        self.fully_closed.load(Ordering::Relaxed)
+    /// Starts the timer of a call.
+    pub(crate) fn track(self: &Arc<Self>, sent: Micros) -> CallTracker {
+        CallTracker { breaker: Arc::clone(self), sent, reported: false }
     }
 
-    fn record_success(&self, epoch: BreakerEpoch) {
-        if self.is_fully_closed() {
-            self.successes.fetch_add(1, Ordering::Relaxed);
+    /// Returns the time of the node's latest answer on any connection.
+    pub(crate) fn last_answer(&self) -> Micros {
+        Micros(self.last_answer.load(Ordering::Relaxed))
+    }
+
+    /// Records a batch of answers, `errors` of which say that the node cannot serve.
+    pub(crate) fn record_answers(&self, answers: usize, errors: u64, now: Micros) {
+        let answers = answers as u64;
+        let total = self.answers.fetch_add(answers, Ordering::Relaxed) + answers;
+        self.last_answer.fetch_max(now.0, Ordering::Relaxed);
+        if errors > 0 {
+            let mut breaker = self.lock();
+            if breaker.breaker.record_errors(errors, answers, total, now) {
+                self.open(&mut breaker, OpenReason::ErrorReplies);
+            }
+        }
+    }
+
+    /// Records that a connection could not be opened.
+    pub(crate) fn record_connect_failure(&self) {
+        if self.stats.connected.get() > 0 {
             return;
         }
         let mut breaker = self.lock();
-        breaker.record_success(epoch, 1, self.clock.now());
-        if breaker.state() == BreakerState::Closed && self.stats.breaker_open.get() > 0 {
-            self.stats.breaker_open.sub(1);
-            tracing::info!(node = self.address, "the circuit breaker closed");
+        if breaker.breaker.record_connect_failure() {
+            self.open(&mut breaker, OpenReason::ConnectFailures);
         }
-        self.update_atomics(&breaker);
     }
 
-    fn record_failure(&self, epoch: BreakerEpoch, failure: CallFailure) {
+    /// Records that a connection was opened.
+    pub(crate) fn record_connected(&self) {
+        self.lock().breaker.record_connected();
+    }
+
+    /// Opens the breaker, because the node sent nothing although a command was waiting.
+    pub(crate) fn record_silence(&self) {
+        self.open(&mut self.lock(), OpenReason::Silence);
+    }
+
+    /// Closes the breaker, because the node answered a PING in time.
+    pub(crate) fn close(&self) {
         let mut breaker = self.lock();
-        let now = self.clock.now();
-        let was_closed = breaker.state() == BreakerState::Closed;
-        let successes = self.successes.swap(0, Ordering::Relaxed);
-        let present = breaker.epoch();
-        breaker.record_success(present, successes, now);
-        breaker.record_failure(epoch, failure, now, random());
-        if was_closed && breaker.state() == BreakerState::Open {
-            self.stats.breaker_opened.add(1);
-            if self.stats.breaker_open.get() == 0 {
-                self.stats.breaker_open.add(1);
+        if breaker.breaker.close() {
+            self.is_open.store(false, Ordering::Release);
+            self.stats.breaker_open.sub(1);
+            if breaker.is_logged {
+                let open_ms = self.clock.now().saturating_sub(breaker.opened_at).ceil_millis();
+                tracing::info!(node = self.address, open_ms, "the circuit breaker closed");
             }
-            tracing::warn!(node = self.address, ?failure, "the circuit breaker opened");
-            self.refresh_needed.notify_one();
         }
-        self.update_atomics(&breaker);
     }
 
-    /// Updates the atomics that callers read without the lock. Called with the lock held.
-    fn update_atomics(&self, breaker: &CircuitBreaker) {
-        self.epoch.store(breaker.epoch().0, Ordering::Relaxed);
-        self.fully_closed.store(breaker.is_fully_closed(), Ordering::Relaxed);
+    /// Opens the breaker and wakes every connection, which then rejects what waits there.
+    fn open(&self, breaker: &mut LoggedBreaker, reason: OpenReason) {
+        if !breaker.breaker.open() {
+            return;
+        }
+        self.is_open.store(true, Ordering::Release);
+        self.stats.breaker_opened.add(1);
+        self.stats.breaker_open.add(1);
+        let now = self.clock.now();
+        breaker.opened_at = now;
+        breaker.is_logged =
+            breaker.logged_at.is_none_or(|last| now.saturating_sub(last) >= LOG_INTERVAL);
+        if breaker.is_logged {
+            breaker.logged_at = Some(now);
+            let reason = reason.as_str();
+            tracing::warn!(node = self.address, reason, "the circuit breaker opened");
+        }
+        for connection in &self.connections {
+            connection.wake();
+        }
+        self.refresh_needed.notify_one();
     }
 
-    /// Locks the breaker. Ignores poisoning, because no code under the lock can panic halfway
-    /// through a change.
-    fn lock(&self) -> MutexGuard<'_, CircuitBreaker> {
+    /// Nothing panics under the lock, so a poisoned lock still holds a valid state.
+    fn lock(&self) -> MutexGuard<'_, LoggedBreaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -146,58 +185,45 @@ impl CallTracker {
         self.breaker.clock.now().saturating_sub(self.sent)
     }
 
-    /// Returns the time that the caller has waited for the reply, and adds it to the node's
-    /// statistics.
+    /// Adds the time that the caller waited to the node's statistics, and returns it.
     fn record_wait(&self) -> Micros {
         let waited = self.elapsed();
         self.breaker.stats.wait_times.record(waited.0);
         waited
     }
 
-    /// Reports the result of the call to the breaker and to the call's trace.
+    /// Records the result of the call.
     pub(crate) fn report(mut self, reply: &CommandReply) {
         self.reported = true;
-        let CommandReply::Failed(SendError { kind, .. }) = reply else {
-            let waited = self.record_wait();
-            current_trace::record(|trace| {
-                trace.record_node_call(&self.breaker.address, waited, None)
-            });
-            return self.breaker.record_success(self.epoch);
+        let address = &self.breaker.address;
+        let error = match reply {
+            CommandReply::Value(_) | CommandReply::Redirect(..) => None,
+            CommandReply::Failed(SendError { kind, .. }) => Some(*kind),
         };
-        // A trace also shows calls that were rejected without being written.
+        let waited = match error {
+            // Rejected on our side: nobody waited for the node.
+            Some(
+                SendErrorKind::NotConnected
+                | SendErrorKind::QueueFull
+                | SendErrorKind::Overload
+                | SendErrorKind::BreakerOpen,
+            ) => self.elapsed(),
+            Some(_) | None => self.record_wait(),
+        };
         current_trace::record(|trace| {
-            trace.record_node_call(&self.breaker.address, self.elapsed(), Some(kind.as_str()))
+            trace.record_node_call(address, waited, error.map(SendErrorKind::as_str));
         });
-        match kind {
-            // Rejected on our side, which says nothing about the node.
-            SendErrorKind::NotConnected | SendErrorKind::QueueFull | SendErrorKind::BreakerOpen => {
-                return;
-            }
-            SendErrorKind::Lost => self.breaker.record_failure(self.epoch, CallFailure::NoReply),
-            SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy => {
-                self.breaker.record_failure(self.epoch, CallFailure::ErrorReply);
-            }
-            // The node responds; even one that cannot write still evaluates limits.
-            SendErrorKind::NotWritable | SendErrorKind::Denied | SendErrorKind::Script => {
-                self.breaker.record_success(self.epoch);
-            }
-        }
-        self.record_wait();
     }
 }
 
 impl Drop for CallTracker {
     fn drop(&mut self) {
         // Otherwise the slowest calls would be missing from the statistics.
-        if self.reported {
-            return;
-        }
-        let waited = self.record_wait();
-        current_trace::record(|trace| {
-            trace.record_node_call(&self.breaker.address, waited, Some("timeout"))
-        });
-        if waited >= TIMEOUT_MIN {
-            self.breaker.record_failure(self.epoch, CallFailure::NoReply);
+        if !self.reported {
+            let waited = self.record_wait();
+            current_trace::record(|trace| {
+                trace.record_node_call(&self.breaker.address, waited, Some("timeout"));
+            });
         }
     }
 }

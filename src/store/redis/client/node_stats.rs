@@ -52,17 +52,21 @@ pub struct NodeStats {
     pub writes: Counter,
     /// Number of script calls written to a socket.
     pub script_calls: Counter,
-    /// Number of script calls that were not written because their callers had stopped waiting.
+    /// Script calls answered, with a result or an error.
+    pub(crate) answers: Counter,
+    /// Script calls not written because their callers had stopped waiting.
     pub abandoned: Counter,
     /// Number of script calls rejected because no connection was open.
     pub not_connected: Counter,
     /// Number of script calls rejected because the queues were full.
     pub queue_full: Counter,
-    /// Number of script calls rejected by the circuit breaker.
+    /// Script calls rejected because they could not be answered before their deadline.
+    pub shed: Counter,
+    /// Script calls rejected by the circuit breaker.
     pub breaker_rejected: Counter,
     /// Number of times that the circuit breaker opened.
     pub breaker_opened: Counter,
-    /// Whether the circuit breaker is open or half-open (gauge: 0 or 1).
+    /// Whether the circuit breaker is open (gauge: 0 or 1).
     pub breaker_open: Counter,
     /// Number of script calls answered with NOSCRIPT and sent again after a SCRIPT LOAD.
     pub noscript: Counter,

@@ -2,6 +2,8 @@
 //!
 //! Not here: writing and reading (`connection`).
 
+use std::time::Instant;
+
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -9,6 +11,7 @@ use tokio::sync::oneshot;
 use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
 use super::transport::{ScriptCall, SendError, SendErrorKind};
+use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
 
 /// Commands of one call to one node. They are queued together, so that one write contains them all.
@@ -35,7 +38,11 @@ pub(crate) struct PendingCommand {
     /// Number of times that the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before
     /// the command.
     pub(crate) loads: u8,
-    /// Sender of the reply to the caller; `None` if the reply is discarded.
+    /// Time at which it was queued.
+    pub(crate) queued_at: Micros,
+    /// Time by which its caller needs the reply; the largest time if there is no deadline.
+    pub(crate) deadline: Micros,
+    /// `None` if nobody waits for the reply.
     reply: Option<oneshot::Sender<CommandReply>>,
 }
 
@@ -48,6 +55,9 @@ pub(crate) struct InFlight {
     pub(crate) loads: u8,
     script: &'static Script,
     slot: Option<u16>,
+    call_deadline: Option<Instant>,
+    queued_at: Micros,
+    deadline: Micros,
     asking: bool,
     reply: Option<oneshot::Sender<CommandReply>>,
 }
@@ -59,12 +69,23 @@ impl PendingCommand {
         asking: bool,
     ) -> (PendingCommand, oneshot::Receiver<CommandReply>) {
         let (reply, receiver) = oneshot::channel();
-        (PendingCommand { call, asking, loads: 0, reply: Some(reply) }, receiver)
+        (PendingCommand { asking, reply: Some(reply), ..PendingCommand::of(call) }, receiver)
     }
 
     /// Creates a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand { call, asking: false, loads: 0, reply: None }
+        PendingCommand::of(call)
+    }
+
+    fn of(call: ScriptCall) -> PendingCommand {
+        PendingCommand {
+            call,
+            asking: false,
+            loads: 0,
+            queued_at: Micros::ZERO,
+            deadline: Micros(u64::MAX),
+            reply: None,
+        }
     }
 
     /// Returns whether the caller has stopped waiting for the reply.
@@ -83,9 +104,20 @@ impl PendingCommand {
     /// Splits the command into the bytes to write and the state for handling the reply. `skip` is
     /// the number of replies that precede the command's own reply.
     pub(crate) fn split(self, skip: usize) -> (Cmd, InFlight) {
-        let PendingCommand { call: ScriptCall { script, command, slot }, asking, loads, reply } =
-            self;
-        (command, InFlight { skip, loads, script, slot, asking, reply })
+        let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
+        let ScriptCall { script, command, slot, deadline: call_deadline } = call;
+        let in_flight = InFlight {
+            skip,
+            loads,
+            script,
+            slot,
+            call_deadline,
+            queued_at,
+            deadline,
+            asking,
+            reply,
+        };
+        (command, in_flight)
     }
 }
 
@@ -100,15 +132,18 @@ impl InFlight {
 
     /// Converts the command back into a pending one, which is sent again after a SCRIPT LOAD.
     pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
-        let InFlight { loads, script, slot, asking, reply, .. } = self;
-        let call = ScriptCall { script, command, slot };
-        PendingCommand { call, asking, loads: loads + 1, reply }
+        let InFlight {
+            loads, script, slot, call_deadline, queued_at, deadline, asking, reply, ..
+        } = self;
+        let call = ScriptCall { script, command, slot, deadline: call_deadline };
+        PendingCommand { call, asking, loads: loads + 1, queued_at, deadline, reply }
     }
 
     /// Passes the redirection and the script call to the caller, which sends the call to the other
     /// node.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
-        let call = ScriptCall { script: self.script, command, slot: self.slot };
+        let InFlight { script, slot, call_deadline: deadline, .. } = self;
+        let call = ScriptCall { script, command, slot, deadline };
         self.complete(CommandReply::Redirect(redirect, call));
     }
 }

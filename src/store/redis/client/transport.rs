@@ -22,6 +22,9 @@ pub struct ScriptCall {
     /// Hash slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
     /// because computing the slot takes a checksum of the key.
     pub slot: Option<u16>,
+    /// Time by which the caller needs the reply. A connection that cannot answer until then rejects
+    /// the call. `None`: no deadline.
+    pub deadline: Option<Instant>,
 }
 
 /// Script calls that are sent together. Usually there is one, which needs no allocation.
@@ -57,6 +60,8 @@ pub enum SendErrorKind {
     NotConnected,
     /// The queues of the node's connections are full.
     QueueFull,
+    /// The node could not answer before the caller's deadline.
+    Overload,
     /// The node's circuit breaker is open.
     BreakerOpen,
     /// The connection was lost or the call timed out after the call was written, so the script may
@@ -77,11 +82,17 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Returns the name of the error in traces (`error.type`).
+    /// Whether the call was rejected only because too many others are waiting.
+    pub const fn is_overload(self) -> bool {
+        matches!(self, SendErrorKind::QueueFull | SendErrorKind::Overload)
+    }
+
+    /// Returns the name in traces (`error.type`).
     pub const fn as_str(self) -> &'static str {
         match self {
             SendErrorKind::NotConnected => "not_connected",
             SendErrorKind::QueueFull => "queue_full",
+            SendErrorKind::Overload => "overload",
             SendErrorKind::BreakerOpen => "open",
             SendErrorKind::Lost => "lost",
             SendErrorKind::Moving => "moving",

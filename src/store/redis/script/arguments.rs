@@ -142,11 +142,8 @@ impl Encoder {
         command: Cmd,
         key: Option<&CounterKey>,
     ) -> ScriptCall {
-        ScriptCall {
-            script,
-            command,
-            slot: key.filter(|_| self.is_cluster).map(keys::counter_slot),
-        }
+        let slot = key.filter(|_| self.is_cluster).map(keys::counter_slot);
+        ScriptCall { script, command, slot, deadline: None }
     }
 }
 

@@ -1,0 +1,347 @@
+//! The share of answers that do not come from Redis at high load, with default settings: open loop
+//! at half and at 80 % of the peak, beside a no-op server at the same rate, and closed loops.
+//!
+//! The generator and Redis share the machine with the server, so a part of the calls is late
+//! whatever the server does. The no-op server's late answers in the same run show how many.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::Request;
+
+use super::grpc::{self, Server};
+use super::redis_server::RedisServer;
+use super::{Scale, calls, cpu, drive};
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const CONNECTIONS: usize = 4;
+/// How often due calls are sent.
+const TICK: Duration = Duration::from_millis(1);
+/// Shares of the peak at which the open loop runs.
+const SHARES: [f64; 2] = [0.5, 0.8];
+/// Closed loops: connections, streams of each, deadline in milliseconds.
+const CLOSED: [(usize, usize, Option<u64>); 2] = [(4, 25, Some(20)), (8, 64, None)];
+/// An answer that is later than this may miss the budget that Envoy's 20 ms leave.
+const LATE: Duration = Duration::from_millis(15);
+/// How many times as long as other benches a run lasts, and how many runs there are.
+const LASTS_TIMES: u32 = 3;
+const RUNS_MAX: usize = 5;
+
+/// What the callers of one run saw.
+#[derive(Clone, Debug, Default)]
+struct Run {
+    /// Time of each call from when it was due to its answer.
+    waits: Vec<Duration>,
+    /// Calls with a gRPC status other than 0, or without an answer.
+    failed: usize,
+}
+
+impl Run {
+    fn late_percent(&self) -> f64 {
+        percent(self.waits.iter().filter(|wait| **wait > LATE).count(), self.waits.len())
+    }
+
+    fn p99_ms(&self) -> f64 {
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        waits.get(waits.len() * 99 / 100).map_or(0.0, |wait| wait.as_secs_f64() * 1e3)
+    }
+}
+
+fn percent(part: usize, whole: usize) -> f64 {
+    part as f64 * 100.0 / whole.max(1) as f64
+}
+
+/// Decisions by source, and breakers opened, as the server's metrics count them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Decisions {
+    all: u64,
+    local: u64,
+    shed: u64,
+    breaker_opened: u64,
+}
+
+impl Decisions {
+    fn read(port: u16) -> Decisions {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let sum = |name: &str, label: &str| -> u64 {
+            let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+        };
+        let decisions = "tidegate_decisions_total{";
+        Decisions {
+            all: sum(decisions, ""),
+            local: sum(decisions, "source=\"local\""),
+            shed: sum(decisions, "source=\"shed\""),
+            breaker_opened: sum("tidegate_redis_breaker_opened_total{", ""),
+        }
+    }
+
+    fn since(self, before: Decisions) -> Decisions {
+        Decisions {
+            all: self.all - before.all,
+            local: self.local - before.local,
+            shed: self.shed - before.shed,
+            breaker_opened: self.breaker_opened - before.breaker_opened,
+        }
+    }
+}
+
+/// Tidegate with default settings and its HTTP port.
+fn tidegate(dir: &std::path::Path, redis: &RedisServer) -> (Server, u16) {
+    let policy = grpc::write_policy(dir, "answers.yaml", &calls::policy(grpc::DOMAIN, 1));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let http = listener.local_addr().unwrap().port();
+    drop(listener);
+    let (url, port) = (redis.address(), http.to_string());
+    let server = Server::tidegate(
+        &policy,
+        &[("REDIS_URL", &url), ("TIDEGATE_REQUIRE_STORE", "true"), ("PORT", &port)],
+    );
+    (server, http)
+}
+
+pub fn run(scale: Scale) {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start();
+    let (ours, http) = tidegate(dir.path(), &redis);
+    let noop = Server::noop();
+    let bodies = grpc::bodies(1);
+    let (lasts, runs) = (scale.lasts * LASTS_TIMES, scale.pairs.min(RUNS_MAX));
+    let began = Instant::now();
+    let peak = drive::run(ours.port, &bodies, scale.calls, 4, 16).answered as f64
+        / began.elapsed().as_secs_f64();
+    println!("\nAnswers not from Redis, default settings, {} s each", lasts.as_secs());
+    println!(
+        "peak {peak:.0} calls/s; medians of {runs} runs; late: later than {} ms as seen by the generator",
+        LATE.as_millis()
+    );
+    println!(
+        "{:>18} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>11} {:>8} {:>9}",
+        "load",
+        "deadline",
+        "calls/s",
+        "not Redis",
+        "of these",
+        "failed",
+        "late",
+        "no-op late",
+        "p99 ms",
+        "breakers"
+    );
+    println!(
+        "{:>18} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>11} {:>8} {:>9}",
+        "", "ms", "", "%", "shed %", "%", "%", "%", "", "opened"
+    );
+    for deadline in [Some(20), None] {
+        for share in SHARES {
+            let rate = peak * share;
+            let load = Load { deadline, pace: Pace::Open(rate) };
+            let name = format!("open, {:.0} %", share * 100.0);
+            report(&name, &ours, http, Some(&noop), &bodies, load, lasts, runs);
+        }
+    }
+    for (connections, streams, deadline) in CLOSED {
+        let load = Load { deadline, pace: Pace::Closed { connections, streams } };
+        let name = format!("closed, {}", connections * streams);
+        report(&name, &ours, http, None, &bodies, load, lasts, runs);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    deadline: Option<u64>,
+    pace: Pace,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    /// Calls per second.
+    Open(f64),
+    Closed {
+        connections: usize,
+        streams: usize,
+    },
+}
+
+#[allow(clippy::too_many_arguments, reason = "one row of the table")]
+fn report(
+    name: &str,
+    ours: &Server,
+    http: u16,
+    noop: Option<&Server>,
+    bodies: &[Bytes],
+    load: Load,
+    lasts: Duration,
+    runs: usize,
+) {
+    let (mut not_redis, mut shed, mut failed, mut late) = (vec![], vec![], vec![], vec![]);
+    let (mut noop_late, mut p99, mut rates, mut opened) = (vec![], vec![], vec![], 0);
+    for _ in 0..runs {
+        let before = Decisions::read(http);
+        let seen = drive_load(ours.port, bodies, load, lasts);
+        let decided = Decisions::read(http).since(before);
+        let local = decided.local + decided.shed;
+        not_redis.push(percent(local as usize, decided.all as usize));
+        shed.push(percent(decided.shed as usize, local as usize));
+        failed.push(percent(seen.failed, seen.waits.len()));
+        late.push(seen.late_percent());
+        p99.push(seen.p99_ms());
+        rates.push(seen.waits.len() as f64 / lasts.as_secs_f64());
+        opened += decided.breaker_opened;
+        if let Some(noop) = noop {
+            noop_late.push(drive_load(noop.port, bodies, load, lasts).late_percent());
+        }
+    }
+    let deadline = load.deadline.map_or("none".to_owned(), |deadline| deadline.to_string());
+    let noop_late =
+        if noop.is_some() { format!("{:.3}", cpu::median(noop_late)) } else { "–".to_owned() };
+    println!(
+        "{name:>18} {deadline:>9} {:>9.0} {:>10.3} {:>9.1} {:>9.3} {:>9.3} {noop_late:>11} {:>8.2} {opened:>9}",
+        cpu::median(rates),
+        cpu::median(not_redis),
+        cpu::median(shed),
+        cpu::median(failed),
+        cpu::median(late),
+        cpu::median(p99),
+    );
+}
+
+fn drive_load(port: u16, bodies: &[Bytes], load: Load, lasts: Duration) -> Run {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let deadline = load.deadline.map(|millis| format!("{millis}m"));
+    let asked = Rc::new(Asked { bodies: bodies.to_vec(), deadline });
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        match load.pace {
+            Pace::Open(rate) => open_loop(port, &asked, rate, lasts).await,
+            Pace::Closed { connections, streams } => {
+                closed_loop(port, &asked, connections, streams, lasts).await
+            }
+        }
+    })
+}
+
+/// What is asked.
+struct Asked {
+    bodies: Vec<Bytes>,
+    /// The header `grpc-timeout`.
+    deadline: Option<String>,
+}
+
+async fn open_loop(port: u16, asked: &Rc<Asked>, rate: f64, lasts: Duration) -> Run {
+    let mut senders = Vec::new();
+    for _ in 0..CONNECTIONS {
+        senders.push(drive::connect(port).await);
+    }
+    let began = Instant::now();
+    let mut ticks = tokio::time::interval(TICK);
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut run = Run::default();
+    let mut number = 0;
+    while began.elapsed() < lasts {
+        ticks.tick().await;
+        let due = (began.elapsed().as_secs_f64() * rate) as usize;
+        for call in number..due {
+            // The whole tick falls due now: what the timer was too late by is not the server's.
+            let (from, asked) = (Instant::now(), Rc::clone(asked));
+            let sender = senders[call % CONNECTIONS].clone();
+            tasks.spawn_local(async move { (ask(sender, &asked, call).await, from.elapsed()) });
+        }
+        number = due;
+        while let Some(answered) = tasks.try_join_next() {
+            run.add(answered.unwrap());
+        }
+    }
+    while let Some(answered) = tasks.join_next().await {
+        run.add(answered.unwrap());
+    }
+    run
+}
+
+async fn closed_loop(
+    port: u16,
+    asked: &Rc<Asked>,
+    connections: usize,
+    streams: usize,
+    lasts: Duration,
+) -> Run {
+    let mut tasks = tokio::task::JoinSet::new();
+    let began = Instant::now();
+    for connection in 0..connections {
+        let sender = drive::connect(port).await;
+        for stream in 0..streams {
+            let (sender, asked) = (sender.clone(), Rc::clone(asked));
+            tasks.spawn_local(async move {
+                let mut run = Run::default();
+                let mut call = connection * streams + stream;
+                while began.elapsed() < lasts {
+                    let from = Instant::now();
+                    let is_answered = ask(sender.clone(), &asked, call).await;
+                    run.add((is_answered, from.elapsed()));
+                    call += connections * streams;
+                }
+                run
+            });
+        }
+    }
+    let mut all = Run::default();
+    while let Some(run) = tasks.join_next().await {
+        let run = run.unwrap();
+        all.waits.extend(run.waits);
+        all.failed += run.failed;
+    }
+    all
+}
+
+impl Run {
+    fn add(&mut self, (is_answered, wait): (bool, Duration)) {
+        self.failed += usize::from(!is_answered);
+        self.waits.push(wait);
+    }
+}
+
+/// Asks once. Returns whether the call was decided.
+async fn ask(sender: SendRequest<Bytes>, asked: &Asked, call: usize) -> bool {
+    let Ok(mut sender) = sender.ready().await else { return false };
+    let mut head = Request::post(format!("http://127.0.0.1{PATH}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    if let Some(deadline) = &asked.deadline {
+        head = head.header("grpc-timeout", deadline);
+    }
+    let head = head.body(()).expect("a fixed request");
+    let body = asked.bodies[call % asked.bodies.len()].clone();
+    decision(&mut sender, head, body).await.unwrap_or(false)
+}
+
+async fn decision(
+    sender: &mut SendRequest<Bytes>,
+    head: Request<()>,
+    body: Bytes,
+) -> Result<bool, h2::Error> {
+    let (response, mut stream) = sender.send_request(head, false)?;
+    stream.send_data(body, true)?;
+    let response = response.await?;
+    let is_ok =
+        |headers: &http::HeaderMap| headers.get("grpc-status").is_none_or(|status| status == "0");
+    let mut decided = is_ok(response.headers());
+    let mut body = response.into_body();
+    while let Some(chunk) = body.data().await {
+        let length = chunk?.len();
+        body.flow_control().release_capacity(length)?;
+    }
+    if let Some(trailers) = body.trailers().await? {
+        decided &= is_ok(&trailers);
+    }
+    Ok(decided)
+}

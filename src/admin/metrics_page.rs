@@ -1,0 +1,181 @@
+//! The metrics endpoint. Slow readers share its renderings, because one takes 500 bytes per rule
+//! and more, and a client that does not read must not cost that much for each of its connections.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use tokio::sync::{Mutex, oneshot, watch};
+
+use super::http_server::ConnectionCloser;
+use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
+
+/// Age below which a rendering that is still being read is reused. Scrapes are at least this far apart.
+const REUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Time that a reader has at least. Until then, at most two renderings per format are in memory, and
+/// further readers get the newer one. Afterwards the connections that read the older one are closed
+/// if there is a new reader. The default scrape timeout of Prometheus is 10 s, too.
+const READ_TIME_MIN: Duration = Duration::from_secs(10);
+
+/// Metrics page in both formats.
+#[derive(Debug)]
+pub struct MetricsEndpoint {
+    openmetrics: SharedPage,
+    plain: SharedPage,
+    now: fn() -> Instant,
+}
+
+type Render = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
+
+/// The metrics page in one format, with its renderings that are being read.
+struct SharedPage {
+    render: Render,
+    renderings: Mutex<Renderings>,
+}
+
+#[derive(Default)]
+struct Renderings {
+    newest: Option<(Instant, Weak<Rendering>)>,
+    older: Weak<Rendering>,
+}
+
+/// Text of the page at one time.
+struct Rendering {
+    text: String,
+    /// Becomes true when the connections that read this text have to close.
+    revoked: watch::Sender<bool>,
+}
+
+/// Body of a response. Its end is noticed when the sender is dropped.
+struct RenderingReader {
+    rendering: Arc<Rendering>,
+    _reading: oneshot::Sender<()>,
+}
+
+impl AsRef<[u8]> for RenderingReader {
+    fn as_ref(&self) -> &[u8] {
+        self.rendering.text.as_bytes()
+    }
+}
+
+impl MetricsEndpoint {
+    /// Creates a page. `now` reads the monotonic clock.
+    pub fn new(page: Arc<MetricsPage>, now: fn() -> Instant) -> MetricsEndpoint {
+        let plain = Arc::clone(&page);
+        MetricsEndpoint {
+            openmetrics: SharedPage::new(Box::new(move || page.text())),
+            plain: SharedPage::new(Box::new(move || plain.plain_text())),
+            now,
+        }
+    }
+
+    async fn respond(&self, headers: &HeaderMap, connection: ConnectionCloser) -> Response {
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let (content_type, page) = match accept {
+            Some(accept) if accept.contains("openmetrics") => (OPENMETRICS, &self.openmetrics),
+            Some(_) | None => (PLAIN, &self.plain),
+        };
+        let Ok(rendering) = page.rendering((self.now)()).await else {
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        };
+        ([(CONTENT_TYPE, content_type)], body(rendering, connection)).into_response()
+    }
+}
+
+impl SharedPage {
+    fn new(render: Render) -> SharedPage {
+        SharedPage { render, renderings: Mutex::default() }
+    }
+
+    /// Returns a new rendering, or one that is being read if that is recent enough or if two are.
+    async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
+        let mut renderings = self.renderings.lock().await;
+        let newest =
+            renderings.newest.as_ref().and_then(|(at, newest)| Some((*at, newest.upgrade()?)));
+        if let Some((at, newest)) = newest {
+            let age = now.saturating_duration_since(at);
+            let older = renderings.older.upgrade();
+            if age < REUSE_MAX || (older.is_some() && age < READ_TIME_MIN) {
+                return Ok(newest);
+            }
+            if let Some(older) = older {
+                older.revoked.send_replace(true);
+            }
+            renderings.older = Arc::downgrade(&newest);
+        }
+        let text = (self.render)()?;
+        let rendering = Arc::new(Rendering { text, revoked: watch::Sender::new(false) });
+        renderings.newest = Some((now, Arc::downgrade(&rendering)));
+        Ok(rendering)
+    }
+}
+
+impl fmt::Debug for SharedPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPage").finish_non_exhaustive()
+    }
+}
+
+/// Returns a response body that shares the rendering's text. If the rendering is revoked before the
+/// body is sent, the connection is closed.
+fn body(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
+    let (reading, sent) = oneshot::channel();
+    let mut revoked = rendering.revoked.subscribe();
+    tokio::spawn(async move {
+        tokio::select! {
+            Ok(_) = revoked.wait_for(|revoked| *revoked) => connection.close(),
+            _ = sent => {}
+        }
+    });
+    Bytes::from_owner(RenderingReader { rendering, _reading: reading })
+}
+
+/// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
+/// Prometheus, and otherwise the older text format, which every tool can read.
+pub fn metrics_routes(page: Arc<MetricsEndpoint>, path: &str) -> Router {
+    let metrics = move |headers: HeaderMap, connection: Option<Extension<ConnectionCloser>>| {
+        let page = Arc::clone(&page);
+        let connection = connection.map(|Extension(closer)| closer).unwrap_or_default();
+        async move { page.respond(&headers, connection).await }
+    };
+    Router::new().route(path, get(metrics))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn slow_readers_share_two_renderings_and_have_ten_seconds() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let render = move || Ok(counted.fetch_add(1, Ordering::Relaxed).to_string());
+        let page = SharedPage::new(Box::new(render));
+        #[allow(clippy::disallowed_methods, reason = "any instant serves as the start")]
+        let start = Instant::now();
+        let at = |ms: u64| page.rendering(start + Duration::from_millis(ms));
+        let is_revoked = |rendering: &Rendering| *rendering.revoked.borrow();
+
+        let first = at(0).await.unwrap();
+        assert_eq!(at(999).await.unwrap().text, "0", "a recent one is shared");
+        let second = at(1_000).await.unwrap();
+        assert_eq!(second.text, "1");
+        for ms in [2_500, 10_999] {
+            assert_eq!(at(ms).await.unwrap().text, "1", "no third one");
+        }
+        assert!(!is_revoked(&first));
+        let third = at(11_000).await.unwrap();
+        assert_eq!((&*third.text, is_revoked(&first), is_revoked(&second)), ("2", true, false));
+        drop((first, second, third));
+        assert_eq!(at(11_001).await.unwrap().text, "3", "nobody reads: each reader gets a new one");
+    }
+}

@@ -1,0 +1,118 @@
+//! HTTP ports of the service: public, debug and, if configured, the Prometheus port of
+//! envoyproxy/ratelimit.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::exit_codes::Failure;
+use super::runtime_overrides::RuntimeOverrides;
+use super::wiring::admin_wiring::AdminWiring;
+use super::wiring::server_config;
+use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits, MetricsEndpoint};
+use crate::settings::Settings;
+
+/// Time allowed for the HTTP ports to finish their requests after gRPC has finished, 250 ms.
+const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
+
+/// Bound HTTP ports, which do not serve yet.
+pub(super) struct HttpPorts {
+    public: TcpListener,
+    debug: TcpListener,
+    prometheus: Option<TcpListener>,
+}
+
+impl HttpPorts {
+    /// Binds the ports that the settings name.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Address`] for the first address that cannot be resolved or bound.
+    pub(super) async fn bind(settings: &Settings) -> Result<Self, Failure> {
+        let (host, port) = &settings.prometheus_addr;
+        Ok(HttpPorts {
+            public: bind(&settings.http_host, settings.http_port).await?,
+            debug: bind(&settings.debug_host, settings.debug_port).await?,
+            prometheus: match settings.use_prometheus {
+                true => Some(bind(host, *port).await?),
+                false => None,
+            },
+        })
+    }
+
+    /// Logs the bound addresses. With port 0, a parent process reads the actual port from this line.
+    pub(super) fn log_addresses(&self, grpc: Option<String>) {
+        let address = |listener: &TcpListener| {
+            listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()
+        };
+        tracing::info!(
+            grpc,
+            http = address(&self.public),
+            debug = address(&self.debug),
+            prometheus = self.prometheus.as_ref().map(address),
+            "listening"
+        );
+    }
+
+    /// Starts to serve each port in a task of its own.
+    pub(super) fn serve(
+        self,
+        wiring: &AdminWiring<'_>,
+        actions: AdminHandlers,
+        overrides: &Arc<RuntimeOverrides>,
+        metrics: Arc<MetricsEndpoint>,
+    ) -> RunningHttpPorts {
+        let (stop, stops) = watch::channel(false);
+        let mut running = RunningHttpPorts { tasks: JoinSet::new(), stop };
+        let mut spawn = |listener: TcpListener, routes| {
+            running.tasks.spawn(admin::serve(
+                listener,
+                routes,
+                HttpLimits::default(),
+                stops.clone(),
+            ));
+        };
+        spawn(self.public, admin::public_routes(wiring.public_handlers(&metrics)));
+        let hosts = allowed_hosts(&self.debug);
+        spawn(self.debug, admin::debug_routes(wiring.debug_handlers(actions, overrides), hosts));
+        if let Some(listener) = self.prometheus {
+            let path = &wiring.configuration.settings.prometheus_path;
+            spawn(listener, admin::metrics_routes(metrics, path));
+        }
+        running
+    }
+}
+
+/// HTTP ports that serve until they are stopped.
+pub(super) struct RunningHttpPorts {
+    tasks: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl RunningHttpPorts {
+    /// Stops serving, and waits at most 250 ms for requests in flight.
+    pub(super) async fn stop(mut self) {
+        self.stop.send_replace(true);
+        let stopped = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(HTTP_STOP_MAX, stopped).await;
+    }
+}
+
+/// Returns the host names that the debug port accepts: only local ones if it listens on loopback.
+fn allowed_hosts(debug: &TcpListener) -> AllowedHosts {
+    match debug.local_addr() {
+        Ok(address) if !address.ip().is_loopback() => AllowedHosts::Any,
+        Ok(_) | Err(_) => AllowedHosts::Local,
+    }
+}
+
+async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
+    let address = server_config::resolve(host, port)?;
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Failure::Address { address: address.to_string(), error })
+}

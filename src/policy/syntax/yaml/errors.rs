@@ -1,0 +1,74 @@
+//! Errors that stop the YAML parser, worded for the author of a policy.
+//!
+//! Not here: errors that leave the rest of the file readable (`yaml`).
+
+use saphyr_parser::ScanError;
+
+use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
+use super::{ALIASED_NODES_MAX, DEPTH_MAX, Span, YamlError};
+use crate::policy::syntax::diagnostic::DiagnosticKind;
+
+/// Error message of `saphyr_parser` for 256 open brackets. Because the parser reads ahead, it
+/// reports this error before the events of the brackets. A test fails if the wording changes.
+const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
+
+/// Returns the problem for an error of the parser.
+pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> YamlError {
+    let line = error.marker().line();
+    let column = input.column(line, error.marker().col());
+    if error.info() == PARSER_DEPTH_ERROR {
+        return depth_error(Span::at(line, column + 1));
+    }
+    let blanks = |c: char| c == ' ' || c == '\t';
+    let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
+        let message = "a tab in the indentation; YAML allows only spaces";
+        return YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
+    }
+    let message = format!("this is not YAML: {}", reword_error(error.info()));
+    YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
+}
+
+/// Rewords a parser error: names the fix for common mistakes, else moves the context to the end.
+fn reword_error(info: &str) -> String {
+    match info {
+        "invalid indentation"
+        | "invalid indentation in flow construct"
+        | "invalid indentation in quoted scalar" => "text in brackets or quotes goes on with too \
+             little indentation; indent it more than the key that it belongs to"
+            .to_owned(),
+        "simple key expected" | "simple key expect ':'" => {
+            "the key above has no `:` after it; write `key: value`".to_owned()
+        }
+        "did not find expected <document start>" => {
+            "this belongs to nothing above; check the indentation".to_owned()
+        }
+        "while parsing node, found unknown anchor" => "unknown anchor".to_owned(),
+        _ => match info.strip_prefix("while ").and_then(|rest| rest.split_once(", ")) {
+            Some((context, error)) => format!("{error}, while {context}"),
+            None => info.to_owned(),
+        },
+    }
+}
+
+pub(super) fn depth_error(span: Span) -> YamlError {
+    let message =
+        format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
+}
+
+pub(super) fn bracket_error(span: Span) -> YamlError {
+    let message = format!(
+        "the list or map in brackets after this has more than {LOOKAHEAD_PUNCTUATION_MAX} punctuation \
+         characters; write its entries as a block, each on a line of its own"
+    );
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
+}
+
+pub(super) fn alias_error(span: Span) -> YamlError {
+    let message = format!(
+        "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
+         out what is meant"
+    );
+    YamlError::new(DiagnosticKind::TooLarge, message, span)
+}

@@ -1,0 +1,111 @@
+//! Characters for the YAML parser, bounded so that its lookahead cannot exhaust memory.
+//!
+//! Not here: the events of the parser (`yaml`).
+
+use std::cell::Cell;
+use std::str::Chars;
+
+use saphyr_parser::{Marker, Span};
+
+/// Maximum punctuation characters that the parser may read before its next event. A list or map in
+/// brackets could be a key, so the parser holds all of its tokens until the closing bracket:
+/// 176 MiB for `[a,a,a…` of 1 MiB, 20 MiB with this bound. A list of 8,000 rules in one pair of
+/// brackets stays below the bound, and blocks do not count.
+pub(crate) const LOOKAHEAD_PUNCTUATION_MAX: usize = 1 << 16;
+
+/// Start of a document. What follows it on the line cannot be a key, so the parser does not hold its
+/// tokens.
+const DOCUMENT_START: &str = "--- ";
+
+/// Text of a file. A file whose top level is in brackets, such as JSON, gets a [`DOCUMENT_START`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input<'t> {
+    /// Blank lines and comments.
+    before: &'t str,
+    start: &'static str,
+    rest: &'t str,
+    /// Line of `start`, from 1.
+    line: usize,
+    /// Columns before the first bracket.
+    indent: usize,
+}
+
+impl<'t> Input<'t> {
+    pub(crate) fn of(text: &'t str) -> Self {
+        let mut at = 0;
+        for (nth, line) in (1..).zip(text.split_inclusive('\n')) {
+            let content = line.trim_start_matches([' ', '\t']);
+            if content.starts_with(['{', '[']) {
+                let indent = line.len() - content.len();
+                let (before, rest) = (&text[..at], &text[at + indent..]);
+                return Input { before, start: DOCUMENT_START, rest, line: nth, indent };
+            }
+            if !(content.trim_end().is_empty() || content.starts_with('#')) {
+                break;
+            }
+            at += line.len();
+        }
+        Input { before: "", start: "", rest: text, line: 0, indent: 0 }
+    }
+
+    pub(crate) fn chars(&self) -> impl Iterator<Item = char> + use<'t> {
+        let chars: fn(&'t str) -> Chars<'t> = str::chars;
+        chars(self.before).chain(self.start.chars()).chain(self.rest.chars())
+    }
+
+    /// Converts a column of the parser, from 0, to the column in the file.
+    pub(crate) fn column(&self, line: usize, column: usize) -> usize {
+        if line == self.line {
+            (column + self.indent).saturating_sub(self.start.len())
+        } else {
+            column
+        }
+    }
+
+    /// Converts the columns of a span to those in the file.
+    pub(crate) fn restore_columns(&self, span: &mut Span) {
+        let restored =
+            |at: &Marker| Marker::new(at.index(), at.line(), self.column(at.line(), at.col()));
+        *span = Span::new(restored(&span.start), restored(&span.end));
+    }
+}
+
+/// Counts the punctuation since the last event, in which every bracket, quote and comma may become a
+/// token. At flow level 0, the parser drops its tokens at the end of the line.
+#[derive(Debug, Default)]
+pub(crate) struct Lookahead {
+    punctuation: Cell<usize>,
+    in_brackets: Cell<bool>,
+}
+
+impl Lookahead {
+    /// Ends the input at [`LOOKAHEAD_PUNCTUATION_MAX`].
+    pub(crate) fn bound(
+        &self,
+        mut chars: impl Iterator<Item = char>,
+    ) -> impl Iterator<Item = char> {
+        std::iter::from_fn(move || {
+            if self.is_exceeded() {
+                return None;
+            }
+            let c = chars.next()?;
+            if c == '\n' && !self.in_brackets.get() {
+                self.restart();
+            } else if c.is_ascii_punctuation() {
+                self.punctuation.set(self.punctuation.get() + 1);
+                self.in_brackets.set(self.in_brackets.get() || matches!(c, '[' | '{'));
+            }
+            Some(c)
+        })
+    }
+
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.punctuation.get() > LOOKAHEAD_PUNCTUATION_MAX
+    }
+
+    /// Starts counting anew, after an event.
+    pub(crate) fn restart(&self) {
+        self.punctuation.set(0);
+        self.in_brackets.set(false);
+    }
+}

@@ -1,0 +1,95 @@
+//! Counts of the calls of the last second: all of them, and those that the store did not decide.
+//!
+//! Not here: what follows from the share (`outage`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::domain::Micros;
+
+/// Length of a bucket as a power of two in microseconds, 131 ms, so that its number is a shift.
+const BUCKET_BITS: u32 = 17;
+/// Number of buckets, which together cover 1.05 s.
+const BUCKETS: usize = 8;
+/// The undecided calls of a bucket are counted in the upper half of its counts.
+const UNDECIDED: u64 = 1 << 32;
+
+/// Counts of the calls of the last second. Lock-free; a call that meets a bucket while another call
+/// resets it may be missed.
+#[derive(Debug, Default)]
+pub(super) struct RecentCalls {
+    buckets: [Bucket; BUCKETS],
+}
+
+#[derive(Debug, Default)]
+struct Bucket {
+    /// Number of the interval that is counted, since the Unix epoch.
+    interval: AtomicU64,
+    counts: AtomicU64,
+}
+
+/// Calls of the last second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RecentCounts {
+    /// All calls.
+    pub(super) calls: u64,
+    /// Calls that the store did not decide.
+    pub(super) undecided: u64,
+}
+
+impl RecentCalls {
+    /// Counts a call.
+    pub(super) fn record(&self, now: Micros, is_decided: bool) {
+        let interval = now.0 >> BUCKET_BITS;
+        let bucket = &self.buckets[interval as usize % BUCKETS];
+        let counted = bucket.interval.load(Ordering::Relaxed);
+        if counted != interval
+            && bucket
+                .interval
+                .compare_exchange(counted, interval, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            bucket.counts.store(0, Ordering::Relaxed);
+        }
+        let call = if is_decided { 1 } else { UNDECIDED + 1 };
+        bucket.counts.fetch_add(call, Ordering::Relaxed);
+    }
+
+    /// Returns the counts of the last second.
+    pub(super) fn counts(&self, now: Micros) -> RecentCounts {
+        let interval = now.0 >> BUCKET_BITS;
+        let recent = self.buckets.iter().filter(|bucket| {
+            interval.wrapping_sub(bucket.interval.load(Ordering::Relaxed)) < BUCKETS as u64
+        });
+        recent.fold(RecentCounts::default(), |sum, bucket| {
+            let counts = bucket.counts.load(Ordering::Relaxed);
+            RecentCounts {
+                calls: sum.calls + counts % UNDECIDED,
+                undecided: sum.undecided + counts / UNDECIDED,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Micros = Micros(1_763_668_800_000_000);
+
+    fn after(millis: u64) -> Micros {
+        Micros(NOW.0 + millis * 1_000)
+    }
+
+    #[test]
+    fn only_calls_of_the_last_second_count() {
+        let recent = RecentCalls::default();
+        for call in 0..300 {
+            recent.record(after(call * 10), call % 3 > 0);
+        }
+        let RecentCounts { calls, undecided } = recent.counts(after(2_990));
+        assert!((90..=106).contains(&calls), "{calls}");
+        assert!((30..=36).contains(&undecided), "{undecided}");
+        assert_eq!(recent.counts(after(4_100)), RecentCounts::default());
+        assert_eq!(recent.counts(NOW), RecentCounts::default(), "the clock stepped back");
+    }
+}

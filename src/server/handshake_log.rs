@@ -1,0 +1,64 @@
+//! Log of failed TLS handshakes: at most one line a minute, because a port scan or one misconfigured
+//! client would otherwise fill the log.
+//!
+//! Not here: the counter of failed handshakes (`connection_stats`).
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between two lines.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Failed handshakes since the last line.
+#[derive(Debug, Default)]
+pub(crate) struct HandshakeLog {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    logged_at: Option<Instant>,
+    unlogged: u64,
+}
+
+impl HandshakeLog {
+    /// Logs a failed handshake with the reason and the peer, unless another one was logged within the
+    /// last minute. The line also has the number of failures since the previous line.
+    pub(crate) fn failed(&self, now: Instant, peer: Option<SocketAddr>, reason: &dyn fmt::Display) {
+        if let Some(failures) = self.count(now) {
+            let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
+            tracing::warn!(peer, %reason, failures, "TLS handshake failed");
+        }
+    }
+
+    /// Returns the number of failures since the last line if a line is due.
+    fn count(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.unlogged += 1;
+        let due = state.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= INTERVAL);
+        due.then(|| {
+            state.logged_at = Some(now);
+            std::mem::take(&mut state.unlogged)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn one_failure_a_minute_is_logged_with_the_number_of_the_others() {
+        let log = HandshakeLog::default();
+        let start = Clock::System.monotonic();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(log.count(at(0)), Some(1));
+        assert_eq!(log.count(at(1)), None);
+        assert_eq!(log.count(at(59)), None);
+        assert_eq!(log.count(at(60)), Some(3));
+        assert_eq!(log.count(at(61)), None);
+    }
+}

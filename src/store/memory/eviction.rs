@@ -1,0 +1,331 @@
+//! Room in a full memory store: who gets an entry, whose entry is folded into a sketch, and who is
+//! refused.
+//!
+//! Folding an entry raises its key's cells in the sketch of its rule and removes the entry. It
+//! loses precision, but no hit: the key may be refused too early afterwards, and is never admitted
+//! too often.
+//!
+//! Not here: the cells of a sketch (`sketch`), the weight of each rule (`rules`).
+
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
+
+use super::rules::{Rule, RuleSlot};
+use super::shard::{KEY_BYTES, Shard, Slot, weight};
+use super::sketch::{CellFormat, Sketch};
+use super::{MemoryStore, RECLAIM_SLOTS};
+use crate::domain::{Micros, Op};
+
+/// Slots checked per shard for expired entries at an insertion into a full store. Takes about 100
+/// ns.
+const RECLAIM_SLOTS_FULL: usize = 32;
+
+/// Maximum number of other shards that are searched for expired entries if the own shard has none.
+/// A shard is skipped if another thread holds its lock.
+const RECLAIM_SHARDS: usize = 4;
+
+/// Slots checked for an entry to fold. Takes about 100 ns.
+const FOLD_SLOTS: usize = 32;
+
+/// Maximum number of entries folded to make room for one entry. Only a growing table of concurrency
+/// slots ever needs more than a few.
+const FOLDS_MAX: usize = 32;
+
+/// Cells per row of a sketch, over all shards: with four rows of 16 bytes, a sketch takes 4 MiB.
+const SKETCH_WIDTH: usize = 65_536;
+
+/// Cells per row in a small store: one for this many keys, so that a sketch is a twelfth of the
+/// store.
+const KEYS_PER_CELL: usize = 16;
+
+/// Maximum number of sketches, each for one rule: 32 MiB.
+const SKETCHES_MAX: usize = 8;
+
+/// Time without another attempt to find room for a sketch, because the attempt searches a whole
+/// shard.
+const SKETCH_RETRY: Micros = Micros::SECOND;
+
+/// Returns the cells per row of a sketch within one shard, for a store of that size.
+pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
+    ((max_keys / KEYS_PER_CELL).next_power_of_two().min(SKETCH_WIDTH) / shards).max(1)
+}
+
+/// Returns the weight that only sketches may use: a sixteenth of the store, and at most one sketch.
+/// Further sketches take the place of entries.
+pub(super) fn sketch_reserve(max_keys: usize, shards: usize) -> usize {
+    (shards * sketch_weight(sketch_width(max_keys, shards))).min(max_keys / 16)
+}
+
+/// Returns the weight of a sketch within one shard.
+pub(super) fn sketch_weight(width: usize) -> usize {
+    Sketch::bytes(width).div_ceil(KEY_BYTES)
+}
+
+impl MemoryStore {
+    /// Returns the maximum weight at which an entry may still be added.
+    fn entries_max(&self) -> u64 {
+        let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
+        self.max_keys - self.sketch_reserve.saturating_sub(sketches)
+    }
+
+    /// Returns the weight that all entries together may have.
+    fn entry_capacity(&self) -> u64 {
+        self.entries_max().saturating_sub(self.stats.sketch_weight.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether the store has no room for new entries.
+    pub(super) fn is_full(&self) -> bool {
+        self.stats.live.load(Ordering::Relaxed) >= self.entries_max()
+    }
+
+    /// Claims weight, up to a total of `max`. Returns false if the store has no room.
+    fn claim(&self, weight: usize, max: u64) -> bool {
+        let weight = weight as u64;
+        let more = |live: u64| (live + weight <= max).then_some(live + weight);
+        self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Returns weight that was claimed.
+    pub(super) fn unclaim(&self, weight: usize) {
+        self.stats.live.fetch_sub(weight as u64, Ordering::Relaxed);
+    }
+
+    /// Subtracts the weight of expired entries from the weight of the store.
+    pub(super) fn release_expired(&self, weight: usize) {
+        if weight > 0 {
+            self.unclaim(weight);
+            self.stats.evicted.fetch_add(weight as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps
+    /// entries that are `in_use`. Never waits for the lock of another shard, so the caller may hold
+    /// locks.
+    pub(super) fn reclaim_expired(
+        &self,
+        shard: &mut Shard,
+        now: Micros,
+        in_use: impl Fn(Slot) -> bool,
+    ) {
+        self.release_expired(shard.reclaim(now, RECLAIM_SLOTS, &self.rules, &in_use));
+        if !self.is_full() {
+            return;
+        }
+        let mut freed = shard.reclaim(now, RECLAIM_SLOTS_FULL, &self.rules, &in_use);
+        for _ in 0..RECLAIM_SHARDS {
+            if freed > 0 {
+                break;
+            }
+            let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            freed = match self.shards[at].0.try_lock() {
+                Ok(mut other) => other.reclaim(now, RECLAIM_SLOTS_FULL, &self.rules, |_| false),
+                Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => 0,
+            };
+        }
+        self.release_expired(freed);
+    }
+
+    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share gets
+    /// it from a rule above its own. Returns `None` if the key gets no entry.
+    pub(super) fn claim_entry(
+        &self,
+        shard: &mut Shard,
+        rule: &Rule,
+        weight: usize,
+        now: Micros,
+        in_use: &dyn Fn(Slot) -> bool,
+    ) -> Option<RuleSlot> {
+        // Entries that cannot be folded must leave room for other rules.
+        if rule.format == CellFormat::None
+            && self.rules.weight_of(rule) + weight as u64 > self.entry_capacity() / 8 * 7
+        {
+            return None;
+        }
+        let is_claimed = self.claim(weight, self.entries_max()) || {
+            let held = self.rules.weight_of(rule);
+            let share = self.rules.share(self.entry_capacity(), held > 0);
+            held + weight as u64 <= share
+                && self.fold_until_claimed(shard, weight, share, None, now, in_use)
+        };
+        is_claimed.then(|| self.rules.add(rule, weight))
+    }
+
+    /// Claims the weight that an entry grows by, or releases the weight that it shrinks by. A full
+    /// store makes room by folding other entries. Returns false if there is none to fold. Only a
+    /// take can fail, because any other operation grows an entry by a rounding of its capacity at
+    /// most.
+    pub(super) fn resize(
+        &self,
+        shard: &mut Shard,
+        rule: RuleSlot,
+        op: Op,
+        (from, to): (usize, usize),
+        now: Micros,
+        in_use: &dyn Fn(Slot) -> bool,
+    ) -> bool {
+        if let Some(less) = from.checked_sub(to) {
+            if less > 0 {
+                self.unclaim(less);
+                self.rules.subtract(rule, less);
+            }
+            return true;
+        }
+        let more = to - from;
+        let share = self.rules.share(self.entry_capacity(), true);
+        if !self.claim(more, self.entries_max())
+            && !self.fold_until_claimed(shard, more, share, Some(rule), now, in_use)
+        {
+            if matches!(op, Op::Take { .. }) {
+                return false;
+            }
+            self.stats.live.fetch_add(more as u64, Ordering::Relaxed);
+        }
+        self.rules.grow(rule, more);
+        true
+    }
+
+    /// Folds entries of rules above the fair share, and of the rule `own`, until `weight` is
+    /// claimed. Returns false if that fails.
+    fn fold_until_claimed(
+        &self,
+        shard: &mut Shard,
+        weight: usize,
+        share: u64,
+        own: Option<RuleSlot>,
+        now: Micros,
+        in_use: &dyn Fn(Slot) -> bool,
+    ) -> bool {
+        for _ in 0..FOLDS_MAX {
+            if !self.fold_one(shard, share, own, now, in_use) {
+                return false;
+            }
+            if self.claim(weight, self.entries_max()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Folds an entry of the rule furthest above the fair share, among the next slots of the shard.
+    /// Returns false if there is none.
+    fn fold_one(
+        &self,
+        shard: &mut Shard,
+        share: u64,
+        own: Option<RuleSlot>,
+        now: Micros,
+        in_use: &dyn Fn(Slot) -> bool,
+    ) -> bool {
+        let mut fullest: Option<(u64, Slot)> = None;
+        shard.visit_entries(FOLD_SLOTS, |shard, slot| {
+            let rule = shard.rule(slot);
+            let held = self.rules.weight(rule);
+            let is_above = held > share || own == Some(rule);
+            if is_above
+                && fullest.is_none_or(|(most, _)| held > most)
+                && !in_use(slot)
+                && self.rules.rule(rule).is_some_and(|rule| can_fold(shard, &rule))
+            {
+                fullest = Some((held, slot));
+            }
+            true
+        });
+        let Some((_, slot)) = fullest else { return false };
+        let key = shard.key(slot);
+        let Some(rule) = self.rules.rule(shard.rule(slot)) else { return false };
+        let Some(sketch) = self.sketch_of(shard, &rule, now, in_use) else { return false };
+        // Making the sketch may have folded that entry already.
+        if shard.find(key) == Some(slot) {
+            let freed = shard.fold(slot, sketch, now, &self.rules);
+            self.unclaim(freed);
+            self.stats.folded.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Returns the position of a rule's sketch in the shard, and makes the sketch if there is none.
+    /// `None` if the rule cannot have one. The sketch stays at least until the call has ended.
+    pub(super) fn sketch_of(
+        &self,
+        shard: &mut Shard,
+        rule: &Rule,
+        now: Micros,
+        in_use: &dyn Fn(Slot) -> bool,
+    ) -> Option<usize> {
+        let kept_until = now.saturating_add(Micros(1));
+        if let Some(at) = shard.find_sketch(rule.key) {
+            shard.sketches[at].keep_until(kept_until);
+            return Some(at);
+        }
+        if shard.sketches.len() == SKETCHES_MAX {
+            self.remove_expired_sketches(shard, now);
+        }
+        let denied = shard.sketch_denied_until;
+        // After a step back of the clock, the time may be far away.
+        let is_denied = now < denied && denied <= now.saturating_add(SKETCH_RETRY);
+        if is_denied || !can_fold(shard, rule) {
+            return None;
+        }
+        if self.claim(self.sketch_weight, self.max_keys) {
+            shard.sketches.push(Sketch::new(rule.key, rule.format, self.sketch_width));
+        } else if !self.replace_entries_by_sketch(shard, rule, now, in_use) {
+            shard.sketch_denied_until = now.saturating_add(SKETCH_RETRY);
+            return None;
+        }
+        self.stats.sketch_weight.fetch_add(self.sketch_weight as u64, Ordering::Relaxed);
+        let at = shard.sketches.len() - 1;
+        shard.sketches[at].keep_until(kept_until);
+        Some(at)
+    }
+
+    /// Makes a rule's sketch in the place of entries of the rule. Returns false if the rule has too
+    /// few entries in this shard.
+    fn replace_entries_by_sketch(
+        &self,
+        shard: &mut Shard,
+        rule: &Rule,
+        now: Micros,
+        in_use: &dyn Fn(Slot) -> bool,
+    ) -> bool {
+        let is_foldable =
+            |shard: &Shard, slot| self.rules.rule(shard.rule(slot)) == Some(*rule) && !in_use(slot);
+        let mut found = 0;
+        shard.visit_entries(shard.slot_count(), |shard, slot| {
+            if is_foldable(shard, slot) {
+                found += weight(shard.state(slot));
+            }
+            found < self.sketch_weight
+        });
+        if found < self.sketch_weight {
+            return false;
+        }
+        let at = shard.sketches.len();
+        shard.sketches.push(Sketch::new(rule.key, rule.format, self.sketch_width));
+        let (mut freed, mut folded) = (0, 0);
+        shard.visit_entries(shard.slot_count(), |shard, slot| {
+            if is_foldable(shard, slot) {
+                freed += shard.fold(slot, at, now, &self.rules);
+                folded += 1;
+            }
+            freed < self.sketch_weight
+        });
+        self.unclaim(freed.saturating_sub(self.sketch_weight));
+        self.stats.folded.fetch_add(folded, Ordering::Relaxed);
+        true
+    }
+
+    /// Removes the sketches of a shard in which nothing counts any more.
+    pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
+        let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
+        if weight > 0 {
+            self.stats.sketch_weight.fetch_sub(weight as u64, Ordering::Relaxed);
+            self.unclaim(weight);
+        }
+    }
+}
+
+/// Returns whether entries of a rule can be folded: it has a sketch in this shard or may get one.
+fn can_fold(shard: &Shard, rule: &Rule) -> bool {
+    rule.format != CellFormat::None
+        && (shard.sketches.len() < SKETCHES_MAX || shard.find_sketch(rule.key).is_some())
+}

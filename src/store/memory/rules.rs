@@ -1,0 +1,290 @@
+//! Weight that each rule holds in the memory store, and the fair share of a rule.
+//!
+//! A "rule" here is one limit of a policy rule, with its algorithm and window: all counters of such
+//! a limit have states of one kind. The fair share is the weight that entries may take up, divided
+//! by the number of rules that hold entries.
+//!
+//! Not here: the entries (`shard`), the counters of keys without an entry (`sketch`).
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::sketch::CellFormat;
+use crate::domain::Limit;
+
+/// Number of rules whose weight is known: 160 KiB. Further rules share slot 0, whose entries are
+/// never folded.
+const RULES_MAX: usize = 4_096;
+
+/// Number of slots that a lookup compares. A rule that finds none of its own shares slot 0.
+const PROBES: usize = 8;
+
+/// Slot of all rules that find none of their own.
+const SHARED: RuleSlot = RuleSlot(0);
+
+/// Key of a slot while it changes hands; no rule has this key.
+const IN_TRANSITION: u64 = u64::MAX;
+
+/// Position of a rule in the table. Fits into 16 bits of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RuleSlot(pub(super) u16);
+
+/// Identity of a rule: the limit's id with its algorithm and window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    /// Hash of the identity; never 0.
+    pub(super) key: u64,
+    limit_id: u64,
+    pub(super) format: CellFormat,
+}
+
+impl Rule {
+    /// Returns the rule of a limit.
+    pub(super) fn of(limit: &Limit) -> Rule {
+        Rule::new(limit.limit_id, CellFormat::of(limit))
+    }
+
+    fn new(limit_id: u64, format: CellFormat) -> Rule {
+        // The format is part of the identity, so that a changed algorithm never reads the cells of
+        // the former one. The odd factor (2^64 / golden ratio) spreads small ids in tests, too.
+        let key = (limit_id ^ format.encode().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Rule { key: key.clamp(1, IN_TRANSITION - 1), limit_id, format }
+    }
+}
+
+/// What happened to new keys of a rule because the store was full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// Id of the limit, as in [`Limit::limit_id`].
+    pub limit_id: u64,
+    /// Whether new keys are refused. Otherwise they are counted in a sketch.
+    pub is_refusing: bool,
+}
+
+/// One slot of the table.
+#[derive(Debug, Default)]
+struct RuleUsage {
+    /// Key of the rule; 0 for a slot that was never used.
+    key: AtomicU64,
+    limit_id: AtomicU64,
+    format: AtomicU64,
+    /// Weight of the rule's entries.
+    weight: AtomicU64,
+    /// Bits of [`SKETCHED`] and [`REFUSED`], and the same bits shifted by 4 once they were
+    /// reported.
+    overflow: AtomicU8,
+}
+
+const SKETCHED: u8 = 1;
+const REFUSED: u8 = 2;
+const REPORTED_SHIFT: u8 = 4;
+
+/// Weight per rule, in a hash table without locks. Only the assignment of a slot takes a lock.
+#[derive(Debug)]
+pub(super) struct RuleTable {
+    slots: Box<[RuleUsage]>,
+    /// Number of rules that hold entries.
+    active: AtomicU64,
+    assignment: Mutex<()>,
+}
+
+impl RuleTable {
+    /// Creates an empty table.
+    pub(super) fn new() -> RuleTable {
+        RuleTable {
+            slots: (0..RULES_MAX).map(|_| RuleUsage::default()).collect(),
+            active: AtomicU64::new(0),
+            assignment: Mutex::default(),
+        }
+    }
+
+    /// Adds weight to a rule and returns its slot.
+    pub(super) fn add(&self, rule: &Rule, weight: usize) -> RuleSlot {
+        loop {
+            let slot = self.slot_of(rule);
+            let usage = &self.slots[usize::from(slot.0)];
+            let before = usage.weight.fetch_add(weight as u64, Ordering::SeqCst);
+            // `assign` changes the key first and then reads the weight; here the order is reversed,
+            // so that at least one side notices the other.
+            if slot == SHARED || usage.key.load(Ordering::SeqCst) == rule.key {
+                if before == 0 {
+                    self.active.fetch_add(1, Ordering::Relaxed);
+                }
+                return slot;
+            }
+            usage.weight.fetch_sub(weight as u64, Ordering::SeqCst);
+        }
+    }
+
+    /// Adds weight to a rule that holds an entry in this slot.
+    pub(super) fn grow(&self, slot: RuleSlot, weight: usize) {
+        self.slots[usize::from(slot.0)].weight.fetch_add(weight as u64, Ordering::SeqCst);
+    }
+
+    /// Subtracts the weight of a removed or smaller entry.
+    pub(super) fn subtract(&self, slot: RuleSlot, weight: usize) {
+        let weight = weight as u64;
+        if self.slots[usize::from(slot.0)].weight.fetch_sub(weight, Ordering::SeqCst) == weight {
+            let less = |active: u64| Some(active.saturating_sub(1));
+            let _ = self.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
+
+    /// Returns the weight that a rule holds.
+    pub(super) fn weight(&self, slot: RuleSlot) -> u64 {
+        self.slots[usize::from(slot.0)].weight.load(Ordering::Relaxed)
+    }
+
+    /// Returns the weight that a rule holds, or 0 if it has no slot yet.
+    pub(super) fn weight_of(&self, rule: &Rule) -> u64 {
+        self.find(rule).map_or(0, |slot| self.weight(slot))
+    }
+
+    /// Returns the rule of an entry, or `None` for the shared slot. The entry must hold weight in
+    /// that slot, so that the slot cannot change hands.
+    pub(super) fn rule(&self, slot: RuleSlot) -> Option<Rule> {
+        if slot == SHARED {
+            return None;
+        }
+        let usage = &self.slots[usize::from(slot.0)];
+        let format = CellFormat::decode(usage.format.load(Ordering::Relaxed));
+        Some(Rule::new(usage.limit_id.load(Ordering::Relaxed), format))
+    }
+
+    /// Returns the fair share of a rule if all rules together may hold `total`. A rule without
+    /// entries counts, because it is about to get one.
+    pub(super) fn share(&self, total: u64, holds_entries: bool) -> u64 {
+        let rules = self.active.load(Ordering::Relaxed) + u64::from(!holds_entries);
+        total / rules.max(1)
+    }
+
+    /// Counts the rules that hold entries anew. Called every second: the running count may drift by
+    /// a rule that lost its slot at the same moment.
+    pub(super) fn recount(&self) {
+        let holds = |usage: &&RuleUsage| usage.weight.load(Ordering::Relaxed) > 0;
+        self.active.store(self.slots.iter().filter(holds).count() as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that a new key of the rule was counted in a sketch or refused.
+    pub(super) fn note_overflow(&self, rule: &Rule, is_refusing: bool) {
+        let bit = if is_refusing { REFUSED } else { SKETCHED };
+        let usage = &self.slots[usize::from(self.slot_of(rule).0)];
+        if usage.overflow.load(Ordering::Relaxed) & bit == 0 {
+            usage.overflow.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the overflows that began since the last call. An overflow that ended and begins
+    /// again is returned again.
+    pub(super) fn new_overflows(&self, is_full: bool) -> Vec<Overflow> {
+        let mut begun = Vec::new();
+        for usage in &self.slots {
+            let bits = usage.overflow.load(Ordering::Relaxed);
+            if bits == 0 {
+                continue;
+            }
+            let (noted, reported) = (bits & 0xf, bits >> REPORTED_SHIFT);
+            for bit in [SKETCHED, REFUSED] {
+                if noted & bit != 0 && reported & bit == 0 {
+                    let limit_id = usage.limit_id.load(Ordering::Relaxed);
+                    begun.push(Overflow { limit_id, is_refusing: bit == REFUSED });
+                }
+            }
+            // While the store stays full, an overflow is one overflow, however often it pauses.
+            let kept = if is_full { (noted | reported) << REPORTED_SHIFT } else { 0 };
+            usage.overflow.store(kept, Ordering::Relaxed);
+        }
+        begun
+    }
+
+    fn probes(rule: &Rule) -> impl Iterator<Item = usize> {
+        let first = (rule.key >> 32) as usize;
+        (0..PROBES).map(move |step| 1 + (first + step) % (RULES_MAX - 1))
+    }
+
+    fn find(&self, rule: &Rule) -> Option<RuleSlot> {
+        let at =
+            Self::probes(rule).find(|at| self.slots[*at].key.load(Ordering::SeqCst) == rule.key)?;
+        u16::try_from(at).ok().map(RuleSlot)
+    }
+
+    /// Returns the slot of a rule, and assigns one to a new rule.
+    fn slot_of(&self, rule: &Rule) -> RuleSlot {
+        self.find(rule).unwrap_or_else(|| self.assign(rule))
+    }
+
+    /// Gives a rule a slot that was never used or whose rule holds no entries any more.
+    fn assign(&self, rule: &Rule) -> RuleSlot {
+        let _assigning = self.assignment.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = self.find(rule) {
+            return slot;
+        }
+        for at in Self::probes(rule) {
+            let usage = &self.slots[at];
+            let former = usage.key.swap(IN_TRANSITION, Ordering::SeqCst);
+            if usage.weight.load(Ordering::SeqCst) > 0 {
+                usage.key.store(former, Ordering::SeqCst);
+                continue;
+            }
+            usage.limit_id.store(rule.limit_id, Ordering::Relaxed);
+            usage.format.store(rule.format.encode(), Ordering::Relaxed);
+            usage.overflow.store(0, Ordering::Relaxed);
+            usage.key.store(rule.key, Ordering::SeqCst);
+            return u16::try_from(at).map_or(SHARED, RuleSlot);
+        }
+        SHARED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(limit_id: u64) -> Rule {
+        Rule::new(limit_id, CellFormat::FixedWindow)
+    }
+
+    #[test]
+    fn rules_that_hold_entries_divide_the_store() {
+        let table = RuleTable::new();
+        assert_eq!(table.share(900, false), 900);
+        let first = table.add(&rule(1), 10);
+        table.add(&rule(2), 1);
+        assert_eq!((table.share(900, true), table.share(900, false)), (450, 300));
+        assert_eq!((table.weight(first), table.weight_of(&rule(3))), (10, 0));
+        table.subtract(first, 10);
+        assert_eq!(table.share(900, true), 900);
+        assert_eq!(table.rule(first), Some(rule(1)));
+    }
+
+    #[test]
+    fn a_slot_changes_hands_only_when_its_rule_holds_nothing() {
+        let table = RuleTable::new();
+        let slots: Vec<_> = (0..50_000).map(|id| table.add(&rule(id), 1)).collect();
+        let own = slots.iter().filter(|slot| **slot != SHARED).count();
+        assert!((3_000..RULES_MAX).contains(&own), "{own}");
+        for (id, slot) in (0..).zip(&slots).filter(|(_, slot)| **slot != SHARED) {
+            assert_eq!(table.rule(*slot), Some(rule(id)));
+        }
+        for slot in slots {
+            table.subtract(slot, 1);
+        }
+        let slot = table.add(&rule(60_000), 1);
+        assert_eq!(table.rule(slot), Some(rule(60_000)));
+        assert_eq!(table.share(10, true), 10);
+    }
+
+    #[test]
+    fn an_overflow_is_reported_once_while_the_store_stays_full() {
+        let table = RuleTable::new();
+        table.add(&rule(7), 1);
+        table.note_overflow(&rule(7), false);
+        let begun = Overflow { limit_id: 7, is_refusing: false };
+        assert_eq!(table.new_overflows(true), [begun]);
+        table.note_overflow(&rule(7), false);
+        assert_eq!(table.new_overflows(true), []);
+        assert_eq!(table.new_overflows(false), []);
+        table.note_overflow(&rule(7), true);
+        assert_eq!(table.new_overflows(true), [Overflow { limit_id: 7, is_refusing: true }]);
+    }
+}

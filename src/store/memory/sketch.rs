@@ -1,0 +1,382 @@
+//! Sketch of one rule: approximate counters of the keys that have no entry of their own, because
+//! the memory store is full.
+//!
+//! A sketch has four rows of cells. A key has one cell in each row, chosen by its hash, and shares
+//! it with other keys of its rule. Every cell holds at least the hits of each of its keys, so the
+//! least full of a key's four cells is an upper bound of that key's hits: a key may be refused too
+//! early, but is never admitted too often. Charging a key raises its cells to the key's new state
+//! and leaves fuller cells alone (a count-min sketch with conservative update), so a cell holds the
+//! maximum over its keys rather than their sum.
+//!
+//! A cell is 16 bytes, whose meaning depends on the algorithm:
+//!
+//! | algorithm | time | present | previous |
+//! |---|---|---|---|
+//! | fixed window | start of the window | hits | – |
+//! | bucket | theoretical arrival time | fraction of a microsecond | – |
+//! | sliding window | start of the current window | its hits | hits of the previous window |
+//! | sliding log | start of the current window | its hits | hits of the whole previous window |
+//!
+//! Concurrency and hybrid counters do not fit into a cell: a full store refuses their new keys.
+//!
+//! Refunds do not change a sketch, because the cells are shared.
+//!
+//! Not here: when a rule gets a sketch (`eviction`).
+
+use super::shard::EntryKey;
+use crate::algorithm::{State, bucket, fixed_window, sliding_log, sliding_window};
+use crate::domain::{Algorithm, Limit, Micros};
+
+/// Rows of a sketch, and cells per key.
+const ROWS: usize = 4;
+
+/// Meaning of a cell: the algorithm and, where it matters, the length of its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CellFormat {
+    /// Counters that fit into no cell: hybrid and concurrency.
+    None,
+    /// Hits of one window.
+    FixedWindow,
+    /// Debt of a bucket, as time.
+    Bucket,
+    /// Hits of two adjacent windows.
+    SlidingWindow { length: Micros },
+    /// Hits of two adjacent windows, in place of the time of every hit.
+    SlidingLog { length: Micros },
+}
+
+impl CellFormat {
+    /// Returns the format for the counters of a limit.
+    pub(super) fn of(limit: &Limit) -> CellFormat {
+        match &limit.algorithm {
+            Algorithm::FixedWindow(_) => CellFormat::FixedWindow,
+            Algorithm::Bucket(_) => CellFormat::Bucket,
+            Algorithm::SlidingWindow(window) => {
+                CellFormat::SlidingWindow { length: window.length.max(Micros(1)) }
+            }
+            Algorithm::SlidingLog(log) => {
+                CellFormat::SlidingLog { length: log.length.max(Micros(1)) }
+            }
+            Algorithm::Hybrid(_) | Algorithm::Concurrency(_) => CellFormat::None,
+        }
+    }
+
+    /// Packs the format into a word: three bits for the algorithm, the others for the length.
+    pub(super) fn encode(self) -> u64 {
+        match self {
+            CellFormat::None => 0,
+            CellFormat::FixedWindow => 1,
+            CellFormat::Bucket => 2,
+            CellFormat::SlidingWindow { length } => 3 | length.0 << 3,
+            CellFormat::SlidingLog { length } => 4 | length.0 << 3,
+        }
+    }
+
+    /// Unpacks a format.
+    pub(super) fn decode(word: u64) -> CellFormat {
+        let length = Micros(word >> 3);
+        match word & 7 {
+            1 => CellFormat::FixedWindow,
+            2 => CellFormat::Bucket,
+            3 => CellFormat::SlidingWindow { length },
+            4 => CellFormat::SlidingLog { length },
+            _ => CellFormat::None,
+        }
+    }
+
+    /// Converts a state to a cell. `None` for the state of another algorithm.
+    fn cell_of(self, state: &State, now: Micros) -> Option<Cell> {
+        match (self, state) {
+            (CellFormat::FixedWindow, State::FixedWindow(state)) => {
+                Some(Cell { time: state.start, present: state.count, previous: 0 })
+            }
+            (CellFormat::Bucket, State::Bucket(state)) => {
+                Some(Cell { time: state.tat, present: state.rem, previous: 0 })
+            }
+            (CellFormat::SlidingWindow { .. }, State::SlidingWindow(state)) => {
+                Some(Cell { time: state.start, present: state.cur, previous: state.prev })
+            }
+            (CellFormat::SlidingLog { length }, State::SlidingLog(log)) => {
+                let start = start_of_window(log.newest().unwrap_or(now).max(now), length);
+                let (previous, present) = log.hits_before_and_from(start, length);
+                Some(Cell { time: start, present, previous })
+            }
+            _ => None,
+        }
+    }
+
+    /// Converts a cell to the state that it stands for at `now`.
+    fn state_of(self, cell: Cell, now: Micros) -> Option<State> {
+        let Cell { time, present, previous } = cell;
+        match self {
+            CellFormat::None => None,
+            CellFormat::FixedWindow => {
+                Some(State::FixedWindow(fixed_window::State { start: time, count: present }))
+            }
+            CellFormat::Bucket => Some(State::Bucket(bucket::State { tat: time, rem: present })),
+            CellFormat::SlidingWindow { .. } => Some(State::SlidingWindow(sliding_window::State {
+                start: time,
+                prev: previous,
+                cur: present,
+            })),
+            CellFormat::SlidingLog { .. } => {
+                // The latest times that these hits can have: any later one is in another window.
+                let log = sliding_log::State::of_two_windows(time, previous, present, now);
+                Some(State::SlidingLog(Box::new(log)))
+            }
+        }
+    }
+
+    /// Returns the length of the windows if a cell holds two of them.
+    fn window(self) -> Option<Micros> {
+        match self {
+            CellFormat::SlidingWindow { length } | CellFormat::SlidingLog { length } => {
+                Some(length)
+            }
+            CellFormat::None | CellFormat::FixedWindow | CellFormat::Bucket => None,
+        }
+    }
+}
+
+/// Counter shared by several keys of one rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cell {
+    time: Micros,
+    present: u32,
+    previous: u32,
+}
+
+const _: () = assert!(size_of::<Cell>() == 16, "the weight of a sketch follows from this size");
+
+impl Cell {
+    fn is_empty(self) -> bool {
+        self == Cell::default()
+    }
+
+    /// Returns the cell as it counts in the window that starts at `start`, if that is a later one.
+    fn moved_to(self, start: Micros, length: Micros) -> Cell {
+        if self.time >= start {
+            self
+        } else if self.time.saturating_add(length) == start {
+            Cell { time: start, present: 0, previous: self.present }
+        } else {
+            Cell { time: start, present: 0, previous: 0 }
+        }
+    }
+
+    /// Returns the fuller of two cells. Of two windows the later one is fuller, because the other
+    /// has ended; of two buckets, the one that is full again later.
+    fn max(self, other: Cell, window: Option<Micros>) -> Cell {
+        let Some(length) = window else {
+            return if (self.time, self.present) >= (other.time, other.present) {
+                self
+            } else {
+                other
+            };
+        };
+        let start = self.time.max(other.time);
+        let (one, other) = (self.moved_to(start, length), other.moved_to(start, length));
+        Cell {
+            time: start,
+            present: one.present.max(other.present),
+            previous: one.previous.max(other.previous),
+        }
+    }
+
+    /// Returns a cell that is no fuller than either of two cells.
+    fn min(self, other: Cell, window: Option<Micros>) -> Cell {
+        let Some(length) = window else {
+            return if (self.time, self.present) <= (other.time, other.present) {
+                self
+            } else {
+                other
+            };
+        };
+        let start = self.time.max(other.time);
+        let (one, other) = (self.moved_to(start, length), other.moved_to(start, length));
+        Cell {
+            time: start,
+            present: one.present.min(other.present),
+            previous: one.previous.min(other.previous),
+        }
+    }
+}
+
+/// Approximate counters of one rule within one shard of the store. The lock of the shard protects
+/// them.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    /// Hash of the rule's identity.
+    rule: u64,
+    format: CellFormat,
+    cells: Box<[Cell]>,
+    /// Time from which no cell counts any more.
+    expires: Micros,
+}
+
+impl Sketch {
+    /// Returns the bytes of a sketch of this width.
+    pub(super) const fn bytes(width: usize) -> usize {
+        size_of::<Sketch>() + ROWS * width * size_of::<Cell>()
+    }
+
+    /// Returns the heap memory of this sketch, in bytes.
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of::<Sketch>() + size_of_val(&*self.cells)
+    }
+
+    /// Creates an empty sketch. `width` is the number of cells per row; at least 1.
+    pub(super) fn new(rule: u64, format: CellFormat, width: usize) -> Sketch {
+        let cells = vec![Cell::default(); ROWS * width.max(1)].into_boxed_slice();
+        Sketch { rule, format, cells, expires: Micros::ZERO }
+    }
+
+    /// Returns whether this is the sketch of the rule with that key.
+    pub(super) fn is_of(&self, rule: u64) -> bool {
+        self.rule == rule
+    }
+
+    /// Returns the time from which no cell counts any more.
+    pub(super) fn expires(&self) -> Micros {
+        self.expires
+    }
+
+    /// Keeps the sketch at least until a time.
+    pub(super) fn keep_until(&mut self, expires: Micros) {
+        self.expires = self.expires.max(expires);
+    }
+
+    /// Returns the state of a key: an upper bound of its hits. `None` if nothing was counted in one
+    /// of its cells.
+    pub(super) fn state(&self, key: EntryKey, now: Micros) -> Option<State> {
+        self.format.state_of(self.least(key, now)?, now)
+    }
+
+    /// Raises the cells of a key to the state that a charge leaves. `state` must follow from
+    /// [`state`](Self::state). Keeps the sketch at least until `expires`.
+    pub(super) fn charge(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
+        let Some(new) = self.format.cell_of(state, now) else { return };
+        // A charge moves a state back in time only if it was clamped because it came from the far
+        // future. Then the cells that are further in the future come from the same wrong clock.
+        let is_clamped = self.least(key, now).is_some_and(|least| new.time < least.time);
+        for at in self.positions(key) {
+            if is_clamped && self.cells[at].time > new.time {
+                self.cells[at] = Cell::default();
+            }
+        }
+        self.raise(key, new, expires);
+    }
+
+    /// Raises the cells of a key to the state of its entry. Keeps the sketch at least until
+    /// `expires`.
+    pub(super) fn fold(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
+        if let Some(new) = self.format.cell_of(state, now) {
+            self.raise(key, new, expires);
+        }
+    }
+
+    fn raise(&mut self, key: EntryKey, new: Cell, expires: Micros) {
+        let window = self.format.window();
+        for at in self.positions(key) {
+            self.cells[at] = self.cells[at].max(new, window);
+        }
+        self.keep_until(expires);
+    }
+
+    fn least(&self, key: EntryKey, now: Micros) -> Option<Cell> {
+        let window = self.format.window();
+        let mut cells = self.positions(key).map(|at| self.cells[at]).into_iter();
+        let first = cells.next().filter(|cell| !cell.is_empty())?;
+        let first = match window {
+            Some(length) => first.moved_to(start_of_window(now, length), length),
+            None => first,
+        };
+        cells.try_fold(first, |least, cell| (!cell.is_empty()).then(|| least.min(cell, window)))
+    }
+
+    fn positions(&self, key: EntryKey) -> [usize; ROWS] {
+        let width = self.cells.len() / ROWS;
+        let hash = key.sketch_bits();
+        // 16 bits per row, scaled to the width, which is at most 256 in a store of many shards.
+        std::array::from_fn(|row| {
+            let bits = (hash >> (16 * row)) as usize & 0xffff;
+            row * width + (bits * width >> 16)
+        })
+    }
+}
+
+fn start_of_window(at: Micros, length: Micros) -> Micros {
+    Micros(at.0 - at.0 % length.0.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Micros = Micros(1_763_596_800_000_000);
+    const LENGTH: Micros = Micros::from_secs(60);
+
+    fn key(n: u128) -> EntryKey {
+        EntryKey::for_counter(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+    }
+
+    fn window(start: Micros, prev: u32, cur: u32) -> State {
+        State::SlidingWindow(sliding_window::State { start, prev, cur })
+    }
+
+    #[test]
+    fn a_format_survives_its_encoding() {
+        for format in [
+            CellFormat::None,
+            CellFormat::FixedWindow,
+            CellFormat::Bucket,
+            CellFormat::SlidingWindow { length: LENGTH },
+            CellFormat::SlidingLog { length: Micros::from_secs(1) },
+        ] {
+            assert_eq!(CellFormat::decode(format.encode()), format);
+        }
+    }
+
+    #[test]
+    fn a_key_reads_at_least_what_was_counted_for_it() {
+        let mut sketch = Sketch::new(1, CellFormat::FixedWindow, 4);
+        let state = |count| State::FixedWindow(fixed_window::State { start: START, count });
+        for n in 0..100 {
+            sketch.charge(key(n), &state(u32::try_from(n).unwrap()), START, START);
+        }
+        for n in 0..100 {
+            let Some(State::FixedWindow(read)) = sketch.state(key(n), START) else { panic!() };
+            assert!(u128::from(read.count) >= n, "{n}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn cells_of_adjacent_windows_are_compared_in_the_later_one() {
+        let mut sketch = Sketch::new(1, CellFormat::SlidingWindow { length: LENGTH }, 1);
+        let next = START.saturating_add(LENGTH);
+        sketch.charge(key(1), &window(START, 1, 5), next, START);
+        sketch.charge(key(2), &window(next, 2, 3), next, next);
+        assert_eq!(sketch.state(key(1), next), Some(window(next, 5, 3)));
+        let third = next.saturating_add(LENGTH);
+        assert_eq!(sketch.state(key(1), third), Some(window(third, 3, 0)));
+    }
+
+    #[test]
+    fn folding_an_old_entry_lowers_no_cell() {
+        let mut sketch = Sketch::new(1, CellFormat::SlidingWindow { length: LENGTH }, 1);
+        let next = START.saturating_add(LENGTH);
+        sketch.charge(key(1), &window(next, 1, 3), next, next);
+        sketch.fold(key(2), &window(START, 9, 2), next, next);
+        assert_eq!(sketch.state(key(1), next), Some(window(next, 2, 3)));
+    }
+
+    #[test]
+    fn a_clamp_brings_back_cells_from_the_far_future() {
+        let mut sketch = Sketch::new(1, CellFormat::FixedWindow, 1);
+        let state = |start| State::FixedWindow(fixed_window::State { start, count: 5 });
+        let far = START.saturating_add(Micros::from_secs(86_400));
+        sketch.charge(key(1), &state(far), far, far);
+        sketch.charge(key(1), &state(START), START, START);
+        assert_eq!(sketch.state(key(2), START), Some(state(START)));
+    }
+}

@@ -1,0 +1,228 @@
+//! Load of one connection: how long a new call would wait, estimated from what is outstanding.
+//!
+//! A call that cannot be answered in time is better rejected at once: written, it would delay the
+//! calls behind it and still be answered without Redis. Callers read three atomics; the connection's
+//! task measures once per batch of replies. Not here: the answer to a rejected call (`resilience`).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::domain::Micros;
+
+/// Length of each of the two windows over which the service time is averaged.
+const SERVICE_WINDOW: Micros = Micros(50_000);
+/// Age in milliseconds after which the mean service time no longer counts. The connection has then
+/// been idle, or the circuit breaker is about to open.
+const SERVICE_AGE_MAX: i32 = 100;
+/// Age in milliseconds after which the smallest round trip no longer counts.
+const ROUND_TRIP_AGE_MAX: i32 = 1_000;
+/// Length of each of the two windows over which the smallest round trip is taken.
+const ROUND_TRIP_WINDOW: Micros = Micros(500_000);
+
+/// Load of one connection, shared by its task and its callers.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionLoad {
+    /// Commands queued or in flight.
+    outstanding: AtomicU32,
+    /// Mean service time of a command, in nanoseconds.
+    service: Measurement,
+    /// Smallest round trip of the last second, in microseconds.
+    round_trip_min: Measurement,
+}
+
+/// Number (lower half), and the millisecond at which it was measured (upper half).
+#[derive(Debug, Default)]
+struct Measurement(AtomicU64);
+
+impl Measurement {
+    fn set(&self, number: u64, now: Micros) {
+        let number = u64::from(u32::try_from(number).unwrap_or(u32::MAX));
+        self.0.store(u64::from(millis(now)) << 32 | number, Ordering::Relaxed);
+    }
+
+    /// Returns the number, or zero if it is too old.
+    fn get(&self, now: Micros, age_max: i32) -> u64 {
+        let both = self.0.load(Ordering::Relaxed);
+        // Signed, because the measurement may be a moment younger than `now`.
+        let age = millis(now).wrapping_sub((both >> 32) as u32).cast_signed();
+        if age > age_max { 0 } else { both & u64::from(u32::MAX) }
+    }
+}
+
+impl ConnectionLoad {
+    /// Adds commands that were queued.
+    pub(crate) fn add(&self, commands: usize) {
+        self.outstanding.fetch_add(to_u32(commands), Ordering::Relaxed);
+    }
+
+    /// Removes commands that were answered, rejected, or lost.
+    pub(crate) fn remove(&self, commands: usize) {
+        self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
+    }
+
+    /// Whether a call queued now can be answered at the deadline: what is outstanding takes at most
+    /// half of the time left, and the smallest round trip fits into all of it. The other half is for
+    /// the variance of both.
+    pub(crate) fn fits(&self, now: Micros, deadline: Micros) -> bool {
+        let left = deadline.saturating_sub(now).0;
+        let service_ns = self.service.get(now, SERVICE_AGE_MAX);
+        let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
+        // Nanoseconds against half of 1,000 times as many microseconds.
+        outstanding * service_ns <= left.saturating_mul(500)
+            && self.round_trip_min.get(now, ROUND_TRIP_AGE_MAX) <= left
+    }
+}
+
+/// Measures the load of one connection. Owned by the connection's task.
+#[derive(Debug, Default)]
+pub(crate) struct LoadMeter {
+    service: [ServiceWindow; 2],
+    round_trips: [RoundTripWindow; 2],
+    /// Time of the latest replies.
+    last_reply: Micros,
+}
+
+/// Busy time of a connection, and the commands answered in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct ServiceWindow {
+    start: Micros,
+    busy: Micros,
+    commands: u64,
+}
+
+/// Smallest round trip that started in a window; `None` if there was none.
+#[derive(Clone, Copy, Debug, Default)]
+struct RoundTripWindow {
+    start: Micros,
+    smallest: Option<Micros>,
+}
+
+impl LoadMeter {
+    /// Returns the smallest round trip of the last second; zero if there was none.
+    pub(crate) fn round_trip_min(&self, now: Micros) -> Micros {
+        let is_recent = |window: &&RoundTripWindow| {
+            now.saturating_sub(window.start) < Micros(2 * ROUND_TRIP_WINDOW.0)
+        };
+        let recent = self.round_trips.iter().filter(is_recent);
+        recent.filter_map(|window| window.smallest).min().unwrap_or_default()
+    }
+
+    /// Records the replies to a batch of `commands` commands that was written at `sent`, and updates
+    /// `load`.
+    pub(crate) fn record(
+        &mut self,
+        load: &ConnectionLoad,
+        sent: Micros,
+        now: Micros,
+        commands: usize,
+    ) {
+        let round_trip = now.saturating_sub(sent);
+        let was_idle = sent >= self.last_reply;
+        // The network's part of the first round trip after a pause is no service time.
+        let busy = if was_idle {
+            match self.round_trip_min(now) {
+                Micros::ZERO => Micros::ZERO,
+                smallest => round_trip.saturating_sub(smallest),
+            }
+        } else {
+            now.saturating_sub(self.last_reply)
+        };
+        self.last_reply = now;
+        if now.saturating_sub(self.round_trips[0].start) >= ROUND_TRIP_WINDOW {
+            self.round_trips[1] = self.round_trips[0];
+            self.round_trips[0] = RoundTripWindow { start: now, smallest: None };
+        }
+        let smallest = &mut self.round_trips[0].smallest;
+        *smallest = Some(smallest.map_or(round_trip, |known| known.min(round_trip)));
+        if now.saturating_sub(self.service[0].start) >= SERVICE_WINDOW {
+            let is_recent =
+                now.saturating_sub(self.service[0].start) < Micros(2 * SERVICE_WINDOW.0);
+            self.service[1] = if is_recent { self.service[0] } else { Default::default() };
+            self.service[0] = ServiceWindow { start: now, ..ServiceWindow::default() };
+        }
+        self.service[0].busy = self.service[0].busy.saturating_add(busy);
+        self.service[0].commands += commands as u64;
+        let busy_us = self.service[0].busy.0 + self.service[1].busy.0;
+        let commands = self.service[0].commands + self.service[1].commands;
+        load.service.set(busy_us.saturating_mul(1_000) / commands.max(1), now);
+        load.round_trip_min.set(self.round_trip_min(now).0, now);
+    }
+}
+
+/// Returns the millisecond of a time, which wraps after 49 days.
+fn millis(time: Micros) -> u32 {
+    (time.0 / 1_000) as u32
+}
+
+fn to_u32(commands: usize) -> u32 {
+    u32::try_from(commands).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Micros = Micros(1_000_000_000);
+
+    fn after(micros: u64) -> Micros {
+        Micros(NOW.0 + micros)
+    }
+
+    /// A connection that answers a batch of 10 commands every millisecond, 2 ms after it was written.
+    fn busy() -> (ConnectionLoad, LoadMeter, Micros) {
+        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
+        let mut now = NOW;
+        for _ in 0..200 {
+            let sent = now.saturating_sub(Micros(2_000));
+            meter.record(&load, sent, now, 10);
+            now = now.saturating_add(Micros(1_000));
+        }
+        (load, meter, now)
+    }
+
+    #[test]
+    fn a_call_fits_if_what_is_outstanding_takes_half_of_its_time_at_most() {
+        let (load, _, now) = busy();
+        let deadline = now.saturating_add(Micros(16_000));
+        load.add(79);
+        assert!(load.fits(now, deadline), "79 commands take 7.9 ms of 16");
+        load.add(3);
+        assert!(!load.fits(now, deadline), "82 commands take 8.2 ms");
+        assert!(load.fits(now, deadline.saturating_add(Micros(2_000))));
+        load.remove(82);
+        assert!(load.fits(now, now.saturating_add(Micros(2_000))), "one round trip");
+        assert!(!load.fits(now, now.saturating_add(Micros(1_900))), "less than a round trip");
+    }
+
+    #[test]
+    fn a_call_without_a_deadline_always_fits() {
+        let (load, _, now) = busy();
+        load.add(1_000_000);
+        assert!(load.fits(now, Micros(u64::MAX)));
+    }
+
+    #[test]
+    fn an_old_measurement_does_not_count() {
+        let (load, meter, now) = busy();
+        load.add(1_000_000);
+        let later = |micros| now.saturating_add(Micros(micros));
+        assert!(!load.fits(later(98_000), later(114_000)));
+        assert!(load.fits(later(102_000), later(118_000)));
+        assert!(!load.fits(later(102_000), later(103_000)), "less than a round trip");
+        assert!(load.fits(later(1_002_000), later(1_003_000)));
+        assert_eq!(meter.round_trip_min(later(1_002_000)), Micros::ZERO);
+    }
+
+    #[test]
+    fn the_network_is_no_service_time() {
+        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
+        // One call at a time, 5 ms away: the node is idle.
+        for call in 0..100 {
+            meter.record(&load, after(call * 10_000), after(call * 10_000 + 5_000), 1);
+        }
+        load.add(100);
+        let now = after(1_000_000);
+        assert!(load.fits(now, now.saturating_add(Micros(16_000))));
+        assert_eq!(meter.round_trip_min(now), Micros(5_000));
+        assert!(!load.fits(now, now.saturating_add(Micros(4_000))), "it is too far away");
+    }
+}

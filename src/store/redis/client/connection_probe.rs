@@ -1,0 +1,115 @@
+//! Probing a node while its circuit breaker is open: one PING every 100 ms over the open connection,
+//! with or without traffic.
+//!
+//! A frozen node answers over the open connection as soon as it thaws. If the connection itself is
+//! dead, only a new one helps, so a new one is opened meanwhile. Not here: opening the breaker
+//! (`circuit_breaker`), sending commands (`connection`).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{RedisResult, Value};
+
+use super::backoff::Backoff;
+use super::circuit_breaker::{PROBE_INTERVAL, PROBE_TIMEOUT};
+use super::connection::{CloseReason, Connection, dial};
+use super::error_reply::ErrorReply;
+use super::transport::SendErrorKind;
+
+/// Result of probing a node.
+pub(super) enum ProbeResult {
+    /// The node answered a PING in time.
+    Answered,
+    /// The connection stayed silent, and a new one was opened.
+    Replaced(MultiplexedConnection),
+    /// The connection is of no more use.
+    Closed(CloseReason),
+}
+
+/// Reply to a PING in flight.
+type Ping = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+
+impl Connection {
+    /// Sends PINGs until one is answered in time, and rejects commands that are queued meanwhile.
+    /// `first_ping` is the time until the first PING.
+    ///
+    /// Replies are matched to commands by their order. If a command was lost on the way, a PING only
+    /// gets its reply after the next PING was sent, so never within [`PROBE_TIMEOUT`].
+    pub(super) async fn probe(
+        &mut self,
+        connection: &MultiplexedConnection,
+        first_ping: Duration,
+        backoff: &mut Backoff,
+    ) -> ProbeResult {
+        let Connection { dialer, queue, signal, load, stats, refresh_needed, breaker, .. } = self;
+        let Some(breaker) = breaker.as_deref() else { return ProbeResult::Answered };
+        let address = dialer.address().clone();
+        let next_ping = tokio::time::sleep(first_ping);
+        tokio::pin!(next_ping);
+        let mut ping: Option<Ping> = None;
+        let mut sent = breaker.clock.now();
+        let silence_max = dialer.config().reply_timeout;
+        let redial = async {
+            tokio::time::sleep(silence_max).await;
+            dial(dialer, stats, Some(breaker), refresh_needed, backoff).await
+        };
+        tokio::pin!(redial);
+        let result = loop {
+            tokio::select! {
+                biased;
+                reply = next_reply(&mut ping) => {
+                    ping = None;
+                    let is_in_time = breaker.clock.now().saturating_sub(sent) <= PROBE_TIMEOUT;
+                    match reply {
+                        Ok(Value::ServerError(error))
+                            if ErrorReply::classify(&error, &address).is_out_of_service() => {}
+                        // A node whose ACL does not permit PING answers all the same.
+                        Ok(_) if is_in_time => break ProbeResult::Answered,
+                        Ok(_) => {}
+                        Err(error) if error.is_timeout() => {}
+                        Err(_) => break ProbeResult::Closed(CloseReason::Lost),
+                    }
+                }
+                () = &mut next_ping => {
+                    next_ping.set(tokio::time::sleep(PROBE_INTERVAL));
+                    sent = breaker.clock.now();
+                    ping = Some(Box::pin(send_ping(connection.clone())));
+                }
+                () = signal.woken() => {
+                    if signal.is_broken() {
+                        break ProbeResult::Closed(CloseReason::Lost);
+                    }
+                }
+                connection = &mut redial => break ProbeResult::Replaced(connection),
+                batch = queue.recv() => {
+                    let Some(batch) = batch else {
+                        break ProbeResult::Closed(CloseReason::NodeClosed);
+                    };
+                    load.remove(batch.len());
+                    stats.breaker_rejected.add(batch.len() as u64);
+                    for command in batch {
+                        command.reject(SendErrorKind::BreakerOpen);
+                    }
+                }
+            }
+        };
+        if matches!(result, ProbeResult::Answered) {
+            breaker.close();
+        }
+        result
+    }
+}
+
+async fn send_ping(mut connection: MultiplexedConnection) -> RedisResult<Value> {
+    connection.req_packed_command(&redis::cmd("PING")).await
+}
+
+/// Waits for the reply to a PING in flight, forever if there is none.
+async fn next_reply(ping: &mut Option<Ping>) -> RedisResult<Value> {
+    match ping {
+        Some(ping) => ping.await,
+        None => std::future::pending().await,
+    }
+}
