@@ -151,8 +151,8 @@ impl RuleTable {
         Some(Rule::new(usage.limit_id.load(Ordering::Relaxed), format))
     }
 
-    /// Returns the fair share of a rule if all rules together may hold `total`. A rule without
-    /// entries counts, because it is about to get one.
+    /// Returns one rule's fair share of `total`, the number of entries that all rules together may
+    /// hold. The rules that hold entries share it, and this one, too, as it is about to get an entry.
     pub(super) fn share(&self, total: u64, holds_entries: bool) -> u64 {
         let rules = self.active.load(Ordering::Relaxed) + u64::from(!holds_entries);
         total / rules.max(1)

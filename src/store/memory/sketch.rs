@@ -300,7 +300,7 @@ impl Sketch {
         // 16 bits per row, scaled to the width, which is at most 256 in a store of many shards.
         std::array::from_fn(|row| {
             let bits = (hash >> (16 * row)) as usize & 0xffff;
-            row * width + (bits * width >> 16)
+            row * width + ((bits * width) >> 16)
         })
     }
 }

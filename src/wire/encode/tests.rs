@@ -274,7 +274,7 @@ fn limit_headers_show_the_fewest_left_unless_a_descriptor_that_is_no_quota_refus
         "7"
     );
     let quota = Status { quota: true, ..refusing(9, None) };
-    assert_eq!(shown(vec![passing(6, 1, 1), quota.clone(), passing(8, 0, 1)]), "9", "it refuses");
+    assert_eq!(shown(vec![passing(6, 1, 1), quota, passing(8, 0, 1)]), "9", "it refuses");
     assert_eq!(shown(vec![passing(6, 0, 1), quota]), "9", "it refuses");
 }
 

@@ -284,7 +284,11 @@ fn slow_readers_of_metrics_share_renderings() {
     let before = serving.kib("VmRSS") << 10;
     let reader = |n: usize| {
         // A reader with another start of a rendering than the one before it.
-        std::thread::sleep(std::time::Duration::from_millis(if n % 10 == 0 { 1_100 } else { 0 }));
+        std::thread::sleep(std::time::Duration::from_millis(if n.is_multiple_of(10) {
+            1_100
+        } else {
+            0
+        }));
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(4 << 10).expect("a small buffer");
         socket.connect(&http.into()).expect("it listens");

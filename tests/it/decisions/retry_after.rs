@@ -77,7 +77,7 @@ impl Transport for ManySlots {
 fn random_policy(random: &mut Random) -> String {
     let mut yaml = "domain: t\ndescriptors:\n".to_owned();
     for key in 0..KEYS {
-        write!(yaml, "  - key: k{key}\n").unwrap();
+        writeln!(yaml, "  - key: k{key}").unwrap();
         match random.below(10) {
             0 | 1 => yaml.push_str("    shadow_mode: true\n"),
             2..6 => yaml.push_str("    quota_mode: true\n"),
@@ -88,17 +88,17 @@ fn random_policy(random: &mut Random) -> String {
             _ => String::new(),
         };
         match random.below(10) {
-            0 => write!(yaml, "    rate_limit: {{unlimited: true{replaces}}}\n").unwrap(),
+            0 => writeln!(yaml, "    rate_limit: {{unlimited: true{replaces}}}").unwrap(),
             1..4 => {
                 yaml.push_str("    rate_limits:\n");
                 for at in 0..2 + random.below(2) {
                     let limit = random_limit(random);
-                    write!(yaml, "      - {{name: n{key}l{at}, {limit}}}\n").unwrap();
+                    writeln!(yaml, "      - {{name: n{key}l{at}, {limit}}}").unwrap();
                 }
             }
             _ => {
                 let limit = random_limit(random);
-                write!(yaml, "    rate_limit: {{name: n{key}, {limit}{replaces}}}\n").unwrap();
+                writeln!(yaml, "    rate_limit: {{name: n{key}, {limit}{replaces}}}").unwrap();
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Requests that have not arrived completely: bounded in bytes and in time.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::Response;
+use tidegate::clock::Clock;
 use tonic::Code;
 
 use super::test_server::{Server, encoded, soon};
@@ -42,7 +43,7 @@ async fn a_request_has_to_arrive_within_the_callers_deadline_else_within_the_ser
             Some(timeout) => call().header("grpc-timeout", timeout),
             None => call(),
         };
-        let start = Instant::now();
+        let start = Clock::System.monotonic();
         let (response, _stream) = begin(&connection, request, &whole[..whole.len() - 1]).await;
         assert_eq!(status(response).await, Code::DeadlineExceeded, "{timeout:?}");
         let elapsed = start.elapsed().as_millis();
@@ -61,7 +62,7 @@ async fn the_time_that_a_request_takes_to_arrive_counts_towards_its_deadline() {
     let connection = connect(server.address).await;
     let whole = framed(&encoded("wait"));
     let request = call().header("grpc-timeout", "600m");
-    let start = Instant::now();
+    let start = Clock::System.monotonic();
     let (response, mut stream) = begin(&connection, request, &whole[..3]).await;
     tokio::time::sleep(Duration::from_millis(400)).await;
     stream.send_data(whole.slice(3..), true).unwrap();
@@ -141,7 +142,7 @@ async fn a_message_that_is_too_long_is_rejected_at_its_prefix() {
         ([0, 255, 255, 255, 255], Code::InvalidArgument),
         ([1, 0, 0, 0, 9], Code::Unimplemented),
     ] {
-        let start = Instant::now();
+        let start = Clock::System.monotonic();
         let (response, _stream) = begin(&connection, call(), &prefix).await;
         assert_eq!(status(response).await, code);
         assert!(start.elapsed() < Duration::from_secs(4), "before any timeout");

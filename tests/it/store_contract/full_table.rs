@@ -217,6 +217,26 @@ fn planned(random: &mut Random, limits: &[Arc<Limit>]) -> Planned {
     Planned { key: flood_key((limit as u64) << 32 | n), limit, op, holder }
 }
 
+fn random_limits(random: &mut Random) -> Vec<Arc<Limit>> {
+    [
+        window(5, 10 * SECOND),
+        always(&window(5, 10 * SECOND)),
+        bucket(5, SECOND),
+        always(&bucket(5, SECOND)),
+        credits(5, 7, 10 * SECOND),
+        sliding_window(6, 10 * SECOND),
+        sliding_log(6, 10 * SECOND),
+        always(&sliding_log(6, 10 * SECOND)),
+        slots(4, 10 * SECOND),
+        hybrid(6, 6, 10 * SECOND),
+    ]
+    .iter()
+    .zip(1..)
+    .map(|(limit, id)| family(id, limit))
+    .filter(|_| !random.one_in(2))
+    .collect()
+}
+
 /// Whatever a full table admits would also be admitted by a table without bounds that has the same
 /// history of admissions.
 #[tokio::test]
@@ -224,23 +244,7 @@ async fn whatever_passes_also_passes_an_unbounded_store() {
     let (mut admitted, mut overflowed, mut folded) = (0_u64, 0, 0);
     for seed in 1..=60 {
         let mut random = Random::seeded(seed);
-        let limits: Vec<Arc<Limit>> = [
-            window(5, 10 * SECOND),
-            always(&window(5, 10 * SECOND)),
-            bucket(5, SECOND),
-            always(&bucket(5, SECOND)),
-            credits(5, 7, 10 * SECOND),
-            sliding_window(6, 10 * SECOND),
-            sliding_log(6, 10 * SECOND),
-            always(&sliding_log(6, 10 * SECOND)),
-            slots(4, 10 * SECOND),
-            hybrid(6, 6, 10 * SECOND),
-        ]
-        .iter()
-        .zip(1..)
-        .map(|(limit, id)| family(id, limit))
-        .filter(|_| !random.one_in(2))
-        .collect();
+        let limits = random_limits(&mut random);
         if limits.is_empty() {
             continue;
         }

@@ -204,7 +204,8 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// Makes a clock of `read`, which is called twice per script call and twice per write.
+    /// Creates a clock that gets the time from `read`. `read` is called twice per script call and
+    /// twice per write.
     pub fn new(read: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
         let origin = read();
         MonotonicClock { read: Arc::new(read), origin }

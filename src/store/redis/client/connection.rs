@@ -8,6 +8,7 @@
 //! If a written command is dropped without a reply, its outcome is unknown.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Arg, Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Sleep;
 
 use super::backoff::Backoff;
 use super::circuit_breaker::PROBE_INTERVAL;
@@ -181,25 +183,17 @@ impl Connection {
         let signal = Arc::clone(&self.signal);
         let mut batches = FuturesUnordered::new();
         let mut incoming: Vec<Batch> = Vec::with_capacity(COMMANDS_MAX);
-        let mut pending: VecDeque<PendingCommand> = VecDeque::with_capacity(COMMANDS_MAX);
-        let mut in_flight = 0;
+        let mut outstanding = Outstanding::default();
         let mut closed = false;
-        // When the batches in flight were written, the oldest first.
-        let mut sent: VecDeque<Micros> = VecDeque::with_capacity(BATCHES_IN_FLIGHT_MAX);
-        // Set at most once per `silence_max`: setting a timer for every write would cost more.
         let silence_max = self.dialer.config().silence_max;
-        let silence = tokio::time::sleep(silence_max);
-        tokio::pin!(silence);
-        let mut silence_is_set = false;
+        let mut silence = SilenceTimer::new(silence_max);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
-                && let Some(batch) = self.write_batch(&mut pending)
+                && let Some(batch) = self.write_batch(&mut outstanding.pending)
             {
-                in_flight += batch.commands.len();
-                sent.extend(batch.sent);
-                if batch.sent.is_some() && !silence_is_set {
-                    silence.set(tokio::time::sleep(silence_max));
-                    silence_is_set = true;
+                outstanding.record_write(&batch);
+                if batch.sent.is_some() && !silence.is_set {
+                    silence.reset(Some(silence_max));
                 }
                 batches.push(send(connection.clone(), batch));
             }
@@ -210,9 +204,7 @@ impl Connection {
                 // Replies first, so that no answered command is reported as lost.
                 biased;
                 Some((batch, result)) = batches.next(), if !batches.is_empty() => {
-                    in_flight -= batch.commands.len();
-                    sent.pop_front();
-                    match self.dispatch_replies(batch, result, &mut pending) {
+                    match self.complete(batch, result, &mut outstanding) {
                         Ok(()) => backoff.record_success(),
                         Err(reason) => break reason,
                     }
@@ -221,8 +213,7 @@ impl Connection {
                     if signal.is_broken() {
                         // The library has already completed every batch that was answered.
                         while let Some((batch, result)) = batches.next().await {
-                            in_flight -= batch.commands.len();
-                            let _ = self.dispatch_replies(batch, result, &mut pending);
+                            let _ = self.complete(batch, result, &mut outstanding);
                         }
                         break CloseReason::Lost;
                     }
@@ -230,39 +221,56 @@ impl Connection {
                         break CloseReason::BreakerOpened;
                     }
                 }
-                () = &mut silence, if silence_is_set => {
-                    let Some(left) = self.silence_left(sent.front()) else {
-                        silence_is_set = false;
-                        continue;
-                    };
-                    if !left.is_zero() {
-                        silence.set(tokio::time::sleep(left));
+                () = &mut silence.sleep, if silence.is_set => {
+                    let left = self.silence_left(outstanding.sent.front());
+                    silence.reset(left);
+                    if left != Some(Duration::ZERO) {
                         continue;
                     }
-                    let answers = self.stats.answers.get();
-                    read_again().await;
-                    silence.set(tokio::time::sleep(silence_max));
+                    let is_silent = self.is_still_silent().await;
+                    silence.reset(Some(silence_max));
                     if let Some((batch, result)) = batches.next().now_or_never().flatten() {
-                        in_flight -= batch.commands.len();
-                        sent.pop_front();
-                        if let Err(reason) = self.dispatch_replies(batch, result, &mut pending) {
+                        if let Err(reason) = self.complete(batch, result, &mut outstanding) {
                             break reason;
                         }
-                    } else if self.stats.answers.get() == answers
-                        && let Some(breaker) = &self.breaker
-                    {
+                    } else if is_silent && let Some(breaker) = &self.breaker {
                         breaker.record_silence();
                         break CloseReason::BreakerOpened;
                     }
                 }
                 received = self.queue.recv_many(&mut incoming, COMMANDS_MAX),
-                    if !closed && pending.is_empty() && batches.len() < BATCHES_IN_FLIGHT_MAX =>
+                    if !closed
+                        && outstanding.pending.is_empty()
+                        && batches.len() < BATCHES_IN_FLIGHT_MAX =>
                 {
                     closed = received == 0;
-                    pending.extend(incoming.drain(..).flatten());
+                    outstanding.pending.extend(incoming.drain(..).flatten());
                 }
             }
         };
+        self.abandon(outstanding, reason);
+        reason
+    }
+
+    /// Takes a completed batch off the outstanding commands, and passes its replies on.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason for closing the connection.
+    fn complete(
+        &mut self,
+        batch: InFlightBatch,
+        result: RedisResult<Vec<Value>>,
+        outstanding: &mut Outstanding,
+    ) -> Result<(), CloseReason> {
+        outstanding.in_flight -= batch.commands.len();
+        outstanding.sent.pop_front();
+        self.dispatch_replies(batch, result, &mut outstanding.pending)
+    }
+
+    /// Rejects the commands that have not been written, and counts those without a reply.
+    fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
+        let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
         self.stats.unknown.add(in_flight as u64);
         let kind = match reason {
@@ -274,7 +282,13 @@ impl Connection {
         for command in pending {
             command.reject(kind);
         }
-        reason
+    }
+
+    /// Reads once more, and returns whether nothing was answered meanwhile.
+    async fn is_still_silent(&self) -> bool {
+        let answers = self.stats.answers.get();
+        read_again().await;
+        self.stats.answers.get() == answers
     }
 
     /// Returns how long the node may still be silent before the circuit breaker opens. `None` if no
@@ -481,6 +495,54 @@ fn log_connect_failure(dialer: &Dialer, error: &ConnectError) {
             tracing::error!(%node, reason, "Redis denied our login or a command");
         }
         ConnectError::Failed(reason) => tracing::warn!(%node, reason, "cannot connect to Redis"),
+    }
+}
+
+/// Commands that a connection has taken from its queue and that are not answered.
+struct Outstanding {
+    /// Commands that wait to be written.
+    pending: VecDeque<PendingCommand>,
+    /// Number of commands that were written.
+    in_flight: usize,
+    /// Times at which the batches in flight were written, the oldest first.
+    sent: VecDeque<Micros>,
+}
+
+impl Default for Outstanding {
+    fn default() -> Self {
+        Outstanding {
+            pending: VecDeque::with_capacity(COMMANDS_MAX),
+            in_flight: 0,
+            sent: VecDeque::with_capacity(BATCHES_IN_FLIGHT_MAX),
+        }
+    }
+}
+
+impl Outstanding {
+    fn record_write(&mut self, batch: &InFlightBatch) {
+        self.in_flight += batch.commands.len();
+        self.sent.extend(batch.sent);
+    }
+}
+
+/// Timer that ends when the oldest batch in flight may have waited too long. It is set at most once
+/// per `silence_max`, because setting a timer for every write would cost more.
+struct SilenceTimer {
+    sleep: Pin<Box<Sleep>>,
+    is_set: bool,
+}
+
+impl SilenceTimer {
+    fn new(duration: Duration) -> Self {
+        SilenceTimer { sleep: Box::pin(tokio::time::sleep(duration)), is_set: false }
+    }
+
+    /// Sets the timer, or stops it with `None`.
+    fn reset(&mut self, duration: Option<Duration>) {
+        self.is_set = duration.is_some();
+        if let Some(duration) = duration {
+            self.sleep.set(tokio::time::sleep(duration));
+        }
     }
 }
 
