@@ -13,17 +13,18 @@ use crate::domain::{
 };
 use crate::policy::{Checks, Matches, Rule};
 
-/// Wait for the checks that must all pass.
+/// Time after which a set of checks, all of which must pass, would pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// Position of the refused check with the longest wait, and that wait.
+    /// Index of the refused check with the longest wait, and that wait; a wait of `None` never
+    /// ends.
     longest: Option<(usize, Option<Micros>)>,
-    /// Whether another check may need a longer wait.
+    /// Whether the actual wait may be longer than `longest`.
     is_lower_bound: bool,
 }
 
-/// Returns the limit that rejects the call; `None` if no refusal is known, because the store did
-/// not answer.
+/// Returns the limit that rejected the call, or `None` if no check is known to be refused because
+/// the store did not answer.
 pub(super) fn find<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
@@ -102,7 +103,7 @@ impl Wait {
         }
     }
 
-    /// Adds a wait that must also pass.
+    /// Extends the wait until the checks of `other` pass, too.
     fn merge(&mut self, other: &Wait) {
         self.is_lower_bound |= other.is_lower_bound;
         let Some((at, retry_after)) = other.longest else { return };
@@ -115,15 +116,15 @@ impl Wait {
     }
 }
 
-/// Returns whether several checks of a call take hits from a counter.
+/// Returns whether more than one check of the call charges this counter.
 fn is_taken_twice(checks: &[Check<'_>], counter: CounterKey) -> bool {
     let takes =
         checks.iter().filter(|check| check.key == counter && matches!(check.op, Op::Take { .. }));
     takes.count() > 1
 }
 
-/// Returns the name of a limit, or the path of its rule if the limit is unnamed. Empty for a
-/// request override, which has neither.
+/// Returns the name of the limit, or the path of its rule if the limit has no name. Returns an
+/// empty string for a request override, which has neither.
 fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {
         Some(rule) if name.is_empty() => &rule.path,

@@ -73,9 +73,10 @@ impl Admission {
         self.required_refused || self.quota != 0 && self.quota & !self.quota_refused == 0
     }
 
-    /// Returns the role of an undecided check in a call of the undecided checks only, which then
-    /// has the result of the whole call. A quota check has no effect any more if another quota
-    /// descriptor has passed, or if its own descriptor has been refused.
+    /// Returns the role that an undecided check needs when only the undecided checks are sent to a
+    /// store, so that their admission equals that of the whole call. A quota check becomes a
+    /// shadow check if a quota descriptor has already passed or its own descriptor has been
+    /// refused.
     pub fn role_of_rest(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
@@ -87,13 +88,14 @@ impl Admission {
         }
     }
 
-    /// Returns whether all checks of a quota descriptor have passed.
+    /// Returns whether at least one quota descriptor has passed all of its checks.
     fn a_quota_passes(&self) -> bool {
         self.quota & !self.quota_refused & !self.quota_undecided != 0
     }
 }
 
-/// Returns the bit of a quota descriptor. A call has at most 128 checks, so none is shifted out.
+/// Returns the bit that stands for a quota descriptor. A call has at most 128 checks, so every
+/// number is below 128.
 fn bit(number: u8) -> u128 {
     1_u128.checked_shl(number.into()).unwrap_or(1 << 127)
 }

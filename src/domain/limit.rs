@@ -85,8 +85,8 @@ pub struct Limit {
     pub charge: Charge,
     /// Handling of the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Id of the rule and window, common to all their counters. Limits with different ids have
-    /// separate shares of the memory store.
+    /// Identifier of a limit in the policy, common to the counters of all its keys. The memory
+    /// store gives each identifier its own fair share of the capacity.
     pub limit_id: u64,
 }
 

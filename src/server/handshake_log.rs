@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two lines.
+/// Minimum time between two log lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Failed handshakes since the last line.
+/// Rate-limited log of failed TLS handshakes, with a count of the failures since the last line.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeLog {
     state: Mutex<State>,
@@ -24,8 +24,9 @@ struct State {
 }
 
 impl HandshakeLog {
-    /// Logs a failed handshake with the reason and the peer, unless another one was logged within the
-    /// last minute. The line also has the number of failures since the previous line.
+    /// Logs a failed handshake with the reason and the peer, unless another was logged within the
+    /// last minute. The line also reports the number of failures since the previous line, this one
+    /// included.
     pub(crate) fn failed(&self, now: Instant, peer: Option<SocketAddr>, reason: &dyn fmt::Display) {
         if let Some(failures) = self.count(now) {
             let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
@@ -33,7 +34,8 @@ impl HandshakeLog {
         }
     }
 
-    /// Returns the number of failures since the last line if a line is due.
+    /// Counts a failure. If a line is due, returns the number of failures since the last one and
+    /// resets it.
     fn count(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unlogged += 1;

@@ -31,7 +31,7 @@ pub(crate) struct Reader<'d> {
     diagnostics: Vec<Diagnostic>,
     errors: usize,
     warnings: usize,
-    /// Whether something was left unread because of [`DIAGNOSTICS_MAX`] errors.
+    /// Whether reading stopped early because of [`DIAGNOSTICS_MAX`] errors.
     stopped: bool,
 }
 
@@ -68,7 +68,8 @@ impl<'d> Reader<'d> {
         self.diagnostics
     }
 
-    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors.
+    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Remembers
+    /// the result for [`into_diagnostics`](Self::into_diagnostics).
     fn stops(&mut self) -> bool {
         self.stopped |= self.errors >= DIAGNOSTICS_MAX;
         self.stopped
