@@ -87,7 +87,7 @@ impl MetricsEndpoint {
         let Ok(rendering) = page.rendering((self.now)()).await else {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         };
-        ([(CONTENT_TYPE, content_type)], body(rendering, connection)).into_response()
+        ([(CONTENT_TYPE, content_type)], share_text(rendering, connection)).into_response()
     }
 }
 
@@ -129,7 +129,7 @@ impl fmt::Debug for SharedPage {
 
 /// Returns a response body that shares the rendering's text. Closes the connection if the
 /// rendering is revoked before the whole body is sent.
-fn body(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
+fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
     let (reading, sent) = oneshot::channel();
     let mut revoked = rendering.revoked.subscribe();
     tokio::spawn(async move {

@@ -50,7 +50,7 @@ impl Admission {
             (Role::Required, Some(Verdict::Refuse)) => self.required_refused = true,
             (Role::Required, None) => self.required_undecided = true,
             (Role::Quota(number), verdict) => {
-                let descriptor = bit(number);
+                let descriptor = quota_bit(number);
                 self.quota |= descriptor;
                 match verdict {
                     Some(Verdict::Pass) => {}
@@ -65,7 +65,7 @@ impl Admission {
     pub fn is_admitted(&self) -> bool {
         !self.required_refused
             && !self.required_undecided
-            && (self.quota == 0 || self.a_quota_passes())
+            && (self.quota == 0 || self.any_quota_passes())
     }
 
     /// Returns whether the call is rejected and no verdict on an undecided check can change that.
@@ -80,7 +80,7 @@ impl Admission {
     pub fn role_of_rest(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
-                if self.a_quota_passes() || self.quota_refused & bit(number) != 0 =>
+                if self.any_quota_passes() || self.quota_refused & quota_bit(number) != 0 =>
             {
                 Role::Shadow
             }
@@ -89,14 +89,14 @@ impl Admission {
     }
 
     /// Returns whether at least one quota descriptor has passed all of its checks.
-    fn a_quota_passes(&self) -> bool {
+    fn any_quota_passes(&self) -> bool {
         self.quota & !self.quota_refused & !self.quota_undecided != 0
     }
 }
 
 /// Returns the bit that stands for a quota descriptor. A call has at most 128 checks, so every
 /// number is below 128.
-fn bit(number: u8) -> u128 {
+fn quota_bit(number: u8) -> u128 {
     1_u128.checked_shl(number.into()).unwrap_or(1 << 127)
 }
 

@@ -63,7 +63,8 @@ pub struct Status<'p> {
 pub enum WaitPrecision {
     /// Exact: after this wait, the request passes if no other request is charged in the meantime.
     Exact,
-    /// Lower bound: another limit, whose wait is unknown, may need longer.
+    /// Lower bound: a retry may need longer, for example because the wait of another limit is
+    /// unknown.
     AtLeast,
 }
 
@@ -89,10 +90,11 @@ pub struct Decision<'p> {
     ///
     /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
-    /// Limit that rejected the request; `None` if it was not rejected. If several limits did, the
-    /// one that determines when a retry may pass: the required limit with the longest wait or, if
-    /// that is longer, the wait of the quota descriptor that recovers first. A limit that never
-    /// recovers has the longest wait. On a tie, the first in the order of the request.
+    /// Limit that rejected the request; `None` if it was admitted or the store did not answer. If
+    /// several limits rejected it, the one that determines when a retry may pass: the required
+    /// limit with the longest wait or, if its wait is longer, the slowest limit of the quota
+    /// descriptor that recovers first. A limit that never recovers has the longest wait. On a tie,
+    /// the first in the order of the request.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,

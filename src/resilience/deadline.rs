@@ -16,7 +16,7 @@ pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
 /// Minimum part of the caller's remaining time that is reserved for sending the response.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
 /// Divisor for the part of the caller's remaining time that is reserved for sending the response:
-/// a fifth. Of Envoy's 20 ms, the store gets 16.
+/// a fifth. Of Envoy's 20 ms, the store gets 16 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
 /// Wrapper that limits how long a call waits for a store.

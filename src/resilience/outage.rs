@@ -27,8 +27,8 @@ pub enum FallbackReason {
     Unreachable,
     /// The store did not answer within the budget of the call.
     Late,
-    /// The call was rejected at once, because with so many calls waiting the store could not have
-    /// answered in time.
+    /// The call was not sent, because it could not have been answered in time: too many others were
+    /// waiting, or its deadline was too close.
     Shed,
     /// An operator disabled the store, for example to rehearse an outage.
     Rehearsed,
@@ -115,7 +115,8 @@ impl OutageTracker {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns whether the store has failed to decide a call since the last outage ended.
+    /// Returns whether a call was undecided, or the store was found unavailable, since the last
+    /// outage ended.
     pub(super) fn has_begun(&self) -> bool {
         self.since.load(Ordering::Relaxed) > 0
     }

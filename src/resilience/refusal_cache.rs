@@ -197,8 +197,8 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Updates the cache from the store's answers. Caches refusals, and removes the entries of
-    /// counters that were charged, because their waits have become longer. If a refusal is cached,
-    /// also records the counters of the call's passed checks in [`LastKnown`].
+    /// counters that were charged, because their waits have become longer. If it caches a refusal,
+    /// it also records the counters of the call's passed checks in [`LastKnown`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !have_same_tag(call.checks);
         let mut has_cached = false;

@@ -70,7 +70,7 @@ impl<'d> Reader<'d> {
 
     /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Remembers
     /// the result for [`into_diagnostics`](Self::into_diagnostics).
-    fn stops(&mut self) -> bool {
+    fn should_stop(&mut self) -> bool {
         self.stopped |= self.errors >= DIAGNOSTICS_MAX;
         self.stopped
     }
@@ -155,7 +155,7 @@ impl<'d> Reader<'d> {
                 return Err(reader.report(Target::Value, DiagnosticKind::WrongType, message));
             };
             for (name, value) in map.entries() {
-                if reader.stops() {
+                if reader.should_stop() {
                     break;
                 }
                 reader.within(PathStep::of(name), |reader| {
@@ -182,7 +182,7 @@ impl<'d> Reader<'d> {
         let ValueType::List(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
-                if reader.stops() {
+                if reader.should_stop() {
                     break;
                 }
                 reader.within(PathStep::Index(at), |reader| {
@@ -286,7 +286,7 @@ impl<'d> Reader<'d> {
                 }
             };
             self.within(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
-            if self.stops() {
+            if self.should_stop() {
                 break;
             }
         }

@@ -155,8 +155,8 @@ impl MemoryStore {
 
     /// Claims or releases the difference when an entry's weight changes. A full store makes room
     /// by folding other entries. Returns false if that fails, which only a take can: any other
-    /// operation exceeds the capacity instead, because it grows an entry at most by a rounding of
-    /// its buffer.
+    /// operation exceeds the capacity instead, because it grows an entry by no more than the
+    /// rounding of its buffer size.
     pub(super) fn resize(
         &self,
         shard: &mut Shard,
@@ -187,8 +187,9 @@ impl MemoryStore {
         true
     }
 
-    /// Folds entries of rules above the fair share `share`, or of the rule `own`, until `weight`
-    /// can be claimed. Returns false if that fails after at most [`FOLDS_MAX`] entries.
+    /// Folds entries of rules above `share`, the fair share of each rule, or of the rule `own`,
+    /// until `weight` can be claimed. Returns false if that fails after at most [`FOLDS_MAX`]
+    /// entries.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,

@@ -84,7 +84,7 @@ const NO_ROOM_WAIT: Micros = Micros::SECOND;
 #[derive(Debug, Default)]
 pub struct MemoryStats {
     /// Weight of all entries, including expired ones, and of all sketches, in keys. At most
-    /// `max_keys`, except for rounding.
+    /// `max_keys`, apart from the rounding of buffer sizes.
     pub live: AtomicU64,
     /// Weight of all sketches, in keys.
     pub sketch_weight: AtomicU64,
