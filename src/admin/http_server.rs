@@ -97,12 +97,12 @@ pub async fn serve(
     let _ = slots.acquire_many(all).await;
 }
 
-/// Handle with which a route closes the connection of its request, found in the request's extensions.
+/// Handle that closes the connection of a request. Routes get it from the request's extensions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionCloser(Arc<Notify>);
 
 impl ConnectionCloser {
-    /// Closes the connection, without waiting for a response that is being sent.
+    /// Closes the connection immediately, even if a response is still being sent.
     pub(super) fn close(&self) {
         self.0.notify_one();
     }

@@ -16,15 +16,17 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::http_server::ConnectionCloser;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
-/// Age below which a rendering that is still being read is reused. Scrapes are at least this far apart.
+/// Maximum age at which a new reader gets a rendering that others are still reading. Shorter than
+/// any usual scrape interval.
 const REUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Time that a reader has at least. Until then, at most two renderings per format are in memory, and
-/// further readers get the newer one. Afterwards the connections that read the older one are closed
-/// if there is a new reader. The default scrape timeout of Prometheus is 10 s, too.
+/// Minimum time that a slow reader has. At most two renderings per format are in memory: until the
+/// newer one is this old, further readers share it. After that, a new reader closes the
+/// connections that still read the older one. Equals the default scrape timeout of Prometheus, 10
+/// s.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// Metrics page in both formats.
+/// Handler of the metrics page, in the OpenMetrics and the plain text format.
 #[derive(Debug)]
 pub struct MetricsEndpoint {
     openmetrics: SharedPage,
@@ -34,7 +36,7 @@ pub struct MetricsEndpoint {
 
 type Render = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
 
-/// The metrics page in one format, with its renderings that are being read.
+/// Metrics page in one format, with the renderings that clients are still reading.
 struct SharedPage {
     render: Render,
     renderings: Mutex<Renderings>,
@@ -46,14 +48,14 @@ struct Renderings {
     older: Weak<Rendering>,
 }
 
-/// Text of the page at one time.
+/// Text of the page as rendered for one scrape, shared by concurrent readers.
 struct Rendering {
     text: String,
-    /// Becomes true when the connections that read this text have to close.
+    /// Set to true to close the connections that are still reading this text.
     revoked: watch::Sender<bool>,
 }
 
-/// Body of a response. Its end is noticed when the sender is dropped.
+/// Owner of a response body's bytes. Dropping it reports that the body was sent.
 struct RenderingReader {
     rendering: Arc<Rendering>,
     _reading: oneshot::Sender<()>,
@@ -66,7 +68,7 @@ impl AsRef<[u8]> for RenderingReader {
 }
 
 impl MetricsEndpoint {
-    /// Creates a page. `now` reads the monotonic clock.
+    /// Creates a handler for `page`. `now` reads the monotonic clock.
     pub fn new(page: Arc<MetricsPage>, now: fn() -> Instant) -> MetricsEndpoint {
         let plain = Arc::clone(&page);
         MetricsEndpoint {
@@ -85,7 +87,7 @@ impl MetricsEndpoint {
         let Ok(rendering) = page.rendering((self.now)()).await else {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         };
-        ([(CONTENT_TYPE, content_type)], body(rendering, connection)).into_response()
+        ([(CONTENT_TYPE, content_type)], share_text(rendering, connection)).into_response()
     }
 }
 
@@ -94,7 +96,9 @@ impl SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
-    /// Returns a new rendering, or one that is being read if that is recent enough or if two are.
+    /// Returns the text for a new reader: the newest rendering that is still being read if it is
+    /// younger than [`REUSE_MAX`], or younger than [`READ_TIME_MIN`] and an older one is being
+    /// read, too. Otherwise renders the page.
     async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
         let newest =
@@ -123,9 +127,9 @@ impl fmt::Debug for SharedPage {
     }
 }
 
-/// Returns a response body that shares the rendering's text. If the rendering is revoked before the
-/// body is sent, the connection is closed.
-fn body(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
+/// Returns a response body that shares the rendering's text. Closes the connection if the
+/// rendering is revoked before the whole body is sent.
+fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
     let (reading, sent) = oneshot::channel();
     let mut revoked = rendering.revoked.subscribe();
     tokio::spawn(async move {
@@ -137,8 +141,8 @@ fn body(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
     Bytes::from_owner(RenderingReader { rendering, _reading: reading })
 }
 
-/// Builds the metrics route. It uses the OpenMetrics format for clients that accept it, such as
-/// Prometheus, and otherwise the older text format, which every tool can read.
+/// Builds the metrics route. Clients whose `Accept` header names OpenMetrics, such as Prometheus,
+/// get that format; all others get the plain text format.
 pub fn metrics_routes(page: Arc<MetricsEndpoint>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap, connection: Option<Extension<ConnectionCloser>>| {
         let page = Arc::clone(&page);

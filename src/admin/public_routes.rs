@@ -51,7 +51,7 @@ pub struct PublicHandlers {
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// Handler of the metrics page, `/metrics`.
+    /// Handler of `/metrics`.
     pub metrics: Arc<MetricsEndpoint>,
     /// Handler of `/json`; `None` if `/json` is disabled.
     pub json: Option<JsonHandlers>,

@@ -35,7 +35,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LogEntry {
     at: Micros,
-    /// Identifier of the entry, unique within the log. The receipt of the charge contains it, too.
+    /// Identifier of the entry, unique within the log. A refund finds the entry by it.
     entry: u64,
     hits: u32,
 }
@@ -55,12 +55,13 @@ impl State {
         self.takes.iter().map(|take| u64::from(take.hits)).sum()
     }
 
-    /// Returns the time of the newest take.
+    /// Returns the time of the newest entry, or `None` if the log is empty.
     pub(crate) fn newest(&self) -> Option<Micros> {
         self.takes.back().map(|take| take.at)
     }
 
-    /// Returns the hits taken in the window before `start`, and those taken from `start` on.
+    /// Returns the hits charged during the `length` before `start`, and the hits charged since
+    /// `start`.
     pub(crate) fn hits_before_and_from(&self, start: Micros, length: Micros) -> (u32, u32) {
         let sum = |from: Micros, to: Micros| {
             let takes = self.takes.iter().filter(|take| from <= take.at && take.at < to);
@@ -69,8 +70,9 @@ impl State {
         (sum(start.saturating_sub(length), start), sum(start, Micros(u64::MAX)))
     }
 
-    /// Creates a log from the hits of the window that starts at `start` and of the one before, as if
-    /// all of them had been taken as late as they can have been.
+    /// Creates a log from two hit counts of a sketch: `from` hits since `start`, and `before` hits
+    /// in the window before it. Dates them as late as possible, so that the log never admits too
+    /// many hits.
     pub(crate) fn of_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
         // No receipt has these numbers, so no refund removes more than its own hits.
         let before =
@@ -91,8 +93,9 @@ impl State {
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
     }
 
-    /// Returns the entries that have not expired at `now`, with capacity for `spare` more, and
-    /// whether an entry from the far future was clamped.
+    /// Returns a copy without the entries that have expired at `now`, with capacity for `spare`
+    /// more, and whether entries from the future were moved to `now`. Only entries more than one
+    /// window ahead are moved.
     fn unexpired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
         let expired = self.expired_count(limit, now);

@@ -16,10 +16,10 @@ use super::wiring::server_config;
 use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits, MetricsEndpoint};
 use crate::settings::Settings;
 
-/// Time allowed for the HTTP ports to finish their requests after gRPC has finished, 250 ms.
+/// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped.
 const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
 
-/// Bound HTTP ports, which do not serve yet.
+/// HTTP listeners that are bound but do not serve requests yet.
 pub(super) struct HttpPorts {
     public: TcpListener,
     debug: TcpListener,
@@ -27,11 +27,11 @@ pub(super) struct HttpPorts {
 }
 
 impl HttpPorts {
-    /// Binds the ports that the settings name.
+    /// Binds the addresses from the settings.
     ///
     /// # Errors
     ///
-    /// [`Failure::Address`] for the first address that cannot be resolved or bound.
+    /// Returns [`Failure::Address`] for the first address that cannot be resolved or bound.
     pub(super) async fn bind(settings: &Settings) -> Result<Self, Failure> {
         let (host, port) = &settings.prometheus_addr;
         Ok(HttpPorts {
@@ -58,7 +58,7 @@ impl HttpPorts {
         );
     }
 
-    /// Starts to serve each port in a task of its own.
+    /// Starts serving, with one task per port.
     pub(super) fn serve(
         self,
         wiring: &AdminWiring<'_>,
@@ -94,7 +94,7 @@ pub(super) struct RunningHttpPorts {
 }
 
 impl RunningHttpPorts {
-    /// Stops serving, and waits at most 250 ms for requests in flight.
+    /// Stops accepting requests and waits at most [`HTTP_STOP_MAX`] for those in flight.
     pub(super) async fn stop(mut self) {
         self.stop.send_replace(true);
         let stopped = async { while self.tasks.join_next().await.is_some() {} };
@@ -102,7 +102,8 @@ impl RunningHttpPorts {
     }
 }
 
-/// Returns the host names that the debug port accepts: only local ones if it listens on loopback.
+/// Returns the `Host` names that the debug port accepts: only local ones if it listens on
+/// loopback.
 fn allowed_hosts(debug: &TcpListener) -> AllowedHosts {
     match debug.local_addr() {
         Ok(address) if !address.ip().is_loopback() => AllowedHosts::Any,

@@ -151,7 +151,7 @@ struct StoreState {
 struct NodeState {
     address: String,
     connections: u64,
-    /// Number of open circuit breakers.
+    /// Number of the node's open circuit breakers.
     open_breakers: u64,
     /// Number of script calls sent to Redis since the process started.
     calls: u64,

@@ -94,8 +94,9 @@ impl PolicyFileTracker {
         self.files.values_mut().for_each(|file| file.stamp = None);
     }
 
-    /// Replaces the tracked files by the listed ones. Files whose stamp has changed, or all files with
-    /// `all`, will be read several times. Returns whether a file was removed.
+    /// Replaces the tracked files with `listed`. A file whose stamp has changed, or every file if
+    /// `all` is true, will be read by [`READS_AFTER_CHANGE`] polls. Returns whether a file was
+    /// removed.
     fn update(&mut self, listed: Vec<ListedFile>, all: bool) -> bool {
         let mut former = mem::take(&mut self.files);
         for ListedFile { key, stamp } in listed {

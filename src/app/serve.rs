@@ -220,7 +220,8 @@ async fn sweep(
     }
 }
 
-/// Logs each rule whose new keys began to share counters, or to be refused, in a full memory store.
+/// Logs each rule whose new keys have begun to share counters, or to be refused, because the
+/// memory store is full.
 fn log_overflows(decider: &ServiceDecider) {
     for overflow in decider.store().memory().new_overflows() {
         let policy = decider.policy();

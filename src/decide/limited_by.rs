@@ -13,17 +13,18 @@ use crate::domain::{
 };
 use crate::policy::{Checks, Matches, Rule};
 
-/// Wait for the checks that must all pass.
+/// Time after which a set of checks, all of which must pass, would pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// Position of the refused check with the longest wait, and that wait.
+    /// Index of the refused check with the longest wait, and that wait; a wait of `None` never
+    /// ends.
     longest: Option<(usize, Option<Micros>)>,
-    /// Whether another check may need a longer wait.
+    /// Whether the actual wait may be longer than `longest`.
     is_lower_bound: bool,
 }
 
-/// Returns the limit that rejects the call; `None` if no refusal is known, because the store did
-/// not answer.
+/// Returns the limit that rejected the call. Returns `None` if the store did not answer, so that
+/// no refusal is known.
 pub(super) fn find<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
@@ -35,7 +36,7 @@ pub(super) fn find<'p>(
         wait.add(at, check, answer, checks);
     }
     let mut quotas: Option<Wait> = None;
-    let (mut a_quota_passes, mut is_quota_open) = (false, false);
+    let (mut any_quota_passes, mut is_quota_open) = (false, false);
     for span in checks.spans.iter().filter(|span| is_quota(checks, span)) {
         let mut quota = Wait::default();
         for at in span.clone() {
@@ -45,7 +46,7 @@ pub(super) fn find<'p>(
         }
         match quota.longest {
             None if quota.is_lower_bound => is_quota_open = true,
-            None => a_quota_passes = true,
+            None => any_quota_passes = true,
             Some((_, longest)) => {
                 let shortest = quotas.and_then(|wait| wait.longest);
                 if shortest.is_none_or(|(_, shortest)| is_longer(shortest, longest)) {
@@ -54,9 +55,9 @@ pub(super) fn find<'p>(
             }
         }
     }
-    if is_quota_open && !a_quota_passes {
+    if is_quota_open && !any_quota_passes {
         wait.is_lower_bound = true;
-    } else if let Some(quota) = quotas.filter(|_| !a_quota_passes) {
+    } else if let Some(quota) = quotas.filter(|_| !any_quota_passes) {
         wait.merge(&quota);
     }
     let (at, retry_after) = wait.longest?;
@@ -69,7 +70,7 @@ pub(super) fn find<'p>(
         WaitPrecision::Exact
     };
     Some(LimitedBy {
-        name: own_name_or_path(checks.names[at], rule),
+        name: name_or_rule_path(checks.names[at], rule),
         rule: rule.map(|rule| rule.id),
         retry_after,
         precision,
@@ -89,7 +90,7 @@ impl Wait {
                     self.longest = Some((at, retry_after));
                 }
                 // A retry takes the hits of the other check anew.
-                self.is_lower_bound |= is_taken_twice(&checks.each, check.key);
+                self.is_lower_bound |= is_charged_twice(&checks.each, check.key);
             }
             // The rejected call has used up what the check needs to pass again.
             Answer::Decided(outcome) => {
@@ -102,7 +103,7 @@ impl Wait {
         }
     }
 
-    /// Adds a wait that must also pass.
+    /// Extends the wait until the checks of `other` pass, too.
     fn merge(&mut self, other: &Wait) {
         self.is_lower_bound |= other.is_lower_bound;
         let Some((at, retry_after)) = other.longest else { return };
@@ -115,16 +116,16 @@ impl Wait {
     }
 }
 
-/// Returns whether several checks of a call take hits from a counter.
-fn is_taken_twice(checks: &[Check<'_>], counter: CounterKey) -> bool {
+/// Returns whether more than one check of the call charges this counter.
+fn is_charged_twice(checks: &[Check<'_>], counter: CounterKey) -> bool {
     let takes =
         checks.iter().filter(|check| check.key == counter && matches!(check.op, Op::Take { .. }));
     takes.count() > 1
 }
 
-/// Returns the name of a limit, or the path of its rule if the limit is unnamed. Empty for a
-/// request override, which has neither.
-fn own_name_or_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
+/// Returns the name of the limit, or the path of its rule if the limit has no name. Returns an
+/// empty string for a request override, which has neither.
+fn name_or_rule_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {
         Some(rule) if name.is_empty() => &rule.path,
         Some(_) | None => name,

@@ -29,7 +29,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             for at in span.clone() {
                 let check = &checks.each[at];
                 let Some(outcome) =
-                    answers.each.get(at).and_then(|a| outcome_of(a, check, admitted))
+                    answers.each.get(at).and_then(|a| recorded_outcome(a, check, admitted))
                 else {
                     continue;
                 };
@@ -74,9 +74,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns the outcome to count. The hits of a rejected call count whether the store was asked or
-/// not, so a check without an outcome counts as one that passed and was not charged.
-fn outcome_of(answer: &Answer, check: &Check<'_>, admitted: bool) -> Option<Outcome> {
+/// Returns the outcome to record in the statistics. If the call was rejected, every check is
+/// recorded, so a check that the store did not decide counts as passed without a charge. Returns
+/// `None` for an unanswered check of an admitted call.
+fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Option<Outcome> {
     match answer {
         Answer::Decided(outcome) => Some(*outcome),
         Answer::LastKnown { available, .. } => Some(Outcome::pass(*available)),

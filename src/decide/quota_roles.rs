@@ -7,22 +7,24 @@ use super::{GlobalModes, matched_rule};
 use crate::domain::{Check, Role};
 use crate::policy::{Checks, DescriptorMatch, Matches};
 
-/// Part of a descriptor in the quota decision.
+/// Effect of a quota descriptor on the quota decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
-    /// The descriptor is not a quota descriptor, or it makes no check: it is unlimited, its limits
-    /// are replaced, its value has no consumer class, or it refunds hits.
+    /// The descriptor has no effect: it is unlimited, its limits are replaced (outside global
+    /// quota mode), all of its checks are refunds, or its value has no consumer class.
     None,
-    /// The descriptor counts as one that passes.
+    /// The descriptor always passes: its rule is in shadow mode or, in global quota mode, no limit
+    /// applies to it.
     Passes,
-    /// The descriptor passes if all of its checks do.
+    /// The descriptor passes if all of its checks pass.
     Decided,
 }
 
-/// Sets the roles of quota checks. In global quota mode, every descriptor is a quota descriptor.
+/// Sets the roles of the checks of quota descriptors. In global quota mode, every descriptor is a
+/// quota descriptor.
 ///
-/// If one descriptor is certain to pass, the checks of the others become shadow checks. The checks
-/// of a single quota descriptor become required checks, which has the same result.
+/// If one of them always passes, the checks of the others become shadow checks. The checks of a
+/// lone quota descriptor become required checks, with the same result.
 pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
     let (mut decided, mut one_passes, mut any_quota) = (0_u8, false, false);
     for (found, span) in matches.found.iter().zip(&checks.spans) {
@@ -63,7 +65,7 @@ fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
     modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
 }
 
-/// Returns the part of a quota descriptor with these checks.
+/// Returns the effect of a quota descriptor that has these checks.
 fn membership(found: &DescriptorMatch<'_>, checks: &[Check<'_>], modes: GlobalModes) -> Membership {
     match found {
         // envoyproxy/ratelimit does not distinguish a replaced descriptor from an unmatched one.

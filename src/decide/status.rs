@@ -8,7 +8,7 @@ use super::{REMAINING_UNLIMITED, is_longer, matched_rule};
 use crate::domain::{Answer, Check, Code, Hits, Micros, Outcome, Status, StatusLimit, Verdict};
 use crate::policy::{Checks, DescriptorMatch};
 
-/// Counter of one check as a status shows it.
+/// State of one check's counter, as a response reports it.
 #[derive(Clone, Copy, Debug)]
 struct CounterState {
     verdict: Verdict,
@@ -17,9 +17,10 @@ struct CounterState {
     reset_after: Option<Micros>,
 }
 
-/// Returns the status of a descriptor whose checks are at `span`.
+/// Returns the status of a descriptor. `span` is the index range of its checks.
 ///
-/// A check that was not asked shows the last known number of hits, else the whole limit.
+/// For a check that was not sent to the store, the status reports the last known number of hits if
+/// there is one, otherwise the full capacity of the limit.
 pub(super) fn of<'p>(
     found: &DescriptorMatch<'p>,
     span: Range<usize>,
@@ -47,7 +48,7 @@ pub(super) fn of<'p>(
 }
 
 impl CounterState {
-    /// Returns `None` if the store did not answer.
+    /// Returns the state that the answer reports, or `None` if the store did not answer.
     fn of(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
         let not_asked = |available, reset_after| CounterState {
             verdict: Verdict::Pass,
@@ -72,9 +73,9 @@ impl CounterState {
         }
     }
 
-    /// Returns whether a status shows this check rather than `other`: a refusal takes precedence
-    /// over a pass, then the longer wait or the fewer available hits. On a tie, the status shows
-    /// the first in file order.
+    /// Returns whether the status reports this check rather than `other`: a refusal rather than a
+    /// pass, then the longer wait or the fewer available hits. On a tie, it reports the first in
+    /// file order.
     fn is_stricter(&self, other: &CounterState) -> bool {
         match (self.verdict, other.verdict) {
             (Verdict::Refuse, Verdict::Pass) => true,
@@ -96,7 +97,8 @@ impl CounterState {
     }
 }
 
-/// Returns the status of a descriptor without checks.
+/// Returns the status of a descriptor before any check is added. `has_no_check` is whether it has
+/// none.
 fn without_limit<'p>(found: &DescriptorMatch<'p>, has_no_check: bool) -> Status<'p> {
     let is_unlimited = match found {
         DescriptorMatch::Unlimited(_) => true,

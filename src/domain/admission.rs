@@ -50,7 +50,7 @@ impl Admission {
             (Role::Required, Some(Verdict::Refuse)) => self.required_refused = true,
             (Role::Required, None) => self.required_undecided = true,
             (Role::Quota(number), verdict) => {
-                let descriptor = bit(number);
+                let descriptor = quota_bit(number);
                 self.quota |= descriptor;
                 match verdict {
                     Some(Verdict::Pass) => {}
@@ -65,7 +65,7 @@ impl Admission {
     pub fn is_admitted(&self) -> bool {
         !self.required_refused
             && !self.required_undecided
-            && (self.quota == 0 || self.a_quota_passes())
+            && (self.quota == 0 || self.any_quota_passes())
     }
 
     /// Returns whether the call is rejected and no verdict on an undecided check can change that.
@@ -73,13 +73,14 @@ impl Admission {
         self.required_refused || self.quota != 0 && self.quota & !self.quota_refused == 0
     }
 
-    /// Returns the role of an undecided check in a call of the undecided checks only, which then
-    /// has the result of the whole call. A quota check has no effect any more if another quota
-    /// descriptor has passed, or if its own descriptor has been refused.
+    /// Returns the role that an undecided check needs when only the undecided checks are sent to a
+    /// store, so that their admission equals that of the whole call. A quota check becomes a
+    /// shadow check if a quota descriptor has already passed or its own descriptor has been
+    /// refused.
     pub fn role_of_rest(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
-                if self.a_quota_passes() || self.quota_refused & bit(number) != 0 =>
+                if self.any_quota_passes() || self.quota_refused & quota_bit(number) != 0 =>
             {
                 Role::Shadow
             }
@@ -87,14 +88,15 @@ impl Admission {
         }
     }
 
-    /// Returns whether all checks of a quota descriptor have passed.
-    fn a_quota_passes(&self) -> bool {
+    /// Returns whether at least one quota descriptor has passed all of its checks.
+    fn any_quota_passes(&self) -> bool {
         self.quota & !self.quota_refused & !self.quota_undecided != 0
     }
 }
 
-/// Returns the bit of a quota descriptor. A call has at most 128 checks, so none is shifted out.
-fn bit(number: u8) -> u128 {
+/// Returns the bit that stands for a quota descriptor. A call has at most 128 checks, so every
+/// number is below 128.
+fn quota_bit(number: u8) -> u128 {
     1_u128.checked_shl(number.into()).unwrap_or(1 << 127)
 }
 

@@ -43,8 +43,8 @@ pub enum Role {
     /// The call is admitted only if this check passes.
     #[default]
     Required,
-    /// The check belongs to a quota descriptor. At least one quota descriptor of the call must pass
-    /// all of its checks. The number tells the call's quota descriptors apart and is below
+    /// The check belongs to a quota descriptor. At least one quota descriptor of the call must
+    /// pass all of its checks. The number identifies the descriptor within the call and is below
     /// [`Bounds::checks_max`](super::Bounds::checks_max).
     Quota(u8),
     /// The check has no effect on admission.

@@ -42,13 +42,13 @@ pub struct Status<'p> {
     /// Result of the descriptor: `OverLimit` if an enforced check of this descriptor was refused.
     /// Refused shadow checks do not count.
     pub code: Code,
-    /// Limit to report; `None` if no rule matched, or if the rule is unlimited or replaced.
+    /// Limit to report; `None` if no limit applied or the store did not answer.
     pub shown: Option<StatusLimit<'p>>,
     /// Value of `limit_remaining`, in hits: 0 on `OverLimit`, `u32::MAX` if unlimited.
     pub remaining: u32,
-    /// On `OverLimit`, wait until a retry may pass (`None` if waiting does not help). On `Ok`, time
-    /// until the counter is unused. `None` without a limit, and if the limit was not asked and
-    /// nothing is known about its counter.
+    /// On `OverLimit`, the time until a retry may pass; `None` if waiting does not help. On `Ok`,
+    /// the time until the counter is unused; `None` without a limit, or if the store was not asked
+    /// and nothing recent is known about the counter.
     pub reset: Option<Micros>,
     /// Rule that matched the descriptor; `None` if no rule did. Selects the metadata and the
     /// response body.
@@ -58,12 +58,13 @@ pub struct Status<'p> {
     pub quota: bool,
 }
 
-/// Precision of the wait of a rejected request.
+/// Whether the `retry_after` of a rejected request is exact or a lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPrecision {
-    /// The shortest wait after which the request passes if nobody else calls.
+    /// Exact: after this wait, the request passes if no other request is charged in the meantime.
     Exact,
-    /// The longest wait that is known. A limit that was not asked may need a longer one.
+    /// Lower bound: a retry may need longer, for example because the wait of another limit is
+    /// unknown.
     AtLeast,
 }
 
@@ -76,7 +77,7 @@ pub struct LimitedBy<'p> {
     pub rule: Option<RuleId>,
     /// Time until a retry may pass; `None` if waiting does not help.
     pub retry_after: Option<Micros>,
-    /// Precision of `retry_after`.
+    /// Whether `retry_after` is exact or a lower bound.
     pub precision: WaitPrecision,
 }
 
@@ -89,10 +90,11 @@ pub struct Decision<'p> {
     ///
     /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
-    /// If the request was rejected, the limit that rejects it longest: of the required limits the
-    /// one with the longest wait, or of the quota descriptors the one with the shortest wait if
-    /// that is longer. A limit that no wait satisfies counts as the longest; on a tie, the first in
-    /// the order of the request wins.
+    /// Limit that rejected the request; `None` if it was admitted or the store did not answer. If
+    /// several limits rejected it, the one that determines when a retry may pass: the required
+    /// limit with the longest wait or, if its wait is longer, the slowest limit of the quota
+    /// descriptor that recovers first. A limit that never recovers has the longest wait. On a tie,
+    /// the first in the order of the request.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
@@ -114,7 +116,7 @@ pub struct CheckEvent {
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Result of the check. If the store was not asked, a pass without a charge.
+    /// Result of the check. If the store did not decide it, a pass without a charge.
     pub outcome: Outcome,
     /// Whether the check was decided. If not, another check had already rejected the call.
     pub decided: bool,

@@ -85,8 +85,8 @@ pub struct Limit {
     pub charge: Charge,
     /// Handling of the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Id of the rule and window, common to all their counters. Limits with different ids have
-    /// separate shares of the memory store.
+    /// Hash that identifies the limit, common to the counters of all its keys and the same on
+    /// every replica. A full memory store divides its capacity fairly among these identifiers.
     pub limit_id: u64,
 }
 

@@ -141,15 +141,15 @@ pub enum Answer {
     Decided(Outcome),
     /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
-    /// The check was skipped like a [`NotAsked`](Self::NotAsked) one, and a recent answer about its
-    /// counter is known. For statuses only: it decides nothing.
+    /// The check was not sent to the store, as with [`NotAsked`](Self::NotAsked), but a recent
+    /// answer for its counter is known. Used only in statuses; it does not affect admission.
     LastKnown {
-        /// Hits that were available at that time.
+        /// Hits that were available as of that answer.
         available: Hits,
         /// Time from now until the counter is unused, if known.
         reset_after: Option<Micros>,
     },
-    /// The store did not answer in time.
+    /// The store did not answer, or not in time.
     Unanswered {
         /// Whether the store may still have executed the check, so that its hits may be charged.
         executed: ExecutionStatus,

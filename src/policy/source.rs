@@ -31,13 +31,13 @@ pub struct Options {
 /// policy but a log or a dump, and reading it would delay a reload.
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Maximum size of one file that the settings allow, in bytes. Reading a file takes up to 41 times
-/// its size in memory, however hostile its text (measured at 1 MiB).
+/// Maximum size of one file that the settings allow, in bytes. Parsing a file takes up to 41 times
+/// its size in memory, even if the text is malicious (measured at 1 MiB).
 pub const FILE_BYTES_CEILING: usize = 16 * 1024 * 1024;
 
-/// Default maximum size of all files together, in bytes, and the largest one that the settings
-/// allow. Compiling a policy takes about 20 times the size of its text in memory, or 15 times for
-/// JSON (measured at 1 MiB).
+/// Default maximum size of all files together, in bytes; the settings cannot raise it. Compiling a
+/// policy takes about 20 times the size of its text in memory, or 15 times for JSON (measured at 1
+/// MiB).
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {

@@ -10,13 +10,13 @@ use crate::clock::Clock;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Default budget of a call, also without a caller's deadline. A healthy Redis answers within 1 ms;
-/// the rest is for a machine whose cores are busy.
+/// Default time budget of a store call, which also applies if the caller sets no deadline. A
+/// healthy Redis answers within 1 ms; the rest allows for a machine whose cores are busy.
 pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
-/// Least part of the caller's deadline that is reserved for sending the answer.
+/// Minimum part of the caller's remaining time that is reserved for sending the response.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
-/// One part in this many of the caller's deadline is reserved for sending the answer: of Envoy's
-/// 20 ms, the budget is 16.
+/// Divisor for the part of the caller's remaining time that is reserved for sending the response:
+/// a fifth. Of Envoy's 20 ms, the store gets 16 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
 /// Wrapper that limits how long a call waits for a store.
@@ -31,8 +31,9 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Creates the wrapper. A call waits for `store` for at most `budget`, and no longer than its
-    /// deadline less [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR) of it, whichever is larger.
+    /// Creates the wrapper. A call waits for `store` for at most `budget`, and for at most the
+    /// time until its deadline less [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR)
+    /// of that time, whichever is larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }

@@ -122,7 +122,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.outages
     }
 
-    /// Returns the configured number of replicas that share the limits.
+    /// Returns the number of replicas, from the settings, that share each limit.
     pub fn replicas(&self) -> u32 {
         self.replicas
     }
@@ -265,8 +265,8 @@ fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
 }
 
 impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
-    /// Returns the current outage, or `None` without one. Logs its start and its end, so it has to be
-    /// called at least once a second.
+    /// Returns the current outage, or `None` if there is none. Logs the start and the end of an
+    /// outage, so call it at least once a second.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         let unavailable = if self.store_override.is_disabled() {
             Some(FallbackReason::Rehearsed)

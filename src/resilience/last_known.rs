@@ -9,14 +9,16 @@ use std::sync::Mutex;
 
 use crate::domain::{Answer, Check, Hits, Micros, Outcome};
 
-/// Number of entries, 64 bytes each. Only checks beside a cached refusal have one.
+/// Number of entries, of 64 bytes each. An entry is stored only for a check whose call has a
+/// cached refusal.
 const ENTRIES: usize = 1_024;
 
-/// Time for which an entry is used: the refusal cache asks the store again after one second, and
-/// that answer replaces the entry.
+/// Lifetime of an entry. The refusal cache asks the store again after one second, and that answer
+/// replaces the entry.
 const TTL: Micros = Micros(2_000_000);
 
-/// Table of counters. Locks are only tried, so that no call waits for another one.
+/// Hash table of recently answered counters. A locked entry is skipped, so that no call waits for
+/// another.
 #[derive(Debug)]
 pub(super) struct LastKnown {
     entries: Box<[Mutex<Option<KnownCounter>>]>,
@@ -25,7 +27,7 @@ pub(super) struct LastKnown {
 #[derive(Clone, Copy, Debug)]
 struct KnownCounter {
     identity: u128,
-    /// Time of the answer, by this process's clock.
+    /// Time of the store's answer, by this process's clock.
     from: Micros,
     available: Hits,
     reset_at: Micros,
@@ -36,7 +38,7 @@ impl LastKnown {
         LastKnown { entries: (0..ENTRIES).map(|_| Mutex::new(None)).collect() }
     }
 
-    /// Records what the store answered about a check's counter.
+    /// Records the store's answer to a check, for later checks of the same counter.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
         if let Ok(mut entry) = self.entry(check).try_lock() {
             *entry = Some(KnownCounter {
@@ -48,7 +50,8 @@ impl LastKnown {
         }
     }
 
-    /// Returns the answer to a check that is not asked.
+    /// Returns the answer for a check that is not sent to the store: `LastKnown` if its counter
+    /// has an entry, otherwise `NotAsked`.
     pub(super) fn answer(&self, check: &Check<'_>, now: Micros) -> Answer {
         let entry = self.entry(check).try_lock().ok().and_then(|entry| *entry);
         match entry {

@@ -15,8 +15,8 @@ use super::recent_calls::{RecentCalls, RecentCounts};
 use crate::clock::Clock;
 use crate::domain::Micros;
 
-/// Percentage of undecided calls above which the service is degraded. A single late call among
-/// hundreds is no outage.
+/// Percentage of the last second's calls that may be undecided before the service counts as
+/// degraded. A single late call among hundreds is not an outage.
 const UNDECIDED_PERCENT_MAX: u64 = 1;
 
 /// Reason why the remote store did not answer a call, so that the fallback decided it.
@@ -27,7 +27,8 @@ pub enum FallbackReason {
     Unreachable,
     /// The store did not answer within the budget of the call.
     Late,
-    /// The store could not have answered in time, because too many calls were waiting for it.
+    /// The call was not sent, because it could not have been answered in time: too many others were
+    /// waiting, or its deadline was too close.
     Shed,
     /// An operator disabled the store, for example to rehearse an outage.
     Rehearsed,
@@ -53,15 +54,15 @@ impl FallbackReason {
     }
 }
 
-/// Outage of the remote store, as `/readyz`, the live page, and the log report it.
+/// Current outage of the remote store, as reported by `/readyz`, the live page, and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Time since the outage began, by the monotonic clock.
+    /// Time since the outage began, measured by the monotonic clock.
     pub lasted: Micros,
-    /// Percentage of the last second's calls that the store did not decide, rounded up.
+    /// Percentage of the last second's calls that the store did not decide, rounded up; 0 to 100.
     pub undecided_percent: u64,
-    /// Reason why the store does not answer or, if calls were undecided, did not answer the latest of
-    /// them.
+    /// Reason of the latest undecided call. If no call of the last second was undecided, the
+    /// reason why the store is unavailable.
     pub reason: FallbackReason,
 }
 
@@ -85,11 +86,11 @@ pub struct OutageTracker {
     recent: RecentCalls,
     clock: Clock,
     origin: Instant,
-    /// Start of the current outage in microseconds since `origin`; zero without an outage.
+    /// Start of the current outage in microseconds since `origin`; 0 if there is none.
     since: AtomicU64,
-    /// Reason of the latest undecided call.
+    /// Reason of the latest undecided call, as the discriminant of [`FallbackReason`].
     reason: AtomicU64,
-    /// Whether the start of the current outage was logged.
+    /// Whether the start of the current outage has been logged.
     is_logged: AtomicBool,
 }
 
@@ -114,13 +115,15 @@ impl OutageTracker {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether calls were undecided since the last time that the service was not degraded.
+    /// Returns whether a call was undecided, or the store was found unavailable, since the last
+    /// outage ended.
     pub(super) fn has_begun(&self) -> bool {
         self.since.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the current outage, or `None` without one. Logs its start and its end, so it has to be
-    /// called at least once a second. `unavailable` is the reason why the store takes no calls at all.
+    /// Returns the current outage, or `None` if there is none. Logs the start and the end of an
+    /// outage, so call it at least once a second. `unavailable` is the reason why the store
+    /// accepts no calls at all.
     pub(super) fn outage(
         &self,
         now: Micros,
@@ -176,7 +179,8 @@ impl OutageTracker {
         self.recent.record(now, true);
     }
 
-    /// Returns the start of the current outage, which is now if there was none.
+    /// Returns the start of the current outage, in microseconds since `origin`. Starts an outage
+    /// now if there is none.
     fn start(&self) -> Micros {
         let since = self.since.load(Ordering::Relaxed);
         if since > 0 {
@@ -187,7 +191,7 @@ impl OutageTracker {
         known.map_or_else(Micros, |_| now)
     }
 
-    /// Returns the time since `origin`. Durations must not depend on the wall clock, which may step.
+    /// Returns the time since `origin`. Uses the monotonic clock, because the wall clock may step.
     fn monotonic(&self) -> Micros {
         let since = self.clock.monotonic().saturating_duration_since(self.origin);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Length of a bucket as a power of two in microseconds, 131 ms, so that its number is a shift.
+/// Base-2 logarithm of a bucket's length in microseconds, so that a shift computes the bucket's
+/// number. A bucket lasts 131 ms.
 const BUCKET_BITS: u32 = 17;
-/// Number of buckets, which together cover 1.05 s.
+/// Number of buckets. Together they cover 1.05 s.
 const BUCKETS: usize = 8;
-/// The undecided calls of a bucket are counted in the upper half of its counts.
+/// Unit of the undecided calls in [`Bucket::counts`], which holds them in its upper 32 bits.
 const UNDECIDED: u64 = 1 << 32;
 
-/// Counts of the calls of the last second. Lock-free; a call that meets a bucket while another call
-/// resets it may be missed.
+/// Sliding count of the calls of the last second. Lock-free: a call that is recorded while another
+/// call resets its bucket may be lost.
 #[derive(Debug, Default)]
 pub(super) struct RecentCalls {
     buckets: [Bucket; BUCKETS],
@@ -22,22 +23,23 @@ pub(super) struct RecentCalls {
 
 #[derive(Debug, Default)]
 struct Bucket {
-    /// Number of the interval that is counted, since the Unix epoch.
+    /// Number of the interval that the bucket counts: microseconds since the Unix epoch, shifted
+    /// right by [`BUCKET_BITS`].
     interval: AtomicU64,
     counts: AtomicU64,
 }
 
-/// Calls of the last second.
+/// Numbers of calls in the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecentCounts {
-    /// All calls.
+    /// All calls, decided or not.
     pub(super) calls: u64,
     /// Calls that the store did not decide.
     pub(super) undecided: u64,
 }
 
 impl RecentCalls {
-    /// Counts a call.
+    /// Counts a call. `is_decided` is whether the store decided it.
     pub(super) fn record(&self, now: Micros, is_decided: bool) {
         let interval = now.0 >> BUCKET_BITS;
         let bucket = &self.buckets[interval as usize % BUCKETS];

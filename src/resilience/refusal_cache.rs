@@ -163,7 +163,7 @@ impl<S: Store> RefusalCache<S> {
         })
     }
 
-    /// Caches a refusal. Returns whether it can be cached.
+    /// Caches a refusal. Returns false if it cannot be cached.
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return false;
@@ -196,9 +196,9 @@ impl<S: Store> RefusalCache<S> {
         true
     }
 
-    /// Updates the cache with answers of the store: inserts refusals, and removes the entries of
-    /// counters that were charged, because their waits have become longer. Beside a cached refusal,
-    /// records the counters of the other checks.
+    /// Updates the cache from the store's answers. Caches refusals, and removes the entries of
+    /// counters that were charged, because their waits have become longer. If it caches a refusal,
+    /// it also records the counters of the call's passed checks in [`LastKnown`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !have_same_tag(call.checks);
         let mut has_cached = false;
@@ -226,8 +226,8 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Asks the store for the checks at these positions and fills in its answers. The store decides
-    /// them as if the checks with an answer were still part of the call.
+    /// Sends the checks at `positions` to the store and writes its answers to `answers`. Adjusts
+    /// their roles, so that the checks that already have an answer still count in the admission.
     async fn ask(&self, call: &Call<'_>, positions: &[usize], answers: &mut [Answer]) -> Source {
         if positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);

@@ -91,10 +91,10 @@ impl Caller {
     }
 }
 
-/// Returns whether a subject alternative name (SAN) of the certificate is in `names`. A name with `://`
-/// matches only URIs, exactly; any other name matches only DNS names, case-insensitively. Otherwise a CA
-/// that may sign names of one type could impersonate a name of the other. The common name is ignored
-/// (RFC 6125).
+/// Returns whether a subject alternative name (SAN) of the certificate is in `names`. A name with
+/// `://` is compared only with URIs, exactly; any other name only with DNS names, ignoring case.
+/// Otherwise a CA that may sign names of only one type could impersonate a name of the other. The
+/// common name is ignored (RFC 6125).
 pub(crate) fn has_any_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     let Ok(Some(san)) = certificate.subject_alternative_name() else { return false };
@@ -111,25 +111,25 @@ fn is_uri(name: &str) -> bool {
     name.contains("://")
 }
 
-/// Role of a certificate's owner in a handshake.
+/// Side of a TLS handshake on which a certificate is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CertificateRole {
     Server,
     Client,
 }
 
-/// Reason why a certificate cannot be used now.
+/// Reason why a certificate cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {
     Malformed,
     Expired,
     NotYetValid,
-    /// Its extended key usage excludes the role.
+    /// The extended key usage of the certificate does not permit the role.
     WrongRole,
 }
 
-/// Checks the validity period of a certificate, `now_secs` being seconds since the Unix epoch, and its
-/// extended key usage. A certificate without that extension may be used in every role.
+/// Checks that a certificate is valid at `now_secs`, in seconds since the Unix epoch, and that its
+/// extended key usage permits the role. A certificate without that extension permits every role.
 pub(crate) fn check_usable(
     certificate: &CertificateDer<'_>,
     role: CertificateRole,

@@ -11,9 +11,11 @@ pub struct ConnectionStats {
     pub open: AtomicUsize,
     /// Number of connections accepted and dispatched to a worker.
     pub accepted: AtomicU64,
-    /// Number of connections closed right after accept, because the worker's backlog was full.
+    /// Number of connections closed immediately after accept, because the worker's backlog was
+    /// full.
     pub refused: AtomicU64,
-    /// Number of idle connections closed to make room for new ones at the bound of connections.
+    /// Number of idle connections closed to make room for new ones at the maximum number of
+    /// connections.
     pub evicted: AtomicU64,
     /// Number of failed `accept` system calls, for example because the process was out of file
     /// descriptors.
@@ -24,7 +26,7 @@ pub struct ConnectionStats {
     pub prefaces_failed: AtomicU64,
     /// Number of calls rejected because their request did not arrive in time.
     pub receive_timeouts: AtomicU64,
-    /// Number of calls rejected because incomplete requests exceeded a budget of bytes.
+    /// Number of calls rejected because incomplete requests exceeded their memory limit.
     pub receives_over_budget: AtomicU64,
     /// Number of connections that ended with a protocol error or an I/O error.
     pub connections_broken: AtomicU64,

@@ -115,7 +115,7 @@ pub(super) fn not_one_message() -> Status {
     Status::invalid_argument("a unary call has exactly one whole message")
 }
 
-/// Adapter from a closure to a unary tonic method. Records whether tonic called it.
+/// Adapter that lets tonic call a closure as a unary method. Records whether tonic called it.
 struct UnaryMethod<'a, F> {
     method: F,
     called: &'a mut bool,

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two lines.
+/// Minimum time between two log lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Failed handshakes since the last line.
+/// Rate-limited log of failed TLS handshakes, with a count of the failures since the last line.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeLog {
     state: Mutex<State>,
@@ -24,17 +24,19 @@ struct State {
 }
 
 impl HandshakeLog {
-    /// Logs a failed handshake with the reason and the peer, unless another one was logged within the
-    /// last minute. The line also has the number of failures since the previous line.
+    /// Logs a failed handshake with the reason and the peer, unless another was logged within the
+    /// last minute. The line also reports the number of failures since the previous line, this one
+    /// included.
     pub(crate) fn failed(&self, now: Instant, peer: Option<SocketAddr>, reason: &dyn fmt::Display) {
-        if let Some(failures) = self.count(now) {
+        if let Some(failures) = self.count_failure(now) {
             let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
             tracing::warn!(peer, %reason, failures, "TLS handshake failed");
         }
     }
 
-    /// Returns the number of failures since the last line if a line is due.
-    fn count(&self, now: Instant) -> Option<u64> {
+    /// Counts a failure. If a line is due, returns the number of failures since the last one and
+    /// resets it.
+    fn count_failure(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unlogged += 1;
         let due = state.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= INTERVAL);
@@ -55,10 +57,10 @@ mod tests {
         let log = HandshakeLog::default();
         let start = Clock::System.monotonic();
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(log.count(at(0)), Some(1));
-        assert_eq!(log.count(at(1)), None);
-        assert_eq!(log.count(at(59)), None);
-        assert_eq!(log.count(at(60)), Some(3));
-        assert_eq!(log.count(at(61)), None);
+        assert_eq!(log.count_failure(at(0)), Some(1));
+        assert_eq!(log.count_failure(at(1)), None);
+        assert_eq!(log.count_failure(at(59)), None);
+        assert_eq!(log.count_failure(at(60)), Some(3));
+        assert_eq!(log.count_failure(at(61)), None);
     }
 }

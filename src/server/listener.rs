@@ -43,7 +43,7 @@ const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
 const LISTEN_BACKLOG: i32 = 4_096;
 
-/// Maximum time to wait for the worker threads to exit after the drain timeout.
+/// Maximum time to wait for the worker threads to exit once the drain timeout has passed.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Address that the gRPC port listens on.

@@ -89,8 +89,8 @@ pub struct RateLimit<D> {
     response_config: ResponseConfig,
     /// Maximum size of an encoded request, in bytes.
     message_bytes_max: usize,
-    /// Keyed hash from which the jitter of `Retry-After` is derived, so that a caller cannot
-    /// predict it.
+    /// Hash with a random key, from which the jitter of `Retry-After` is derived, so that callers
+    /// cannot predict it.
     random_state: RandomState,
 }
 

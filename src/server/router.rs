@@ -55,7 +55,7 @@ pub(crate) struct ReceiveLimits<'a> {
     pub(crate) timeout: Duration,
 }
 
-/// Router of the gRPC port, which passes each request to one of its services.
+/// Router of the gRPC port. Passes each request to the service that its path names.
 #[derive(Debug)]
 pub struct Router<D> {
     rate_limit: Arc<RateLimit<D>>,

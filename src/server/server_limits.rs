@@ -38,8 +38,8 @@ pub struct ServerLimits {
     pub preface_timeout: Duration,
     /// Timeout for a new connection to complete the TLS handshake.
     pub handshake_timeout: Duration,
-    /// Maximum number of open connections. Beyond it, each new connection closes the one that has
-    /// been idle longest. Envoy opens one per worker thread.
+    /// Maximum number of open connections. At the maximum, each new connection closes the one that
+    /// has been idle longest. Envoy opens one connection per worker thread.
     pub connections_max: usize,
     /// Interval of HTTP/2 keepalive pings; `None` turns them off.
     pub keepalive_interval: Option<Duration>,

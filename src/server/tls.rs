@@ -68,7 +68,7 @@ pub struct Tls {
 struct ActiveConfig {
     config: Arc<ServerConfig>,
     grants: Vec<Grant>,
-    /// The server certificate without its chain.
+    /// Server certificate, without its chain.
     leaf: CertificateDer<'static>,
     /// Time at which the server certificate expires, in seconds since the Unix epoch.
     expires_secs: u64,
@@ -88,13 +88,14 @@ impl Tls {
         Ok(Tls { active: Arc::new(ArcSwap::from_pointee(active)), counters })
     }
 
-    /// Replaces the configuration and counts the reload. Open connections keep the old one.
+    /// Replaces the certificates and keys and counts the reload. Open connections keep the old
+    /// ones.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Tls::new`], and [`WireError::Expired`], [`WireError::NotYetValid`], or
-    /// [`WireError::NotForServers`] if callers would reject the certificate at `now`. On an error
-    /// the old configuration stays in use.
+    /// Returns the errors of [`Tls::new`], and [`WireError::Expired`], [`WireError::NotYetValid`],
+    /// or [`WireError::NotForServers`] if callers would reject the certificate at `now`. On an
+    /// error the old configuration stays in use.
     pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
         let replaced = ActiveConfig::build(material).and_then(|active| {
             match authz::check_usable(&active.leaf, CertificateRole::Server, now.0 / 1_000_000) {
@@ -205,19 +206,21 @@ fn client_verifier(
     Ok(Arc::new(CallerVerifier { signature_verifier, trusted, allowed: allowed.to_vec() }))
 }
 
-/// Verifier that accepts client certificates that the CA file contains or has signed, and that contain
-/// a name in `allowed`, if that is not empty.
+/// Verifier of client certificates. Accepts a certificate that the CA file contains or that one of
+/// its CAs has signed. If `allowed` is not empty, the certificate must also contain one of these
+/// names.
 #[derive(Debug)]
 struct CallerVerifier {
     signature_verifier: Arc<dyn ClientCertVerifier>,
-    /// Certificates of the CA file.
+    /// Certificates in the CA file.
     trusted: Vec<CertificateDer<'static>>,
     allowed: Vec<String>,
 }
 
 impl CallerVerifier {
-    /// Returns whether the certificate itself is trusted. `openssl req -x509` makes self-signed
-    /// certificates that claim to be a CA, and webpki rejects these as a peer's own certificate.
+    /// Returns whether the CA file contains this certificate and a client may use it now. Needed
+    /// for certificates made by `openssl req -x509`: they claim to be a CA, and webpki rejects a
+    /// CA as a peer's own certificate.
     fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
         self.trusted.iter().any(|trusted| trusted == certificate)
             && authz::check_usable(certificate, CertificateRole::Client, now.as_secs()).is_ok()

@@ -206,7 +206,7 @@ settings! {
     key_secret "key-secret": SecretText = "", parse_secret, Hidden, [];
     /// File with the key secret.
     key_secret_file "key-secret-file": Option<PathBuf> = "", parse_path, Plain, [];
-    /// Largest time budget of Redis per call; at most four fifths of the call's deadline.
+    /// Maximum time that a call waits for Redis; at most four fifths of the call's deadline.
     store_budget "store-budget": Duration = "100ms", duration_parser(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store": bool = "false", parse_flag, Plain, [];

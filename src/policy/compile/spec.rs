@@ -113,7 +113,7 @@ impl LimitSpec {
         Some((class, &tiers.classes[class].limit))
     }
 
-    /// Returns whether this is the limit with an id, or has a consumer class with that limit.
+    /// Returns whether this limit, or one of its consumer classes, has the identifier.
     pub(crate) fn has_id(&self, limit_id: u64) -> bool {
         let classes = self.tiers.iter().flat_map(|tiers| &tiers.classes);
         self.limit.limit_id == limit_id

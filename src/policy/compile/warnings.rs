@@ -77,7 +77,7 @@ struct Linter<'a> {
     found: Vec<Diagnostic>,
 }
 
-/// Path from the root of the tree to a node: on each level the node and its position among its
+/// Path from the root of the policy tree to a node: the nodes, and the index of each among its
 /// siblings.
 struct NodePath<'a> {
     at: Vec<usize>,

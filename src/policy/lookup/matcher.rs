@@ -337,7 +337,8 @@ fn requested_op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     }
 }
 
-/// Returns the role of a rule's checks. `quotas` is the number of quota descriptors so far.
+/// Returns the role of the rule's checks. `quotas` is the number of quota descriptors before this
+/// one in the call.
 fn role(rule: &Rule, quotas: u8) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,

@@ -186,8 +186,8 @@ impl Policy {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
-    /// Returns the rule that has the limit with an id, [`Limit::limit_id`](crate::domain::Limit).
-    /// Searches all rules; for logs.
+    /// Returns the rule with the limit that has this [`limit_id`](crate::domain::Limit::limit_id).
+    /// Searches all rules, which is fast enough only for logs.
     pub(crate) fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.limits.iter().any(|limit| limit.has_id(limit_id)))
     }

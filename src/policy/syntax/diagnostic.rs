@@ -202,10 +202,10 @@ impl DiagnosticKind {
 /// not a policy has an error on every line, and nobody reads more than a few hundred.
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
-/// Message of the last diagnostic of a file with [`DIAGNOSTICS_MAX`] errors.
+/// Message of the final diagnostic of a file that has [`DIAGNOSTICS_MAX`] errors.
 pub(crate) const STOPPED: &str = "reading stopped here after 1,000 errors; mend those first";
 
-/// Step of a path: into a map or a list.
+/// Step of the path to a value in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
     /// To the value of this key.

@@ -25,8 +25,8 @@ impl<'s> Document<'s> {
     ///
     /// # Errors
     ///
-    /// The diagnostics if parsing stopped: the file is not UTF-8, too large, nested too deeply, not
-    /// YAML, empty, a file of another program, or it has too many errors.
+    /// Returns the diagnostics if parsing stopped: the file is not UTF-8, too large, nested too
+    /// deeply, not YAML, empty, written for another program, or has too many errors.
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,

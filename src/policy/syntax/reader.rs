@@ -31,7 +31,7 @@ pub(crate) struct Reader<'d> {
     diagnostics: Vec<Diagnostic>,
     errors: usize,
     warnings: usize,
-    /// Whether something was left unread because of [`DIAGNOSTICS_MAX`] errors.
+    /// Whether reading stopped early because of [`DIAGNOSTICS_MAX`] errors.
     stopped: bool,
 }
 
@@ -68,8 +68,9 @@ impl<'d> Reader<'d> {
         self.diagnostics
     }
 
-    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors.
-    fn stops(&mut self) -> bool {
+    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Remembers
+    /// the result for [`into_diagnostics`](Self::into_diagnostics).
+    fn should_stop(&mut self) -> bool {
         self.stopped |= self.errors >= DIAGNOSTICS_MAX;
         self.stopped
     }
@@ -154,7 +155,7 @@ impl<'d> Reader<'d> {
                 return Err(reader.report(Target::Value, DiagnosticKind::WrongType, message));
             };
             for (name, value) in map.entries() {
-                if reader.stops() {
+                if reader.should_stop() {
                     break;
                 }
                 reader.within(PathStep::of(name), |reader| {
@@ -181,7 +182,7 @@ impl<'d> Reader<'d> {
         let ValueType::List(level) = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
             for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
-                if reader.stops() {
+                if reader.should_stop() {
                     break;
                 }
                 reader.within(PathStep::Index(at), |reader| {
@@ -285,7 +286,7 @@ impl<'d> Reader<'d> {
                 }
             };
             self.within(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
-            if self.stops() {
+            if self.should_stop() {
                 break;
             }
         }

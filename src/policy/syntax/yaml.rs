@@ -63,8 +63,8 @@ impl Span {
     }
 }
 
-/// Converts an offset or position to 32 bits, saturating. A policy file of at most 16 MiB never
-/// saturates.
+/// Converts an offset or position to 32 bits, saturating. A policy file, at most 16 MiB, never
+/// reaches the maximum.
 fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -250,8 +250,8 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// # Errors
 ///
-/// The text is not YAML, is empty, is nested too deeply, its aliases expand too far, or it has
-/// [`DIAGNOSTICS_MAX`] errors.
+/// Returns the errors if the text is not YAML, is empty, is nested too deeply, has aliases that
+/// expand too far, or has [`DIAGNOSTICS_MAX`] errors.
 pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
     let mut documents = 0;
@@ -293,7 +293,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     }
 }
 
-/// List or map whose end has not been read yet.
+/// List or map that the parser has not finished reading.
 struct OpenCollection {
     span: Span,
     anchor: usize,

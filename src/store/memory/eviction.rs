@@ -16,59 +16,61 @@ use super::sketch::{CellFormat, Sketch};
 use super::{MemoryStore, RECLAIM_SLOTS};
 use crate::domain::{Micros, Op};
 
-/// Slots checked per shard for expired entries at an insertion into a full store. Takes about 100
-/// ns.
+/// Number of slots per shard searched for expired entries on insertion into a full store. Takes
+/// about 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Maximum number of other shards that are searched for expired entries if the own shard has none.
-/// A shard is skipped if another thread holds its lock.
+/// Maximum number of other shards searched for expired entries if the key's shard has none. A
+/// shard is skipped if another thread holds its lock.
 const RECLAIM_SHARDS: usize = 4;
 
-/// Slots checked for an entry to fold. Takes about 100 ns.
+/// Number of slots searched for an entry to fold into a sketch. Takes about 100 ns.
 const FOLD_SLOTS: usize = 32;
 
-/// Maximum number of entries folded to make room for one entry. Only a growing table of concurrency
-/// slots ever needs more than a few.
+/// Maximum number of entries folded to make room for one entry. Only a concurrency counter whose
+/// table of slots grows ever needs more than a few.
 const FOLDS_MAX: usize = 32;
 
-/// Cells per row of a sketch, over all shards: with four rows of 16 bytes, a sketch takes 4 MiB.
+/// Maximum cells per row of a rule's sketch, summed over all shards. Four rows with 16 bytes per
+/// cell take 4 MiB.
 const SKETCH_WIDTH: usize = 65_536;
 
-/// Cells per row in a small store: one for this many keys, so that a sketch is a twelfth of the
-/// store.
+/// Keys per cell of a row in a small store. A sketch then takes about a twelfth of the store's
+/// memory.
 const KEYS_PER_CELL: usize = 16;
 
-/// Maximum number of sketches, each for one rule: 32 MiB.
+/// Maximum number of sketches per shard, one per rule. Over all shards they take at most 32 MiB.
 const SKETCHES_MAX: usize = 8;
 
-/// Time without another attempt to find room for a sketch, because the attempt searches a whole
+/// Delay before a shard tries again to find room for a sketch. An attempt searches the whole
 /// shard.
 const SKETCH_RETRY: Micros = Micros::SECOND;
 
-/// Returns the cells per row of a sketch within one shard, for a store of that size.
+/// Returns the cells per row of a sketch in one shard, for a store of `max_keys` keys.
 pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
     ((max_keys / KEYS_PER_CELL).next_power_of_two().min(SKETCH_WIDTH) / shards).max(1)
 }
 
-/// Returns the weight that only sketches may use: a sixteenth of the store, and at most one sketch.
-/// Further sketches take the place of entries.
+/// Returns the weight reserved for sketches, in keys: one sketch in every shard, but at most a
+/// sixteenth of the store. Further sketches displace entries.
 pub(super) fn sketch_reserve(max_keys: usize, shards: usize) -> usize {
     (shards * sketch_weight(sketch_width(max_keys, shards))).min(max_keys / 16)
 }
 
-/// Returns the weight of a sketch within one shard.
+/// Returns the weight of a sketch in one shard, in keys. `width` is its cells per row.
 pub(super) fn sketch_weight(width: usize) -> usize {
     Sketch::bytes(width).div_ceil(KEY_BYTES)
 }
 
 impl MemoryStore {
-    /// Returns the maximum weight at which an entry may still be added.
+    /// Returns the weight of the store up to which entries may be added, in keys.
     fn entries_max(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)
     }
 
-    /// Returns the weight that all entries together may have.
+    /// Returns the maximum weight of all entries together, in keys: the capacity less all sketches
+    /// and the unused reserve for sketches.
     fn entry_capacity(&self) -> u64 {
         self.entries_max().saturating_sub(self.stats.sketch_weight.load(Ordering::Relaxed))
     }
@@ -78,19 +80,20 @@ impl MemoryStore {
         self.stats.live.load(Ordering::Relaxed) >= self.entries_max()
     }
 
-    /// Claims weight, up to a total of `max`. Returns false if the store has no room.
+    /// Claims `weight` keys of the capacity if the store's weight then is at most `max`. Returns
+    /// false, without claiming any, if there is no room.
     fn claim(&self, weight: usize, max: u64) -> bool {
         let weight = weight as u64;
         let more = |live: u64| (live + weight <= max).then_some(live + weight);
         self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Returns weight that was claimed.
+    /// Releases claimed weight, in keys.
     pub(super) fn unclaim(&self, weight: usize) {
         self.stats.live.fetch_sub(weight as u64, Ordering::Relaxed);
     }
 
-    /// Subtracts the weight of expired entries from the weight of the store.
+    /// Releases the weight of expired entries, in keys, and counts it as evicted.
     pub(super) fn release_expired(&self, weight: usize) {
         if weight > 0 {
             self.unclaim(weight);
@@ -98,9 +101,9 @@ impl MemoryStore {
         }
     }
 
-    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps
-    /// entries that are `in_use`. Never waits for the lock of another shard, so the caller may hold
-    /// locks.
+    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps the
+    /// entries for which `in_use` returns true. Skips other shards whose lock is taken, so the
+    /// caller may hold locks without a risk of deadlock.
     pub(super) fn reclaim_expired(
         &self,
         shard: &mut Shard,
@@ -125,8 +128,8 @@ impl MemoryStore {
         self.release_expired(freed);
     }
 
-    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share gets
-    /// it from a rule above its own. Returns `None` if the key gets no entry.
+    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share takes
+    /// the weight from rules above theirs. Returns `None` if there is no room for the entry.
     pub(super) fn claim_entry(
         &self,
         shard: &mut Shard,
@@ -150,10 +153,10 @@ impl MemoryStore {
         is_claimed.then(|| self.rules.add(rule, weight))
     }
 
-    /// Claims the weight that an entry grows by, or releases the weight that it shrinks by. A full
-    /// store makes room by folding other entries. Returns false if there is none to fold. Only a
-    /// take can fail, because any other operation grows an entry by a rounding of its capacity at
-    /// most.
+    /// Claims or releases the difference when an entry's weight changes. A full store makes room
+    /// by folding other entries. Returns false if that fails, which only a take can: any other
+    /// operation exceeds the capacity instead, because it grows an entry by no more than the
+    /// rounding of its buffer size.
     pub(super) fn resize(
         &self,
         shard: &mut Shard,
@@ -184,8 +187,9 @@ impl MemoryStore {
         true
     }
 
-    /// Folds entries of rules above the fair share, and of the rule `own`, until `weight` is
-    /// claimed. Returns false if that fails.
+    /// Folds entries of rules above `share`, the fair share of each rule, or of the rule `own`,
+    /// until `weight` can be claimed. Returns false if that fails after at most [`FOLDS_MAX`]
+    /// entries.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,
@@ -206,8 +210,9 @@ impl MemoryStore {
         false
     }
 
-    /// Folds an entry of the rule furthest above the fair share, among the next slots of the shard.
-    /// Returns false if there is none.
+    /// Folds one entry into the sketch of its rule. Searches the next [`FOLD_SLOTS`] slots of the
+    /// shard for the rule that holds the most weight, among `own` and the rules above the fair
+    /// share. Returns false if no entry can be folded.
     fn fold_one(
         &self,
         shard: &mut Shard,
@@ -243,8 +248,8 @@ impl MemoryStore {
         true
     }
 
-    /// Returns the position of a rule's sketch in the shard, and makes the sketch if there is none.
-    /// `None` if the rule cannot have one. The sketch stays at least until the call has ended.
+    /// Returns the index of the rule's sketch in the shard, creating it if necessary, or `None` if
+    /// the rule cannot have one. The sketch is kept at least until the call has ended.
     pub(super) fn sketch_of(
         &self,
         shard: &mut Shard,
@@ -278,8 +283,8 @@ impl MemoryStore {
         Some(at)
     }
 
-    /// Makes a rule's sketch in the place of entries of the rule. Returns false if the rule has too
-    /// few entries in this shard.
+    /// Creates the sketch of a rule by folding enough of its entries to make room. Returns false,
+    /// without folding any, if the rule's entries in this shard are too few.
     fn replace_entries_by_sketch(
         &self,
         shard: &mut Shard,
@@ -314,7 +319,7 @@ impl MemoryStore {
         true
     }
 
-    /// Removes the sketches of a shard in which nothing counts any more.
+    /// Removes the sketches of a shard whose cells have all expired.
     pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
         let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
         if weight > 0 {
@@ -324,7 +329,8 @@ impl MemoryStore {
     }
 }
 
-/// Returns whether entries of a rule can be folded: it has a sketch in this shard or may get one.
+/// Returns whether entries of the rule can be folded: its algorithm fits into a sketch, and it has
+/// one in this shard or there is space for another.
 fn can_fold(shard: &Shard, rule: &Rule) -> bool {
     rule.format != CellFormat::None
         && (shard.sketches.len() < SKETCHES_MAX || shard.find_sketch(rule.key).is_some())

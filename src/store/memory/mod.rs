@@ -64,35 +64,38 @@ const SHARDS_MAX: usize = 256;
 /// for a sketch.
 const KEYS_PER_SHARD_MIN: usize = 64;
 
-/// Slots checked for expired entries at every insertion. More than one, so that entries are
-/// reclaimed faster than they are added.
+/// Number of slots searched for expired entries on every insertion. More than one, so that entries
+/// are reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Slots that a sweep checks while it holds a lock once. Takes about 10 µs.
+/// Number of slots that a sweep checks each time it locks a shard. Takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
-/// Entries that a sweep moves per acquisition of a lock, to shrink a shard. Takes about 25 µs.
+/// Maximum number of entries that a sweep moves, under one lock, to shrink a shard. Takes about 25
+/// µs.
 const SWEEP_MOVES: usize = 256;
 
-/// Value of `retry_after` for a new key that found no room, not even in a sketch. The next sweep
-/// may make room.
+/// Value of `retry_after` for a new key that is refused because the store is full and its rule has
+/// no sketch. The next sweep may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
-/// Statistics of a memory store. `live` and `sketch_weight` are present
-/// values, the others totals since the start.
+/// Statistics of a memory store. `live` and `sketch_weight` are current values; the others are
+/// totals since the start. Weights are in keys.
 #[derive(Debug, Default)]
 pub struct MemoryStats {
-    /// Weight of all entries, expired ones included, and of all sketches; at most `max_keys`.
+    /// Weight of all entries, including expired ones, and of all sketches, in keys. At most
+    /// `max_keys`, apart from the rounding of buffer sizes.
     pub live: AtomicU64,
-    /// Weight of all sketches.
+    /// Weight of all sketches, in keys.
     pub sketch_weight: AtomicU64,
-    /// Weight of the entries that were removed because they had expired.
+    /// Weight of the entries that were removed because they had expired, in keys.
     pub evicted: AtomicU64,
-    /// Number of entries folded into a sketch, to make room for other entries.
+    /// Number of entries folded into a sketch to make room.
     pub folded: AtomicU64,
     /// Number of charges to sketches, made because the store was full.
     pub overflowed: AtomicU64,
-    /// Number of checks refused because there was no room, not even in a sketch.
+    /// Number of checks refused because the store had no room for their counter, not even in a
+    /// sketch.
     pub no_room: AtomicU64,
     /// Number of checks whose counter had a state from the future, because the clock had stepped
     /// back or the capacity of a bucket had been lowered.
@@ -112,16 +115,17 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
-    /// Maximum weight of all entries and sketches.
+    /// Maximum weight of all entries and sketches, in keys.
     max_keys: u64,
-    /// Weight that only sketches may use.
+    /// Weight that only sketches may use, in keys.
     sketch_reserve: u64,
-    /// Cells per row of a sketch, within one shard.
+    /// Cells per row of a sketch in one shard.
     sketch_width: usize,
-    /// Weight of a sketch, within one shard.
+    /// Weight of a sketch in one shard, in keys.
     sketch_weight: usize,
     rules: RuleTable,
-    /// Shard at which the next sweep or the next search for room starts.
+    /// Counter whose value, modulo the number of shards, selects the shard that is swept or
+    /// searched next.
     next: AtomicUsize,
     stats: MemoryStats,
 }
@@ -160,7 +164,7 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the weight of all entries, expired ones included, and of all sketches.
+    /// Returns the weight of all entries, including expired ones, and of all sketches, in keys.
     pub fn len(&self) -> usize {
         usize::try_from(self.stats.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
@@ -182,8 +186,8 @@ impl MemoryStore {
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 
-    /// Removes expired entries, frees memory that is no longer needed, and returns the weight of
-    /// the removed entries. Checks at most `budget` slots, starting where the last sweep stopped.
+    /// Removes expired entries and frees unused memory. Checks at most `budget` slots, starting at
+    /// the shard where the last sweep stopped. Returns the weight of the removed entries, in keys.
     /// Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
@@ -209,7 +213,8 @@ impl MemoryStore {
         removed
     }
 
-    /// Returns the rules that began to overflow since the last call. Call this every second.
+    /// Returns the rules whose new keys have begun to share counters or to be refused since the
+    /// last call. Call this every second.
     pub fn new_overflows(&self) -> Vec<Overflow> {
         let has_sketches = self.stats.sketch_weight.load(Ordering::Relaxed) > 0;
         self.rules.new_overflows(has_sketches || self.is_full())
@@ -226,7 +231,7 @@ impl MemoryStore {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates the statistics after a step of an algorithm.
+    /// Counts clock regressions and costs above the capacity in the statistics.
     fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
@@ -264,7 +269,7 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Decides a call of one check on a key without an entry.
+    /// Decides a call that consists of a single check whose key has no entry.
     fn decide_new(
         &self,
         check: &Check<'_>,
@@ -293,7 +298,7 @@ impl MemoryStore {
         without_receipt_entry(step.outcome)
     }
 
-    /// Counts a charge to a sketch.
+    /// Counts a charge to the sketch of a rule.
     fn count_overflow(&self, rule: &Rule) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(rule, false);
@@ -308,8 +313,8 @@ impl MemoryStore {
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }
     }
 
-    /// Returns a receipt's hits to the entry of its key. Has no effect on a sketch, whose cells are
-    /// shared with other keys.
+    /// Refunds a receipt's hits to the entry of its key. Has no effect if the key has none: the
+    /// cells of a sketch are shared with other keys.
     fn refund_one(&self, receipt: &Receipt) {
         let key = EntryKey::for_counter(receipt.key.identity);
         let mut guard = self.lock(self.shard_of(key));
@@ -326,8 +331,8 @@ impl MemoryStore {
     }
 }
 
-/// Returns the operation as it applies to a key without an entry: a refund has no effect, neither
-/// on an absent counter nor on a sketch, whose cells other keys share.
+/// Replaces a refund by one of 0 hits, for a key without an entry: neither an absent counter nor a
+/// sketch, whose cells other keys share, can be refunded.
 fn without_unreceipted_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
@@ -335,8 +340,8 @@ fn without_unreceipted_refund(op: Op) -> Op {
     }
 }
 
-/// Returns the outcome of a charge to a sketch, whose receipt names no entry of a sliding log. The
-/// number of such an entry would be that of another take once the key gets an entry of its own.
+/// Removes the sliding log entry from an outcome's receipt, for a charge to a sketch. Once the key
+/// gets its own entry, another charge would have the same number, and a refund would remove it.
 fn without_receipt_entry(outcome: Outcome) -> Outcome {
     let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });
     Outcome { taken, ..outcome }

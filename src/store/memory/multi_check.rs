@@ -35,9 +35,9 @@ struct LockedShards<'a> {
 enum Location {
     /// The counter is stored in the entry at this slot.
     Entry(Slot),
-    /// The counter is not stored yet; weight is claimed for an entry of its rule.
+    /// The counter is new; weight is claimed for an entry of this rule.
     Claimed(RuleSlot),
-    /// The counter has no entry; the sketch of the rule with this key counts it.
+    /// The counter has no entry; the sketch with this rule key counts it.
     Sketch(u64),
     /// The counter is not stored, and the store has no room for it.
     NoRoom,
@@ -48,7 +48,7 @@ struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
     location: Location,
-    /// Weight of the entry in the store; 0 if there is none.
+    /// Weight of the stored entry, in keys; 0 if there is none.
     stored_weight: usize,
     /// Weight, in keys, that this counter has claimed from the capacity of the store.
     claimed_weight: usize,

@@ -8,11 +8,11 @@ use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
 use super::{ALIASED_NODES_MAX, DEPTH_MAX, Span, YamlError};
 use crate::policy::syntax::diagnostic::DiagnosticKind;
 
-/// Error message of `saphyr_parser` for 256 open brackets. Because the parser reads ahead, it
-/// reports this error before the events of the brackets. A test fails if the wording changes.
+/// Error message of `saphyr_parser` for 256 nested brackets. The parser reads ahead, so this error
+/// precedes the events of the brackets. A test fails if the wording changes.
 const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
-/// Returns the problem for an error of the parser.
+/// Converts a parser error to a [`YamlError`] with its position in the file.
 pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> YamlError {
     let line = error.marker().line();
     let column = input.column(line, error.marker().col());
@@ -29,7 +29,8 @@ pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> 
     YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
 }
 
-/// Rewords a parser error: names the fix for common mistakes, else moves the context to the end.
+/// Rewords a parser error: suggests the fix for a common mistake, otherwise puts the context
+/// ("while parsing …") after the error.
 fn reword_error(info: &str) -> String {
     match info {
         "invalid indentation"

@@ -7,26 +7,27 @@ use std::str::Chars;
 
 use saphyr_parser::{Marker, Span};
 
-/// Maximum punctuation characters that the parser may read before its next event. A list or map in
-/// brackets could be a key, so the parser holds all of its tokens until the closing bracket:
-/// 176 MiB for `[a,a,a…` of 1 MiB, 20 MiB with this bound. A list of 8,000 rules in one pair of
-/// brackets stays below the bound, and blocks do not count.
+/// Maximum number of punctuation characters that the parser may read between two events. A list or
+/// map in brackets could be a key, so the parser buffers all of its tokens until the closing
+/// bracket: 176 MiB for 1 MiB of `[a,a,a…`, or 20 MiB with this bound. A list of 8,000 rules in
+/// one pair of brackets stays below the bound. Block style is not affected.
 pub(crate) const LOOKAHEAD_PUNCTUATION_MAX: usize = 1 << 16;
 
-/// Start of a document. What follows it on the line cannot be a key, so the parser does not hold its
-/// tokens.
+/// YAML document marker. A list or map after it on the same line cannot be a key, so the parser
+/// does not buffer its tokens.
 const DOCUMENT_START: &str = "--- ";
 
-/// Text of a file. A file whose top level is in brackets, such as JSON, gets a [`DOCUMENT_START`].
+/// Text of a file for the parser. If the top level is in brackets, as in JSON, [`DOCUMENT_START`]
+/// is inserted before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'t> {
-    /// Blank lines and comments.
+    /// Blank lines and comments before the inserted marker.
     before: &'t str,
     start: &'static str,
     rest: &'t str,
-    /// Line of `start`, from 1.
+    /// Line of the inserted marker, from 1; 0 if none was inserted.
     line: usize,
-    /// Columns before the first bracket.
+    /// Width of the first bracket's indentation, in bytes; it is not passed to the parser.
     indent: usize,
 }
 
@@ -53,7 +54,7 @@ impl<'t> Input<'t> {
         chars(self.before).chain(self.start.chars()).chain(self.rest.chars())
     }
 
-    /// Converts a column of the parser, from 0, to the column in the file.
+    /// Converts a column reported by the parser, from 0, to the column in the file, from 0.
     pub(crate) fn column(&self, line: usize, column: usize) -> usize {
         if line == self.line {
             (column + self.indent).saturating_sub(self.start.len())
@@ -62,7 +63,7 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// Converts the columns of a span to those in the file.
+    /// Converts the columns of a span, as reported by the parser, to those in the file.
     pub(crate) fn restore_columns(&self, span: &mut Span) {
         let restored =
             |at: &Marker| Marker::new(at.index(), at.line(), self.column(at.line(), at.col()));
@@ -70,8 +71,9 @@ impl<'t> Input<'t> {
     }
 }
 
-/// Counts the punctuation since the last event, in which every bracket, quote and comma may become a
-/// token. At flow level 0, the parser drops its tokens at the end of the line.
+/// Counter of punctuation since the last parser event, which bounds the parser's token buffer:
+/// every bracket, quote and comma may become a token. Outside brackets it restarts on each line,
+/// because the parser drops its tokens there.
 #[derive(Debug, Default)]
 pub(crate) struct Lookahead {
     punctuation: Cell<usize>,
@@ -79,7 +81,8 @@ pub(crate) struct Lookahead {
 }
 
 impl Lookahead {
-    /// Ends the input at [`LOOKAHEAD_PUNCTUATION_MAX`].
+    /// Returns `chars`, cut off after [`LOOKAHEAD_PUNCTUATION_MAX`] punctuation characters without
+    /// an event.
     pub(crate) fn bound(
         &self,
         mut chars: impl Iterator<Item = char>,
@@ -103,7 +106,7 @@ impl Lookahead {
         self.punctuation.get() > LOOKAHEAD_PUNCTUATION_MAX
     }
 
-    /// Starts counting anew, after an event.
+    /// Resets the count. Called after each parser event.
     pub(crate) fn restart(&self) {
         self.punctuation.set(0);
         self.in_brackets.set(false);
