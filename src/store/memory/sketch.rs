@@ -245,7 +245,7 @@ impl Sketch {
         self.expires
     }
 
-    /// Postpones the expiry of the sketch to `expires` if it is earlier.
+    /// Postpones the expiry of the sketch to `expires`, unless it already expires later.
     pub(super) fn keep_until(&mut self, expires: Micros) {
         self.expires = self.expires.max(expires);
     }

@@ -138,7 +138,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call whose counters are in one slot, with one script call.
+    /// Decides a call with one script call for all checks.
     async fn single_slot(&self, call: &Call<'_>) -> Answers {
         let item = self.script_call(call.checks, call);
         let reply = self.transport.send(smallvec![item]).await.pop();

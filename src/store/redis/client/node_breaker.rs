@@ -33,7 +33,7 @@ pub(crate) struct NodeBreaker {
     address: String,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
-    /// Signals of the node's connections, which are woken when the breaker opens.
+    /// Signals that wake the node's connections when the breaker opens.
     connections: Vec<Arc<ConnectionSignal>>,
 }
 
