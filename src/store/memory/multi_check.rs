@@ -52,7 +52,7 @@ struct WorkingCounter<'a> {
     stored_weight: usize,
     /// Weight, in keys, that this counter has claimed from the capacity of the store.
     claimed_weight: usize,
-    /// Whether a take was refused because the store had no room for it.
+    /// Whether a take was refused because the store had no room for the counter's larger state.
     is_out_of_room: bool,
     /// State in the store before the call; `None` if there was none.
     stored: Option<State>,

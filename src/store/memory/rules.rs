@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use super::sketch::CellFormat;
 use crate::domain::Limit;
 
-/// Number of slots in the rule table, 40 bytes each. Rules that cannot get a slot of their own
-/// share slot 0, and their entries are never folded.
+/// Number of slots in the rule table, 160 KiB in total. Rules that cannot get a slot of their own
+/// share slot 0, and their entries are never folded into a sketch.
 const RULES_MAX: usize = 4_096;
 
 /// Maximum number of slots that a lookup probes. A rule that finds all of them taken uses slot 0.

@@ -86,8 +86,7 @@ impl Expiry {
     }
 }
 
-/// Index of an entry in the slab. Constant until the entry is removed, unless [`Shard::compact`]
-/// moves the entry.
+/// Index of an entry in the slab. Valid until the entry is removed or moved by [`Shard::compact`].
 pub(super) type Slot = u32;
 
 #[derive(Clone)]

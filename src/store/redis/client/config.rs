@@ -185,7 +185,7 @@ pub struct RedisConfig {
     /// opens.
     pub silence_max: Duration,
     /// Clock for the circuit breakers, the load estimates, and the duration metrics. `None`
-    /// disables all of these, so calls are sent whenever a connection is open.
+    /// disables these, so calls are sent whenever a connection is open.
     pub breaker_clock: Option<MonotonicClock>,
     /// Single-threaded runtimes of the workers. Connections are distributed over them round-robin,
     /// and a worker's calls prefer a connection on its own runtime, because waking another thread

@@ -460,8 +460,7 @@ impl Connection {
     }
 }
 
-/// Tries to connect until an attempt succeeds, and rejects commands that are queued meanwhile.
-/// Returns `None` if the node is dropped.
+/// Tries to connect, with backoff, until an attempt succeeds.
 pub(super) async fn dial(
     dialer: &mut Dialer,
     stats: &NodeStats,

@@ -44,7 +44,7 @@ struct LoggedBreaker {
     opened_at: Micros,
     /// Time of the last log line that the breaker opened; `None` if there was none.
     logged_at: Option<Micros>,
-    /// Whether the latest opening was logged. If not, the closing is not logged either.
+    /// Whether the latest opening was logged. If not, its closing is not logged either.
     is_logged: bool,
 }
 
@@ -186,14 +186,14 @@ impl CallTracker {
         self.breaker.clock.now().saturating_sub(self.sent)
     }
 
-    /// Records how long the caller waited in the node's statistics, and returns that time.
+    /// Records in the node's statistics how long the caller waited, and returns that time.
     fn record_wait(&self) -> Micros {
         let waited = self.elapsed();
         self.breaker.stats.wait_times.record(waited.0);
         waited
     }
 
-    /// Records the result of the call in the node's statistics and the call's trace.
+    /// Records the result of the call, in the node's statistics and in the call's trace.
     pub(crate) fn report(mut self, reply: &CommandReply) {
         self.reported = true;
         let address = &self.breaker.address;
