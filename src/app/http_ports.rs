@@ -87,7 +87,7 @@ impl HttpPorts {
     }
 }
 
-/// HTTP ports that serve until they are stopped.
+/// Running HTTP servers, one per port.
 pub(super) struct RunningHttpPorts {
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,

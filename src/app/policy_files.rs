@@ -89,7 +89,7 @@ pub enum PolicyFileError {
     Empty {
         /// Paths of the configured directories.
         paths: Vec<PathBuf>,
-        /// Whether only files named `.yaml` or `.yml` count as policy files.
+        /// Whether only files with the extension `.yaml` or `.yml` are policy files.
         yaml_only: bool,
     },
     /// A policy file alone, or all policy files together, exceed the configured size.

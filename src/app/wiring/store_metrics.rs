@@ -123,13 +123,13 @@ pub(crate) fn sources(
 /// docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    fn column<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
+    fn families_of<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
         table.iter().map(|(family, _)| *family)
     }
-    let own = column(TLS)
-        .chain(column(TRAFFIC))
-        .chain(column(MEMORY))
-        .chain(column(REDIS))
-        .chain(column(DEGRADED));
+    let own = families_of(TLS)
+        .chain(families_of(TRAFFIC))
+        .chain(families_of(MEMORY))
+        .chain(families_of(REDIS))
+        .chain(families_of(DEGRADED));
     own.chain(redis_metrics::families()).collect()
 }

@@ -23,9 +23,8 @@ const CHECKS: [fn(&mut Linter<'_>); 5] = [
     check_hash_slots,
 ];
 
-/// Maximum number of entries per descriptor. Decoding rejects longer descriptors, so a deeper rule
-/// never matches.
-const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
+/// Maximum depth of a rule that can match. Decoding rejects descriptors with more entries.
+const LEVELS_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Maximum number of pairs of sibling patterns compared per level, enough for 2,000 patterns.
 /// Beyond it, shadowed patterns are not reported, because comparing them would delay reloads.
@@ -144,10 +143,10 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
             linter.warn(&node_path.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
         }
         let Some(rule) = &node.rule else { return };
-        if node_path.at.len() > ENTRIES_MAX {
+        if node_path.at.len() > LEVELS_MAX {
             let message = format!(
                 "this rule never matches: it is {} entries deep, and a request has at most \
-                 {ENTRIES_MAX}",
+                 {LEVELS_MAX}",
                 node_path.at.len()
             );
             linter.warn(&node_path.at, |p| p, DiagnosticKind::NeverMatches, message);

@@ -299,7 +299,7 @@ impl MemoryStore {
         self.rules.note_overflow(rule, false);
     }
 
-    /// Returns the refusal of a key for which there is no room, not even in a sketch.
+    /// Returns the refusal for a key that can be stored neither as an entry nor in a sketch.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(&Rule::of(limit), true);

@@ -40,7 +40,7 @@ pub enum BreakerState {
 }
 
 impl BreakerState {
-    /// All states, in the order in which metrics list them.
+    /// All states, in the order in which the metrics export them.
     pub const ALL: [BreakerState; 2] = [BreakerState::Closed, BreakerState::Open];
 
     /// Returns the state's name in metrics.

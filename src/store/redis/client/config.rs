@@ -205,7 +205,7 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// Creates a clock that reads the time with `read`, which is called twice per script call and
+    /// Creates a clock that gets the time from `read`. `read` is called twice per script call and
     /// twice per write.
     pub fn new(read: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
         let origin = read();

@@ -30,7 +30,7 @@ const COUNT_MAX: u64 = u32::MAX as u64;
 /// Maximum number of hits in a sliding log, or of slots in a concurrency limit, that the scripts
 /// support. An entry stores its hits in three bytes, and this is a quarter of their range. The
 /// policy allows only 10,000.
-const ENTRIES_MAX: u64 = 1 << 22;
+const COUNTER_HITS_MAX: u64 = 1 << 22;
 
 /// Unit in which the scripts number calendar windows: one second, in microseconds.
 const CALENDAR_UNIT_US: u64 = 1_000_000;
@@ -167,10 +167,10 @@ fn capped_cost(check: &Check<'_>) -> u64 {
         Algorithm::FixedWindow(_) => COUNT_MAX + 1,
         // A refund may empty both windows.
         Algorithm::SlidingWindow(_) => 2 * COUNT_MAX,
-        Algorithm::SlidingLog(_) => 2 * ENTRIES_MAX + 1,
+        Algorithm::SlidingLog(_) => 2 * COUNTER_HITS_MAX + 1,
         Algorithm::Bucket(bucket) => BucketCredits::new(bucket, limit.charge).cap_hits + 1,
         Algorithm::Hybrid(classes) => HybridCredits::new(classes).burst + 1,
-        Algorithm::Concurrency(slots) => slots.slots.0.min(ENTRIES_MAX) + 1,
+        Algorithm::Concurrency(slots) => slots.slots.0.min(COUNTER_HITS_MAX) + 1,
     })
 }
 
@@ -344,7 +344,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock:
             packed.push_numbers([window.hits.0, cap, window.length.0.max(1), window.tick().0]);
         }
         Algorithm::SlidingLog(log) => {
-            let hits = log.hits.0.min(ENTRIES_MAX);
+            let hits = log.hits.0.min(COUNTER_HITS_MAX);
             let cap = if charge == Charge::Always { 2 * hits } else { hits };
             packed.push_numbers([hits, cap, log.length.0]);
         }
@@ -361,7 +361,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock:
             packed.push_numbers(classes.shares.iter().map(|share| u64::from(*share)));
         }
         Algorithm::Concurrency(slots) => {
-            packed.push_numbers([slots.slots.0.min(ENTRIES_MAX), slots.lease.0]);
+            packed.push_numbers([slots.slots.0.min(COUNTER_HITS_MAX), slots.lease.0]);
             match holder {
                 Some(Holder(bits)) => packed.push_text(&bits.to_be_bytes()),
                 None => packed.push_nil(),
